@@ -1,0 +1,1 @@
+"""Measurements: each is one command, and says what it was run on."""

@@ -1,0 +1,1 @@
+"""One folder a table or figure of the papers."""

@@ -1,0 +1,1 @@
+"""The peer role: a process that serves one stage of the model."""

@@ -1,0 +1,25 @@
+"""`swarmflow peer`: the command line of the peer role."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.option("--join", "invite", envvar="SWARMFLOW_JOIN", help="The invite that a trainer printed.")
+@click.option("--stage", default="auto", show_default=True, help="A stage's number, or auto: where help is needed.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda:N.")
+@click.option("--capacity", type=click.IntRange(min=1), help="Microbatches in memory at a time; measured by default.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here (0: any port).")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve metrics on.")
+@click.option("--state-dir", type=click.Path(file_okay=False), help="Keep this peer's identity here across restarts.")
+@click.option("--listen", default="0.0.0.0:0", show_default=True, help="HOST:PORT to take connections on.")
+@click.option("--announce", multiple=True, help="HOST:PORT or multiaddr at which others reach this machine.")
+@click.option("--drain-seconds", default=30.0, show_default=True, type=click.FloatRange(min=0),
+              help="How long Ctrl-C or SIGTERM waits for the step to be committed.")  # fmt: skip
+@click.option("--stay", is_flag=True, help="Go on when the run is finished, and wait for it to be prolonged.")
+def peer(**options: object) -> int:
+    """Serve a stage of a model that is being trained."""
+    from peers.process import main
+
+    return main(options)

@@ -1,0 +1,142 @@
+"""Loads the state of the stage that a peer was granted, and gives it to others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import torch
+
+from swarmflow.compute.device import free_memory_bytes
+from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
+from swarmflow.compute.runner import StageRunner
+from swarmflow.compute.stage import build_stage
+from swarmflow.compute.stage_state import StageState
+from swarmflow.compute.weights import init_stage
+from swarmflow.core.actions import LoadState
+from swarmflow.core.events import StateLoaded, StateNotLoaded
+from swarmflow.errors import NetworkError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.session import Session
+from swarmflow.runtime.stage_host import Served, StageHost
+from swarmflow.runtime.state_transfer import Listing, first_donor, serve_state
+from swarmflow.runtime.worker import Worker
+
+log = logging.getLogger("swarmflow")
+
+_FIRST = (0.0,)
+_MEMORY_SHARE = 0.5  # of the free memory that measured capacity may use: others live on this machine too
+_RETRY_S = 1.0
+
+
+class StageLoader:
+    """Does LoadState. A newer grant ends the loading of an older one."""
+
+    def __init__(
+        self, manifest: Manifest, session: Session, host: StageHost, compute: Worker, device: torch.device,
+        capacity: int | None,
+    ) -> None:  # fmt: skip
+        self._manifest = manifest
+        self._session = session
+        self._host = host
+        self._compute = compute
+        self._device = device
+        self._capacity = capacity
+        self._loading: asyncio.Task[Any] | None = None
+        self._listed: tuple[int, str] | None = None
+
+    def load(self, action: LoadState) -> None:
+        """Begin to load; the machine is told how it ended."""
+        if self._loading is not None:
+            self._loading.cancel()
+        self._loading = self._session.spawn(self._load(action), "loading a stage")
+
+    def serve(self) -> None:
+        """Give the state of the own stage to who asks for the version that it is at."""
+        serve_state(self._session.requests, self._listing, self._read)
+
+    async def _load(self, action: LoadState) -> None:
+        post = self._session.driver.post
+        try:
+            served = await self._compute.call(_FIRST, lambda: self._build(action.stage))
+            await self._fill(action, served)
+            digest = await self._compute.call(_FIRST, served.state.digest)
+            capacity = self._capacity or await self._compute.call(_FIRST, lambda: self._measure(served))
+        except NetworkError as error:
+            await asyncio.sleep(_RETRY_S)  # the leader grants again at once: it must not become a storm
+            post(StateNotLoaded(action.stage, action.version, str(error)))
+            return
+        served.version = action.version
+        self._host.served = served
+        elements = tuple(
+            (name if name == "tied" else f"stage-{action.stage}", group.params.numel())
+            for name, group in served.stage.groups.items()
+        )
+        post(StateLoaded(action.stage, action.version, digest, capacity, elements))
+
+    def _build(self, number: int) -> Served:
+        manifest = self._manifest
+        self._host.served = None  # what was served before makes room
+        stage = build_stage(manifest.model, manifest.cut, number, device=self._device, dropout=manifest.dropout)
+        settings = OptimizerSettings(
+            manifest.optimizer, manifest.betas, manifest.momentum, manifest.eps, manifest.weight_decay
+        )
+        optimizer = make_optimizer(settings)
+        for group in stage.groups.values():
+            group.allocate(optimizer.state_names())
+        runner = StageRunner(stage, manifest.precision)
+        return Served(stage, runner, optimizer, StageState(stage.groups), -1, {})
+
+    async def _fill(self, action: LoadState, served: Served) -> None:
+        if not action.donors:
+            await self._compute.call(_FIRST, lambda: init_stage(served.stage, self._manifest.seed))
+            return
+        state = served.state
+        args = (action.donors, action.stage, action.version, state.elements(), state.write)
+        donor, listing = await first_donor(self._session.requests, *args)
+        found = await self._compute.call(_FIRST, state.digest)
+        if listing.digest and found != listing.digest:
+            raise NetworkError(f"what {donor} sent of stage {action.stage} is not what it listed")
+        served.runner.weights_written()
+
+    def _measure(self, served: Served) -> int:
+        """Microbatches that fit, at most what keeps a pipeline of this depth full."""
+        manifest = self._manifest
+        rows = (manifest.microbatch_sequences, manifest.seq_len)
+        if served.stage.first:
+            trial = torch.zeros(rows, dtype=torch.int64)
+        else:
+            trial = torch.zeros((*rows, manifest.hidden_size), dtype=torch.float32)
+        useful = min(manifest.microbatches, 2 * manifest.stages + 2)
+        if served.stage.dropout:
+            return min(useful, 2)  # a trial would need a microbatch's key to draw from
+        limit_bytes = int(free_memory_bytes(self._device) * _MEMORY_SHARE)
+        one = served.runner.activation_bytes(trial.to(self._device))
+        fits = limit_bytes // max(1, one)
+        if fits < 1:
+            log.warning("not even one microbatch fits comfortably (%.1f GB); trying with one", one / 1e9)
+        return max(1, min(useful, fits))
+
+    def _listing(self, stage: int, version: int) -> Listing:
+        served = self._held(stage, version)
+        if self._listed is None or self._listed[0] != version:
+            self._listed = (version, served.state.digest())
+        return Listing(served.state.elements(), self._listed[1])
+
+    def _read(self, stage: int, version: int, tensor: str, start: int, stop: int) -> bytes:
+        served = self._held(stage, version)
+        try:
+            data = served.state.read(tensor, start, stop)
+        except (KeyError, ValueError) as error:
+            raise NetworkError(f"there is no such part of the state: {error}") from None
+        self._held(stage, version)  # an update while it was read would have mixed two versions
+        return data
+
+    def _held(self, stage: int, version: int) -> Served:
+        served = self._host.served
+        if served is None or (served.stage.layout.stage, served.version) != (stage, version):
+            raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
+        return served
+
+

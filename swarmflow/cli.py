@@ -1,0 +1,95 @@
+"""The command `swarmflow`: finds its commands, and turns every error into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import signal
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+
+import click
+
+from swarmflow import __version__
+from swarmflow.errors import SwarmflowError
+
+COMMAND_GROUP = "swarmflow.commands"
+DEBUG_VARIABLE = "SWARMFLOW_DEBUG"
+EXIT_UNEXPECTED = 70
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+
+
+class EntryPointGroup(click.Group):
+    """A group whose commands are the entry points of one group, so that the library need not import the roles."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all installed commands, sorted."""
+        return sorted({*super().list_commands(ctx), *_entry_points()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None where no installed package has it."""
+        entry_point = _entry_points().get(cmd_name)
+        if entry_point is None:
+            return super().get_command(ctx, cmd_name)
+        try:
+            command = entry_point.load()
+        except ModuleNotFoundError as error:
+            if error.name != entry_point.module:
+                raise
+            return None
+        if not isinstance(command, click.Command):
+            raise TypeError(f"entry point {entry_point.value} is not a click command")
+        return command
+
+
+@click.group(cls=EntryPointGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="swarmflow")
+def cli() -> None:
+    """Train a language model with a swarm of peers that may come and go."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `swarmflow` with `arguments` (default: the process's own) and return the exit code.
+
+    An integer that the command returns is its exit code; other values mean 0. Wrong usage gives 2, a SwarmflowError its
+    own `exit_code` and one line on stderr, an interrupt 130, a mistake in swarmflow 70: its traceback goes to a file,
+    or to stderr where SWARMFLOW_DEBUG is set.
+    """
+    try:
+        result = cli.main(args=arguments, prog_name="swarmflow", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except SwarmflowError as error:
+        _print_error(" ".join(str(error).split()))
+        return error.exit_code
+    except Exception as error:
+        _print_error(f"{type(error).__name__}: {' '.join(str(error).split())} ({_keep_traceback()})")
+        return EXIT_UNEXPECTED
+    return result if isinstance(result, int) else 0
+
+
+def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:
+    return {entry_point.name: entry_point for entry_point in importlib.metadata.entry_points(group=COMMAND_GROUP)}
+
+
+def _print_error(line: str) -> None:
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exc()
+    click.echo(f"swarmflow: {line}", err=True)
+
+
+def _keep_traceback() -> str:
+    """Write the traceback at hand to a file, and say in a few words where it is."""
+    if os.environ.get(DEBUG_VARIABLE):
+        return "a mistake in swarmflow; traceback above"
+    hint = f"a mistake in swarmflow; set {DEBUG_VARIABLE}=1 for the traceback"
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="swarmflow-", suffix=".log", delete=False) as log:
+            traceback.print_exc(file=log)
+    except OSError:
+        return hint
+    return f"{hint}, or read {log.name}"

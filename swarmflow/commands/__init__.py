@@ -1,0 +1,1 @@
+"""Commands of the swarmflow command line that belong to no role."""

@@ -1,0 +1,1 @@
+"""Computes: the stages of a model, their optimizer, codecs and checkpoints (torch)."""

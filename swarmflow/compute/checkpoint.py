@@ -1,0 +1,234 @@
+"""Committed state of stages on disk: one folder a version, one safetensors file a stage, digests in a manifest.
+
+ROOT/version-00000040/stage-0.safetensors    flat tensors "own.params", "own.exp_avg", ..., "tied.params", ...
+ROOT/version-00000040/manifest.json          version, run, number of stages, blake3 digest and size a stage
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from swarmflow.compute.tensorfile import TensorFileWriter, file_digest, read_header, sync_folder
+from swarmflow.errors import CheckpointError
+
+FORMAT = 1
+GENERATIONS_KEPT = 2
+MANIFEST_BYTES_MAX = 1 << 20
+_MANIFEST = "manifest.json"
+_NAME = re.compile(r"version-(\d{8,})")
+
+
+def tensor_name(group: str, part: str) -> str:
+    """Name in a stage's file of a group's `params` or of one of its optimizer tensors."""
+    return f"{group}.{part}"
+
+
+class StageState:
+    """A stage's file, open for reading by ranges. elements: tensor name -> number of elements.
+
+    Opening it reads it whole once: raises CheckpointError when its digest, size or header is wrong.
+    """
+
+    def __init__(self, path: Path, digest: str) -> None:
+        self.path = path
+        shapes, self._data_at = read_header(path)
+        if file_digest(path) != digest:
+            raise CheckpointError(f"{path} is corrupt: its digest is not the one in {_MANIFEST}")
+        if any(len(shape) != 1 for shape in shapes.values()):
+            raise CheckpointError(f"{path} does not hold flat tensors")
+        self.elements = {name: shape[0] for name, shape in shapes.items()}
+        try:
+            self._file = path.open("rb", buffering=0)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+
+    def __enter__(self) -> StageState:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Elements start to stop of a tensor, as little-endian fp32 bytes. Safe to call from several threads."""
+        if name not in self.elements or not 0 <= start <= stop <= self.elements[name]:
+            raise CheckpointError(f"{self.path} has no elements {start} to {stop} of {name}")
+        at = self._data_at
+        for other, count in self.elements.items():
+            if other == name:
+                break
+            at += 4 * count
+        data = os.pread(self._file.fileno(), 4 * (stop - start), at + 4 * start)
+        if len(data) != 4 * (stop - start):
+            raise CheckpointError(f"{self.path} was cut short while it was read")
+        return data
+
+
+class Generation:
+    """What one process holds of one committed version; complete when it holds every stage."""
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+        self.path = path
+        self.version = int(manifest["version"])
+        self.run = str(manifest["run"])
+        self.stages = int(manifest["stages"])
+        self.extra: dict[str, Any] = dict(manifest["extra"])
+        self._files: dict[int, tuple[str, int]] = {
+            int(stage): (str(file["digest"]), int(file["bytes"])) for stage, file in manifest["files"].items()
+        }
+
+    @classmethod
+    def begin(
+        cls, root: Path, version: int, run: str, stages: int, extra: Mapping[str, Any] | None = None
+    ) -> Generation:
+        """The generation of a version, made when it is not there. run: fingerprint of the run. extra: small JSON.
+
+        Raises CheckpointError when the folder holds another run's state, or cannot be written.
+        """
+        path = root / f"version-{version:08d}"
+        if (path / _MANIFEST).is_file():
+            found = cls.open(path)
+            if (found.run, found.stages) == (run, stages):
+                return found
+            raise CheckpointError(f"{path} belongs to another run; give another state folder")
+        fields = {"version": version, "run": run, "stages": stages, "extra": dict(extra or {}), "files": {}}
+        made = cls(path, fields)
+        made._save()
+        return made
+
+    @classmethod
+    def open(cls, path: Path) -> Generation:
+        """Reads the manifest; the stages' files are verified when they are opened. Raises CheckpointError."""
+        manifest = path / _MANIFEST
+        try:
+            if manifest.stat().st_size > MANIFEST_BYTES_MAX:
+                raise ValueError("it is too long")
+            fields = json.loads(manifest.read_text(encoding="utf-8"))
+            if fields["format"] != FORMAT:
+                raise ValueError(f"its format is {fields['format']!r}, this software reads {FORMAT}")
+            return cls(path, fields)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{manifest} is missing or corrupt: {error}") from error
+
+    @property
+    def complete(self) -> bool:
+        """Whether the file of every stage is named and there in its size (digests are checked by `state`)."""
+        return all(self.has(stage) for stage in range(self.stages))
+
+    def has(self, stage: int) -> bool:
+        """Whether the stage's file is named and there in its size."""
+        path = self._path(stage)
+        return stage in self._files and path.is_file() and path.stat().st_size == self._files[stage][1]
+
+    def writer(self, stage: int, elements: Mapping[str, int]) -> TensorFileWriter:
+        """A file to fill with the stage's flat tensors: name -> number of elements, in this order."""
+        if not 0 <= stage < self.stages:
+            raise CheckpointError(f"stage {stage} does not exist: the run has the stages 0 to {self.stages - 1}")
+        return TensorFileWriter(self._path(stage), {name: (count,) for name, count in elements.items()})
+
+    def add(self, stage: int, writer: TensorFileWriter, digest: str | None = None) -> str:
+        """Finishes a stage's file and names it in the manifest; returns its digest.
+
+        digest: what it must be when it is a copy. Raises CheckpointError, and removes the file, when it is not.
+        """
+        found = writer.finish()
+        if digest is not None and found != digest:
+            writer.path.unlink(missing_ok=True)
+            raise CheckpointError(f"the copy of stage {stage} at version {self.version} is not what was sent")
+        self._files[stage] = (found, writer.size_bytes)
+        self._save()
+        return found
+
+    def digest(self, stage: int) -> str:
+        """The digest of a stage's file. Raises CheckpointError when it is not here."""
+        if stage not in self._files:
+            raise CheckpointError(f"{self.path} holds no state of stage {stage}")
+        return self._files[stage][0]
+
+    def state(self, stage: int) -> StageState:
+        """Opens and verifies a stage's file. Raises CheckpointError."""
+        return StageState(self._path(stage), self.digest(stage))
+
+    def verify(self) -> None:
+        """Verifies the file of every stage. Raises CheckpointError, naming the first that is missing or corrupt."""
+        for stage in range(self.stages):
+            self.state(stage).close()
+
+    def _path(self, stage: int) -> Path:
+        return self.path / f"stage-{stage}.safetensors"
+
+    def _save(self) -> None:
+        fields = {
+            "format": FORMAT,
+            "version": self.version,
+            "run": self.run,
+            "stages": self.stages,
+            "extra": self.extra,
+            "files": {
+                str(stage): {"digest": digest, "bytes": size} for stage, (digest, size) in sorted(self._files.items())
+            },
+        }
+        part = self.path / f".{_MANIFEST}.{uuid.uuid4().hex[:8]}.part"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with part.open("w", encoding="utf-8") as file:
+                json.dump(fields, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self.path / _MANIFEST)
+            sync_folder(self.path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise CheckpointError(f"{self.path / _MANIFEST} cannot be written: {error.strerror or error}") from error
+
+
+def generations(root: Path) -> list[Generation]:
+    """The generations under a folder whose manifest can be read, the newest first."""
+    found: list[Generation] = []
+    names = sorted((p for p in root.iterdir() if _NAME.fullmatch(p.name)), reverse=True) if root.is_dir() else []
+    for path in names:
+        if (path / _MANIFEST).is_file():
+            found.append(Generation.open(path))
+    return sorted(found, key=lambda generation: -generation.version)
+
+
+def newest_complete(root: Path, run: str | None = None) -> Generation | None:
+    """The newest generation that holds every stage, whose digests are right; None when there is none.
+
+    run: consider this run alone. Raises CheckpointError when every complete generation is corrupt, rather than to let
+    a run start again from nothing.
+    """
+    failure: CheckpointError | None = None
+    for generation in generations(root):
+        if not generation.complete or run not in (None, generation.run):
+            continue
+        try:
+            generation.verify()
+        except CheckpointError as error:
+            failure = failure or error
+        else:
+            return generation
+    if failure is not None:
+        raise failure
+    return None
+
+
+def prune(root: Path, keep: int = GENERATIONS_KEPT) -> None:
+    """Deletes what is older than the `keep` newest generations that are complete; incomplete newer ones stay."""
+    complete = [generation.version for generation in generations(root) if generation.complete]
+    if len(complete) < keep:
+        return
+    for generation in generations(root):
+        if generation.version < complete[keep - 1]:
+            shutil.rmtree(generation.path, ignore_errors=True)

@@ -1,0 +1,50 @@
+"""The device of a process: chosen, checked, and measured."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from swarmflow.errors import ConfigError
+
+_TRIAL_SIZE = 512
+_TRIAL_S = 0.05
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto`, `cpu` or `cuda:N`. Raises ConfigError when it is not there."""
+    if name == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    if name == "cpu":
+        return torch.device("cpu")
+    kind, _, number = name.partition(":")
+    if kind == "cuda" and (number.isdigit() or not number):
+        count = torch.cuda.device_count()
+        if int(number or 0) < count:
+            return torch.device(f"cuda:{number or 0}")
+        there = f"cuda:0 to cuda:{count - 1}" if count else "no CUDA device"
+        raise ConfigError(f"--device {name}: this machine has {there}; allowed: auto, cpu, cuda:N")
+    raise ConfigError(f"--device {name}: allowed are auto, cpu and cuda:N")
+
+
+def measure_speed(device: torch.device) -> float:
+    """Floating-point operations a second of a matrix product, in GFLOP/s: how peers compare, nothing more."""
+    a = torch.ones(_TRIAL_SIZE, _TRIAL_SIZE, device=device)
+    count, began_s = 0, time.perf_counter()
+    while time.perf_counter() - began_s < _TRIAL_S:
+        a = (a @ a).clamp_(max=1.0)
+        count += 1
+    float(a[0, 0])  # waits for a device that computes behind our back
+    return count * 2 * _TRIAL_SIZE**3 / (time.perf_counter() - began_s) / 1e9
+
+
+def free_memory_bytes(device: torch.device) -> int:
+    """Memory that a process may still take on the device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise ConfigError("this system does not tell how much memory is free; give --capacity N")

@@ -1,0 +1,75 @@
+"""Dropout that a replay repeats: masks are drawn on the CPU from (run seed, step, microbatch, layer)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from blake3 import blake3
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+ENTRY_LAYER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DrawKey:
+    """What seeds the random draws of one microbatch, together with the layer."""
+
+    seed: int
+    step: int
+    microbatch: int
+
+
+def seed_of(*parts: object) -> int:
+    """A 63-bit seed that depends on every part and on their order."""
+    digest = blake3("/".join(str(part) for part in parts).encode()).digest(length=8)
+    return int.from_bytes(digest, "little") >> 1
+
+
+class SeededDropout(TorchFunctionMode):
+    """While active, `torch.nn.functional.dropout` draws its masks from a CPU generator.
+
+    `enter(layer)` reseeds the generator; `watch` calls it from hooks in front of every block. Masks are drawn on the
+    CPU so that unlike devices drop the same elements.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator = torch.Generator(device="cpu")
+        self._key = DrawKey(0, 0, 0)
+
+    def begin(self, key: DrawKey) -> SeededDropout:
+        """Names the microbatch whose forward follows."""
+        self._key = key
+        self.enter(ENTRY_LAYER)
+        return self
+
+    def enter(self, layer: int) -> None:
+        """Reseeds for a layer, so that its masks do not depend on where the model is cut."""
+        self._generator.manual_seed(seed_of(self._key.seed, self._key.step, self._key.microbatch, layer))
+
+    def watch(self, blocks: Iterable[tuple[int, nn.Module]]) -> None:
+        """Hooks the blocks, given with their index in the whole model."""
+        for layer, block in blocks:
+            block.register_forward_pre_hook(lambda module, args, layer=layer: self.enter(layer))
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        if func is nn.functional.dropout:
+            return self._drop(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _drop(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training or p == 0.0:
+            return x
+        kept = torch.rand(x.shape, generator=self._generator) >= p
+        scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
+        return x * (kept.to(x.device).to(x.dtype) * scale)

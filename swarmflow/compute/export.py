@@ -1,0 +1,112 @@
+"""Writes a Hugging Face folder from the stages' flat parameters, one piece of one tensor in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedConfig
+
+from swarmflow.compute.families import dissect, to_config
+from swarmflow.compute.layout import TIED, Entry, StageLayout, layout_of
+from swarmflow.compute.tensorfile import TensorFileWriter, sync_folder
+from swarmflow.errors import CheckpointError
+
+PIECE_ELEMENTS = 1 << 20
+
+# (reduction group, first element, one past the last) -> the flat parameters there, as little-endian fp32 bytes
+ReadParameters = Callable[[str, int, int], bytes | bytearray | memoryview]
+
+
+def export_stagewise(
+    config: Mapping[str, Any],
+    cut: Sequence[int],
+    read: Callable[[int], ReadParameters],
+    out: Path,
+    save_tokenizer: Callable[[Path], None] | None = None,
+) -> None:
+    """Writes the model to `out`, so that `AutoModelForCausalLM.from_pretrained(out)` loads it.
+
+    read: stage -> reader of its flat parameters, asked for one stage after another. save_tokenizer: writes the
+    tokenizer's files into the folder that it is given. The folder is made beside `out` and renamed; one already there
+    is replaced once the new one is whole. Raises CheckpointError when it cannot be written, and what a reader raises.
+    """
+    made = to_config(config)
+    anatomy = dissect(made)
+    layouts = [layout_of(anatomy, cut, stage) for stage in range(len(cut) + 1)]
+    draft = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        draft.mkdir(parents=True)
+        _write_config(made, type(anatomy.model).__name__, draft)
+        _write_weights(layouts, read, draft)
+        if save_tokenizer is not None:
+            save_tokenizer(draft)
+        sync_folder(draft)
+        _move_into_place(draft, out)
+    except OSError as error:
+        raise CheckpointError(f"{out} cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _write_config(config: PreTrainedConfig, architecture: str, folder: Path) -> None:
+    config.architectures = [architecture]
+    config.dtype = "float32"
+    # `use_cache` is off for training only; generation is slow without it.
+    config.use_cache = True
+    config.save_pretrained(folder)
+    GenerationConfig.from_model_config(config).save_pretrained(folder)
+
+
+def _write_weights(layouts: Sequence[StageLayout], read: Callable[[int], ReadParameters], folder: Path) -> None:
+    count = len(layouts)
+    where: dict[str, str] = {}
+    total_bytes = 0
+    for layout in layouts:
+        file = "model.safetensors" if count == 1 else f"model-{layout.stage + 1:05d}-of-{count:05d}.safetensors"
+        entries = [(group, entry) for group in _groups(layout) for entry in layout.groups[group]]
+        shapes = {_stored(layout, entry): entry.shape for _, entry in entries}
+        writer = TensorFileWriter(folder / file, shapes, {"format": "pt"})
+        try:
+            _copy_stage(layout, entries, read(layout.stage), writer)
+            writer.finish()
+        finally:
+            writer.abandon()
+        where.update(dict.fromkeys(shapes, file))
+        total_bytes += 4 * sum(entry.elements for _, entry in entries)
+    if count > 1:
+        index = {"metadata": {"total_size": total_bytes}, "weight_map": where}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _groups(layout: StageLayout) -> list[str]:
+    """The groups that this stage's file holds: the last stage's copy of the tied weight is the first stage's."""
+    return [group for group in layout.groups if group != TIED or layout.stage == 0]
+
+
+def _stored(layout: StageLayout, entry: Entry) -> str:
+    return layout.stored.get(entry.name, entry.name)
+
+
+def _copy_stage(
+    layout: StageLayout, entries: Sequence[tuple[str, Entry]], read: ReadParameters, writer: TensorFileWriter
+) -> None:
+    for group, entry in entries:
+        for start in range(entry.offset, entry.stop, PIECE_ELEMENTS):
+            stop = min(start + PIECE_ELEMENTS, entry.stop)
+            writer.write(_stored(layout, entry), start - entry.offset, read(group, start, stop))
+
+
+def _move_into_place(draft: Path, out: Path) -> None:
+    old = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
+    if out.exists():
+        out.rename(old)
+    os.replace(draft, out)
+    sync_folder(out.parent)
+    if old.exists():
+        shutil.rmtree(old)

@@ -1,0 +1,245 @@
+"""Hugging Face decoder families, taken apart by what they do instead of by a list of names.
+
+A family fits when its blocks are one module list and everything else is called either before the first block or after
+the last. Which is which is seen from one run on the meta device, not from the order of declaration.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import PrefixChange, WeightRenaming, apply_renamings
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from swarmflow.errors import ModelError
+
+CONFIG_BYTES_MAX = 1 << 20
+# They name the software that wrote a configuration, or how to run it, not the model.
+_VOLATILE_KEYS = ("transformers_version", "_name_or_path", "architectures", "torch_dtype", "auto_map", "dtype")
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A causal language model on the meta device and the roles of its parts.
+
+    blocks_name: full name of the module list. entry, exit: full names of the leaf modules outside it that run before
+    the first block, after the last one (the head included). embedding, head: full names of the input embedding and of
+    the output projection. tied: full name of the weight that both share, or None.
+    """
+
+    model: PreTrainedModel
+    blocks_name: str
+    entry: tuple[str, ...]
+    exit: tuple[str, ...]
+    embedding: str
+    head: str
+    tied: str | None
+
+    @property
+    def base(self) -> nn.Module:
+        return self.model.get_submodule(self.model.base_model_prefix)
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        blocks = self.model.get_submodule(self.blocks_name)
+        assert isinstance(blocks, nn.ModuleList)
+        return blocks
+
+    def block_of(self, name: str) -> int | None:
+        """The block that a parameter or module of this full name lies in, None if outside the blocks."""
+        prefix = self.blocks_name + "."
+        return int(name[len(prefix) :].split(".", 1)[0]) if name.startswith(prefix) else None
+
+
+def model_config(source: Mapping[str, Any] | Path) -> dict[str, Any]:
+    """A complete, JSON-able model configuration from a dict with `model_type`, or from a Hugging Face folder.
+
+    Raises ModelError: the folder or its config.json is missing or corrupt, model_type is unknown, a value is
+    impossible, or the model is not a decoder whose blocks are one module list.
+    """
+    given = dict(source) if isinstance(source, Mapping) else _read_config(source)
+    config = to_config(given)
+    dissect(config)
+    complete = {key: value for key, value in config.to_dict().items() if key not in _VOLATILE_KEYS}
+    try:
+        return dict(json.loads(json.dumps(complete)))
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"the model's configuration cannot be written as JSON: {error}") from error
+
+
+def to_config(config: Mapping[str, Any]) -> PreTrainedConfig:
+    """The transformers configuration object of a dict. Raises ModelError when transformers refuses it."""
+    values = {key: value for key, value in config.items() if key not in _VOLATILE_KEYS}
+    model_type = values.pop("model_type", None)
+    if not isinstance(model_type, str) or not model_type:
+        raise ModelError("the model's configuration has no model_type; add one, for example 'llama'")
+    if model_type not in CONFIG_MAPPING:
+        near = difflib.get_close_matches(model_type, list(CONFIG_MAPPING), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "; the documentation of transformers lists them"
+        raise ModelError(f"unknown model_type {model_type!r}{hint}")
+    try:
+        made = AutoConfig.for_model(model_type, **values)
+    except Exception as error:  # every configuration class validates in its own way
+        raise ModelError(f"the configuration of the {model_type} model is refused: {_one_line(error)}") from error
+    if type(made) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(f"model_type {model_type!r} is not a causal language model")
+    made.use_cache = False
+    return made
+
+
+def dissect(config: PreTrainedConfig, *, attention: str = "sdpa") -> Anatomy:
+    """Builds the whole model on the meta device (no memory) and finds out the role of each of its parts.
+
+    attention: transformers' attn_implementation. Raises ModelError when the model cannot be cut into stages.
+    """
+    factory: Any = AutoModelForCausalLM  # untyped in transformers
+    try:
+        with torch.device("meta"):
+            model = factory.from_config(config, dtype=torch.float32, attn_implementation=attention)
+    except Exception as error:  # a constructor fails in its own way on sizes that do not fit each other
+        raise ModelError(f"the {config.model_type} model cannot be built: {_one_line(error)}") from error
+    model.eval()
+    blocks_name = _blocks_name(model, config)
+    names = {id(module): name for name, module in model.named_modules()}
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if not isinstance(embedding, nn.Embedding) or head is None or not hasattr(head, "weight"):
+        raise ModelError(f"a {config.model_type} model has no plain input embedding and head; it cannot be cut")
+    entry, leave = _roles(model, blocks_name)
+    tied = f"{names[id(embedding)]}.weight" if head.weight is embedding.weight else None
+    persistent = set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    if persistent:
+        raise ModelError(f"a {config.model_type} model keeps buffers in its checkpoints; that is not supported")
+    return Anatomy(model, blocks_name, entry, leave, names[id(embedding)], names[id(head)], tied)
+
+
+def init_module(model: PreTrainedModel, module: nn.Module) -> None:
+    """Gives the parameters and buffers of one module (not of its children) their first values, by the family's rule."""
+    rule: Any = model._init_weights  # untyped in transformers
+    with torch.no_grad():
+        rule(module)
+
+
+def stored_names(model: PreTrainedModel) -> dict[str, str]:
+    """Parameter name -> name in the family's checkpoints, where these differ (gpt_neox calls its head embed_out)."""
+    conversions = get_model_conversion_mapping(model, add_legacy=False)
+    # As transformers does in saving; what adds or removes a prefix depends on the checkpoint that was read.
+    kept = [conversion for conversion in reversed(conversions) if not isinstance(conversion, PrefixChange)]
+    back = [conversion.reverse_transform() for conversion in kept]
+    renamings = [conversion for conversion in back if isinstance(conversion, WeightRenaming)]
+    names = ((name, apply_renamings(name, renamings)) for name, _ in model.named_parameters())
+    return {name: stored for name, stored in names if stored != name}
+
+
+def shrink(config: Mapping[str, Any], blocks: int, vocab_size: int | None = None) -> dict[str, Any]:
+    """The same model with its first `blocks` blocks only, and with a smaller vocabulary if given.
+
+    Raises ModelError when the configuration says how many blocks there are in a way that is not understood.
+    """
+    whole = to_config(config)
+    count = int(whole.num_hidden_layers)
+    values = whole.to_dict()
+    for key, value in list(values.items()):
+        if isinstance(value, list) and len(value) == count:
+            values[key] = value[:blocks]
+    values[whole.attribute_map.get("num_hidden_layers", "num_hidden_layers")] = blocks
+    if vocab_size is not None:
+        values[whole.attribute_map.get("vocab_size", "vocab_size")] = vocab_size
+        for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            values[key] = None
+    return {key: value for key, value in values.items() if key not in _VOLATILE_KEYS}
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelError(f"{folder} is not a Hugging Face model folder: it has no config.json")
+    if path.stat().st_size > CONFIG_BYTES_MAX:
+        raise ModelError(f"{path} is larger than {CONFIG_BYTES_MAX} bytes; this is not a model's configuration")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {_one_line(error)}") from error
+    if not isinstance(values, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return values
+
+
+def _blocks_name(model: PreTrainedModel, config: PreTrainedConfig) -> str:
+    count = getattr(config, "num_hidden_layers", None)
+    prefix = f"{model.base_model_prefix}."
+    found: list[str] = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == count and name.startswith(prefix)
+    ]
+    # Lists inside a block (experts, heads) may have the same length: only the outermost one holds the blocks.
+    outer = [name for name in found if not any(name.startswith(other + ".") for other in found)]
+    if len(outer) != 1:
+        raise ModelError(f"the blocks of a {config.model_type} model are not one module list; it cannot be cut")
+    return outer[0]
+
+
+def _roles(model: PreTrainedModel, blocks_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Runs the model on the meta device and sorts the leaf modules outside the blocks by when they are called."""
+    outside = [
+        (name, module)
+        for name, module in model.named_modules()
+        if name and not name.startswith(blocks_name) and not any(True for _ in module.children())
+    ]
+    blocks = model.get_submodule(blocks_name)
+    assert isinstance(blocks, nn.ModuleList)
+    calls: list[str] = []
+
+    def note(name: str) -> Callable[[nn.Module, object], None]:
+        return lambda module, args: calls.append(name)
+
+    handles = [module.register_forward_pre_hook(note(name)) for name, module in outside]
+    handles += [block.register_forward_pre_hook(note(f"{blocks_name}.{i}")) for i, block in enumerate(blocks)]
+    try:
+        _run_on_meta(model, calls)
+    finally:
+        for handle in handles:
+            handle.remove()
+    expected = [f"{blocks_name}.{i}" for i in range(len(blocks))]
+    if [name for name in calls if name in expected] != expected:
+        raise ModelError(f"a {model.config.model_type} model does not call its blocks once each, in order")
+    first, last = calls.index(expected[0]), calls.index(expected[-1])
+    entry, leave = tuple(dict.fromkeys(calls[:first])), tuple(dict.fromkeys(calls[last + 1 :]))
+    both = set(entry) & set(leave)
+    unused = [n for n, m in outside if n not in calls and any(True for _ in m.parameters())]
+    if both or unused or set(calls[first : last + 1]) - set(expected):
+        odd = sorted(both or set(unused) or set(calls[first : last + 1]) - set(expected))
+        raise ModelError(f"the part {odd[0]} of a {model.config.model_type} model belongs to no single stage")
+    return entry, leave
+
+
+def _run_on_meta(model: PreTrainedModel, calls: list[str]) -> None:
+    ids = torch.zeros(1, 2, dtype=torch.int64, device="meta")
+    # A ready 4-d mask keeps transformers from looking at values, which meta tensors have not; a few older families
+    # take no such mask, but do not look either.
+    failure: Exception | None = None
+    for mask in (torch.zeros(1, 1, 2, 2, device="meta"), None):
+        calls.clear()
+        try:
+            with torch.no_grad():
+                model(input_ids=ids, attention_mask=mask, use_cache=False)
+        except Exception as error:  # any family fails in its own way; both ways failing is reported
+            failure = error
+        else:
+            return
+    assert failure is not None
+    raise ModelError(f"a {model.config.model_type} model cannot be traced: {_one_line(failure)}") from failure
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

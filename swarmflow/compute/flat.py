@@ -1,0 +1,93 @@
+"""Flat fp32 buffers: parameters, gradients and optimizer state of a reduction group, each in one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from blake3 import blake3
+from torch import Tensor, nn
+
+from swarmflow.compute.layout import Entry
+
+SUM_BLOCK_ELEMENTS = 1 << 16
+_SUM_ROWS = SUM_BLOCK_ELEMENTS >> 8
+_DIGEST_CHUNK_ELEMENTS = 1 << 24
+
+
+@dataclass
+class FlatGroup:
+    """Parameters that are reduced and stored together; `entries` say where each lies.
+
+    params, grads and every tensor of `state` are fp32, of shape [elements], on one device: all-reduce and transfer of
+    state work on slices of them, and adam takes exactly 16 bytes a parameter.
+    """
+
+    name: str
+    entries: tuple[Entry, ...]
+    params: Tensor
+    grads: Tensor
+    state: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, name: str, entries: tuple[Entry, ...], device: torch.device) -> FlatGroup:
+        """A group of zeros."""
+        elements = entries[-1].stop if entries else 0
+        params = torch.zeros(elements, dtype=torch.float32, device=device)
+        return cls(name, entries, params, torch.zeros_like(params))
+
+    def parameter(self, entry: Entry) -> nn.Parameter:
+        """A trainable view of one parameter whose `.grad` is a view too: autograd then accumulates in place."""
+        parameter = nn.Parameter(self.view(self.params, entry))
+        parameter.grad = self.view(self.grads, entry)
+        return parameter
+
+    def view(self, flat: Tensor, entry: Entry) -> Tensor:
+        """The part of a flat tensor of this group that belongs to one parameter, in its shape."""
+        return flat[entry.offset : entry.stop].view(entry.shape)
+
+    def zero_grads(self) -> None:
+        """Sets the gradients to zero in place."""
+        self.grads.zero_()
+
+    def allocate(self, names: Iterable[str]) -> None:
+        """Makes sure that there is a state tensor, of zeros, for each name."""
+        for name in names:
+            if name not in self.state:
+                self.state[name] = torch.zeros_like(self.params)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that is the group's state at a step's edge: `params` and the optimizer's tensors."""
+        return {"params": self.params, **self.state}
+
+
+def digest(tensors: Tensor | Sequence[Tensor]) -> str:
+    """blake3 hex digest over the bytes of contiguous tensors, one after another; no copy on a CPU."""
+    hasher = blake3()
+    for tensor in [tensors] if isinstance(tensors, Tensor) else tensors:
+        flat = tensor.detach().view(-1)
+        for start in range(0, flat.numel(), _DIGEST_CHUNK_ELEMENTS):
+            hasher.update(memory_of(flat[start : start + _DIGEST_CHUNK_ELEMENTS].cpu()))
+    return hasher.hexdigest()
+
+
+def memory_of(flat: Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, without a copy."""
+    return flat.detach().view(torch.uint8).numpy().data
+
+
+def sum_of_squares(flat: Tensor) -> float:
+    """Sum of squares of an fp32 tensor [elements], in float64, the same whatever the number of threads.
+
+    Blocks of SUM_BLOCK_ELEMENTS from the start of the tensor are added in order; whoever owns a range that starts at a
+    block's edge gets the very sums that the whole tensor would give.
+    """
+    total = 0.0
+    for start in range(0, flat.numel(), SUM_BLOCK_ELEMENTS):
+        block = flat[start : start + SUM_BLOCK_ELEMENTS].double()
+        if block.numel() < SUM_BLOCK_ELEMENTS:
+            block = nn.functional.pad(block, (0, SUM_BLOCK_ELEMENTS - block.numel()))
+        # Torch splits one long sum among threads, but never one row: rows first, then a column too short to split.
+        total += float(block.view(_SUM_ROWS, -1).square_().sum(dim=1).sum())
+    return total

@@ -1,0 +1,121 @@
+"""Where each parameter of a stage lies in the stage's flat buffers; the same on every machine."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from swarmflow.compute.families import Anatomy, dissect, stored_names, to_config
+from swarmflow.errors import ModelError
+
+OWN = "own"
+TIED = "tied"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One parameter: its name in the whole Hugging Face model, its shape, its first element in the flat buffer."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def stop(self) -> int:
+        return self.offset + self.elements
+
+
+@dataclass(frozen=True)
+class StageLayout:
+    """The flat layout of one stage: reduction group -> its parameters, in the order of the whole model.
+
+    The group `own` holds everything but the tied weight; the group `tied` holds that weight alone and exists only on
+    the first and on the last of several stages. tied, tied_alias: its name, and the name of the head's weight that
+    checkpoints may use instead. stored: name -> name in the family's checkpoints where that is another one. prefix: the
+    base model's name, which some checkpoints leave out.
+    """
+
+    stage: int
+    stages: int
+    groups: Mapping[str, tuple[Entry, ...]]
+    stored: Mapping[str, str]
+    prefix: str
+    tied: str | None
+    tied_alias: str | None
+
+    def elements(self, group: str) -> int:
+        """Number of elements of a group's flat buffer."""
+        entries = self.groups[group]
+        return entries[-1].stop if entries else 0
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of the stage, the tied weight included."""
+        return sum(self.elements(group) for group in self.groups)
+
+
+def check_cut(cut: Sequence[int], blocks: int) -> tuple[int, ...]:
+    """The cut as a tuple when it is possible: the first block of stages 1, 2, ..., each stage with a block.
+
+    Raises ModelError, naming what is allowed.
+    """
+    edges = [0, *cut, blocks]
+    if len(edges) - 1 > blocks:
+        raise ModelError(f"{len(edges) - 1} stages asked of a model with {blocks} blocks; allowed: 1 to {blocks}")
+    if any(low >= high for low, high in itertools.pairwise(edges)):
+        raise ModelError(f"cut = {list(cut)} must rise strictly within 1 to {blocks - 1}: there are {blocks} blocks")
+    return tuple(cut)
+
+
+def blocks_of(cut: Sequence[int], blocks: int, stage: int) -> range:
+    """The blocks of one stage. Raises ModelError when the cut or the stage is impossible."""
+    edges = (0, *check_cut(cut, blocks), blocks)
+    if not 0 <= stage < len(edges) - 1:
+        raise ModelError(f"stage {stage} does not exist: the run has the stages 0 to {len(edges) - 2}")
+    return range(edges[stage], edges[stage + 1])
+
+
+def stage_layout(config: Mapping[str, Any], cut: Sequence[int], stage: int) -> StageLayout:
+    """The layout of one stage, computed on the meta device (no weights in memory). Raises ModelError."""
+    return layout_of(dissect(to_config(config)), cut, stage)
+
+
+def layout_of(anatomy: Anatomy, cut: Sequence[int], stage: int) -> StageLayout:
+    """As `stage_layout`, for a model that is already taken apart (and not yet cut)."""
+    mine = blocks_of(cut, len(anatomy.blocks), stage)
+    stages = len(cut) + 1
+    own: list[tuple[str, tuple[int, ...]]] = []
+    tied: list[tuple[str, tuple[int, ...]]] = []
+    for name, parameter in anatomy.model.named_parameters():
+        block = anatomy.block_of(name)
+        if stages > 1 and name == anatomy.tied:
+            here, target = stage in (0, stages - 1), tied
+        elif block is not None:
+            here, target = block in mine, own
+        else:
+            first = name.rpartition(".")[0] in anatomy.entry
+            here, target = stage == (0 if first else stages - 1), own
+        if here:
+            target.append((name, tuple(parameter.shape)))
+    groups = {OWN: _place(own)} | ({TIED: _place(tied)} if tied else {})
+    return StageLayout(
+        stage=stage,
+        stages=stages,
+        groups=groups,
+        stored=stored_names(anatomy.model),
+        prefix=anatomy.model.base_model_prefix,
+        tied=anatomy.tied,
+        tied_alias=f"{anatomy.head}.weight" if anatomy.tied else None,
+    )
+
+
+def _place(parameters: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[Entry, ...]:
+    offsets = itertools.accumulate((math.prod(shape) for _, shape in parameters), initial=0)
+    return tuple(Entry(name, shape, offset) for (name, shape), offset in zip(parameters, offsets, strict=False))

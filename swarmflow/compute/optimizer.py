@@ -1,0 +1,142 @@
+"""AdamW, LAMB and SGD on flat buffers, made of separate fp32 operations.
+
+No fused kernel and no fused multiply-add: every operation rounds by itself, so that like bits in give like bits out on
+unlike hardware. The buffers are walked in blocks, which bounds the temporaries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from swarmflow.compute.flat import FlatGroup, sum_of_squares
+from swarmflow.errors import ConfigError
+
+BLOCK_ELEMENTS = 1 << 18
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """The optimizer of a run. betas for adamw and lamb, momentum for sgd; weight_decay for all parameters alike."""
+
+    name: str = "adamw"
+    betas: tuple[float, float] = (0.9, 0.95)
+    momentum: float = 0.9
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+
+
+class Optimizer(Protocol):
+    """What updates the parameters of a reduction group in place."""
+
+    def state_names(self) -> tuple[str, ...]:
+        """Names of the state tensors, each fp32 and as long as the parameters."""
+        ...
+
+    def apply(self, group: FlatGroup, grads: Tensor, scale: float, lr: float, version: int) -> None:
+        """One update with the gradient grads*scale.
+
+        grads: fp32 [elements], unchanged. scale: clip factor / target tokens. lr: learning rate of this update.
+        version: number of updates before this one.
+        """
+        ...
+
+
+def make_optimizer(settings: OptimizerSettings) -> Optimizer:
+    """The optimizer named by the settings. Raises ConfigError for an unknown name."""
+    known: dict[str, type[AdamW] | type[Lamb] | type[Sgd]] = {"adamw": AdamW, "lamb": Lamb, "sgd": Sgd}
+    if settings.name not in known:
+        raise ConfigError(f"optimizer.name = {settings.name!r} is unknown; allowed: {', '.join(known)}")
+    return known[settings.name](settings)
+
+
+@torch.no_grad()
+def _moments(
+    settings: OptimizerSettings, group: FlatGroup, where: slice, grads: Tensor, scale: float, version: int
+) -> Tensor:
+    """Updates both moments of one block; returns adam's direction m_hat / (sqrt(v_hat) + eps) (Kingma & Ba, Alg. 1)."""
+    beta1, beta2 = settings.betas
+    g = grads[where] * scale
+    squares = g * g
+    group.state["exp_avg"][where].mul_(beta1).add_(g.mul_(1.0 - beta1))
+    group.state["exp_avg_sq"][where].mul_(beta2).add_(squares.mul_(1.0 - beta2))
+    return _direction(settings, group, where, version)
+
+
+def _direction(settings: OptimizerSettings, group: FlatGroup, where: slice, version: int) -> Tensor:
+    beta1, beta2 = settings.betas
+    correction1, correction2 = 1.0 - beta1 ** (version + 1), 1.0 - beta2 ** (version + 1)
+    below = group.state["exp_avg_sq"][where].sqrt().div_(math.sqrt(correction2)).add_(settings.eps)
+    return group.state["exp_avg"][where].div(below).div_(correction1)
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov & Hutter, Alg. 2), as torch.optim.AdamW computes it."""
+
+    settings: OptimizerSettings
+
+    def state_names(self) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    @torch.no_grad()
+    def apply(self, group: FlatGroup, grads: Tensor, scale: float, lr: float, version: int) -> None:
+        for where in _blocks(0, group.params.numel()):
+            step = _moments(self.settings, group, where, grads, scale, version).mul_(lr)
+            group.params[where].mul_(1.0 - lr * self.settings.weight_decay).sub_(step)
+
+
+@dataclass(frozen=True)
+class Lamb:
+    """LAMB (You et al. 2020, Alg. 2): adam's direction, scaled a tensor by |w| / |direction + weight_decay * w|."""
+
+    settings: OptimizerSettings
+
+    def state_names(self) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    @torch.no_grad()
+    def apply(self, group: FlatGroup, grads: Tensor, scale: float, lr: float, version: int) -> None:
+        decay = self.settings.weight_decay
+        for entry in group.entries:
+            weight_sq = update_sq = 0.0
+            for where in _blocks(entry.offset, entry.stop):
+                update = _moments(self.settings, group, where, grads, scale, version)
+                update.add_(group.params[where] * decay)
+                weight_sq += sum_of_squares(group.params[where])
+                update_sq += sum_of_squares(update)
+            trust = math.sqrt(weight_sq / update_sq) if weight_sq > 0.0 and update_sq > 0.0 else 1.0
+            # The direction is computed twice, rather than kept: a tensor may be most of the stage's memory.
+            for where in _blocks(entry.offset, entry.stop):
+                update = _direction(self.settings, group, where, version).add_(group.params[where] * decay)
+                group.params[where].sub_(update.mul_(lr * trust))
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """SGD with momentum; weight decay is added to the gradient, as torch.optim.SGD does."""
+
+    settings: OptimizerSettings
+
+    def state_names(self) -> tuple[str, ...]:
+        return ("momentum",) if self.settings.momentum else ()
+
+    @torch.no_grad()
+    def apply(self, group: FlatGroup, grads: Tensor, scale: float, lr: float, version: int) -> None:
+        for where in _blocks(0, group.params.numel()):
+            step = (grads[where] * scale).add_(group.params[where] * self.settings.weight_decay)
+            if self.settings.momentum:
+                step = group.state["momentum"][where].mul_(self.settings.momentum).add_(step) * lr
+            else:
+                step.mul_(lr)
+            group.params[where].sub_(step)
+
+
+def _blocks(start: int, stop: int) -> Iterator[slice]:
+    for low in range(start, stop, BLOCK_ELEMENTS):
+        yield slice(low, min(low + BLOCK_ELEMENTS, stop))

@@ -1,0 +1,71 @@
+"""bf16 copies of the weights of matrix products, one for all microbatches instead of one for each.
+
+Autocast alone would cast every weight anew in every forward, and each kept graph would hold a copy of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from swarmflow.compute.stage import Stage
+
+
+class HalfWeights:
+    """Puts bf16 copies of the blocks' matrices into the modules of a stage; costs 2 bytes a parameter.
+
+    The fp32 master weights stay in the flat buffers. A copy's gradient is added to the master's flat gradient, in fp32,
+    as soon as autograd has it, and is freed.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._pairs: list[tuple[nn.Parameter, Tensor]] = []
+        masters = {values.data_ptr(): (values, grad) for _, values, grad in stage.named_parameters()}
+        for name, unit in stage.units.items():
+            if name not in stage.block_names:
+                continue
+            for module in unit.modules():
+                for leaf, parameter in list(module.named_parameters(recurse=False)):
+                    if parameter.ndim >= 2:
+                        values, grad = masters[parameter.data_ptr()]
+                        copy = nn.Parameter(torch.empty_like(values, dtype=torch.bfloat16))
+                        copy.register_post_accumulate_grad_hook(_adder(grad))
+                        setattr(module, leaf, copy)
+                        self._pairs.append((copy, values))
+        self._seen = -1
+        self.refresh()
+
+    @property
+    def storages(self) -> set[int]:
+        """Addresses of the copies' memory."""
+        return {copy.untyped_storage().data_ptr() for copy, _ in self._pairs}
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the copies take, in bytes."""
+        return sum(copy.nbytes for copy, _ in self._pairs)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Copies the master weights again if a torch operation has changed them since."""
+        changes = sum(group.params._version for group in self._stage.groups.values())
+        if changes != self._seen:
+            for copy, values in self._pairs:
+                copy.copy_(values)
+            self._seen = changes
+
+    def forget(self) -> None:
+        """Makes the next `refresh` copy, for weights that were written past torch."""
+        self._seen = -1
+
+
+def _adder(total: Tensor) -> Callable[[Tensor], None]:
+    def add(copy: Tensor) -> None:
+        assert copy.grad is not None
+        total.add_(copy.grad)
+        copy.grad = None
+
+    return add

@@ -1,0 +1,171 @@
+"""Runs the microbatches of one stage: forward, backward, loss. Called from the executor thread alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+
+from swarmflow.compute.dropout import DrawKey
+from swarmflow.compute.precision import HalfWeights
+from swarmflow.compute.stage import Stage
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The graph of one microbatch. The output's values are not kept, only the place where its gradient enters."""
+
+    leaf: Tensor | None
+    edge: GradientEdge
+
+
+class StageRunner:
+    """Gradients are of the SUM of the tokens' losses and add up in the stage's flat buffers until they are cleared.
+
+    precision: "fp32", or "bf16" for torch's autocast over fp32 master weights, with one bf16 copy of the matrices.
+    """
+
+    def __init__(self, stage: Stage, precision: str = "fp32") -> None:
+        if precision not in ("fp32", "bf16"):
+            raise ValueError(f"precision {precision!r}; allowed: fp32, bf16")
+        self.stage = stage
+        self.precision = precision
+        self._half = HalfWeights(stage) if precision == "bf16" else None
+        self._graphs: dict[Hashable, _Held] = {}
+
+    @property
+    def held(self) -> int:
+        """Number of microbatches whose graphs are kept."""
+        return len(self._graphs)
+
+    def forward(self, key: Hashable, x: Tensor, draw: DrawKey | None = None) -> Tensor:
+        """Tokens int [B, T] (stage 0) or hidden [B, T, H] -> hidden [B, T, H], keeping the graph under `key`.
+
+        draw: seeds dropout; needed where it is on. A graph already kept under the key is replaced.
+        """
+        leaf, entered = self._enter(x, draw)
+        with self._precision():
+            output = self.stage.trunk(entered, draw)
+        self._graphs[key] = _Held(leaf, get_gradient_edge(output))
+        return output.detach()
+
+    def backward(self, key: Hashable, grad: Tensor) -> Tensor | None:
+        """Backward of a kept microbatch, from the gradient [B, T, H] of its output; its graph is freed.
+
+        Returns the gradient of its input [B, T, H], None on stage 0. Raises KeyError when no graph is kept.
+        """
+        held = self._graphs.pop(key)
+        torch.autograd.backward([held.edge], [grad.to(self.stage.device)])
+        return None if held.leaf is None else held.leaf.grad
+
+    def loss(
+        self, key: Hashable, x: Tensor, targets: Tensor, draw: DrawKey | None = None
+    ) -> tuple[float, int, Tensor | None]:
+        """Forward and backward of the last stage in one go: (sum of the losses, tokens, gradient of the input).
+
+        targets: int [B, T]. Nothing is kept; the key is there for symmetry with `forward`. The gradient is None where
+        the last stage is also the first.
+        """
+        self._graphs.pop(key, None)
+        leaf, entered = self._enter(x, draw)
+        targets = targets.to(self.stage.device)
+        total = 0.0
+        with self._precision():
+            hidden = self.stage.trunk(entered, draw)
+        # The head's graph ends at a detached copy, so that the logits of one piece are freed before the next ones.
+        top = hidden.detach().requires_grad_()
+        for piece, wanted in self.stage.pieces(top, targets):
+            with self._precision():
+                loss = self.stage.head_loss(piece, wanted)
+            torch.autograd.backward(loss)
+            total += float(loss.detach())
+        assert top.grad is not None
+        torch.autograd.backward(hidden, top.grad)
+        return total, targets.numel(), None if leaf is None else leaf.grad
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, targets: Tensor | None = None) -> Tensor | tuple[float, int]:
+        """Forward only, without dropout and without a graph: hidden [B, T, H], or (sum of the losses, tokens)."""
+        with self._precision():
+            hidden = self.stage.trunk(x.to(self.stage.device))
+            if targets is None:
+                return hidden
+            targets = targets.to(self.stage.device)
+            pieces = self.stage.pieces(hidden, targets)
+            return sum(float(self.stage.head_loss(*piece)) for piece in pieces), targets.numel()
+
+    def drop(self, key: Hashable) -> None:
+        """Frees the graph kept under the key, if there is one."""
+        self._graphs.pop(key, None)
+
+    def clear(self) -> None:
+        """Frees all graphs and sets the gradients to zero."""
+        self._graphs.clear()
+        self.stage.zero_grads()
+
+    def weights_written(self) -> None:
+        """To be called when the flat parameters were written past torch, for instance through a memoryview."""
+        if self._half is not None:
+            self._half.forget()
+
+    def activation_bytes(self, x: Tensor, draw: DrawKey | None = None) -> int:
+        """Bytes that one kept microbatch of this input takes (its weights are not counted), from a trial forward."""
+        weights = {group.params.untyped_storage().data_ptr() for group in self.stage.groups.values()}
+        weights |= self._half.storages if self._half is not None else set()
+        with _counting(weights) as sizes:
+            leaf, entered = self._enter(x, draw)
+            with self._precision():
+                output = self.stage.trunk(entered, draw)
+            if leaf is not None:
+                sizes[leaf.untyped_storage().data_ptr()] = leaf.untyped_storage().nbytes()
+            total = sum(sizes.values())
+        del output
+        return total
+
+    def measure_capacity(self, memory_limit_bytes: int, x: Tensor, draw: DrawKey | None = None) -> int:
+        """Number of microbatches of this input that fit in a limit for weights, gradients, optimizer and graphs.
+
+        0 when not even one fits. The optimizer is counted with what it has allocated so far.
+        """
+        fixed = sum(
+            tensor.nbytes for group in self.stage.groups.values() for tensor in (group.grads, *group.tensors().values())
+        )
+        fixed += self._half.nbytes if self._half is not None else 0
+        return max(0, (memory_limit_bytes - fixed) // max(1, self.activation_bytes(x, draw)))
+
+    def _enter(self, x: Tensor, draw: DrawKey | None) -> tuple[Tensor | None, Tensor]:
+        if self.stage.dropout and draw is None:
+            raise ValueError("dropout is on: training needs the key that seeds it")
+        x = x.to(self.stage.device)
+        if self.stage.first:
+            return None, x
+        leaf = x.detach().requires_grad_()
+        return leaf, leaf
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self._half is None:
+            return contextlib.nullcontext()
+        self._half.refresh()
+        return torch.autocast(self.stage.device.type, dtype=torch.bfloat16)
+
+
+@contextlib.contextmanager
+def _counting(weights: set[int]) -> Iterator[dict[int, int]]:
+    """Collects the storages that autograd saves, other than these weights': address -> bytes."""
+    sizes: dict[int, int] = {}
+    kept: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
+            kept.append(tensor)  # an address that is freed could be used again and be counted once for two
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        yield sizes

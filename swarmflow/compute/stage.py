@@ -1,0 +1,223 @@
+"""One stage of a causal language model: a slice of its blocks, with the embedding or the head at the ends.
+
+Transformers' own forward of the base model runs the slice, so that masks, rotary embeddings and sliding windows are
+its own; parts that belong to other stages are replaced by modules without parameters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.generic import ModelOutput
+
+from swarmflow.compute.dropout import DrawKey, SeededDropout
+from swarmflow.compute.families import Anatomy, dissect, init_module, to_config
+from swarmflow.compute.flat import FlatGroup
+from swarmflow.compute.layout import TIED, StageLayout, blocks_of, layout_of
+from swarmflow.errors import ModelError
+
+# Logits of at most this many elements exist at once (64 MiB in fp32), however large vocabulary and batch are.
+LOGITS_ELEMENTS_MAX = 1 << 24
+
+
+class _Nothing(nn.Module):
+    """Stands for an embedding (of positions) that another stage has added already."""
+
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
+        return torch.zeros(())
+
+
+class _Same(nn.Module):
+    """Stands for a norm, projection or dropout that another stage applies."""
+
+    def forward(self, x: Tensor, *args: object, **kwargs: object) -> Tensor:
+        return x
+
+
+class _PassThrough(nn.Module):
+    """Stands for the base model where transformers' causal model is to apply its head alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The head's forward reads the fields of its own family's output; the trunk's first output shows which it is.
+        self.output_type: type[ModelOutput] = BaseModelOutputWithPast
+
+    def forward(self, *args: object, inputs_embeds: Tensor, **kwargs: object) -> ModelOutput:
+        return self.output_type(last_hidden_state=inputs_embeds)
+
+
+class Stage:
+    """Stage `layout.stage` of `layout.stages`, on one device, with zeros for weights until they are set.
+
+    groups: reduction group -> flat buffers. block_names: full names of its blocks. units: full name -> module of every
+    part of this stage that may have parameters (each block is one), which hold them under the names of the whole model.
+    model: transformers' causal model, of which only the head is left. embedding: full name and module of the input
+    embedding, on every stage. tied: name of the weight that this stage shares with another one, else None.
+    """
+
+    def __init__(
+        self, anatomy: Anatomy, layout: StageLayout, blocks: range, device: torch.device, dropout: bool
+    ) -> None:
+        self.layout = layout
+        self.device = device
+        self.blocks = blocks
+        self.first = layout.stage == 0
+        self.last = layout.stage == layout.stages - 1
+        self.groups = {name: FlatGroup.empty(name, entries, device) for name, entries in layout.groups.items()}
+        self.tied = layout.tied if TIED in layout.groups else None
+        self.model: PreTrainedModel = anatomy.model
+        self.embedding = (anatomy.embedding, anatomy.model.get_submodule(anatomy.embedding))
+        self.vocab_size = int(self.model.config.vocab_size)
+        self.hidden_size = int(self.model.config.hidden_size)
+        self._base = anatomy.base
+        self._dropout = SeededDropout() if dropout else None
+        _place_parameters(anatomy, self.groups, first=self.first, last=self.last)
+        self.block_names = tuple(f"{anatomy.blocks_name}.{i}" for i in blocks)
+        self.units = _keep_slice(anatomy, blocks, first=self.first, last=self.last)
+        _fill_buffers(self.model, device)
+        if self._dropout is not None:
+            self._dropout.watch(zip(blocks, anatomy.blocks, strict=True))
+        self._pass_through = _PassThrough()
+        setattr(self.model, self.model.base_model_prefix, self._pass_through)
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """(name in the whole model, values, gradient), views of the flat buffers, in the order of the layout."""
+        for group in self.groups.values():
+            for entry in group.entries:
+                yield entry.name, group.view(group.params, entry), group.view(group.grads, entry)
+
+    @property
+    def dropout(self) -> bool:
+        """Whether training drops anything, and so needs a key to draw from."""
+        return self._dropout is not None
+
+    def zero_grads(self) -> None:
+        """Sets all gradients to zero."""
+        for group in self.groups.values():
+            group.zero_grads()
+
+    def trunk(self, x: Tensor, draw: DrawKey | None = None) -> Tensor:
+        """The stage without the head: tokens int [B, T] (stage 0) or hidden fp32 [B, T, H] -> hidden [B, T, H].
+
+        draw: seeds the dropout of this microbatch; without it, or where dropout is off, nothing is dropped.
+        """
+        inputs = {"input_ids": x.long()} if self.first else {"inputs_embeds": x}
+        with self._drawing(draw):
+            output = self._base(**inputs, use_cache=False)
+        self._pass_through.output_type = type(output)
+        hidden: Tensor = output.last_hidden_state
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The head alone: hidden [B, T, H] -> logits [B, T, V]; last stage only, after a `trunk`."""
+        logits: Tensor = self.model(inputs_embeds=hidden, use_cache=False).logits
+        return logits
+
+    def forward(self, x: Tensor, draw: DrawKey | None = None) -> Tensor:
+        """Hidden [B, T, H] of a stage before the last; the last one gives logits [B, T, V]."""
+        hidden = self.trunk(x, draw)
+        return self.logits(hidden) if self.last else hidden
+
+    def loss(self, x: Tensor, targets: Tensor, draw: DrawKey | None = None) -> Tensor:
+        """Sum (not mean) of the cross-entropies in fp32 of all B*T tokens, a scalar; targets int64 [B, T], shifted."""
+        hidden = self.trunk(x, draw)
+        return torch.stack([self.head_loss(*piece) for piece in self.pieces(hidden, targets)]).sum()
+
+    def head_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """As `loss`, from the trunk's hidden [1, n, H] and targets [n] of one piece."""
+        logits = self.logits(hidden).squeeze(0).float()
+        return nn.functional.cross_entropy(logits, targets, reduction="sum")
+
+    def pieces(self, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The tokens in pieces [1, n, H], [n] whose logits are small enough to exist at once."""
+        tokens = max(1, LOGITS_ELEMENTS_MAX // self.vocab_size)
+        flat, wanted = hidden.reshape(1, -1, hidden.shape[-1]), targets.reshape(-1).long()
+        for start in range(0, wanted.numel(), tokens):
+            yield flat[:, start : start + tokens], wanted[start : start + tokens]
+
+    def _drawing(self, draw: DrawKey | None) -> contextlib.AbstractContextManager[object]:
+        if self._dropout is None:
+            return contextlib.nullcontext()
+        self._base.train(draw is not None)
+        return contextlib.nullcontext() if draw is None else self._dropout.begin(draw)
+
+
+def build_stage(
+    config: Mapping[str, Any], cut: Sequence[int], stage: int, *, device: torch.device | str, dropout: bool = False
+) -> Stage:
+    """Builds one stage; only its own parameters ever take memory. The weights are zeros: see `weights`.
+
+    config: as from `model_config`. cut: the first block of stages 1, 2, ... dropout: apply the dropout that the
+    configuration names; without it there is none anywhere. Raises ModelError.
+    """
+    # The masks of transformers' fused attention come from the device's own generator; the eager one asks `dropout`.
+    anatomy = dissect(to_config(config), attention="eager" if dropout else "sdpa")
+    blocks = blocks_of(cut, len(anatomy.blocks), stage)
+    return Stage(anatomy, layout_of(anatomy, cut, stage), blocks, torch.device(device), dropout)
+
+
+def _place_parameters(anatomy: Anatomy, groups: Mapping[str, FlatGroup], *, first: bool, last: bool) -> None:
+    """Gives every parameter of the stage its view of a flat buffer, in the modules of the whole model."""
+    for group in groups.values():
+        for entry in group.entries:
+            parameter = group.parameter(entry)
+            holders = [entry.name]
+            if entry.name == anatomy.tied:
+                holders = [entry.name] * first + [f"{anatomy.head}.weight"] * last
+            for name in holders:
+                owner, _, leaf = name.rpartition(".")
+                setattr(anatomy.model.get_submodule(owner), leaf, parameter)
+
+
+def _keep_slice(anatomy: Anatomy, blocks: range, *, first: bool, last: bool) -> dict[str, nn.Module]:
+    """Cuts the whole model down to one stage in place; returns the parts that stay, by their full names."""
+    model = anatomy.model
+    units = {f"{anatomy.blocks_name}.{i}": anatomy.blocks[i] for i in blocks}
+    for names, here in ((anatomy.entry, first), (anatomy.exit, last)):
+        for name in names:
+            module = model.get_submodule(name)
+            if here:
+                units[name] = module
+            elif any(True for _ in module.parameters()) or isinstance(module, nn.Dropout):
+                model.set_submodule(name, _Nothing() if isinstance(module, nn.Embedding) else _Same())
+    whole = model.config
+    sliced = copy.deepcopy(whole)
+    for key, value in vars(whole).items():
+        if isinstance(value, list) and len(value) == len(anatomy.blocks):
+            setattr(sliced, key, value[blocks.start : blocks.stop])
+    sliced.num_hidden_layers = len(blocks)
+    model.set_submodule(anatomy.blocks_name, nn.ModuleList(list(anatomy.blocks)[blocks.start : blocks.stop]))
+    # Blocks keep the whole configuration (a scale may depend on the depth); what loops over them gets the slice.
+    for module in anatomy.base.modules():
+        if isinstance(module, PreTrainedModel):
+            module.config = sliced
+    return units
+
+
+def _fill_buffers(model: PreTrainedModel, device: torch.device) -> None:
+    """Gives buffers (rotary frequencies, ...) their values by the family's own rule, which `_init_weights` holds."""
+    for name, module in model.named_modules():
+        buffers = {key: buffer for key, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
+        if not buffers:
+            continue
+        for key, buffer in buffers.items():
+            fresh = torch.empty_like(buffer, device="cpu")
+            module._buffers[key] = fresh.fill_(math.nan) if fresh.is_floating_point() else fresh.zero_()
+        init_module(model, module)
+        for key in buffers:
+            value = module._buffers[key]
+            assert value is not None
+            if value.is_floating_point() and bool(value.isnan().any()):
+                raise ModelError(f"the buffer {name}.{key} of a {model.config.model_type} model has no rule to fill it")
+            module._buffers[key] = value.to(device)
+    left = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
+    if left:
+        raise ModelError(f"{left[0]} of a {model.config.model_type} model belongs to no stage")

@@ -1,0 +1,50 @@
+"""The state of one stage as named flat tensors: read and written by ranges, named by a digest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from swarmflow.compute.flat import FlatGroup, digest, memory_of
+
+
+class StageState:
+    """Parameters and optimizer state of a stage's groups, in a fixed order: `own.params`, `own.exp_avg`, ..."""
+
+    def __init__(self, groups: Mapping[str, FlatGroup]) -> None:
+        self._tensors = {
+            f"{group.name}.{name}": tensor for group in groups.values() for name, tensor in group.tensors().items()
+        }
+
+    def elements(self) -> dict[str, int]:
+        """Name -> length of every tensor."""
+        return {name: tensor.numel() for name, tensor in self._tensors.items()}
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Elements [start, stop) as fp32 bytes. Raises KeyError, ValueError for what is not there."""
+        part = self._part(name, start, stop)
+        return bytes(memory_of(part.cpu()))
+
+    @torch.no_grad()
+    def write(self, name: str, start: int, data: memoryview) -> None:
+        """Set the elements from `start` on. Raises KeyError, ValueError for what does not fit."""
+        source = torch.frombuffer(data, dtype=torch.float32)
+        self._part(name, start, start + source.numel()).copy_(source)
+
+    @torch.no_grad()
+    def zero(self) -> None:
+        """Set everything to zero."""
+        for tensor in self._tensors.values():
+            tensor.zero_()
+
+    def digest(self) -> str:
+        """Names the state by its bits."""
+        return digest(list(self._tensors.values()))
+
+    def _part(self, name: str, start: int, stop: int) -> Tensor:
+        tensor = self._tensors[name]
+        if not 0 <= start <= stop <= tensor.numel():
+            raise ValueError(f"elements {start} to {stop} of {tensor.numel()} in {name!r}")
+        return tensor[start:stop]

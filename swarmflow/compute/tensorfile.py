@@ -1,0 +1,166 @@
+"""A safetensors file of fp32 tensors that is written chunk by chunk, so that no tensor is ever whole in memory."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from blake3 import blake3
+
+from swarmflow.errors import CheckpointError
+
+HEADER_BYTES_MAX = 1 << 24
+_READ_BYTES = 1 << 22
+
+
+def header_bytes(shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The start of a safetensors file that holds these fp32 tensors in this order, without gaps."""
+    fields: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for name, shape in shapes.items():
+        stop = at + 4 * math.prod(shape)
+        fields[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, stop]}
+        at = stop
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+class TensorFileWriter:
+    """Writes beside `path` and moves into place when finished; an unfinished file is removed by `abandon`.
+
+    Bytes may come in any order and more than once; `missing` says from where on they are not there yet. Raises
+    CheckpointError when the disk is full or refuses.
+    """
+
+    def __init__(
+        self, path: Path, shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str] | None = None
+    ) -> None:
+        self.path = path
+        self._part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+        self._spans: list[tuple[int, int]] = []
+        self._start: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
+        head = header_bytes(shapes, metadata)
+        at = len(head)
+        for name, shape in shapes.items():
+            self._start[name], self._bytes[name] = at, 4 * math.prod(shape)
+            at += self._bytes[name]
+        self.size_bytes = at
+        self._spans.append((0, len(head)))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._part.open("w+b", buffering=0)
+        except OSError as error:
+            raise _refused(self.path, error) from error
+        self._guard(lambda: _write_at(self._file.fileno(), memoryview(head), 0))
+
+    def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
+        """Writes elements from `start` on of one tensor, as little-endian fp32 bytes."""
+        view = memoryview(data).cast("B")
+        if start < 0 or len(view) % 4 or 4 * start + len(view) > self._bytes[name]:
+            raise ValueError(f"{len(view)} bytes at element {start} do not lie in {name}")
+        at = self._start[name] + 4 * start
+        self._guard(lambda: _write_at(self._file.fileno(), view, at))
+        self._spans = _merged([*self._spans, (at, at + len(view))])
+
+    def missing(self) -> tuple[str, int] | None:
+        """The first (tensor, element) that was not written yet; None when all is there."""
+        reached = self._spans[0][1]
+        for name, start in self._start.items():
+            if reached < start + self._bytes[name]:
+                return name, (reached - start) // 4
+        return None
+
+    def finish(self) -> str:
+        """Makes the file durable and visible under its path; returns the blake3 hex digest of its bytes."""
+        hole = self.missing()
+        if hole is not None:
+            raise CheckpointError(f"{self.path} is incomplete: {hole[0]} lacks element {hole[1]}")
+        self._guard(lambda: os.fsync(self._file.fileno()))
+        digest = file_digest(self._part)
+        self._file.close()
+        self._guard(lambda: os.replace(self._part, self.path))
+        self._guard(lambda: sync_folder(self.path.parent))
+        return digest
+
+    def abandon(self) -> None:
+        """Closes and removes what was written so far; nothing happens after `finish`."""
+        self._file.close()
+        self._part.unlink(missing_ok=True)
+
+    def _guard(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except OSError as error:
+            self.abandon()
+            raise _refused(self.path, error) from error
+
+
+def file_digest(path: Path) -> str:
+    """blake3 hex digest of a file, read in pieces. Raises CheckpointError when it cannot be read."""
+    hasher = blake3()
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_READ_BYTES):
+                hasher.update(piece)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    return hasher.hexdigest()
+
+
+def read_header(path: Path) -> tuple[dict[str, tuple[int, ...]], int]:
+    """(tensor -> shape, first byte of the data) of a file that `TensorFileWriter` wrote.
+
+    The bytes must be exactly those that the writer makes: raises CheckpointError otherwise, also for a wrong size.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(HEADER_BYTES_MAX, size):
+                raise ValueError("its header is too long")
+            text = file.read(length)
+        fields = json.loads(text)
+        metadata = fields.pop("__metadata__", None)
+        shapes = {name: tuple(int(n) for n in field["shape"]) for name, field in fields.items()}
+        expected = header_bytes(shapes, metadata)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} is corrupt: {error}") from error
+    data_bytes = 4 * sum(math.prod(shape) for shape in shapes.values())
+    if length.to_bytes(8, "little") + text != expected or size != len(expected) + data_bytes:
+        raise CheckpointError(f"{path} is corrupt or cut short: {size} bytes, {len(expected) + data_bytes} expected")
+    return shapes, len(expected)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _refused(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{path} cannot be written: {error.strerror or error}")
+
+
+def _write_at(handle: int, view: memoryview, at: int) -> None:
+    while view:
+        written = os.pwrite(handle, view, at)
+        view, at = view[written:], at + written
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged

@@ -1,0 +1,254 @@
+"""RUN.toml: what a run trains, on what and how. Reads it, checks it, and compares two of them at a resume."""
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from swarmflow import config_check as check
+from swarmflow.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSection:
+    """[run]: its name and where its results go (absolute once loaded)."""
+
+    name: Annotated[str, check.name] = "run"
+    output: Annotated[Path, check.text] = Path("out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSection:
+    """[model]: exactly one of `path` (a Hugging Face folder, absolute once loaded) and `config` is set.
+
+    cut: the first block of stages 1 .. stages - 1, or None where the run measures an even cut. stages: always set by
+    `load`, also when only `cut` was given.
+    """
+
+    path: Annotated[Path | None, check.text] = None
+    config: Annotated[Mapping[str, object] | None, check.model_table] = None
+    stages: Annotated[int, check.integer(1)] = 1
+    cut: Annotated[tuple[int, ...] | None, check.block_numbers] = None
+    dropout: Annotated[bool, check.boolean] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSection:
+    """[data]: exactly one of `path` (file, folder or glob, absolute once loaded) and `dataset` is set."""
+
+    path: Annotated[str | None, check.text] = None
+    dataset: Annotated[str | None, check.text] = None
+    dataset_config: Annotated[str | None, check.text] = None
+    split: Annotated[str, check.text] = "train"
+    text_field: Annotated[str, check.text] = "text"
+    tokenizer: Annotated[str, check.text] = "bytes"
+    seq_len: Annotated[int, check.integer(1)] = 128
+    order: Annotated[str, check.choice("sequential", "shuffled")] = "sequential"
+    validation_path: Annotated[str | None, check.text] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSection:
+    """[optimizer]: betas and eps are those of adamw and lamb, momentum that of sgd."""
+
+    name: Annotated[str, check.choice("adamw", "lamb", "sgd")] = "adamw"
+    lr: Annotated[float, check.number(above=0)] = 3e-4
+    betas: Annotated[tuple[float, float], check.betas] = (0.9, 0.95)
+    momentum: Annotated[float, check.number(at_least=0, below=1)] = 0.9
+    eps: Annotated[float, check.number(at_least=0)] = 1e-8
+    weight_decay: Annotated[float, check.number(at_least=0)] = 0.1
+    schedule: Annotated[str, check.choice("constant", "cosine", "linear")] = "constant"
+    warmup_steps: Annotated[int, check.integer(0)] = 0
+    clip_grad_norm: Annotated[float, check.number(at_least=0)] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSection:
+    """[train]: a step has `microbatches` microbatches of `microbatch_sequences` sequences."""
+
+    steps: Annotated[int, check.integer(1)] = 100
+    microbatches: Annotated[int, check.integer(1)] = 8
+    microbatch_sequences: Annotated[int, check.integer(1)] = 4
+    precision: Annotated[str, check.choice("fp32", "bf16")] = "fp32"
+    codec: Annotated[str, check.choice("blockwise8", "fp16", "none")] = "blockwise8"
+    router: Annotated[str, check.choice("iwrr", later=' ("flow" comes with a later version)')] = "iwrr"
+    seed: Annotated[int, check.integer(0, check.SEED_MAX)] = 0
+    checkpoint_every: Annotated[int, check.integer(1)] = 50
+    validate_every: Annotated[int, check.integer(0)] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """RUN.toml as a whole: one field a section."""
+
+    run: RunSection
+    model: ModelSection
+    data: DataSection
+    optimizer: OptimizerSection
+    train: TrainSection
+
+
+_SECTIONS: dict[str, type] = {
+    "run": RunSection,
+    "model": ModelSection,
+    "data": DataSection,
+    "optimizer": OptimizerSection,
+    "train": TrainSection,
+}
+
+# May differ between a run and its resumption. What a path leads to counts by its content (the corpus' digest, the
+# weights' digest), not by where it lies on this machine.
+_FREE_KEYS = frozenset(
+    {
+        "run.output",
+        "model.path",
+        "data.path",
+        "data.validation_path",
+        "train.steps",
+        "train.checkpoint_every",
+        "train.validate_every",
+    }
+)
+# Left out of the fingerprint only where they name something on this machine's disk.
+_KEYS_MAYBE_PATHS = frozenset({"data.dataset", "data.tokenizer"})
+
+
+def load(path: Path) -> RunConfig:
+    """Reads and checks RUN.toml. Paths in it are relative to its folder and come back absolute.
+
+    Raises ConfigError, one line that names the key, its value and what is allowed.
+    """
+    raw = _read_toml(path)
+    for section in raw:
+        if section not in _SECTIONS:
+            raise ConfigError(
+                f"{path}: unknown section or key {section!r} at the top{check.guess(section, _SECTIONS)}; "
+                f"allowed: {', '.join(f'[{name}]' for name in _SECTIONS)}"
+            )
+    values = {name: check.checked_section(str(path), name, raw.get(name, {}), cls) for name, cls in _SECTIONS.items()}
+    try:
+        _check_model(values["model"])
+        _check_data(values["data"])
+        _check_optimizer(values["optimizer"])
+    except check.Disallowed as error:
+        raise ConfigError(f"{path}: {error}") from error
+    _make_absolute(values, path.absolute().parent)
+    config = RunConfig(**{name: cls(**values[name]) for name, cls in _SECTIONS.items()})
+    if config.optimizer.warmup_steps > config.train.steps:
+        raise ConfigError(
+            f"{path}: optimizer.warmup_steps = {config.optimizer.warmup_steps}: "
+            f"must be at most train.steps = {config.train.steps}"
+        )
+    if config.train.validate_every and config.data.validation_path is None:
+        raise ConfigError(
+            f"{path}: train.validate_every = {config.train.validate_every}: needs data.validation_path; "
+            "give that, or leave validate_every at 0"
+        )
+    return config
+
+
+def fingerprint(config: RunConfig) -> dict[str, object]:
+    """Every setting that must stay equal when a run is resumed: "section.key" -> a JSON value.
+
+    A nested model.config is flattened ("model.config.hidden_size"). Missing and None are the same.
+    """
+    flat: dict[str, object] = {}
+    for section in _SECTIONS:
+        values = getattr(config, section)
+        for field in dataclasses.fields(values):
+            name, value = f"{section}.{field.name}", getattr(values, field.name)
+            local = name in _KEYS_MAYBE_PATHS and value is not None and Path(value).is_absolute()
+            if name not in _FREE_KEYS:
+                _flatten(name, "(local files)" if local else value, flat)
+    return flat
+
+
+def first_difference(before: Mapping[str, object], now: Mapping[str, object]) -> str | None:
+    """The first key, in the order of RUN.toml, whose value differs between two fingerprints; None when none does."""
+    names = list(before) + [name for name in now if name not in before]
+    return next((name for name in names if before.get(name) != now.get(name)), None)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a RUN.toml") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _check_model(model: dict[str, Any]) -> None:
+    if "path" in model and "config" in model:
+        raise check.Disallowed("model.path and model.config are both given: keep one of them")
+    if "path" not in model and "config" not in model:
+        raise check.Disallowed("[model] needs path (a Hugging Face folder) or config (a table with a model_type)")
+    if "stages" not in model and "cut" not in model:
+        raise check.Disallowed("[model] needs stages (their number) or cut (the first block of stages 1, 2, ...)")
+    if "cut" in model:
+        stages = len(model["cut"]) + 1
+        if model.setdefault("stages", stages) != stages:
+            raise check.Disallowed(
+                f"model.stages = {model['stages']}: model.cut = {list(model['cut'])} makes {stages} stages; "
+                "leave one of them out or let them agree"
+            )
+
+
+def _check_data(data: dict[str, Any]) -> None:
+    if "path" in data and "dataset" in data:
+        raise check.Disallowed("data.path and data.dataset are both given: keep one of them")
+    if "path" not in data and "dataset" not in data:
+        raise check.Disallowed("[data] needs path (a file, folder or glob) or dataset (a `datasets` name)")
+    for name in ("dataset_config", "split"):
+        if name in data and "dataset" not in data:
+            raise check.Disallowed(f"data.{name} = {check.shown(data[name])}: goes only with data.dataset")
+
+
+def _check_optimizer(optimizer: dict[str, Any]) -> None:
+    name = optimizer.get("name", "adamw")
+    wrong, right = ("betas", "adamw and lamb; use momentum") if name == "sgd" else ("momentum", "sgd; use betas")
+    if wrong in optimizer:
+        raise check.Disallowed(
+            f'optimizer.{wrong} = {check.shown(optimizer[wrong])}: optimizer.name is "{name}", '
+            f"and {wrong} belongs to {right}"
+        )
+
+
+def _make_absolute(values: dict[str, dict[str, Any]], folder: Path) -> None:
+    """Turns what names files into absolute paths, in place; a hub name stays unless a file of that name is there."""
+    run, model, data = values["run"], values["model"], values["data"]
+    run["output"] = _absolute(folder, run.get("output", "out"))
+    if "path" in model:
+        model["path"] = _absolute(folder, model["path"])
+    for name in ("path", "validation_path"):
+        if name in data:
+            data[name] = str(_absolute(folder, data[name]))
+    for name in ("dataset", "tokenizer"):
+        value = data.get(name, "bytes")
+        local = _absolute(folder, value)
+        looks_local = value.startswith((".", "/", "~")) or value.endswith(".json")
+        # os.path.exists, unlike Path.exists, takes a name that is too long for a file as one that is not there.
+        if value != "bytes" and (looks_local or os.path.exists(local)):
+            data[name] = str(local)
+
+
+def _absolute(folder: Path, value: str) -> Path:
+    # Path.absolute() keeps "..", which a glob and a link to a folder need; only "~" is expanded.
+    try:
+        return (folder / Path(value).expanduser()).absolute()
+    except RuntimeError as error:
+        raise ConfigError(f"{check.shown(value)} names the home folder of a user that is not there") from error
+
+
+def _flatten(name: str, value: object, into: dict[str, object]) -> None:
+    if isinstance(value, Mapping) and value:
+        for inner, item in value.items():
+            _flatten(f"{name}.{inner}", item, into)
+    else:
+        into[name] = list(value) if isinstance(value, tuple) else value

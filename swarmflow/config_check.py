@@ -1,0 +1,188 @@
+"""Checks of single RUN.toml values: each returns the checked value or raises `Disallowed` with what is allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_type_hints
+
+from swarmflow.errors import ConfigError
+
+Check = Callable[[object], Any]
+
+# Large enough for every count in practice, small enough for a signed 32-bit field on the wire.
+COUNT_MAX = 2**31 - 1
+SEED_MAX = 2**63 - 1
+_SHOWN_CHARS_MAX = 80
+
+
+class Disallowed(ValueError):
+    """A value is not allowed; the text says what is, and reads on after "must be "."""
+
+
+def integer(minimum: int, maximum: int = COUNT_MAX) -> Check:
+    """An integer in [minimum, maximum]; true and false are not integers."""
+
+    def check(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise Disallowed(f"an integer, at least {minimum}")
+        if value > maximum:
+            raise Disallowed(f"an integer from {minimum} to {maximum}")
+        return value
+
+    return check
+
+
+def number(*, at_least: float | None = None, above: float | None = None, below: float | None = None) -> Check:
+    """A finite number within the limits given; integers are taken as floats."""
+    limits = [
+        f"{word} {limit:g}"
+        for word, limit in (("at least", at_least), ("above", above), ("below", below))
+        if limit is not None
+    ]
+    allowed = "a finite number " + " and ".join(limits)
+
+    def check(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Disallowed(allowed)
+        try:
+            result = float(value)
+        except OverflowError as error:
+            raise Disallowed(allowed) from error
+        inside = (
+            math.isfinite(result)
+            and (at_least is None or result >= at_least)
+            and (above is None or result > above)
+            and (below is None or result < below)
+        )
+        if not inside:
+            raise Disallowed(allowed)
+        return result
+
+    return check
+
+
+def boolean(value: object) -> bool:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise Disallowed("true or false")
+    return value
+
+
+def text(value: object) -> str:
+    """A string that is not empty and has no NUL (which no path can hold)."""
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise Disallowed("a string that is not empty")
+    return value
+
+
+def name(value: object) -> str:
+    """A short name that is safe in file names, in the DHT and as a metric's label."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value):
+        raise Disallowed('1 to 64 letters, digits, ".", "_" or "-"')
+    return value
+
+
+def choice(*names: str, later: str = "") -> Check:
+    """One of the names; `later` is said after them, for names that are known but not there yet."""
+    allowed = " or ".join(f'"{option}"' for option in names) + later
+
+    def check(value: object) -> str:
+        if value not in names or not isinstance(value, str):
+            raise Disallowed(allowed)
+        return value
+
+    return check
+
+
+def betas(value: object) -> tuple[float, float]:
+    """The two decay rates of adamw and lamb, each in [0, 1)."""
+    allowed = "two numbers, each at least 0 and below 1"
+    if not isinstance(value, list) or len(value) != 2:
+        raise Disallowed(allowed)
+    rate = number(at_least=0, below=1)
+    try:
+        return rate(value[0]), rate(value[1])
+    except Disallowed as error:
+        raise Disallowed(allowed) from error
+
+
+def block_numbers(value: object) -> tuple[int, ...]:
+    """The first block of every stage but stage 0: positive and strictly increasing."""
+    allowed = "a list of positive block numbers, each larger than the one before"
+    if not isinstance(value, list):
+        raise Disallowed(allowed)
+    try:
+        numbers = tuple(integer(1)(item) for item in value)
+    except Disallowed as error:
+        raise Disallowed(allowed) from error
+    if any(later <= earlier for earlier, later in itertools.pairwise(numbers)):
+        raise Disallowed(allowed)
+    return numbers
+
+
+def model_table(value: object) -> Mapping[str, object]:
+    """What would stand in a config.json: JSON values only, with a model_type."""
+    if not isinstance(value, dict) or not isinstance(value.get("model_type"), str):
+        raise Disallowed('a table with a model_type, such as { model_type = "llama", hidden_size = 256 }')
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise Disallowed("a table of strings, finite numbers, true, false, lists and tables") from error
+    return value
+
+
+def shown(value: object) -> str:
+    """The value as a user wrote it in TOML, as far as it matters, and not too long for a line."""
+    if isinstance(value, bool):
+        text_form = "true" if value else "false"
+    elif isinstance(value, str):
+        text_form = json.dumps(value, ensure_ascii=False)
+    else:
+        try:
+            text_form = str(list(value) if isinstance(value, tuple) else value)
+        except ValueError:  # Python refuses to write integers of more than 4300 digits, which TOML can hold in hex
+            text_form = "a number of thousands of digits"
+    return text_form if len(text_form) <= _SHOWN_CHARS_MAX else text_form[: _SHOWN_CHARS_MAX - 3] + "..."
+
+
+def guess(word: str, options: Iterable[str]) -> str:
+    """' (did you mean X?)' for the option nearest to a misspelt word, or an empty string."""
+    near = difflib.get_close_matches(word, list(options), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def checks_of(owner: type) -> dict[str, Check]:
+    """The check of each key of a section: the annotation of the field of that name, `Annotated[type, check]`."""
+    hints = get_type_hints(owner, include_extras=True)
+    return {field.name: hints[field.name].__metadata__[0] for field in dataclasses.fields(owner)}
+
+
+def checked_section(source: str, section: str, raw: object, owner: type) -> dict[str, Any]:
+    """The keys of one section of RUN.toml, each as the field of `owner` (a dataclass) of that name checks it.
+
+    Raises ConfigError for a section that is no table, an unknown key and a value that its check refuses.
+    """
+    if not isinstance(raw, dict):
+        raise ConfigError(
+            f"{source}: {section} = {shown(raw)}: must be a section: write [{section}] and its keys below"
+        )
+    checks = checks_of(owner)
+    values: dict[str, Any] = {}
+    for name_given, value in raw.items():
+        if name_given not in checks:
+            bare = name_given if re.fullmatch(r"[A-Za-z0-9_-]+", name_given) else shown(name_given)
+            raise ConfigError(
+                f"{source}: unknown key {section}.{bare} = {shown(value)}{guess(name_given, checks)}; "
+                f"allowed in [{section}]: {', '.join(checks)}"
+            )
+        try:
+            values[name_given] = checks[name_given](value)
+        except Disallowed as error:
+            raise ConfigError(f"{source}: {section}.{name_given} = {shown(value)}: must be {error}") from error
+    return values

@@ -1,0 +1,1 @@
+"""Decides: state machines that take (event, now) and return actions. Standard library only."""

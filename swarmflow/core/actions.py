@@ -1,0 +1,194 @@
+"""What a machine asks the runtime to do. The runtime answers with the event named in each docstring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmflow.core.messages import Message, StepResult
+from swarmflow.core.types import Body, Epoch, Member, Microbatch, ProcessId, Ref, Roster
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message; to the own process: hand it back as Received."""
+
+    to: ProcessId
+    message: Message
+    bodies: tuple[Body, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """These bytes are needed no more."""
+
+    refs: tuple[Ref, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunForward:
+    """Forward through the stage, keeping the graph -> ForwardComputed."""
+
+    microbatch: Microbatch
+    input: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class RunLoss:
+    """Forward, loss and backward of the last stage in one go -> LossComputed."""
+
+    microbatch: Microbatch
+    input: Ref
+    targets: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class RunBackward:
+    """Backward through the kept graph, accumulating -> BackwardComputed."""
+
+    microbatch: Microbatch
+    gradient: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Drop all graphs and queued work, and zero the accumulators."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumPiece:
+    """Add the parts in rank order (None: the own accumulator), into the reduced buffer -> PieceReduced."""
+
+    epoch: Epoch
+    ballot: int
+    group: str
+    piece: int
+    start: int
+    stop: int
+    parts: tuple[Ref | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StorePiece:
+    """Copy a received sum into the reduced buffer -> PieceReduced."""
+
+    epoch: Epoch
+    ballot: int
+    group: str
+    piece: int
+    start: int
+    stop: int
+    sum: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Norm and digest of the reduced gradients; groups in `alone` have one member: theirs is the accumulator.
+
+    -> Sealed.
+    """
+
+    epoch: Epoch
+    ballot: int
+    groups: tuple[str, ...]
+    alone: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """The optimizer's update, then zero the accumulators -> Applied."""
+
+    epoch: Epoch
+    scale: float
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """Build the stage and load a version from a donor, or initial weights where there is none -> StateLoaded."""
+
+    stage: int
+    version: int
+    donors: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FormMicrobatch:
+    """Read a microbatch by the data rule -> MicrobatchFormed."""
+
+    microbatch: Microbatch
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpoint:
+    """Copy every stage's state at `version` from its donors to disk -> CheckpointWritten. Last: write `final` too."""
+
+    version: int
+    roster: Roster
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Validate:
+    """Measure the validation loss of `version` on these peers -> Validated."""
+
+    version: int
+    roster: Roster
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write one line of the run's log."""
+
+    result: StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """These processes will be sent to: this is where they can be dialled."""
+
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """A process is gone: close what is open to it, and drop what is queued for it."""
+
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Tell the person who runs this process. level: `info`, `warning` or `debug`."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Raise a counter of the metrics."""
+
+    name: str
+    label: str = ""
+    amount: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """This life of the process is over for the swarm: start another incarnation."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The process has nothing more to do."""
+
+    reason: str
+    ok: bool = True
+
+
+Action = (
+    Send | Release | RunForward | RunLoss | RunBackward | Reset | SumPiece | StorePiece | Seal | Apply | LoadState
+    | FormMicrobatch | WriteCheckpoint | Validate | Record | Connect | Forget | Log | Count | Rejoin | Exit
+)  # fmt: skip

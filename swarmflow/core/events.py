@@ -1,0 +1,148 @@
+"""What happens to a machine: messages, losses, and the results of what it asked the runtime to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmflow.core.messages import Message
+from swarmflow.core.types import Epoch, Microbatch, ProcessId, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message whose sender the connection has proven."""
+
+    sender: ProcessId
+    message: Message
+    bodies: tuple[Ref, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection to a process broke, or it could not be reached."""
+
+    process: ProcessId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The deadline that the machine named has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardComputed:
+    """output: the activation in wire form."""
+
+    microbatch: Microbatch
+    output: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class LossComputed:
+    """The last stage is done with a microbatch. gradient: of its input, in wire form (None on a run of one stage)."""
+
+    microbatch: Microbatch
+    loss_sum: float
+    tokens: int
+    gradient: Ref | None
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardComputed:
+    """gradient: of the stage's input, in wire form (None on stage 0)."""
+
+    microbatch: Microbatch
+    gradient: Ref | None
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeFailed:
+    """A tensor from the network did not decode or did not fit; `reason` says what was wrong."""
+
+    microbatch: Microbatch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchFormed:
+    """tokens, targets: in wire form."""
+
+    microbatch: Microbatch
+    tokens: Ref
+    targets: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class PieceReduced:
+    """A piece of a group's gradient stands in the reduced buffer (summed here, or received and stored)."""
+
+    epoch: Epoch
+    ballot: int
+    group: str
+    piece: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """All groups are reduced: (group, squared norm, digest)."""
+
+    epoch: Epoch
+    ballot: int
+    results: tuple[tuple[str, float, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The update is made; the parameters have this digest."""
+
+    epoch: Epoch
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateLoaded:
+    """A stage's weights and optimizer state are in place. group_elements: length of each flat gradient by group."""
+
+    stage: int
+    version: int
+    digest: str
+    capacity: int
+    group_elements: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateNotLoaded:
+    """No donor could give the state."""
+
+    stage: int
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """The state of all stages at `version` is on disk (ok), or could not be written (reason)."""
+
+    version: int
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """The validation loss of a version."""
+
+    version: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """The person or the system that runs this process wants it to go."""
+
+
+Event = (
+    Received | Lost | Tick | ForwardComputed | LossComputed | BackwardComputed | ComputeFailed | MicrobatchFormed
+    | PieceReduced | Sealed | Applied | StateLoaded | StateNotLoaded | CheckpointWritten | Validated | DrainAsked
+)  # fmt: skip

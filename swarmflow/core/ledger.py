@@ -1,0 +1,72 @@
+"""The leader's record of who has accumulated which hop of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.messages import Done
+from swarmflow.core.types import ProcessId
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One epoch's hops. It is complete when each microbatch has exactly one living holder on each stage."""
+
+    stages: int
+    microbatches: int
+    _holders: dict[tuple[int, int], tuple[ProcessId, int]] = field(default_factory=dict)
+    _losses: dict[int, tuple[float, int]] = field(default_factory=dict)
+    retries: int = 0
+
+    def done(self, sender: ProcessId, message: Done) -> bool:
+        """Enter a hop. False: another living process has accumulated it too, so that it would count twice."""
+        key = (message.stage, message.microbatch.index)
+        holder = self._holders.get(key)
+        if holder is not None:
+            return holder[0] == sender
+        self._holders[key] = (sender, message.attempt)
+        self.retries += message.attempt > 0
+        if message.stage == self.stages - 1:
+            self._losses[message.microbatch.index] = (message.loss_sum, message.tokens)
+        return True
+
+    def valid(self, message: Done) -> bool:
+        """Whether a report names a hop that exists."""
+        return 0 <= message.stage < self.stages and 0 <= message.microbatch.index < self.microbatches
+
+    def gone(self, process: ProcessId) -> int:
+        """A holder died: its hops are open again. Returns how many."""
+        lost = [key for key, holder in self._holders.items() if holder[0] == process]
+        for key in lost:
+            del self._holders[key]
+        return len(lost)
+
+    @property
+    def complete(self) -> bool:
+        """Whether each hop has its holder."""
+        return len(self._holders) == self.stages * self.microbatches
+
+    @property
+    def done_hops(self) -> int:
+        """How many hops have a holder."""
+        return len(self._holders)
+
+    def entries(self, process: ProcessId) -> tuple[tuple[int, int], ...]:
+        """The manifest's part for one process: (index, attempt), by index."""
+        own = ((key[1], holder[1]) for key, holder in self._holders.items() if holder[0] == process)
+        return tuple(sorted(own))
+
+    def manifest(self) -> tuple[tuple[int, int, ProcessId, int], ...]:
+        """(stage, index, holder, attempt) of every hop, in order."""
+        return tuple((stage, index, *self._holders[stage, index]) for stage, index in sorted(self._holders))
+
+    @property
+    def tokens(self) -> int:
+        """Target tokens of the step."""
+        return sum(tokens for _, tokens in self._losses.values())
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy over the step's target tokens, added in the order of the microbatches."""
+        total = sum(self._losses[index][0] for index in sorted(self._losses))
+        return total / self.tokens if self.tokens else float("nan")

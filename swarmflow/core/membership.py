@@ -1,0 +1,120 @@
+"""Who is there: joins, grants of stages, readiness, silence and departures, as the leader sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from swarmflow.core.messages import Heartbeat, Join
+from swarmflow.core.types import Member, Plan, ProcessId, Roster
+
+
+@dataclass(slots=True)
+class Known:
+    """One process. phase: `loading` a granted stage, or `ready` (its state is at `version`).
+
+    wish: the stage that it asked for, -1: any. speed: relative, for the placement. heard_s: when it last spoke.
+    hopeful: when it was granted its stage, somebody had the state that it is to load.
+    """
+
+    member: Member
+    role: str
+    wish: int
+    speed: float
+    heard_s: float
+    phase: str = "loading"
+    version: int = -1
+    draining: bool = False
+    hopeful: bool = True
+    load: Heartbeat = Heartbeat()
+
+    @property
+    def process(self) -> ProcessId:
+        """Its id."""
+        return self.member.process
+
+
+@dataclass(slots=True)
+class Membership:
+    """The table of processes. It only knows; what follows is decided by the leader."""
+
+    plan: Plan
+    known: dict[ProcessId, Known] = field(default_factory=dict)
+
+    def enter(self, join: Join, stage: int, now: float) -> Known:
+        """A process joins, on a stage (-1: a trainer)."""
+        phase = "ready" if join.role == "trainer" else "loading"
+        member = replace(join.member, stage=stage)
+        entry = Known(member, join.role, join.member.stage, max(join.speed, 1e-9), now, phase)
+        self.known[member.process] = entry
+        return entry
+
+    def leave(self, process: ProcessId) -> Known | None:
+        """A process is gone."""
+        return self.known.pop(process, None)
+
+    def namesake(self, process: ProcessId) -> ProcessId | None:
+        """Another life of the same process, if it is still listed."""
+        for other in self.known:
+            if other.name == process.name and other != process:
+                return other
+        return None
+
+    def peers(self, stage: int | None = None) -> list[Known]:
+        """The peers of a stage (or of all), in the order of their ids."""
+        entries = (entry for entry in self.known.values() if entry.role == "peer")
+        return sorted((e for e in entries if stage in (None, e.member.stage)), key=lambda e: e.process)
+
+    def ready(self, stage: int, version: int) -> list[Known]:
+        """Peers that hold a stage at a version and mean to stay."""
+        return [e for e in self.peers(stage) if e.phase == "ready" and e.version == version and not e.draining]
+
+    def trainers(self) -> list[Known]:
+        """Trainers that mean to stay, in the order of their ids."""
+        entries = (e for e in self.known.values() if e.role == "trainer" and not e.draining)
+        return sorted(entries, key=lambda e: e.process)
+
+    def loading(self, version: int) -> list[Known]:
+        """Peers that are loading this version now."""
+        return [e for e in self.peers() if e.phase == "loading" and e.version == version]
+
+    def silent(self, now: float, silence_s: float, but: ProcessId) -> list[ProcessId]:
+        """Processes that have not been heard of for too long."""
+        return [p for p, e in sorted(self.known.items()) if p != but and now - e.heard_s > silence_s]
+
+    def roster(self, version: int) -> Roster:
+        """Everybody who could take part in a step at this version."""
+        stages = tuple(
+            tuple(e.member for e in self.ready(stage, version)) for stage in range(self.plan.stages)
+        )
+        return Roster(stages, tuple(e.member for e in self.trainers()))
+
+    def place(self, wish: int) -> tuple[int, str]:
+        """The stage for a newcomer, and why: its wish, else an empty stage, else the highest load per capacity.
+
+        The load of a stage is its share of the computation (each serves the same microbatches), its capacity the sum
+        of its peers' speeds, those still loading included, so that peers that start together spread.
+        """
+        if wish >= 0:
+            return wish, "as asked for"
+        costs = self.plan.costs or (1.0,) * self.plan.stages
+        loads: list[tuple[float, int]] = []
+        for stage in range(self.plan.stages):
+            speed = sum(e.speed for e in self.peers(stage) if not e.draining)
+            if speed == 0:
+                return stage, "nobody serves it"
+            loads.append((costs[stage] / speed, -stage))
+        highest = max(loads)
+        return -highest[1], f"highest load per capacity ({highest[0]:.3g})"
+
+    def spare(self, empty: Iterable[int]) -> Known | None:
+        """A peer that can leave its stage for one that has nobody: from the largest stage of two or more."""
+        lost = set(empty)
+        best: Known | None = None
+        best_size = 1
+        for stage in range(self.plan.stages):
+            movable = [e for e in self.peers(stage) if e.wish < 0 and not e.draining]
+            size = len([e for e in self.peers(stage) if not e.draining])
+            if stage not in lost and movable and size > best_size:
+                best, best_size = movable[-1], size
+        return best

@@ -1,0 +1,324 @@
+"""Every message between processes, as data. Bodies (tensors) travel beside a message, never in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmflow.core.types import Epoch, Group, Member, Microbatch, ProcessId, Roster
+
+# --- the way of a microbatch -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Do this hop. Bodies: the input (token ids for stage 0, else the activation) and the targets, in wire form.
+
+    attempt: counted by the sender; a newer attempt replaces an older one. repair: a peer that had this hop died, so
+    that the hop after it may be held by somebody already (held_by, where known): the receiver asks before it sends.
+    insist: nobody else can take it, so that a draining peer has to.
+    """
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    repair: bool = False
+    held_by: ProcessId | None = None
+    insist: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """If you hold this hop, I am its predecessor from now on, and its gradient goes to me; lower attempts are void."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The hop is mine."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The hop is not mine; reason is one of `full`, `draining`, `unknown`, `stale`, `stage`, `invalid`."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """I denied you because I was full; now there is room."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """To the predecessor: the hop after mine went to `successor`. attempt: the one that the predecessor gave me."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    successor: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """To the predecessor: the gradient of what it sent (body). To a trainer (no body): the microbatch is complete."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """To the leader: the gradient of this hop is accumulated. loss_sum, tokens: from the last stage only."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    loss_sum: float = 0.0
+    tokens: int = 0
+
+
+# --- a step ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A step begins, or begins anew: everybody in the roster takes part; what belongs to another epoch is void.
+
+    Weights are at version `epoch.step`. Microbatch i is formed by trainer i mod (number of trainers).
+    """
+
+    term: int
+    epoch: Epoch
+    roster: Roster
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A process of the roster is dead to this epoch. A ballot under way is revoked."""
+
+    term: int
+    epoch: Epoch
+    process: ProcessId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Accumulate nothing more; check that you hold exactly `entries` ((index, attempt)), and reduce over `groups`.
+
+    newcomers: peers that loaded this version during the step. They have accumulated nothing, but take part in the
+    all-reduce and the update, so that they are at the next version like everybody without loading it again.
+    """
+
+    term: int
+    epoch: Epoch
+    ballot: int
+    entries: tuple[tuple[int, int], ...]
+    groups: tuple[Group, ...]
+    newcomers: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """My groups are reduced: (group, squared norm of the summed gradient, digest of its bits)."""
+
+    epoch: Epoch
+    ballot: int
+    results: tuple[tuple[str, float, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unprepared:
+    """I do not hold what the manifest lists for me."""
+
+    epoch: Epoch
+    ballot: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Apply: gradient = scale * summed gradient, at this learning rate. scale = clip factor / target tokens."""
+
+    term: int
+    epoch: Epoch
+    ballot: int
+    scale: float
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """My parameters are at `version`, with this digest."""
+
+    epoch: Epoch
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """To the trainers: a step is committed, with everything that the log of the run tells of it."""
+
+    term: int
+    step: int
+    loss: float
+    tokens: int
+    seconds: float
+    grad_norm: float
+    learning_rate: float
+    microbatches: int
+    peers: tuple[int, ...]
+    retries: int
+    validation_loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReducePart:
+    """Body: my addend of a piece of a group's gradient, fp32, to the owner of the piece."""
+
+    epoch: Epoch
+    ballot: int
+    group: str
+    piece: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceSum:
+    """Body: the sum of a piece, fp32, from its owner to all members."""
+
+    epoch: Epoch
+    ballot: int
+    group: str
+    piece: int
+
+
+# --- coming and going ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """To the leader: take me in. stage: the one asked for, or -1 for any; a trainer says role `trainer`.
+
+    run: fingerprint of the run that the sender believes in. speed: relative, for the placement.
+    """
+
+    role: str
+    software: str
+    run: str
+    member: Member
+    speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """You cannot take part, and why; final."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """To a trainer that joined: wait for the next Open."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Serve this stage: load `version` from one of the donors (none: make the run's initial weights)."""
+
+    term: int
+    stage: int
+    version: int
+    donors: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """To the leader: the state could not be loaded from the donors named; grant again."""
+
+    stage: int
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """To the leader: the state is loaded."""
+
+    stage: int
+    version: int
+    digest: str
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """To the leader: let me go at the edge of this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """You may go: nothing depends on you any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """To the leader, each second. queued, held: microbatches waiting and held."""
+
+    queued: int = 0
+    held: int = 0
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """From the leader to everybody, each second."""
+
+    term: int
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """To the leader: I cannot reach this process."""
+
+    process: ProcessId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """You are not part of this run's roster (any more): join again as a new incarnation."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last step is committed and the output is written."""
+
+    version: int
+
+
+Message = (
+    Forward | Adopt | Accepted | Denied | Room | Routed | Backward | Done
+    | Open | Gone | Prepare | Prepared | Unprepared | Commit | Committed | StepResult | ReducePart | ReduceSum
+    | Join | Refused | Welcome | Granted | LoadFailed | Ready | Drain | Released | Heartbeat | Beat | Suspect
+    | Evicted | Finished
+)  # fmt: skip

@@ -1,0 +1,228 @@
+"""What a process has handed to the next stage: sent until somebody has it, kept until the step is committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.actions import Action, Count, Release, Send
+from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.messages import Adopt, Forward
+from swarmflow.core.types import Microbatch, ProcessId, Ref
+
+REPAIR = 1000  # attempts are numbered repair * REPAIR + try, so that a repair's are higher than all that the dead made
+
+
+@dataclass(slots=True)
+class Entry:
+    """One microbatch on its way through the next stage.
+
+    repair: somebody may hold it already. hint: who probably does. successor: to whom `holder` has passed it on.
+    asked: peers whose answer to an Adopt is awaited.
+    """
+
+    microbatch: Microbatch
+    bodies: tuple[Ref, ...]
+    attempt: int
+    repair: bool = False
+    hint: ProcessId | None = None
+    holder: ProcessId | None = None
+    successor: ProcessId | None = None
+    asked: set[ProcessId] = field(default_factory=set)
+    sent_at_s: float = 0.0
+    measured: bool = False
+    returned: bool = False
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Sends microbatches to the peers of `stage` and sees each into somebody's hands, whoever dies or is full.
+
+    The bytes sent stay here until the step is committed: whoever loses a peer re-sends what that peer held. The
+    replacement computes the dead peer's hop, and asks the stage after it who holds the next one before it sends
+    anything: only the dead peer's own work is done again (GWTF, V-D; design, Failures).
+    """
+
+    stage: int
+    router: Iwrr
+    pause_s: float = 5.0
+    entries: dict[int, Entry] = field(default_factory=dict)
+    _alive: dict[ProcessId, None] = field(default_factory=dict)
+    _paused_until_s: dict[ProcessId, float] = field(default_factory=dict)
+    _draining: dict[ProcessId, None] = field(default_factory=dict)
+    _waiting: dict[int, None] = field(default_factory=dict)
+
+    def open(self, peers: tuple[ProcessId, ...]) -> list[Action]:
+        """A new epoch: forget everything; these peers serve the stage."""
+        actions = self.clear()
+        self._paused_until_s.clear()
+        self._draining.clear()
+        self._alive = dict.fromkeys(peers)
+        self.router.announce(peers)
+        return actions
+
+    def clear(self) -> list[Action]:
+        """The step is committed, or void: what was kept for repairs is not needed any more."""
+        refs = tuple(ref for entry in self.entries.values() for ref in entry.bodies)
+        self.entries.clear()
+        self._waiting.clear()
+        return [Release(refs)] if refs else []
+
+    def offer(
+        self, microbatch: Microbatch, bodies: tuple[Ref, ...], now: float,
+        attempt: int = 0, repair: bool = False, hint: ProcessId | None = None,
+    ) -> list[Action]:  # fmt: skip
+        """Take a microbatch over. attempt: that of the own hop; those downstream are no lower."""
+        entry = Entry(microbatch, bodies, attempt // REPAIR * REPAIR, repair, hint)
+        self.entries[microbatch.index] = entry
+        return self._find_or_route(entry, now)
+
+    def accepted(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> None:
+        """Somebody has it; of those that were asked, the first one that has it stays the holder."""
+        entry = self.entries.get(microbatch.index)
+        if entry is None or entry.microbatch != microbatch or entry.attempt != attempt:
+            return
+        if sender in entry.asked and entry.holder is None:
+            entry.holder = sender
+            entry.asked.clear()
+
+    def denied(
+        self, sender: ProcessId, microbatch: Microbatch, attempt: int, reason: str, now: float
+    ) -> list[Action]:
+        """Somebody does not have it or does not want it: ask or try the next one; leave who is full alone."""
+        entry = self.entries.get(microbatch.index)
+        if entry is None or entry.microbatch != microbatch or entry.attempt != attempt:
+            return []
+        if sender in entry.asked:
+            return self._unanswered(entry, sender, now)
+        if entry.holder != sender:
+            return []
+        if reason == "draining":
+            self._draining[sender] = None
+        else:
+            self._paused_until_s[sender] = now + self.pause_s
+        entry.attempt += 1
+        entry.holder = None
+        return [Count("denials", reason), *self._route(entry, now)]
+
+    def room(self, sender: ProcessId, now: float) -> list[Action]:
+        """A full peer has room again."""
+        self._paused_until_s.pop(sender, None)
+        return self._retry(now)
+
+    def routed(
+        self, sender: ProcessId, microbatch: Microbatch, attempt: int, successor: ProcessId, now: float
+    ) -> None:
+        """The holder has passed it on, which tells how long it took."""
+        entry = self._current(sender, microbatch, attempt)
+        if entry is not None:
+            self._measure(entry, sender, now)
+            entry.successor = successor
+
+    def returned(self, sender: ProcessId, microbatch: Microbatch, attempt: int, now: float) -> bool:
+        """The gradient came back. True: it is the first one, and from the right hands."""
+        entry = self._current(sender, microbatch, attempt)
+        if entry is None or entry.returned:
+            return False
+        self._measure(entry, sender, now)
+        entry.returned = True
+        return True
+
+    def gone(self, process: ProcessId, now: float) -> list[Action]:
+        """A peer died: what it held is sent to others, and who holds the hop after it is told."""
+        if process not in self._alive:
+            return []
+        del self._alive[process]
+        self._paused_until_s.pop(process, None)
+        self._draining.pop(process, None)
+        self.router.ban(process)
+        actions: list[Action] = []
+        for entry in list(self.entries.values()):
+            if process in entry.asked:
+                actions += self._unanswered(entry, process, now)
+            elif entry.holder == process:
+                entry.attempt = (entry.attempt // REPAIR + 1) * REPAIR
+                entry.holder, entry.repair = None, True
+                actions += [Count("retries", "gone"), *self._route(entry, now)]
+        return actions + self._retry(now)  # if only those are left who want to leave, they have to take what waits
+
+    def holder(self, index: int) -> ProcessId | None:
+        """Who has a microbatch, as far as is known."""
+        entry = self.entries.get(index)
+        return None if entry is None else entry.holder
+
+    @property
+    def waiting(self) -> int:
+        """Microbatches that nobody could take."""
+        return len(self._waiting)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes kept for re-sending."""
+        return sum(ref.size_bytes for entry in self.entries.values() for ref in entry.bodies)
+
+    def next_deadline(self) -> float | None:
+        """When a paused peer is tried again although it never said that it had room."""
+        return min(self._paused_until_s.values(), default=None) if self._waiting else None
+
+    def tick(self, now: float) -> list[Action]:
+        """Give up pauses that have lasted long enough."""
+        due = [process for process, until_s in self._paused_until_s.items() if until_s <= now]
+        for process in due:
+            del self._paused_until_s[process]
+        return self._retry(now) if due else []
+
+    def _current(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> Entry | None:
+        entry = self.entries.get(microbatch.index)
+        if entry is None or entry.microbatch != microbatch or entry.holder != sender or entry.attempt != attempt:
+            return None
+        return entry
+
+    def _find_or_route(self, entry: Entry, now: float) -> list[Action]:
+        """In a repair, ask first: the one who was told to have it, or everybody of the stage."""
+        if not entry.repair:
+            return self._route(entry, now)
+        hinted = entry.hint is not None and entry.hint in self._alive
+        entry.asked = {entry.hint} if entry.hint is not None and hinted else set(self._alive)
+        return self._ask(entry, now)
+
+    def _ask(self, entry: Entry, now: float) -> list[Action]:
+        if not entry.asked:
+            return self._route(entry, now)
+        entry.measured = True  # an adoption takes no time that tells of the peer's speed
+        return [Send(p, Adopt(entry.microbatch, self.stage, entry.attempt)) for p in sorted(entry.asked)]
+
+    def _unanswered(self, entry: Entry, process: ProcessId, now: float) -> list[Action]:
+        """One of those asked does not have it. If it was the only one, on a hint, the others are asked."""
+        entry.asked.discard(process)
+        if entry.asked:
+            return []
+        entry.attempt += 1
+        if process == entry.hint:
+            entry.hint = None
+            entry.asked = {other for other in self._alive if other != process}
+        return self._ask(entry, now)
+
+    def _route(self, entry: Entry, now: float) -> list[Action]:
+        index = entry.microbatch.index
+        insist = set(self._draining) >= set(self._alive)  # a stage whose last peers all want to leave still has work
+        choice = self.router.choose(self._paused_until_s.keys() if insist else self._paused_until_s.keys() | self._draining)
+        if choice is None:
+            self._waiting[index] = None
+            return []
+        self._waiting.pop(index, None)
+        entry.holder, entry.sent_at_s, entry.measured = choice.process, now, False
+        message = Forward(entry.microbatch, self.stage, entry.attempt, entry.repair, entry.successor, insist)
+        return [Send(choice.process, message, entry.bodies)]
+
+    def _retry(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for index in list(self._waiting):
+            actions += self._route(self.entries[index], now)
+            if index in self._waiting:
+                break
+        return actions
+
+    def _measure(self, entry: Entry, sender: ProcessId, now: float) -> None:
+        if not entry.measured:
+            self.router.measured(sender, now - entry.sent_at_s)
+            entry.measured = True

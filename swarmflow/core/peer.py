@@ -1,0 +1,469 @@
+"""The peer's machine: joins, serves a stage, takes part in the steps, and leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from swarmflow.core.actions import (
+    Action,
+    Apply,
+    Connect,
+    Count,
+    Exit,
+    Forget,
+    LoadState,
+    Log,
+    Rejoin,
+    Release,
+    Reset,
+    Send,
+)  # fmt: skip
+from swarmflow.core.events import (
+    Applied,
+    BackwardComputed,
+    ComputeFailed,
+    DrainAsked,
+    Event,
+    ForwardComputed,
+    LossComputed,
+    Lost,
+    PieceReduced,
+    Received,
+    Sealed,
+    StateLoaded,
+    StateNotLoaded,
+    Tick,
+)  # fmt: skip
+from swarmflow.core.hops import Hops
+from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.messages import (
+    Accepted,
+    Adopt,
+    Backward,
+    Beat,
+    Commit,
+    Committed,
+    Denied,
+    Drain,
+    Evicted,
+    Finished,
+    Forward,
+    Gone,
+    Granted,
+    Heartbeat,
+    Join,
+    LoadFailed,
+    Open,
+    Prepare,
+    Prepared,
+    Ready,
+    ReducePart,
+    ReduceSum,
+    Refused,
+    Released,
+    Room,
+    Routed,
+    Suspect,
+    Unprepared,
+)  # fmt: skip
+from swarmflow.core.outbox import Outbox
+from swarmflow.core.reduce import Reduction
+from swarmflow.core.types import Epoch, Plan, ProcessId, Ref, Roster
+
+EARLY_MAX = 256  # messages of an epoch or ballot that this process has not heard of yet; more is not honest traffic
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """What the process was started with. join: what it says of itself (member.stage -1: any stage)."""
+
+    join: Join
+    drain_s: float = 30.0
+    heartbeat_s: float = 1.0
+    rejoin_s: float = 5.0
+    leader_silence_s: float = 20.0
+    stay: bool = False
+
+
+@dataclass(slots=True)
+class _Ballot:
+    number: int
+    reduction: Reduction
+    sealed: bool = False
+
+
+@dataclass(slots=True)
+class PeerMachine:
+    """Everything a peer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
+
+    me: ProcessId
+    leader: ProcessId
+    plan: Plan
+    settings: PeerSettings
+    term: int = 0
+    stage: int = -1
+    version: int = -1
+    phase: str = "joining"  # joining, loading, ready, member, draining, gone
+    roster: Roster = field(default_factory=Roster)
+    epoch: Epoch = Epoch(-1, 0)
+    hops: Hops | None = None
+    _ballot: _Ballot | None = None
+    _elements: dict[str, int] = field(default_factory=dict)
+    _early: list[Received] = field(default_factory=list)
+    _next_heartbeat_s: float = 0.0
+    _next_join_s: float = 0.0
+    _drain_until_s: float | None = None
+    _leader_heard_s: float | None = None
+
+    # --- the machine's two doors --------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Decide what follows from an event."""
+        if self._leader_heard_s is None:
+            self._leader_heard_s = now
+        if isinstance(event, Received):
+            return self._received(event, now) + self._due(now)
+        handler = _LOCAL.get(type(event))
+        if handler is None:
+            raise TypeError(f"a peer has no use for {type(event).__name__}")
+        return handler(self, event, now) + self._due(now)
+
+    def next_deadline(self) -> float:
+        """When handle(Tick(), now) is due at the latest."""
+        times = [self._next_heartbeat_s]
+        if self.phase == "joining":
+            times.append(self._next_join_s)
+        if self._drain_until_s is not None:
+            times.append(self._drain_until_s)
+        if self.hops is not None and (paused := self.hops.outbox.next_deadline()) is not None:
+            times.append(paused)
+        return min(times)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _due(self, now: float) -> list[Action]:
+        if self.phase == "gone":
+            return []
+        actions: list[Action] = []
+        if self.phase == "joining" and now >= self._next_join_s:
+            self._next_join_s = now + self.settings.rejoin_s
+            actions.append(Send(self.leader, self.settings.join))
+        if now >= self._next_heartbeat_s:
+            self._next_heartbeat_s = now + self.settings.heartbeat_s
+            queued, held = (self.hops.queued, self.hops.held) if self.hops is not None else (0, 0)
+            actions.append(Send(self.leader, Heartbeat(queued, held, self.version)))
+        if self._leader_heard_s is not None and now - self._leader_heard_s > self.settings.leader_silence_s:
+            return [*actions, *self._leave(f"the leader {self.leader} has been silent for too long")]
+        if self._drain_until_s is not None and now >= self._drain_until_s:
+            self.phase = "gone"
+            return [*actions, Exit("left without waiting for the step: the drain time is over")]
+        if self.hops is not None:
+            actions += self.hops.tick(now)
+        return actions
+
+    # --- what the runtime reports -------------------------------------------------------------------------------------
+
+    def _tick(self, event: Tick, now: float) -> list[Action]:
+        return []
+
+    def _lost(self, event: Lost, now: float) -> list[Action]:
+        if event.process == self.leader:
+            return self._leave(f"the leader {self.leader} was lost: {event.reason}")
+        if event.process in self.roster.processes():
+            return [Send(self.leader, Suspect(event.process, event.reason))]
+        return []
+
+    def _state_loaded(self, event: StateLoaded, now: float) -> list[Action]:
+        if self.phase != "loading" or event.stage != self.stage:
+            return []
+        self.version = event.version
+        self._elements = dict(event.group_elements)
+        self.phase = "ready"
+        member = replace(self.settings.join.member, stage=self.stage, capacity=event.capacity)
+        outbox = Outbox(self.stage + 1, Iwrr())
+        self.hops = Hops(self.me, self.stage, self.plan.stages, member.capacity, outbox, self.leader)
+        return [
+            Send(self.leader, Ready(self.stage, self.version, event.digest, event.capacity)),
+            Log("info", f"stage {self.stage} is loaded at version {self.version}, {event.capacity} microbatches fit"),
+        ]
+
+    def _state_not_loaded(self, event: StateNotLoaded, now: float) -> list[Action]:
+        if self.phase != "loading" or event.stage != self.stage:
+            return []
+        self.version = -1
+        return [Send(self.leader, LoadFailed(event.stage, event.version, event.reason)), Log("warning", event.reason)]
+
+    def _drain_asked(self, event: DrainAsked, now: float) -> list[Action]:
+        if self._drain_until_s is not None or self.phase in ("joining", "loading", "gone"):
+            self.phase = "gone"
+            return [Exit("left")]
+        self._drain_until_s = now + self.settings.drain_s
+        if self.hops is not None:
+            alone = self.phase == "member" and len(self.roster.stages[self.stage]) == 1
+            self.hops.draining = not alone
+        return [
+            Send(self.leader, Drain()),
+            Log("info", f"draining: no new work; leaving after this step, in {self.settings.drain_s:.0f} s at most"),
+        ]
+
+    def _computed(
+        self, event: ForwardComputed | LossComputed | BackwardComputed, now: float
+    ) -> list[Action]:
+        """A result of a stage that this process serves no more is dropped."""
+        if self.hops is None:
+            ref = event.output if isinstance(event, ForwardComputed) else event.gradient
+            return _release((ref,) if ref is not None else ())
+        match event:
+            case ForwardComputed():
+                return self.hops.forward_computed(event, now)
+            case LossComputed():
+                return self.hops.loss_computed(event)
+            case BackwardComputed():
+                return self.hops.backward_computed(event)
+
+    def _compute_failed(self, event: ComputeFailed, now: float) -> list[Action]:
+        if self.hops is None:
+            return []
+        culprit, actions = self.hops.failed(event.microbatch)
+        if culprit is not None:
+            actions.append(Send(self.leader, Suspect(culprit, f"sent an unusable tensor: {event.reason}")))
+        return [Count("frames_refused", "tensor"), Log("warning", event.reason), *actions]
+
+    def _piece_reduced(self, event: PieceReduced, now: float) -> list[Action]:
+        ballot = self._ballot
+        if ballot is None or (event.epoch, event.ballot) != (self.epoch, ballot.number):
+            return []
+        return ballot.reduction.reduced(event.group, event.piece)
+
+    def _sealed(self, event: Sealed, now: float) -> list[Action]:
+        ballot = self._ballot
+        if ballot is None or (event.epoch, event.ballot) != (self.epoch, ballot.number):
+            return []
+        ballot.sealed = True
+        return [Send(self.leader, Prepared(self.epoch, ballot.number, event.results))]
+
+    def _applied(self, event: Applied, now: float) -> list[Action]:
+        if event.epoch != self.epoch:
+            return []
+        self.version = event.epoch.step + 1
+        journal = self.hops.clear() if self.hops is not None else []
+        return [*journal, Send(self.leader, Committed(event.epoch, self.version, event.digest))]
+
+    # --- what others say ----------------------------------------------------------------------------------------------
+
+    def _received(self, event: Received, now: float) -> list[Action]:
+        message = event.message
+        if event.sender == self.leader:
+            self._leader_heard_s = now
+        handler = _REMOTE.get(type(message))
+        if handler is None or self.phase == "gone":
+            return [Count("messages_ignored", type(message).__name__), *_release(event.bodies)]
+        if isinstance(message, _FROM_LEADER):
+            if event.sender != self.leader:
+                return [Count("messages_ignored", type(message).__name__)]
+        elif self._is_early(message):
+            if len(self._early) >= EARLY_MAX:
+                return [Count("messages_ignored", "early"), *_release(event.bodies)]
+            self._early.append(event)
+            return []
+        elif self._is_void(event):
+            return _release(event.bodies)
+        return handler(self, event, now)
+
+    def _is_early(self, message: Any) -> bool:
+        """Peers hear the leader over other connections: their first messages may come before its Open or Prepare."""
+        if isinstance(message, ReducePart | ReduceSum):
+            ballot = self._ballot.number if self._ballot is not None else -1
+            return (message.epoch, message.ballot) > (self.epoch, ballot)
+        return message.microbatch.epoch > self.epoch if hasattr(message, "microbatch") else False
+
+    def _is_void(self, event: Received) -> bool:
+        message: Any = event.message
+        epoch = message.microbatch.epoch if hasattr(message, "microbatch") else getattr(message, "epoch", self.epoch)
+        if epoch != self.epoch or self.hops is None:
+            return True
+        if isinstance(message, ReducePart | ReduceSum):
+            return False  # the ballot's groups tell who may send them: newcomers are not in the roster yet
+        return event.sender not in self.roster.processes()
+
+    def _replay_early(self, now: float) -> list[Action]:
+        early, self._early = self._early, []
+        return [action for event in early for action in self._received(event, now)]
+
+    def _open(self, event: Received, now: float) -> list[Action]:
+        message = event.message
+        assert isinstance(message, Open)
+        if message.term < self.term or message.epoch <= self.epoch:
+            return []
+        self.term, self.roster, self.epoch = message.term, message.roster, message.epoch
+        actions: list[Action] = self._revoke()
+        mine = self.stage >= 0 and self.me in [m.process for m in self.roster.stages[self.stage]]
+        if not mine or self.hops is None:
+            early, self._early = self._early, []
+            return actions + [action for event in early for action in _release(event.bodies)]
+        if self.version != self.epoch.step:
+            return [*actions, *self._leave(f"at version {self.version}, but the swarm opened {self.epoch.step}")]
+        if self.phase == "ready":
+            actions.append(Log("info", f"serving stage {self.stage} from step {self.epoch.step} on"))
+        self.phase = "member"
+        following = self.roster.stages[self.stage + 1] if not self.hops.last else ()
+        members = (*self.roster.members(), *self.roster.trainers)
+        actions += [Connect(tuple(m for m in members if m.process != self.me)), Reset()]
+        actions += self.hops.open(self.epoch, tuple(m.process for m in following))
+        return actions + self._replay_early(now)
+
+    def _gone(self, event: Received, now: float) -> list[Action]:
+        message = event.message
+        assert isinstance(message, Gone)
+        if message.epoch != self.epoch or self.hops is None:
+            return []
+        if message.process == self.me:
+            return self._leave(f"taken for dead: {message.reason}")
+        self.roster = self.roster.without(message.process)
+        return [*self._revoke(), *self.hops.gone(message.process, now), Forget(message.process)]
+
+    def _prepare(self, event: Received, now: float) -> list[Action]:
+        message = event.message
+        assert isinstance(message, Prepare)
+        if message.epoch != self.epoch or self.hops is None:
+            return []
+        actions = self._revoke()
+        if self.hops.entries() != tuple(sorted(message.entries)) or self.hops.held:
+            reason = f"{len(self.hops.entries())} accumulated, {len(message.entries)} listed, {self.hops.held} under way"
+            return [*actions, Send(self.leader, Unprepared(self.epoch, message.ballot, reason))]
+        mine = tuple(group for group in message.groups if self.me in group.members)
+        reduction = Reduction(self.me, self.epoch, message.ballot, mine, self._elements)
+        self._ballot = _Ballot(message.ballot, reduction)
+        newcomers = tuple(member for member in message.newcomers if member.process != self.me)
+        return [*actions, Connect(newcomers), *reduction.start(), *self._replay_early(now)]
+
+    def _commit(self, event: Received, now: float) -> list[Action]:
+        message = event.message
+        assert isinstance(message, Commit)
+        ballot = self._ballot
+        if message.epoch != self.epoch:
+            return []
+        if ballot is None or ballot.number != message.ballot or not ballot.sealed:
+            return self._leave(f"ballot {message.ballot} of step {self.epoch.step} was committed without this process")
+        self._ballot = None
+        return [Apply(self.epoch, message.scale, message.learning_rate)]
+
+    def _revoke(self) -> list[Action]:
+        ballot, self._ballot = self._ballot, None
+        return ballot.reduction.abandon() if ballot is not None else []
+
+    def _reduce_part(self, event: Received, now: float) -> list[Action]:
+        message = event.message
+        assert isinstance(message, ReducePart | ReduceSum)
+        if self._ballot is None or message.ballot != self._ballot.number or len(event.bodies) != 1:
+            return _release(event.bodies)
+        reduction = self._ballot.reduction
+        if isinstance(message, ReducePart):
+            return reduction.part(event.sender, message, event.bodies[0])
+        return reduction.summed(event.sender, message, event.bodies[0])
+
+    def _granted(self, event: Received, now: float) -> list[Action]:
+        message = event.message
+        assert isinstance(message, Granted)
+        if message.term < self.term or not 0 <= message.stage < self.plan.stages:
+            return []
+        self.term, self.stage, self.version, self.phase = message.term, message.stage, -1, "loading"
+        journal = self.hops.clear() if self.hops is not None else []
+        self.hops = None
+        whence = ", ".join(str(donor.process) for donor in message.donors) or "the seed"
+        return [
+            *self._revoke(),
+            *journal,
+            Connect(tuple(message.donors)),
+            LoadState(message.stage, message.version, message.donors),
+            Log("info", f"granted stage {message.stage}; loading version {message.version} from {whence}"),
+        ]
+
+    def _refused(self, event: Received, now: float) -> list[Action]:
+        assert isinstance(event.message, Refused)
+        self.phase = "gone"
+        return [Exit(event.message.reason, ok=False)]
+
+    def _evicted(self, event: Received, now: float) -> list[Action]:
+        assert isinstance(event.message, Evicted)
+        return self._leave(event.message.reason)
+
+    def _released(self, event: Received, now: float) -> list[Action]:
+        self.phase = "gone"
+        return [Exit("drained: nothing depends on this process any more")]
+
+    def _finished(self, event: Received, now: float) -> list[Action]:
+        assert isinstance(event.message, Finished)
+        if self.settings.stay:
+            return [Log("info", f"the run is finished at version {event.message.version}; staying")]
+        self.phase = "gone"
+        return [Exit(f"the run is finished at version {event.message.version}")]
+
+    def _beat(self, event: Received, now: float) -> list[Action]:
+        return []
+
+    def _leave(self, reason: str) -> list[Action]:
+        self.phase = "gone"
+        return [Log("warning", reason), Rejoin(reason)]
+
+    def _hop_message(self, event: Received, now: float) -> list[Action]:
+        """Messages about one hop go to Hops; that they belong to this epoch and its roster was checked before."""
+        hops, sender, message = self.hops, event.sender, event.message
+        assert hops is not None, "checked by _is_void"
+        match message:
+            case Forward():
+                return hops.forward(sender, message, event.bodies)
+            case Adopt():
+                return hops.adopt(sender, message)
+            case Backward():
+                return hops.backward(sender, message, event.bodies, now)
+            case Accepted():
+                return hops.accepted(sender, message)
+            case Denied():
+                return hops.denied(sender, message, now)
+            case Routed():
+                hops.outbox.routed(sender, message.microbatch, message.attempt, message.successor, now)
+                return []
+            case Room():
+                return hops.room(sender, now)
+        raise TypeError(f"not about a hop: {type(message).__name__}")
+
+
+def _release(bodies: tuple[Ref, ...]) -> list[Action]:
+    return [Release(bodies)] if bodies else []
+
+
+_FROM_LEADER = (Open, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat)
+
+_Remote = Callable[[PeerMachine, Received, float], list[Action]]
+_REMOTE: dict[type, _Remote] = {
+    **dict.fromkeys((Forward, Adopt, Backward, Accepted, Denied, Routed, Room), PeerMachine._hop_message),
+    Open: PeerMachine._open,
+    Gone: PeerMachine._gone,
+    Prepare: PeerMachine._prepare,
+    Commit: PeerMachine._commit,
+    ReducePart: PeerMachine._reduce_part,
+    ReduceSum: PeerMachine._reduce_part,
+    Granted: PeerMachine._granted,
+    Refused: PeerMachine._refused,
+    Evicted: PeerMachine._evicted,
+    Released: PeerMachine._released,
+    Finished: PeerMachine._finished,
+    Beat: PeerMachine._beat,
+}
+_LOCAL: dict[type, Callable[[PeerMachine, Any, float], list[Action]]] = {
+    Tick: PeerMachine._tick,
+    Lost: PeerMachine._lost,
+    StateLoaded: PeerMachine._state_loaded,
+    StateNotLoaded: PeerMachine._state_not_loaded,
+    DrainAsked: PeerMachine._drain_asked,
+    ForwardComputed: PeerMachine._computed,
+    LossComputed: PeerMachine._computed,
+    BackwardComputed: PeerMachine._computed,
+    ComputeFailed: PeerMachine._compute_failed,
+    PieceReduced: PeerMachine._piece_reduced,
+    Sealed: PeerMachine._sealed,
+    Applied: PeerMachine._applied,
+}

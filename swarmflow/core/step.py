@@ -1,0 +1,190 @@
+"""One step as its leader sees it: work, prepare, commit; the exact number of microbatches, once everywhere."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from swarmflow.core.actions import Action, Count, Log, Send
+from swarmflow.core.ledger import Ledger
+from swarmflow.core.messages import Commit, Committed, Done, Gone, Open, Prepare, Prepared, StepResult, Unprepared
+from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Roster
+
+
+def reduction_groups(roster: Roster, tied: bool) -> tuple[Group, ...]:
+    """The members of each stage, and those of the first and last stage for the weight that they share."""
+    stages = [tuple(member.process for member in stage) for stage in roster.stages]
+    groups = [Group(f"stage-{number}", members) for number, members in enumerate(stages)]
+    if tied and len(stages) > 1:
+        groups.append(Group("tied", stages[0] + stages[-1]))
+    return tuple(groups)
+
+
+@dataclass(slots=True)
+class Step:
+    """The leader's machine for one epoch.
+
+    phase: `working` until the ledger is `complete`, `preparing` while the stages reduce, `prepared` when all have,
+    `committing`, `committed`, or `failed` when it has to be started over (reason in `failure`).
+    opened: who takes work. roster: the same and the newcomers, who take part in the all-reduce and the update. clip:
+    largest global gradient norm, 0: no clipping. learning_rate: of this step.
+    """
+
+    plan: Plan
+    term: int
+    epoch: Epoch
+    roster: Roster
+    learning_rate: float
+    clip: float
+    opened_s: float
+    phase: str = "working"
+    failure: str = ""
+    ballot: int = 0
+    result: StepResult | None = None
+    opened: Roster = field(init=False)
+    ledger: Ledger = field(init=False)
+    _prepared: dict[ProcessId, dict[str, tuple[float, str]]] = field(default_factory=dict)
+    _committed: dict[ProcessId, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.opened = self.roster
+        self.ledger = Ledger(self.plan.stages, self.plan.microbatches)
+
+    def open(self) -> list[Action]:
+        """Tell everybody that the step begins."""
+        return [Send(process, Open(self.term, self.epoch, self.roster)) for process in self.roster.processes()]
+
+    def done(self, sender: ProcessId, message: Done) -> list[Action]:
+        """A hop is accumulated."""
+        if message.microbatch.epoch != self.epoch or self.phase not in ("working", "complete", "preparing"):
+            return []
+        if sender not in self._members() or not self.ledger.valid(message):
+            return []
+        if not self.ledger.done(sender, message):
+            return self._fail(f"microbatch {message.microbatch} was accumulated twice on stage {message.stage}")
+        if self.phase == "working" and self.ledger.complete:
+            self.phase = "complete"
+        return []
+
+    def gone(self, process: ProcessId, reason: str) -> list[Action]:
+        """A process died. What it had accumulated is done again by others, from its neighbours' journals."""
+        if process not in self.roster.processes():
+            return []
+        trainer = process in [member.process for member in self.roster.trainers]
+        told: list[Action] = [
+            Send(other, Gone(self.term, self.epoch, process, reason)) for other in self.roster.processes()
+        ]
+        self.roster = self.roster.without(process)
+        self.opened = self.opened.without(process)
+        self._prepared.pop(process, None)
+        self._committed.pop(process, None)
+        if self.phase in ("committing", "committed"):
+            return told + self._commit_if_all()
+        lost = self.ledger.gone(process)
+        if self.phase == "failed":
+            return told
+        if trainer:
+            return told + self._fail(f"trainer {process} is gone")
+        if any(not stage for stage in self.opened.stages):
+            return told + self._fail(f"nobody is left on a stage after {process} went")
+        self.phase = "complete" if self.ledger.complete else "working"
+        return told + ([Count("hops_lost", amount=lost)] if lost else [])
+
+    def prepare(self, newcomers: tuple[Member, ...]) -> list[Action]:
+        """The ledger is complete: a new ballot. newcomers: peers that hold this version and are not in the roster."""
+        self.ballot += 1
+        self.phase = "preparing"
+        self._prepared.clear()
+        present = self._members()
+        added = tuple(member for member in newcomers if member.process not in present)
+        stages = tuple(
+            tuple(sorted((*members, *(m for m in added if m.stage == stage))))
+            for stage, members in enumerate(self.roster.stages)
+        )
+        self.roster = Roster(stages, self.roster.trainers)
+        actions: list[Action] = [Send(m.process, Open(self.term, self.epoch, self.roster)) for m in added]
+        groups = self._groups()
+        for process in sorted(self._members()):
+            entries = self.ledger.entries(process)
+            message = Prepare(self.term, self.epoch, self.ballot, entries, groups, newcomers)
+            actions.append(Send(process, message))
+        return actions
+
+    def prepared(self, sender: ProcessId, message: Prepared) -> list[Action]:
+        """A member has reduced its groups."""
+        if (message.epoch, message.ballot, self.phase) != (self.epoch, self.ballot, "preparing"):
+            return []
+        self._prepared[sender] = {name: (norm, digest) for name, norm, digest in message.results}
+        if not set(self._prepared) >= self._members():
+            return []
+        for group in self._groups():
+            digests = {self._prepared[process].get(group.name, (0.0, ""))[1] for process in group.members}
+            if len(digests) != 1 or "" in digests:
+                return self._fail(f"the members of {group.name} do not agree on the reduced gradient")
+        self.phase = "prepared"
+        return []
+
+    def unprepared(self, sender: ProcessId, message: Unprepared) -> list[Action]:
+        """A member does not hold what the manifest lists."""
+        if (message.epoch, message.ballot, self.phase) != (self.epoch, self.ballot, "preparing"):
+            return []
+        return self._fail(f"{sender} could not prepare: {message.reason}")
+
+    def commit(self, now: float) -> list[Action]:
+        """Decide: from here on the step happens. The clip factor is that of the exact norm over all stages."""
+        squared = sum(self._prepared[group.members[0]][group.name][0] for group in self._groups())
+        tokens = self.ledger.tokens
+        norm = math.sqrt(squared) / tokens
+        factor = min(1.0, self.clip / (norm + 1e-6)) if self.clip > 0 else 1.0
+        self.phase = "committing"
+        message = Commit(self.term, self.epoch, self.ballot, factor / tokens, self.learning_rate)
+        self.result = StepResult(
+            term=self.term, step=self.epoch.step, loss=self.ledger.loss, tokens=tokens, seconds=now - self.opened_s,
+            grad_norm=norm, learning_rate=self.learning_rate, microbatches=self.plan.microbatches,
+            peers=tuple(len(stage) for stage in self.roster.stages), retries=self.ledger.retries,
+        )  # fmt: skip
+        return [Send(member.process, message) for member in self.roster.members()]
+
+    def committed(self, sender: ProcessId, message: Committed) -> list[Action]:
+        """A member has applied the update."""
+        if message.epoch != self.epoch or self.phase != "committing" or sender not in self._members():
+            return []
+        self._committed[sender] = message.digest
+        return self._commit_if_all()
+
+    def strays(self) -> list[ProcessId]:
+        """Members whose parameters differ from those of most of their stage."""
+        found: list[ProcessId] = []
+        for stage in self.roster.stages:
+            digests = [self._committed[m.process] for m in stage if m.process in self._committed]
+            if len(set(digests)) > 1:
+                usual = max(sorted(set(digests)), key=digests.count)
+                found += [m.process for m in stage if self._committed.get(m.process, usual) != usual]
+        return found
+
+    def waits_for(self) -> str:
+        """What is missing, in words."""
+        match self.phase:
+            case "working":
+                return f"{self.ledger.done_hops} of {self.plan.stages * self.plan.microbatches} hops are done"
+            case "preparing":
+                names = ", ".join(str(p) for p in sorted(self._members() - set(self._prepared)))
+                return f"the all-reduce of {names}"
+            case "committing":
+                return "the update of " + ", ".join(str(p) for p in sorted(self._members() - set(self._committed)))
+        return self.phase
+
+    def _commit_if_all(self) -> list[Action]:
+        if self.phase == "committing" and set(self._committed) >= self._members():
+            self.phase = "committed"
+        return []
+
+    def _fail(self, reason: str) -> list[Action]:
+        self.phase, self.failure = "failed", reason
+        return [Log("warning", f"step {self.epoch.step} starts over: {reason}"), Count("steps_restarted")]
+
+    def _groups(self) -> tuple[Group, ...]:
+        return reduction_groups(self.roster, self.plan.tied)
+
+    def _members(self) -> set[ProcessId]:
+        return {member.process for member in self.roster.members()}

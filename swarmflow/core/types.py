@@ -1,0 +1,122 @@
+"""Names of processes, microbatches and tensors, shared by every machine of the core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class ProcessId:
+    """One life of one process: a process restarted under its old name is another incarnation.
+
+    name: the libp2p peer id (base58), proven by the connection. incarnation: rises with every start (nanoseconds of
+    the wall clock at the start), so that what was sent to an earlier life is never taken for this one.
+    """
+
+    name: str
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.name[-6:]}.{self.incarnation % 10_000:04d}"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Ref:
+    """Names bytes that the runtime holds; tensors never enter the core."""
+
+    key: int
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Slice:
+    """Names a part of a flat gradient: elements [start, stop) of `group`, as accumulated or as reduced."""
+
+    group: str
+    start: int
+    stop: int
+    reduced: bool = False
+
+
+Body = Ref | Slice
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Epoch:
+    """One try at one optimizer step. Later epochs compare greater.
+
+    generation: rises whenever a step is started over from nothing or the run goes back to an earlier version, and
+    never falls; it compares first, so that after a roll-back the lower step is the later epoch.
+    """
+
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Microbatch:
+    """Microbatch `index` of a step, in one try at that step. What it holds depends on (step, index) alone."""
+
+    epoch: Epoch
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch.step}/{self.index}"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Member:
+    """A process as the leader publishes it. stage -1: a trainer. capacity: microbatches it holds at a time.
+
+    addresses: libp2p multiaddrs where it can be dialled.
+    """
+
+    process: ProcessId
+    stage: int
+    capacity: int = 1
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A reduction group: processes that sum the same flat gradient, in rank order."""
+
+    name: str
+    members: tuple[ProcessId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Who takes part in an epoch: the members of each stage, and the trainers, in a fixed order."""
+
+    stages: tuple[tuple[Member, ...], ...] = ()
+    trainers: tuple[Member, ...] = ()
+
+    def members(self) -> tuple[Member, ...]:
+        """The peers of all stages, first stage first."""
+        return tuple(member for stage in self.stages for member in stage)
+
+    def processes(self) -> tuple[ProcessId, ...]:
+        """Everybody: peers, then trainers."""
+        return tuple(member.process for member in (*self.members(), *self.trainers))
+
+    def without(self, gone: ProcessId) -> Roster:
+        """The same roster after a death."""
+        return Roster(
+            tuple(tuple(m for m in stage if m.process != gone) for stage in self.stages),
+            tuple(m for m in self.trainers if m.process != gone),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the machines of the core need to know of the run's manifest.
+
+    stages: their number. microbatches: N a step. tied: whether the first and the last stage share a weight. costs:
+    relative computation of each stage, for the placement of peers (empty: all alike).
+    """
+
+    stages: int
+    microbatches: int
+    tied: bool = False
+    costs: tuple[float, ...] = ()

@@ -1,0 +1,39 @@
+"""Errors that a user can cause or meet: each is one clear line that says what to do."""
+
+from __future__ import annotations
+
+
+class SwarmflowError(Exception):
+    """Base of every error that the command line prints as one line; the process then exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class ConfigError(SwarmflowError):
+    """A key of RUN.toml or an option of the command line is unknown, impossible or does not fit the others."""
+
+    exit_code = 2
+
+
+class DataError(SwarmflowError):
+    """The corpus or its tokenizer is missing, empty or does not fit the model."""
+
+
+class ModelError(SwarmflowError):
+    """The model's folder, configuration or cut cannot be used."""
+
+
+class NetworkError(SwarmflowError):
+    """The network could not be joined, or an address, port or invite is of no use."""
+
+
+class FrameError(SwarmflowError):
+    """A frame from the network is malformed, truncated, oversized or replayed; it is refused and counted."""
+
+
+class CheckpointError(SwarmflowError):
+    """A checkpoint is missing, incomplete, corrupt or belongs to another run."""
+
+
+class IncompatibleError(SwarmflowError):
+    """A process runs other software, or another run, than the swarm that it asks to join."""

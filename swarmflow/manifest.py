@@ -1,0 +1,74 @@
+"""The manifest of a run: all that a peer has to know of it, published by its trainers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from swarmflow.errors import IncompatibleError
+
+MANIFEST_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """One run. Every process of a run holds the same bytes of it; its fingerprint says so.
+
+    run_id: random, names the run in the DHT. model: config.json of the model. cut: first block of stages 1, 2, ...
+    costs: measured seconds of each stage for one microbatch, relative. config: fingerprint of RUN.toml, key by key.
+    corpus: digest of the data. from_seed: fresh weights, drawn by each peer from `seed`; else the trainers hold
+    version 0.
+    """
+
+    run_id: str
+    name: str
+    software: str
+    model: dict[str, Any]
+    cut: tuple[int, ...]
+    costs: tuple[float, ...]
+    dropout: bool
+    from_seed: bool
+    seed: int
+    vocab_size: int
+    hidden_size: int
+    seq_len: int
+    microbatch_sequences: int
+    microbatches: int
+    optimizer: str
+    betas: tuple[float, float]
+    momentum: float
+    eps: float
+    weight_decay: float
+    precision: str
+    codec: str
+    tied: bool
+    tokenizer: str
+    corpus: str
+    config: dict[str, Any]
+
+    @property
+    def stages(self) -> int:
+        """Their number."""
+        return len(self.cut) + 1
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the manifest by its content."""
+        return blake3(self.encode()).hexdigest()[:32]
+
+    def encode(self) -> bytes:
+        """As bytes, the same for the same manifest."""
+        return msgspec.json.encode(self, order="sorted")
+
+    @classmethod
+    def decode(cls, data: bytes | bytearray | memoryview) -> Manifest:
+        """From bytes. Raises IncompatibleError when they are not a manifest that this software understands."""
+        if len(data) > MANIFEST_BYTES_MAX:
+            raise IncompatibleError(f"the run's manifest has {len(data)} bytes, more than {MANIFEST_BYTES_MAX}")
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise IncompatibleError(f"the run's manifest does not fit this version of swarmflow: {error}") from error

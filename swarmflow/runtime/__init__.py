@@ -1,0 +1,1 @@
+"""Acts: the network, the clock and the threads behind the decisions of swarmflow.core."""

@@ -1,0 +1,32 @@
+"""A short visit to a run, by a command that is neither peer nor trainer."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from swarmflow.runtime.finding import Found, find_leader
+from swarmflow.runtime.invite import Invite
+from swarmflow.runtime.metrics import Metrics
+from swarmflow.runtime.node import Node
+from swarmflow.runtime.session import Session
+
+
+@asynccontextmanager
+async def visit(invite: Invite) -> AsyncIterator[tuple[Session, Found]]:
+    """A session in the run's network, and its leader. Raises NetworkError when nobody answers."""
+    with tempfile.TemporaryDirectory(prefix="swarmflow-visit-") as scratch:
+        identity = Path(scratch) / "identity.key"
+        node = await Node.start(identity_path=identity, bootstrap=list(invite.trainers), client_mode=True)
+        try:
+            session = Session(node, invite.run_id, Metrics())
+            session.open({}, lambda body: b"")
+            await session.links.start()
+            try:
+                yield session, await find_leader(session, invite)
+            finally:
+                await session.close()
+        finally:
+            await node.stop()

@@ -1,0 +1,152 @@
+"""Drives a machine of the core: events in, actions out, one timer; what the actions mean is given by the role."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from swarmflow.core.actions import Action, Release, Send
+from swarmflow.core.events import Event, Lost, Received, Tick
+from swarmflow.core.types import Body, ProcessId, Ref
+from swarmflow.runtime.links import Links
+from swarmflow.runtime.metrics import Metrics
+from swarmflow.runtime.requests import Requests
+from swarmflow.runtime.store import Store
+from swarmflow.runtime.wire import Answer, Ask, Evaluate, decode_header, encode_header
+
+
+class Machine(Protocol):
+    """A peer's or a trainer's machine."""
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Decide."""
+
+    def next_deadline(self) -> float:
+        """When a Tick is due."""
+
+
+Effect = Callable[[Any], None]
+
+
+class Driver:
+    """The only place where a machine meets the world. All of it runs on the event loop.
+
+    effects: what to do for each kind of action but Send and Release. read: the bytes of a slice of a gradient.
+    evaluate: takes an Evaluate with its bodies.
+    """
+
+    def __init__(
+        self,
+        me: ProcessId,
+        store: Store,
+        metrics: Metrics,
+        effects: Mapping[type[Any], Effect],
+        read: Callable[[Body], Any],
+        evaluate: Callable[[Evaluate, list[memoryview]], None] | None = None,
+    ) -> None:
+        self.me = me
+        self.store = store
+        self.metrics = metrics
+        self.links: Links | None = None
+        self.requests: Requests | None = None
+        self._effects = dict(effects)
+        self._read = read
+        self._evaluate = evaluate
+        self._machine: Machine | None = None
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[Event] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._busy = False
+
+    def connect(self, links: Links, requests: Requests) -> None:
+        """Give it its network."""
+        self.links, self.requests = links, requests
+
+    def add_effects(self, effects: Mapping[type[Any], Effect]) -> None:
+        """What more actions mean, once the run is known."""
+        self._effects.update(effects)
+
+    def run(self, machine: Machine, actions: list[Action]) -> None:
+        """Drive this machine from now on, beginning with what it asked for at its start."""
+        self._machine = machine
+        self.perform(actions)
+        self.post(Tick())
+
+    def halt(self) -> None:
+        """Drive nothing any more."""
+        self._machine = None
+        self._events.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def post(self, event: Event) -> None:
+        """Something happened. Events that actions cause at once are handled after the one at hand."""
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events and self._machine is not None:
+                self.perform(self._machine.handle(self._events.popleft(), self._loop.time()))
+        finally:
+            self._busy = False
+        self._arm()
+
+    def receive(self, sender: ProcessId, header: bytes, bodies: list[memoryview]) -> None:
+        """A frame came. Raises FrameError when it is no message, which closes its stream."""
+        message = decode_header(header)
+        self.metrics.received_bytes.at(type(message).__name__).inc(len(header) + sum(len(body) for body in bodies))
+        match message:
+            case Ask():
+                if self.requests is not None:
+                    self.requests.asked(sender, message)
+            case Answer():
+                if self.requests is not None:
+                    self.requests.answered(sender, message, bodies)
+            case Evaluate():
+                if self._evaluate is not None:
+                    self._evaluate(message, bodies)
+            case _:
+                refs = tuple(self.store.add(body) for body in bodies)
+                if self._machine is None:
+                    self.store.release(refs)
+                else:
+                    self.post(Received(sender, message, refs))
+
+    def lost(self, process: ProcessId, reason: str) -> None:
+        """A connection broke."""
+        if self.requests is not None:
+            self.requests.lost(process, reason)
+        self.post(Lost(process, reason))
+
+    def perform(self, actions: list[Action]) -> None:
+        """Do what a machine asked for."""
+        for action in actions:
+            match action:
+                case Send():
+                    self._send(action)
+                case Release():
+                    self.store.release(action.refs)
+                case _:
+                    self._effects[type(action)](action)
+
+    def _send(self, action: Send) -> None:
+        if action.to == self.me:
+            refs = tuple(body for body in action.bodies if isinstance(body, Ref))
+            self._events.append(Received(self.me, action.message, refs))
+            return
+        if self.links is None or action.to.name == self.me.name:
+            return  # an earlier life of this very process is told nothing
+        header = encode_header(action.message)
+        bodies = [self.store.get(body) if isinstance(body, Ref) else self._read(body) for body in action.bodies]
+        size_bytes = len(header) + sum(body.size_bytes for body in action.bodies if isinstance(body, Ref))
+        self.metrics.sent_bytes.at(type(action.message).__name__).inc(size_bytes)
+        self.links.send(action.to, header, bodies, bulk=bool(bodies))
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._machine is not None:
+            self._timer = self._loop.call_at(self._machine.next_deadline(), self.post, Tick())

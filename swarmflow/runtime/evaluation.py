@@ -1,0 +1,100 @@
+"""Forward-only passes through the stages, to measure the loss of a version."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from swarmflow.compute.codec import encode_ints
+from swarmflow.core.types import ProcessId, Roster
+from swarmflow.errors import FrameError, NetworkError
+from swarmflow.runtime.session import Session, log
+from swarmflow.runtime.stage_host import StageHost
+from swarmflow.runtime.wire import Answer, Evaluate, encode_header
+
+_AT_A_TIME = 4
+_TRIES = 3
+_TIMEOUT_S = 120.0
+
+Batch = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+
+
+class EvaluationService:
+    """A peer's side: compute a hop, and hand it on or answer."""
+
+    def __init__(self, session: Session, host: StageHost) -> None:
+        self._session = session
+        self._host = host
+
+    def handle(self, message: Evaluate, bodies: list[memoryview]) -> None:
+        """Do this hop and see to the next."""
+
+        def done(result: Any) -> None:
+            asker = ProcessId(message.asker, message.asker_incarnation)
+            if isinstance(result, FrameError):
+                self._session.links.send(asker, encode_header(Answer(message.ask, str(result))))
+            elif message.path:
+                following = Evaluate(message.ask, message.version, message.rows, message.asker,
+                                     message.asker_incarnation, message.path[1:])  # fmt: skip
+                header = encode_header(following)
+                self._session.links.send(ProcessId(*message.path[0]), header, [result, bodies[1]], bulk=True)
+            else:
+                body = msgspec.json.encode(result)
+                self._session.links.send(asker, encode_header(Answer(message.ask)), [body])
+
+        self._host.evaluate(message, bodies, done)
+
+
+async def measure_loss(session: Session, version: int, roster: Roster, batches: Iterable[Batch]) -> float:
+    """Mean cross-entropy over all targets of the batches (inputs, targets: int32 [B, T]), NaN where it failed.
+
+    The batches go round the peers of each stage; one that does not come back is tried on others.
+    """
+    gate = asyncio.Semaphore(_AT_A_TIME)
+
+    async def one(number: int, batch: Batch) -> tuple[float, int]:
+        try:
+            for attempt in range(_TRIES):
+                path = [stage[(number + attempt) % len(stage)].process for stage in roster.stages]
+                try:
+                    return await _through(session, version, path, batch)
+                except NetworkError as error:
+                    failure = error
+            raise failure
+        finally:
+            gate.release()
+
+    tasks: list[asyncio.Task[tuple[float, int]]] = []
+    try:
+        for number, batch in enumerate(batches):
+            await gate.acquire()
+            tasks.append(asyncio.create_task(one(number, batch)))
+        results = await asyncio.gather(*tasks)
+    except NetworkError as error:
+        log.warning("the validation loss of version %d could not be measured: %s", version, error)
+        return math.nan
+    finally:
+        for task in tasks:
+            task.cancel()
+    tokens = sum(count for _, count in results)
+    return math.fsum(loss for loss, _ in results) / tokens if tokens else math.nan
+
+
+async def _through(session: Session, version: int, path: list[ProcessId], batch: Batch) -> tuple[float, int]:
+    number, future = session.requests.expect()
+    rest = tuple((process.name, process.incarnation) for process in path[1:])
+    me = session.me
+    message = Evaluate(number, version, len(batch[0]), me.name, me.incarnation, rest)
+    bodies = [encode_ints(batch[0]), encode_ints(batch[1])]
+    session.links.send(path[0], encode_header(message), bodies, bulk=True)
+    answer = await session.requests.wait(number, future, "a validation batch did not come back", _TIMEOUT_S)
+    try:
+        return msgspec.json.decode(answer[0], type=tuple[float, int])
+    except (msgspec.DecodeError, IndexError) as error:
+        raise NetworkError(f"a validation loss does not decode: {error}") from error

@@ -1,0 +1,89 @@
+"""Exports a run's newest version, from a trainer's folder or from the run itself."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from swarmflow.compute.checkpoint import Generation, newest_complete
+from swarmflow.core.types import Member
+from swarmflow.errors import CheckpointError, ConfigError, NetworkError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.client import visit
+from swarmflow.runtime.exporting import export_generation, state_elements
+from swarmflow.runtime.finding import read_invite
+from swarmflow.runtime.invite import Invite
+from swarmflow.runtime.logs import set_up_logging
+from swarmflow.runtime.state_transfer import first_donor
+
+_SAVE_TIMEOUT_S = 330.0
+_TOKENIZER_FILES_MAX = 32
+
+
+def main(invite: str | None, state_dir: str | None, out: str) -> int:
+    """Export; the exit code. Raises ConfigError, CheckpointError, NetworkError."""
+    set_up_logging()
+    if invite is not None and state_dir is not None:
+        raise ConfigError("give either --join or --state-dir, not both")
+    if state_dir is not None:
+        version = export_folder(Path(state_dir), Path(out))
+    else:
+        version = uvloop.run(export_run(read_invite(invite), Path(out)))
+    print(f"version {version} is in {out}")
+    return 0
+
+
+def export_folder(folder: Path, out: Path) -> int:
+    """Export the newest complete version of a trainer's folder; its number."""
+    path = folder / "run.json"
+    if not path.is_file():
+        raise CheckpointError(f"{folder} is not a trainer's state folder: it has no run.json")
+    manifest = Manifest.decode(path.read_bytes())
+    generation = newest_complete(folder / "checkpoints", manifest.fingerprint)
+    if generation is None:
+        raise CheckpointError(f"{folder} holds no complete version yet")
+    export_generation(manifest, generation, out, lambda to: _copy_files(folder / "tokenizer", to))
+    return generation.version
+
+
+async def export_run(invite: Invite, out: Path) -> int:
+    """Ask the leader to bring the newest version to its disk, copy it stage by stage, and export it; its number."""
+    async with visit(invite) as (session, found):
+        saved = await session.requests.ask(found.leader, "save", timeout_s=_SAVE_TIMEOUT_S)
+        version = msgspec.json.decode(saved[0], type=int)
+        manifest, leader = found.manifest, Member(found.leader, -1)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".swarmflow-export-", dir=out.parent) as scratch:
+            generation = Generation.begin(Path(scratch), version, manifest.fingerprint, manifest.stages)
+            for stage in range(manifest.stages):
+                elements = state_elements(manifest, stage)
+                writer = generation.writer(stage, elements)
+                try:
+                    _, listing = await first_donor(
+                        session.requests, [leader], stage, version, elements, writer.write
+                    )
+                    if set(listing.tensors) != set(elements):
+                        raise NetworkError("the run is at version 0: export the folder that it began from")
+                    generation.add(stage, writer)
+                finally:
+                    writer.abandon()
+            answer = await session.requests.ask(found.leader, "tokenizer")
+            files = msgspec.msgpack.decode(answer[0], type=dict[str, bytes])
+            export_generation(manifest, generation, out, lambda to: _write_files(files, to))
+        return version
+
+
+def _copy_files(source: Path, to: Path) -> None:
+    for path in sorted(source.iterdir()) if source.is_dir() else []:
+        shutil.copy(path, to / path.name)
+
+
+def _write_files(files: dict[str, bytes], to: Path) -> None:
+    if len(files) > _TOKENIZER_FILES_MAX or any(Path(name).name != name or name.startswith(".") for name in files):
+        raise NetworkError("the leader sent a tokenizer with impossible file names")
+    for name, data in files.items():
+        (to / name).write_bytes(data)

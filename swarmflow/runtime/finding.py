@@ -1,0 +1,122 @@
+"""Finds a run: from an invite to its leader and its manifest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import msgspec
+
+from swarmflow import __version__
+from swarmflow.core.types import ProcessId
+from swarmflow.errors import IncompatibleError, NetworkError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.addresses import peer_of
+from swarmflow.runtime.invite import Invite, local_invite
+from swarmflow.runtime.session import Session
+
+log = logging.getLogger("swarmflow")
+
+_ASK_TIMEOUT_S = 10.0
+_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a trainer says of the run. leader: (name, incarnation, addresses) of who leads, as far as it knows."""
+
+    software: str
+    leader: tuple[str, int, tuple[str, ...]] | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The run, and who leads it."""
+
+    leader: ProcessId
+    manifest: Manifest
+
+
+def read_invite(text: str | None) -> Invite:
+    """The invite given, or that of the one run on this machine. Raises NetworkError."""
+    return Invite.parse(text) if text else local_invite()
+
+
+async def find_leader(session: Session, invite: Invite, timeout_s: float | None = 20.0) -> Found:
+    """Ask the trainers of the invite, and those in the DHT, until one names a leader who answers.
+
+    timeout_s: None waits for ever, saying so. Raises NetworkError, IncompatibleError (other software).
+    """
+    began_s = asyncio.get_running_loop().time()
+    told = False
+    while True:
+        reasons: list[str] = []
+        for name, addresses in (await _trainers(session, invite)).items():
+            try:
+                found = await _ask(session, name, addresses)
+                if found is not None:
+                    return found
+                reasons.append("its trainers are electing a leader")
+            except NetworkError as error:
+                reasons.append(str(error))
+        reason = reasons[-1] if reasons else "no trainer of it is known"
+        if timeout_s is not None and asyncio.get_running_loop().time() - began_s > timeout_s:
+            raise NetworkError(f"run {invite.name} does not answer: {reason}; is its trainer running?")
+        if not told:
+            log.info("waiting for a trainer of run %s (%s)", invite.name, reason)
+            told = True
+        await asyncio.sleep(_AGAIN_S)
+
+
+async def _trainers(session: Session, invite: Invite) -> dict[str, tuple[str, ...]]:
+    """Name -> addresses of trainers: the leader that the DHT knows first, then those of the invite."""
+    known: dict[str, tuple[str, ...]] = {}
+    try:
+        records = await session.directory.find("trainer", timeout_s=_ASK_TIMEOUT_S)
+    except NetworkError as error:
+        log.debug("the directory did not answer: %s", error)
+        records = {}
+    for name, record in sorted(records.items(), key=lambda item: not item[1].get("leads")):
+        addresses = record.get("addresses", ())
+        known[name] = tuple(text for text in addresses if isinstance(text, str)) if isinstance(addresses, list) else ()
+    for address in invite.trainers:
+        name = peer_of(address)
+        if address not in known.get(name, ()):
+            known[name] = (*known.get(name, ()), address)
+    known.pop(session.me.name, None)
+    return known
+
+
+async def _ask(session: Session, name: str, addresses: tuple[str, ...]) -> Found | None:
+    """What a trainer says, and then what the leader says that it names. None: it knows of no leader."""
+    described, manifest = await _describe(session, name, addresses)
+    if described.leader is None:
+        return None
+    leader_name, incarnation, where = described.leader
+    if leader_name != name:
+        itself, manifest = await _describe(session, leader_name, where)
+        if itself.leader is None or itself.leader[:2] != (leader_name, incarnation):
+            return None
+    leader = ProcessId(leader_name, incarnation)
+    session.links.addresses(leader, where or addresses)
+    return Found(leader, manifest)
+
+
+async def _describe(session: Session, name: str, addresses: tuple[str, ...]) -> tuple[Description, Manifest]:
+    stranger = ProcessId(name, 0)  # whichever life of it answers
+    session.links.addresses(stranger, addresses)
+    answer = await session.requests.ask(stranger, "describe", timeout_s=_ASK_TIMEOUT_S)
+    try:
+        described = msgspec.json.decode(answer[0], type=Description)
+    except (msgspec.DecodeError, IndexError) as error:
+        raise NetworkError(f"{name[-6:]} describes the run in a way that does not decode: {error}") from error
+    if described.software != __version__:
+        raise IncompatibleError(
+            f"this run uses swarmflow {described.software}, not {__version__}: install that version"
+        )
+    if len(answer) != 2:
+        raise NetworkError(f"{name[-6:]} does not hold the manifest of the run yet")
+    return described, Manifest.decode(answer[1])
+
+

@@ -1,0 +1,150 @@
+"""The wire form of one message: a typed front that is checked before anything is allocated, a header, and bodies.
+
+All integers are big-endian. Front: magic (4 bytes), format (1), number of bodies (1), reserved (2, zero), sequence
+number (8), header length (4); then a length (8) for each body; then the CRC-32 (4) of all of that and of the header;
+then the header and the bodies. A frame without header and bodies is the end of the stream: its sender has said all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from swarmflow.errors import FrameError
+
+MAGIC = b"swfr"
+FORMAT = 1
+READ_BYTES = 1 << 18
+
+_FRONT = struct.Struct("!4sBBHQI")
+_LENGTH = struct.Struct("!Q")
+_CHECKSUM = struct.Struct("!I")
+
+FrameErrorKind = Literal[
+    "magic", "format", "sequence", "header_size", "body_count", "body_size", "checksum", "truncated", "stalled"
+]
+
+
+class BadFrame(FrameError):
+    """A refused frame; `kind` is one of a few words, fit for a metric's label."""
+
+    def __init__(self, kind: FrameErrorKind, detail: str) -> None:
+        super().__init__(f"refused a frame ({kind}): {detail}")
+        self.kind: FrameErrorKind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """What one frame may hold, checked by the reader before it allocates and by the writer before it sends."""
+
+    header_bytes_max: int = 1 << 20
+    body_bytes_max: int = 1 << 28
+    bodies_max: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame as read. bodies: writable uint8 views on memory of their own. size_bytes: what it took on the wire."""
+
+    header: bytes
+    bodies: list[memoryview]
+    size_bytes: int
+
+    @property
+    def is_end(self) -> bool:
+        """Whether this is the last frame of its stream."""
+        return not self.header and not self.bodies
+
+
+def pack_front(sequence: int, header: bytes, body_sizes: Sequence[int], limits: FrameLimits) -> bytes:
+    """Everything of a frame that precedes its bodies.
+
+    Raises ValueError when the frame is over the limits: its receiver would refuse it.
+    """
+    if len(header) > limits.header_bytes_max:
+        raise ValueError(f"a header of {len(header)} bytes is over the limit of {limits.header_bytes_max}")
+    if len(body_sizes) > limits.bodies_max:
+        raise ValueError(f"{len(body_sizes)} bodies are over the limit of {limits.bodies_max}")
+    if any(size > limits.body_bytes_max for size in body_sizes):
+        raise ValueError(f"a body of {max(body_sizes)} bytes is over the limit of {limits.body_bytes_max}")
+    front = _FRONT.pack(MAGIC, FORMAT, len(body_sizes), 0, sequence, len(header))
+    front += b"".join(_LENGTH.pack(size) for size in body_sizes)
+    return front + _CHECKSUM.pack(zlib.crc32(header, zlib.crc32(front))) + header
+
+
+def pack_end(sequence: int) -> bytes:
+    """The frame that ends a stream."""
+    return pack_front(sequence, b"", (), FrameLimits())
+
+
+async def read_frame(
+    reader: asyncio.StreamReader, sequence: int, limits: FrameLimits, stall_timeout_s: float
+) -> Frame | None:
+    """The next frame, which must carry this sequence number; None when the stream ended between two frames.
+
+    Waits for the first byte without a deadline, then at most `stall_timeout_s` for each further piece. Raises BadFrame
+    when the frame is not what it must be, OSError when the connection broke.
+    """
+    start = await reader.read(_FRONT.size)
+    if not start:
+        return None
+    front = start + await _read(reader, _FRONT.size - len(start), stall_timeout_s)
+    header_bytes, bodies = _check_front(front, sequence, limits)
+    table = await _read(reader, bodies * _LENGTH.size, stall_timeout_s)
+    sizes = [size for (size,) in _LENGTH.iter_unpack(table)]
+    if any(size > limits.body_bytes_max for size in sizes):
+        raise BadFrame("body_size", f"a body of {max(sizes)} bytes, the limit is {limits.body_bytes_max}")
+    (checksum,) = _CHECKSUM.unpack(await _read(reader, _CHECKSUM.size, stall_timeout_s))
+    header = await _read(reader, header_bytes, stall_timeout_s)
+    if zlib.crc32(header, zlib.crc32(front + table)) != checksum:
+        raise BadFrame("checksum", "its front or its header is damaged")
+    views = []
+    for size in sizes:
+        # Left uninitialised, so that the system gives the memory page by page as bytes arrive: whoever announces
+        # a large body and sends none of it costs nothing.
+        views.append(np.empty(size, np.uint8).data)
+        await _fill(reader, views[-1], stall_timeout_s)
+    return Frame(header, views, len(front) + len(table) + _CHECKSUM.size + header_bytes + sum(sizes))
+
+
+def _check_front(front: bytes, sequence: int, limits: FrameLimits) -> tuple[int, int]:
+    magic, form, bodies, reserved, number, header_bytes = _FRONT.unpack(front)
+    if magic != MAGIC:
+        raise BadFrame("magic", "it does not start as a frame of swarmflow")
+    if form != FORMAT or reserved:
+        raise BadFrame("format", f"format {form}.{reserved}, this software reads {FORMAT}.0")
+    if number != sequence:
+        raise BadFrame("sequence", f"number {number} where {sequence} is due: replayed, lost or out of order")
+    if header_bytes > limits.header_bytes_max:
+        raise BadFrame("header_size", f"a header of {header_bytes} bytes, the limit is {limits.header_bytes_max}")
+    if bodies > limits.bodies_max:
+        raise BadFrame("body_count", f"{bodies} bodies, the limit is {limits.bodies_max}")
+    if bodies and not header_bytes:
+        raise BadFrame("header_size", "bodies without a header")
+    return header_bytes, bodies
+
+
+async def _read(reader: asyncio.StreamReader, size: int, stall_timeout_s: float) -> bytes:
+    data = bytearray(size)
+    await _fill(reader, memoryview(data), stall_timeout_s)
+    return bytes(data)
+
+
+async def _fill(reader: asyncio.StreamReader, view: memoryview, stall_timeout_s: float) -> None:
+    filled = 0
+    while filled < len(view):
+        try:
+            async with asyncio.timeout(stall_timeout_s):
+                piece = await reader.read(min(len(view) - filled, READ_BYTES))
+        except TimeoutError:
+            raise BadFrame("stalled", f"nothing came for {stall_timeout_s:g} s inside it") from None
+        if not piece:
+            raise BadFrame("truncated", f"the stream ended inside it, {len(view) - filled} bytes short")
+        view[filled : filled + len(piece)] = piece
+        filled += len(piece)

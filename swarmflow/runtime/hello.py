@@ -1,0 +1,90 @@
+"""The first words on a stream: who calls whom, in which run, and the answer: welcome, or why not."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+from swarmflow.errors import FrameError
+
+PROTOCOL_VERSION = 1
+RUN_ID_BYTES_MAX = 256
+REASON_BYTES_MAX = 512
+
+_MAGIC = b"swarmflo"
+_HELLO = struct.Struct("!8sHBBQQH")
+_REPLY = struct.Struct("!8sBQH")
+
+LaneName = Literal["control", "bulk"]
+LANES: tuple[LaneName, LaneName] = ("control", "bulk")
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What the dialler says. Its name is not in it: the connection proves that.
+
+    incarnation: the dialler's own. expected: the incarnation that the dialler means to reach, 0 when it does not know.
+    """
+
+    run_id: str
+    lane: LaneName
+    incarnation: int
+    expected: int
+    version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the acceptor answers, with its own incarnation. reason: empty when the stream is welcome."""
+
+    incarnation: int
+    reason: str = ""
+
+
+def pack_hello(hello: Hello) -> bytes:
+    """The bytes of a hello. Raises ValueError when the run's name is over RUN_ID_BYTES_MAX."""
+    run_id = hello.run_id.encode()
+    if len(run_id) > RUN_ID_BYTES_MAX:
+        raise ValueError(f"a run id of {len(run_id)} bytes is over the limit of {RUN_ID_BYTES_MAX}")
+    lane = LANES.index(hello.lane)
+    front = _HELLO.pack(_MAGIC, hello.version, lane, 0, hello.incarnation, hello.expected, len(run_id))
+    return front + run_id
+
+
+async def read_hello(reader: asyncio.StreamReader, timeout_s: float) -> Hello:
+    """Raises FrameError when what comes is no hello, TimeoutError when it does not come in time."""
+    async with asyncio.timeout(timeout_s):
+        magic, version, lane, reserved, incarnation, expected, size = _HELLO.unpack(await _exactly(reader, _HELLO.size))
+        if magic != _MAGIC:
+            raise FrameError("refused a stream that does not begin with a hello of swarmflow")
+        if lane >= len(LANES) or reserved or size > RUN_ID_BYTES_MAX:
+            raise FrameError("refused a stream with an impossible hello")
+        try:
+            run_id = (await _exactly(reader, size)).decode()
+        except UnicodeDecodeError:
+            raise FrameError("refused a stream whose hello names a run in broken UTF-8") from None
+    return Hello(run_id, LANES[lane], incarnation, expected, version)
+
+
+def pack_reply(reply: Reply) -> bytes:
+    """The bytes of a reply; a long reason is cut."""
+    reason = reply.reason.encode()[:REASON_BYTES_MAX]
+    return _REPLY.pack(_MAGIC, not reply.reason, reply.incarnation, len(reason)) + reason
+
+
+async def read_reply(reader: asyncio.StreamReader, timeout_s: float) -> Reply:
+    """Raises FrameError when what comes is no reply, TimeoutError when it does not come in time."""
+    async with asyncio.timeout(timeout_s):
+        magic, welcome, incarnation, size = _REPLY.unpack(await _exactly(reader, _REPLY.size))
+        if magic != _MAGIC or welcome > 1 or size > REASON_BYTES_MAX or bool(size) == bool(welcome):
+            raise FrameError("the other side answered a hello with something else")
+        return Reply(incarnation, (await _exactly(reader, size)).decode(errors="replace"))
+
+
+async def _exactly(reader: asyncio.StreamReader, size: int) -> bytes:
+    try:
+        return await reader.readexactly(size)
+    except asyncio.IncompleteReadError:
+        raise FrameError("the other side closed the stream inside its first words") from None

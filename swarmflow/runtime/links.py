@@ -1,0 +1,289 @@
+"""Messages between the processes of one run: one-way streams over the node, opened on demand, and their loss."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from swarmflow.core.types import ProcessId
+from swarmflow.errors import FrameError
+from swarmflow.runtime.frames import BadFrame, FrameLimits, read_frame
+from swarmflow.runtime.hello import PROTOCOL_VERSION, Hello, LaneName, Reply, pack_reply, read_hello
+from swarmflow.runtime.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane
+from swarmflow.runtime.node import Node
+
+log = logging.getLogger(__name__)
+
+# Constant over all versions: what does not fit is then refused with words, by the hello.
+STREAM_PROTOCOL = "/swarmflow/messages"
+PENDING_HELLOS_MAX = 8
+
+OnMessage = Callable[[ProcessId, bytes, list[memoryview]], None]
+OnLost = Callable[[ProcessId, str], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Inbound:
+    """A stream that another process opened.
+
+    dropped: closed by us on purpose. told: the process has been told lost and nothing has come since. Neither's end
+    is a new loss.
+    """
+
+    writer: asyncio.StreamWriter
+    dropped: bool = False
+    told: bool = False
+
+    def drop(self) -> None:
+        self.dropped = True
+        self.writer.transport.abort()
+
+
+@dataclass(slots=True)
+class _Link:
+    """All streams between this process and one other."""
+
+    outbound: dict[LaneName, OutboundLane] = field(default_factory=dict)
+    inbound: dict[LaneName, _Inbound] = field(default_factory=dict)
+
+
+class Links:
+    """Sends and receives the messages of one process in one run, on two lanes a direction: control and bulk.
+
+    Order is kept within a lane. A broken stream loses what was queued on both lanes to that process and is told once
+    by `on_lost`; nothing is sent again, and the next `send` opens anew. `on_message` and `on_lost` are called on the
+    event loop, never from inside `send`. `on_message(sender, header, bodies)` owns the bodies (writable uint8 views);
+    when it raises FrameError, the message counts as refused and its stream is closed.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        local: ProcessId,
+        run_id: str,
+        *,
+        on_message: OnMessage,
+        on_lost: OnLost,
+        counters: LinkCounters,
+        limits: FrameLimits | None = None,
+        settings: LaneSettings | None = None,
+    ) -> None:
+        self.local = local
+        self._node = node
+        self._run_id = run_id
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._counters = counters
+        self._limits = limits or FrameLimits()
+        self._settings = settings or LaneSettings()
+        self._links: dict[ProcessId, _Link] = {}
+        self._addresses: dict[str, tuple[str, ...]] = {}
+        self._pending_hellos: Counter[str] = Counter()
+        self._reading: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Takes streams from other processes from now on."""
+        await self._node.serve(STREAM_PROTOCOL, self._accept)
+
+    def addresses(self, to: ProcessId | str, maddrs: Sequence[str]) -> None:
+        """Where to dial a process (multiaddrs); takes the place of what was known of it."""
+        self._addresses[to.name if isinstance(to, ProcessId) else to] = tuple(maddrs)
+
+    def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, bulk: bool = False) -> None:
+        """Queues a message; never blocks. After `close`, messages are dropped.
+
+        to: incarnation 0 reaches whichever life of the process answers. bodies: at most `bodies_max` contiguous
+        buffers, which must not change until they are sent, or functions that make one when its turn comes. A full queue
+        loses the process. Raises ValueError when the message is over the limits or addressed to this process.
+        """
+        if to.name == self.local.name:
+            raise ValueError("a process does not send to itself")
+        if self._closed:
+            return
+        lane_name: LaneName = "bulk" if bulk else "control"
+        link = self._links.setdefault(to, _Link())
+        lane = link.outbound.get(lane_name)
+        if lane is None:
+            lane = link.outbound[lane_name] = self._open_lane(to, lane_name)
+        if not lane.push(header, bodies):
+            self._lose(to, link, f"the queue of its {lane_name} lane is full")
+
+    def forget(self, to: ProcessId) -> None:
+        """Closes every stream from and to a process that is gone; tells nobody."""
+        link = self._links.pop(to, None)
+        if link is not None:
+            self._drop_outbound(link)
+            for stream in link.inbound.values():
+                stream.drop()
+
+    def connected(self) -> list[ProcessId]:
+        """The processes that a stream is open to or from, or being opened to."""
+        return sorted(process for process, link in self._links.items() if link.outbound or link.inbound)
+
+    async def close(self, flush_s: float) -> None:
+        """Sends what is queued, for at most `flush_s` seconds, then closes every stream."""
+        self._closed = True
+        lanes = [lane for link in self._links.values() for lane in link.outbound.values()]
+        if lanes:
+            await asyncio.wait([lane.finish() for lane in lanes], timeout=flush_s)
+        tasks = {lane.abort() for lane in lanes} | self._ending
+        for link in self._links.values():
+            for stream in link.inbound.values():
+                stream.drop()
+        # Not by cancelling their tasks: asyncio's streams report a cancelled handler as an error.
+        for writer in self._reading.values():
+            writer.transport.abort()
+        tasks |= self._reading.keys()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._links.clear()
+
+    def _open_lane(self, to: ProcessId, lane: LaneName) -> OutboundLane:
+        async def open_stream() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            maddrs = self._addresses.get(to.name, ())
+            return await self._node.open_stream(to.name, STREAM_PROTOCOL, maddrs, self._settings.open_timeout_s)
+
+        def on_broken(reason: str) -> None:
+            link = self._links.get(to)
+            if link is not None and link.outbound.get(lane) is opened:
+                self._lose(to, link, reason)
+
+        opened = OutboundLane(
+            open_stream,
+            Hello(self._run_id, lane, self.local.incarnation, to.incarnation),
+            limits=self._limits,
+            settings=self._settings,
+            counters=self._counters,
+            on_broken=on_broken,
+        )
+        return opened
+
+    def _lose(self, process: ProcessId, link: _Link, reason: str) -> None:
+        self._drop_outbound(link)
+        for stream in link.inbound.values():
+            stream.told = True
+        self._remove_if_empty(process, link)
+        if not self._closed:
+            log.debug("lost %s: %s", process, reason)
+            asyncio.get_running_loop().call_soon(self._on_lost, process, reason)
+
+    def _remove_if_empty(self, process: ProcessId, link: _Link) -> None:
+        if not link.inbound and not link.outbound:
+            self._links.pop(process, None)
+
+    def _drop_outbound(self, link: _Link) -> None:
+        for lane in link.outbound.values():
+            task = lane.abort()
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        link.outbound.clear()
+
+    async def _accept(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("streams are accepted in a task")
+        self._reading[task] = writer
+        try:
+            hello = await self._welcome(name, reader, writer)
+            if hello is not None:
+                await self._read(ProcessId(name, hello.incarnation), hello.lane, reader, writer)
+        except OSError as error:
+            log.debug("a stream from %s broke: %s", name, error)
+        finally:
+            del self._reading[task]
+            writer.close()
+
+    async def _welcome(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello | None:
+        if self._pending_hellos[name] >= PENDING_HELLOS_MAX or self._closed:
+            self._counters.refused("hello")
+            return None
+        self._pending_hellos[name] += 1
+        try:
+            hello = await read_hello(reader, self._settings.open_timeout_s)
+        except (FrameError, TimeoutError) as error:
+            log.info("refused a stream from %s: %s", name, error or "it said nothing")
+            self._counters.refused("hello")
+            return None
+        finally:
+            self._pending_hellos[name] -= 1
+            if not self._pending_hellos[name]:
+                del self._pending_hellos[name]
+        reason = self._refusal(name, hello)
+        writer.write(pack_reply(Reply(self.local.incarnation, reason)))
+        if reason:
+            log.info("refused a stream from %s: %s", name, reason)
+            self._counters.refused("hello")
+            return None
+        return hello
+
+    def _refusal(self, name: str, hello: Hello) -> str:
+        if hello.version != PROTOCOL_VERSION:
+            return f"protocol version {hello.version}, this process speaks {PROTOCOL_VERSION}"
+        if hello.run_id != self._run_id:
+            return "another run"
+        if hello.expected not in (0, self.local.incarnation):
+            return "another incarnation: this process was started anew"
+        if any(p.name == name and p.incarnation > hello.incarnation and ln.inbound for p, ln in self._links.items()):
+            return "an older incarnation than the one that is connected"
+        return ""
+
+    async def _read(
+        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        stream = self._register(sender, lane, writer)
+        reason = "the connection broke"
+        try:
+            reason = await self._read_frames(sender, lane, reader, stream)
+        except FrameError as error:
+            reason = str(error)
+            if not stream.dropped:
+                log.info("from %s: %s", sender, error)
+                self._counters.refused(error.kind if isinstance(error, BadFrame) else "message")
+        finally:
+            self._unregister(sender, lane, stream, reason)
+
+    async def _read_frames(
+        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: _Inbound
+    ) -> str:
+        sequence = 0
+        while True:
+            frame = await read_frame(reader, sequence, self._limits, self._settings.stall_timeout_s)
+            if frame is None or stream.dropped:
+                return "closed the connection"
+            if frame.is_end:
+                stream.writer.write(END_ACKNOWLEDGED)
+                return "said goodbye"
+            stream.told = False
+            self._counters.received(lane, frame.size_bytes)
+            self._on_message(sender, frame.header, frame.bodies)
+            sequence += 1
+
+    def _register(self, sender: ProcessId, lane: LaneName, writer: asyncio.StreamWriter) -> _Inbound:
+        for earlier in [process for process in self._links if process.name == sender.name]:
+            if 0 < earlier.incarnation < sender.incarnation:
+                link = self._links[earlier]
+                for stream in link.inbound.values():
+                    stream.drop()
+                link.inbound.clear()
+                self._lose(earlier, link, "was started anew")
+        link = self._links.setdefault(sender, _Link())
+        replaced = link.inbound.pop(lane, None)
+        if replaced is not None:
+            replaced.drop()
+        link.inbound[lane] = _Inbound(writer)
+        return link.inbound[lane]
+
+    def _unregister(self, sender: ProcessId, lane: LaneName, stream: _Inbound, reason: str) -> None:
+        link = self._links.get(sender)
+        if link is None or link.inbound.get(lane) is not stream:
+            return
+        del link.inbound[lane]
+        if link.inbound or stream.told:
+            self._remove_if_empty(sender, link)
+        else:
+            self._lose(sender, link, reason)

@@ -1,0 +1,248 @@
+"""A swarm of real processes on this machine: starts them, watches what they write, and leaves none behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from swarmflow.errors import SwarmflowError
+
+POLL_S = 0.05
+STOP_S = 5.0
+COMMAND_S = 60.0
+# A local swarm is nobody else's business: no other machine can reach it.
+LISTEN = ("--listen", "127.0.0.1:0")
+TAIL_LINES = 20
+
+T = TypeVar("T")
+RunSettings = Mapping[str, Mapping[str, object]]
+
+
+class LocalSwarmError(SwarmflowError):
+    """A process of a local swarm failed, or what was waited for did not happen in time; the logs' ends are a note."""
+
+    def __init__(self, line: str, processes: Sequence[LocalProcess] = ()) -> None:
+        super().__init__(line)
+        for process in processes:
+            self.add_note(process.tail())
+
+
+@dataclass
+class LocalProcess:
+    """One trainer or peer, its own session (Ctrl-C reaches only its parent). log: all that it prints.
+
+    expendable: killed or stopped on purpose, so that its exit code is no failure of the swarm.
+    """
+
+    name: str
+    log: Path
+    process: subprocess.Popen[bytes]
+    expendable: bool = False
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; -N where signal N ended it."""
+        return self.process.poll()
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends this process a signal; nothing where it has ended."""
+        self.expendable = True
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, as by a power cut. The process is gone when this returns."""
+        self.send(signal.SIGKILL)
+        self.process.wait(STOP_S)
+
+    def tail(self) -> str:
+        """The last lines of its log."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(f"  {self.name} | {line}" for line in lines[-TAIL_LINES:]) or f"  {self.name} | (no output)"
+
+
+class LocalSwarm:
+    """Runs `swarmflow` processes until the `with` block ends, then stops every one of them.
+
+    All that they write lies under `folder`: RUN.toml, a log, a state folder a process, a JSON file a trainer. Each
+    process computes with `threads` threads. Every wait has a deadline and fails with the end of the logs.
+    """
+
+    def __init__(self, folder: Path, settings: RunSettings, *, threads: int = 1) -> None:
+        """settings: RUN.toml, a mapping a section; relative paths in it are relative to `folder`."""
+        self.folder = folder.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.run_file = self.folder / "RUN.toml"
+        self.run_file.write_text(toml_text(settings), encoding="utf-8")
+        output = settings.get("run", {}).get("output", "out")
+        self.output = self.folder / str(output)
+        self.processes: list[LocalProcess] = []
+        self._threads = threads
+        self._invite: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def trainers(self) -> list[LocalProcess]:
+        return [process for process in self.processes if process.name.startswith("trainer")]
+
+    @property
+    def peers(self) -> list[LocalProcess]:
+        return [process for process in self.processes if process.name.startswith("peer")]
+
+    def start_trainer(self, *options: str, timeout_s: float = 60.0) -> LocalProcess:
+        """Starts the next trainer. The first makes the run, and this returns once its invite is there."""
+        first = self._invite is None
+        name = f"trainer-{len(self.trainers)}"
+        invite_file = self.folder / "invite"
+        where = ["--invite-file", str(invite_file)] if first else ["--join", self.invite]
+        files = ["--json", str(self.json_file(name)), "--state-dir", str(self.folder / name)]
+        trainer = self._start(name, "trainer", str(self.run_file), *where, *files, *LISTEN, *options)
+        if first:
+            self._invite = self.wait(lambda: _text(invite_file), "the invite", timeout_s)
+        return trainer
+
+    def start_peer(self, *options: str, stage: int | str = "auto") -> LocalProcess:
+        """Starts the next peer and returns at once."""
+        name = f"peer-{len(self.peers)}"
+        what = ["--join", self.invite, "--stage", str(stage), "--state-dir", str(self.folder / name)]
+        return self._start(name, "peer", *what, *LISTEN, *options)
+
+    @property
+    def invite(self) -> str:
+        """Raises LocalSwarmError before the first trainer runs."""
+        if self._invite is None:
+            raise LocalSwarmError("the swarm has no trainer yet; start one first")
+        return self._invite
+
+    def json_file(self, trainer: str = "trainer-0") -> Path:
+        return self.folder / f"{trainer}.jsonl"
+
+    def steps(self, trainer: str = "trainer-0") -> list[dict[str, Any]]:
+        """The committed steps in order, as a trainer reports them; after a roll-back the last line of a step counts."""
+        by_step: dict[int, dict[str, Any]] = {}
+        for line in _text(self.json_file(trainer)).splitlines(keepends=True):
+            if line.endswith("\n"):
+                step = json.loads(line)
+                by_step[step["step"]] = step
+        return [by_step[step] for step in sorted(by_step)]
+
+    def status(self) -> dict[str, Any]:
+        """What `swarmflow status --json` says."""
+        answer = json.loads(self.command("status", "--join", self.invite, "--json"))
+        if not isinstance(answer, dict):
+            raise LocalSwarmError(f"status gave no JSON object: {answer!r}")
+        return answer
+
+    def command(self, *arguments: str) -> str:
+        """Runs a `swarmflow` command to its end and returns what it printed. Raises LocalSwarmError if it fails."""
+        try:
+            done = subprocess.run(
+                _command(arguments), env=self._environment(), capture_output=True, text=True, timeout=COMMAND_S
+            )
+        except subprocess.TimeoutExpired as error:
+            raise LocalSwarmError(f"swarmflow {arguments[0]} took more than {COMMAND_S:.0f} s") from error
+        if done.returncode:
+            raise LocalSwarmError(f"swarmflow {arguments[0]} ended with {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float) -> T:
+        """The first true value that `ready` gives. Raises LocalSwarmError when it is late or when a process fails."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.check()
+            if value := ready():
+                return value
+            if time.monotonic() > deadline:
+                raise LocalSwarmError(f"waited {timeout_s:.0f} s in vain for {what}", self.processes)
+            time.sleep(POLL_S)
+
+    def wait_steps(self, count: int, timeout_s: float) -> list[dict[str, Any]]:
+        """Waits until `count` steps are committed, and returns them."""
+
+        def enough() -> list[dict[str, Any]] | None:
+            steps = self.steps()
+            return steps if len(steps) >= count else None
+
+        return self.wait(enough, f"{count} steps", timeout_s)
+
+    def wait_finished(self, timeout_s: float) -> None:
+        """Waits until every process has ended by itself, and its exit code was 0."""
+        self.wait(lambda: all(p.exit_code is not None for p in self.processes), "the end of the run", timeout_s)
+
+    def check(self) -> None:
+        """Raises LocalSwarmError, with the end of its log, for a process that failed."""
+        for process in self.processes:
+            if process.exit_code and not process.expendable:
+                raise LocalSwarmError(f"{process.name} ended with exit code {process.exit_code}", [process])
+
+    def stop(self) -> None:
+        """Stops what still runs: SIGKILL to whole sessions, so that nothing is left whatever state they are in."""
+        for process in self.processes:
+            # Asked before it is reaped, the number of a session cannot have passed to another one.
+            if process.exit_code is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.process.wait(STOP_S)
+
+    def _start(self, name: str, *arguments: str) -> LocalProcess:
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                _command(arguments),
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.processes.append(LocalProcess(name, log, process))
+        return self.processes[-1]
+
+    def _environment(self) -> dict[str, str]:
+        environment = {key: value for key, value in os.environ.items() if key != "SWARMFLOW_JOIN"}
+        return {**environment, "OMP_NUM_THREADS": str(self._threads), "PYTHONUNBUFFERED": "1"}
+
+
+def toml_text(settings: RunSettings) -> str:
+    """RUN.toml with these sections. Values are strings, booleans, numbers, lists of these, and tables."""
+    lines: list[str] = []
+    for section, values in settings.items():
+        lines += [f"[{section}]", *(f"{key} = {_toml_value(value)}" for key, value in values.items()), ""]
+    return "\n".join(lines)
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    # JSON writes a string, a boolean and a number as TOML does.
+    return json.dumps(str(value) if isinstance(value, Path) else value)
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "swarmflow", *arguments]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""

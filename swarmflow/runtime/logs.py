@@ -1,0 +1,20 @@
+"""What a process tells the person who runs it: one line an event, on standard error."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+
+def set_up_logging() -> None:
+    """Lines with the time; `SWARMFLOW_DEBUG=1` shows everything, tracebacks included. Libraries speak from warnings."""
+    debug = os.environ.get("SWARMFLOW_DEBUG") == "1"
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    root = logging.getLogger("swarmflow")
+    root.handlers[:] = [handler]
+    root.propagate = False
+    root.setLevel(logging.DEBUG if debug else logging.INFO)
+    logging.getLogger("hivemind").setLevel(logging.DEBUG if debug else logging.CRITICAL)
+    logging.getLogger("transformers").setLevel(logging.ERROR)

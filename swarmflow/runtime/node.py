@@ -1,0 +1,245 @@
+"""One process's place in the network: its identity, its libp2p daemon, and its node of hivemind's DHT."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from hivemind.dht.node import DHTNode
+from hivemind.dht.protocol import ValidationError
+from hivemind.p2p import P2P
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.utils.multiaddr import Multiaddr
+
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.addresses import check_port_free, dialable, multiaddr, peer_of
+from swarmflow.runtime.daemon import Daemon
+from swarmflow.runtime.identity import IdentityKey, IdentityLock, load_identity
+from swarmflow.runtime.records import OwnedRecords
+
+log = logging.getLogger(__name__)
+
+StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+# A killed predecessor's daemon keeps its port for up to two seconds.
+PORT_WAIT_S = 3.0
+PORT_RETRY_S = 0.2
+BOOTSTRAP_TIMEOUT_S = 10.0
+LOOPBACK = ("/ip4/127.", "/ip6/::1/")
+CONNECTIONS_LOW, CONNECTIONS_HIGH = 2048, 4096
+_CLOCKS = re.compile(r"local: ([\d.]+), peer: ([\d.]+)")
+
+
+class Node:
+    """The running node, made by `start`. name: its libp2p name (base58), the one that `key` proves."""
+
+    def __init__(self, key: IdentityKey, daemon: Daemon, p2p: P2P, dht: DHTNode, resources: AsyncExitStack) -> None:
+        self.key = key
+        self.name = key.name
+        self.dht = dht
+        self._daemon = daemon
+        self._p2p = p2p
+        self._resources = resources
+        self._addresses: list[str] = []
+        self._handlers: dict[str, StreamHandler] = {}
+
+    @classmethod
+    async def start(
+        cls,
+        *,
+        identity_path: Path,
+        listen: Sequence[str] = ("127.0.0.1:0",),
+        announce: Sequence[str] = (),
+        bootstrap: Sequence[str] = (),
+        startup_timeout_s: float = 60.0,
+        client_mode: bool = False,
+        public: bool | None = None,
+    ) -> Node:
+        """Joins the network that the bootstrap addresses belong to, or begins one when there are none.
+
+        listen, announce: HOST:PORT or multiaddrs. bootstrap: multiaddrs that end in /p2p/NAME; one reachable one is
+        enough, and one's own is left out. client_mode: use the DHT without storing for others. public: True when
+        everybody can dial this process, False when nobody can, None to find out.
+
+        Raises NetworkError, one line, when an identity, address or port cannot be used, no bootstrap address answers,
+        the daemon does not start, or this machine's clock is off by more than the 3 s that hivemind's DHT allows.
+        """
+        listening = [multiaddr(text, listening=True) for text in listen]
+        announced = [multiaddr(text, listening=False) for text in announce]
+        entries = {text: peer_of(text) for text in bootstrap}
+        async with AsyncExitStack() as resources:
+            resources.enter_context(IdentityLock(identity_path))
+            key = load_identity(identity_path)
+            entries = {text: name for text, name in entries.items() if name != key.name}
+            options = _daemon_options(identity_path, listening, announced, list(entries), client_mode, public)
+            await _wait_for_ports(listening)
+            daemon = await Daemon.launch(options, startup_timeout_s)
+            resources.push_async_callback(daemon.stop)
+            p2p = await _attach(daemon, startup_timeout_s)
+            resources.push_async_callback(p2p.shutdown)
+            reached = await _reach(daemon, entries)
+            node = cls(key, daemon, p2p, await _join(p2p, key, reached, client_mode), resources)
+            await node.refresh_addresses()
+            node._resources = resources.pop_all()
+        return node
+
+    async def open_stream(
+        self, name: str, protocol: str, maddrs: Sequence[str], timeout_s: float
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A stream to a process that serves `protocol`, dialled at these addresses when it is not connected yet.
+
+        Raises NetworkError when it cannot be reached within twice `timeout_s`, or does not serve the protocol.
+        """
+        if maddrs:
+            await self._daemon.connect(name, dialable(maddrs, name), timeout_s)
+        return await self._daemon.open_stream(name, protocol, timeout_s)
+
+    async def serve(self, protocol: str, handler: StreamHandler) -> None:
+        """Calls `handler(name, reader, writer)` for every stream that another process opens for `protocol`.
+
+        The name is proven by the connection. The handler owns the stream and closes the writer. A second handler for
+        one protocol takes the place of the first.
+        """
+
+        async def handle(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._handlers[protocol](info.peer_id.to_base58(), reader, writer)
+
+        known = protocol in self._handlers
+        self._handlers[protocol] = handler
+        if not known:
+            await self._p2p.add_binary_stream_handler(protocol, handle)
+
+    @property
+    def daemon_pid(self) -> int:
+        """The process number of the daemon, whose memory and CPU time count as this process's."""
+        return self._daemon.pid
+
+    def addresses(self) -> list[str]:
+        """The multiaddrs, each with /p2p/NAME, at which others may dial this process, as last refreshed."""
+        return list(self._addresses)
+
+    async def refresh_addresses(self) -> list[str]:
+        """Asks the daemon anew: behind a NAT, addresses become known some time after the start."""
+        own = [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
+        self._addresses = sorted(own, key=lambda text: text.startswith(LOOPBACK))
+        return self.addresses()
+
+    async def died(self) -> str:
+        """Waits until the daemon has ended, which leaves this process without a network; the reason."""
+        return await self._daemon.died()
+
+    async def stop(self) -> None:
+        """Leaves the network, ends the daemon and gives the identity back."""
+        # Not DHTNode.shutdown(): it asks the daemon, perhaps dead, to forget handlers that end with it anyway.
+        self.dht.is_alive = False
+        await self._resources.aclose()
+
+
+async def _attach(daemon: Daemon, timeout_s: float) -> P2P:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await P2P.replicate(Multiaddr(f"/unix{daemon.socket_path}"))
+    except (TimeoutError, OSError, EOFError):
+        raise NetworkError("the network daemon p2pd started but does not answer") from None
+
+
+async def _reach(daemon: Daemon, entries: Mapping[str, str]) -> list[str]:
+    """Connects to the bootstrap addresses, all at once; those that answered."""
+
+    async def connect(text: str, name: str) -> NetworkError | None:
+        try:
+            await daemon.connect(name, dialable([text], name), BOOTSTRAP_TIMEOUT_S)
+        except NetworkError as error:
+            return error
+        return None
+
+    errors = await asyncio.gather(*(connect(text, name) for text, name in entries.items()))
+    failures = [f"{text} ({error})" for text, error in zip(entries, errors, strict=True) if error is not None]
+    if failures and len(failures) == len(entries):
+        raise NetworkError(f"nobody answers at {', '.join(failures)}: is the run alive and the invite current?")
+    for failure in failures:
+        log.warning("a bootstrap address does not answer: %s", failure)
+    return [text for text, error in zip(entries, errors, strict=True) if error is None]
+
+
+async def _join(p2p: P2P, key: IdentityKey, reached: Sequence[str], client_mode: bool) -> DHTNode:
+    try:
+        return await DHTNode.create(
+            p2p=p2p,
+            initial_peers=reached,
+            client_mode=client_mode,
+            record_validator=OwnedRecords(key),
+            cache_locally=False,
+            cache_nearest=0,
+            reuse_get_requests=False,
+        )
+    except ValidationError as error:
+        raise NetworkError(refusal(str(error))) from None
+    except RuntimeError as error:  # hivemind raises it bare when nobody answered its first ping
+        raise NetworkError(f"the swarm at {', '.join(reached)} does not answer: {error}") from None
+
+
+def refusal(text: str) -> str:
+    """What to tell the user when hivemind's DHT refuses to start with these words."""
+    clocks = _CLOCKS.search(text)
+    if clocks is None:
+        return f"the swarm refused this process: {' '.join(text.split())}"
+    behind_s = float(clocks[2]) - float(clocks[1])
+    word = "behind" if behind_s > 0 else "ahead of"
+    return f"this machine's clock is {abs(behind_s):.1f} s {word} the swarm's and may be 3 s off: set it (NTP)"
+
+
+def _daemon_options(
+    identity_path: Path,
+    listening: Sequence[str],
+    announced: Sequence[str],
+    bootstrap: Sequence[str],
+    client_mode: bool,
+    public: bool | None,
+) -> dict[str, str | int]:
+    local_only = all(text.startswith(LOOPBACK) for text in listening)
+    options: dict[str, str | int] = {
+        "id": str(identity_path),
+        "hostAddrs": ",".join(listening),
+        "dhtClient" if client_mode else "dhtServer": 1,
+        "autonat": int(not local_only),
+        "natPortMap": int(not local_only and public is not True),
+        "relay": 1,
+        "connManager": 1,
+        "connLo": CONNECTIONS_LOW,
+        "connHi": CONNECTIONS_HIGH,
+        "tls": 1,
+    }
+    if announced:
+        options["announceAddrs"] = ",".join(announced)
+    if bootstrap and not local_only and public is not True:
+        # Never without relays of one's own: p2pd would take those of the public IPFS network.
+        options["autoRelay"] = 1
+        options["trustedRelays"] = ",".join(bootstrap)
+    if public is not None:
+        options["forceReachabilityPublic" if public else "forceReachabilityPrivate"] = 1
+    return options
+
+
+async def _wait_for_ports(listening: Sequence[str]) -> None:
+    try:
+        async with asyncio.timeout(PORT_WAIT_S):
+            for text in listening:
+                await _wait_for_port(text)
+    except TimeoutError:
+        for text in listening:
+            check_port_free(text)
+
+
+async def _wait_for_port(text: str) -> None:
+    while True:
+        try:
+            check_port_free(text)
+        except NetworkError:
+            await asyncio.sleep(PORT_RETRY_S)
+        else:
+            return

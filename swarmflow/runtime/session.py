@@ -1,0 +1,171 @@
+"""One life of a process in the network: node, links, questions, directory and driver, made and closed together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from swarmflow.core.actions import Connect, Count, Forget, Log
+from swarmflow.core.types import Body, ProcessId
+from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.runtime.directory import Directory
+from swarmflow.runtime.driver import Driver, Effect
+from swarmflow.runtime.links import Links
+from swarmflow.runtime.metrics import Metrics
+from swarmflow.runtime.node import Node
+from swarmflow.runtime.requests import Requests
+from swarmflow.runtime.store import Store
+from swarmflow.runtime.wire import Evaluate
+
+log = logging.getLogger("swarmflow")
+
+ANNOUNCE_EVERY_S = 10.0
+ANNOUNCE_EXPIRY_S = 35.0  # three announcements may fail before others forget a process
+
+
+class Counters:
+    """Counts what the links do, in the process's metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def sent(self, lane: str, size_bytes: int) -> None:
+        """A frame left; its bytes are counted by kind of message where it is made."""
+
+    def received(self, lane: str, size_bytes: int) -> None:
+        """A frame came; its bytes are counted by kind of message where it is read."""
+
+    def refused(self, kind: str) -> None:
+        """A bad frame or stream."""
+        self._metrics.frames_refused.at(kind).inc()
+
+    def queued(self, lane: str, change_bytes: int) -> None:
+        """Bytes wait to be sent, or wait no more."""
+        self._metrics.queued_bytes.at(lane).inc(change_bytes)
+
+
+class Session:
+    """Open it with `open`, give the driver a machine, wait for `ended`, then `close`.
+
+    A session is one incarnation: who has to join again opens another one on the same node.
+    """
+
+    def __init__(self, node: Node, run_id: str, metrics: Metrics) -> None:
+        self.node = node
+        self.run_id = run_id
+        self.metrics = metrics
+        self.me = ProcessId(node.name, time.time_ns())
+        self.store = Store()
+        self.directory = Directory(node, run_id)
+        self.ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def open(
+        self,
+        effects: Mapping[type[Any], Effect],
+        read: Callable[[Body], Any],
+        evaluate: Callable[[Evaluate, list[memoryview]], None] | None = None,
+    ) -> None:
+        """Make the driver and the links. effects: the role's part of what actions mean."""
+        shared: dict[type[Any], Effect] = {
+            Connect: self._connect, Forget: lambda action: self.links.forget(action.process),
+            Log: self._log, Count: self._count,
+        }  # fmt: skip
+        self.driver = Driver(self.me, self.store, self.metrics, {**shared, **effects}, read, evaluate)
+        self.links = Links(
+            self.node, self.me, self.run_id,
+            on_message=self.driver.receive, on_lost=self.driver.lost, counters=Counters(self.metrics),
+        )  # fmt: skip
+        self.requests = Requests(self.links)
+        self.driver.connect(self.links, self.requests)
+        self.spawn(self._watch_node(), "the network daemon")
+
+    def spawn(self, work: Awaitable[Any], what: str) -> asyncio.Task[Any]:
+        """Run something beside the driver; what it raises ends the session."""
+
+        async def guarded() -> Any:
+            try:
+                return await work
+            except SwarmflowError as error:
+                self.fail(error)
+            except Exception as error:
+                log.debug("%s failed", what, exc_info=True)
+                self.fail(error)
+
+        task = asyncio.get_running_loop().create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def end(self, outcome: Any) -> None:
+        """The session is over, with this outcome."""
+        if not self.ended.done():
+            self.ended.set_result(outcome)
+
+    def fail(self, error: BaseException) -> None:
+        """The session is over because of an error."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    def announce(self, kind: Callable[[], str], value: Callable[[], dict[str, Any]]) -> None:
+        """Announce this process in the DHT now and again, until the session is closed; a failure is tried again."""
+        self.spawn(self._announce(kind, value), "the announcement")
+
+    async def close(self, flush_s: float = 2.0) -> None:
+        """Say what is still to be said, and stop."""
+        self.driver.halt()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.links.close(flush_s)
+        if self.ended.done() and not self.ended.cancelled():
+            self.ended.exception()  # seen, so that asyncio does not report it a second time
+
+    async def _announce(self, kind: Callable[[], str], value: Callable[[], dict[str, Any]]) -> None:
+        while True:
+            record = {"incarnation": self.me.incarnation, "addresses": self.node.addresses(), **value()}
+            try:
+                await self.directory.announce(kind(), record, ANNOUNCE_EXPIRY_S)
+            except NetworkError as error:
+                log.debug("announcing failed: %s", error)
+            await asyncio.sleep(ANNOUNCE_EVERY_S)
+
+    async def _watch_node(self) -> None:
+        reason = await self.node.died()
+        raise NetworkError(f"the network daemon of this process ended: {reason}; start the process again")
+
+    def _connect(self, action: Connect) -> None:
+        for member in action.members:
+            if member.addresses:
+                self.links.addresses(member.process, member.addresses)
+
+    def _log(self, action: Log) -> None:
+        log.log(logging.getLevelNamesMapping()[action.level.upper()], "%s", action.text)
+
+    def _count(self, action: Count) -> None:
+        metrics = self.metrics
+        match action.name:
+            case "retries":
+                metrics.retries.at(action.label).inc(action.amount)
+            case "denials":
+                metrics.denials.at(action.label).inc(action.amount)
+            case "frames_refused":
+                metrics.frames_refused.at(action.label).inc(action.amount)
+            case "gone":
+                metrics.suspected.inc(action.amount)
+            case _:
+                name = f"{action.name}:{action.label}" if action.label else action.name
+                metrics.decisions.at(name).inc(action.amount)
+
+
+def state_folder(path: Path) -> Path:
+    """A folder for a process's own files, made when it is not there. Raises NetworkError when it cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NetworkError(f"the state folder {path} cannot be made: {error.strerror}") from None
+    return path

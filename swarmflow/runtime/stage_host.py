@@ -1,0 +1,313 @@
+"""What a peer computes: its stage on its device, done in worker threads as the machine's actions ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from swarmflow.compute.codec import codec_named, decode_ints
+from swarmflow.compute.dropout import DrawKey
+from swarmflow.compute.flat import digest, memory_of, sum_of_squares
+from swarmflow.compute.optimizer import Optimizer
+from swarmflow.compute.runner import StageRunner
+from swarmflow.compute.stage import Stage
+from swarmflow.compute.stage_state import StageState
+from swarmflow.core.actions import Apply, Reset, RunBackward, RunForward, RunLoss, Seal, StorePiece, SumPiece
+from swarmflow.core.events import (
+    Applied, BackwardComputed, ComputeFailed, ForwardComputed, LossComputed, PieceReduced, Sealed,
+)  # fmt: skip
+from swarmflow.core.types import Microbatch, Slice
+from swarmflow.errors import FrameError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.driver import Driver
+from swarmflow.runtime.store import Buffer
+from swarmflow.runtime.wire import Evaluate
+from swarmflow.runtime.worker import Worker
+
+# Urgency in the compute thread: a backward frees memory and feeds the stage before; a forward only adds work.
+_FIRST, _BACKWARD, _FORWARD, _LATER = (0.0,), 1.0, 2.0, (3.0,)
+
+
+@dataclass
+class Served:
+    """A stage in memory. version: of its weights. reduced: summed gradients of a ballot, by flat group."""
+
+    stage: Stage
+    runner: StageRunner
+    optimizer: Optimizer
+    state: StageState
+    version: int
+    reduced: dict[str, Tensor]
+
+
+class StageHost:
+    """Runs the actions of a peer's machine that compute.
+
+    Two threads: `compute` runs the stage; `codec` turns wire bytes into tensors and back beside it. What belongs to an
+    epoch that is over (Reset) is dropped wherever it is.
+    """
+
+    def __init__(self, manifest: Manifest, driver: Driver, compute: Worker, codec: Worker) -> None:
+        self.manifest = manifest
+        self.served: Served | None = None
+        self._driver = driver
+        self._compute = compute
+        self._codec_thread = codec
+        self._codec = codec_named(manifest.codec)
+        self._dtype = torch.bfloat16 if manifest.precision == "bf16" else torch.float32
+        self._run = 0
+
+    def effects(self) -> dict[type[Any], Callable[[Any], None]]:
+        """Which action is done by which method."""
+        return {
+            RunForward: self.run_forward, RunLoss: self.run_loss, RunBackward: self.run_backward, Reset: self.reset,
+            SumPiece: self.sum_piece, StorePiece: self.store_piece, Seal: self.seal, Apply: self.apply,
+        }  # fmt: skip
+
+    # --- microbatches -------------------------------------------------------------------------------------------------
+
+    def run_forward(self, action: RunForward) -> None:
+        """Decode, forward, encode."""
+        data = self._driver.store.get(action.input)
+
+        def computed(output: Tensor) -> None:
+            self._count("forward")
+            self._encode(action.microbatch, output, lambda ref: ForwardComputed(action.microbatch, ref))
+
+        self._decode(
+            action.microbatch, lambda: self._input(data), _FORWARD,
+            lambda served, x: served.runner.forward(action.microbatch, x, self._draw(action.microbatch)), computed,
+        )  # fmt: skip
+
+    def run_loss(self, action: RunLoss) -> None:
+        """Decode, forward, loss, backward, encode."""
+        data, targets = self._driver.store.get(action.input), self._driver.store.get(action.targets)
+
+        def computed(result: tuple[float, int, Tensor | None]) -> None:
+            loss_sum, tokens, gradient = result
+            self._count("loss")
+            if gradient is None:
+                self._driver.post(LossComputed(action.microbatch, loss_sum, tokens, None))
+            else:
+                make = lambda ref: LossComputed(action.microbatch, loss_sum, tokens, ref)  # noqa: E731
+                self._encode(action.microbatch, gradient, make)
+
+        self._decode(
+            action.microbatch, lambda: (self._input(data), self._targets(targets)), _FORWARD,
+            lambda served, x: served.runner.loss(action.microbatch, x[0], x[1], self._draw(action.microbatch)), computed,
+        )  # fmt: skip
+
+    def run_backward(self, action: RunBackward) -> None:
+        """Decode, backward, encode."""
+        data = self._driver.store.get(action.gradient)
+
+        def computed(gradient: Tensor | None) -> None:
+            self._count("backward")
+            if gradient is None:
+                self._driver.post(BackwardComputed(action.microbatch, None))
+            else:
+                self._encode(action.microbatch, gradient, lambda ref: BackwardComputed(action.microbatch, ref))
+
+        self._decode(
+            action.microbatch, lambda: self._boundary_tensor(data), _BACKWARD,
+            lambda served, x: served.runner.backward(action.microbatch, x), computed,
+        )  # fmt: skip
+
+    def reset(self, action: Reset) -> None:
+        """A new epoch begins with nothing accumulated."""
+        self._run += 1
+        served = self._serving()
+        self._compute.submit(_FIRST, served.runner.clear, lambda _: None)
+
+    def evaluate(self, message: Evaluate, bodies: list[memoryview], done: Callable[[Any], None]) -> None:
+        """Forward only, between steps: hand `done` the activation in wire form, (sum of losses, tokens), or an error.
+
+        A question that does not fit what is served is not answered; who asks has a deadline.
+        """
+        served = self.served
+        fits = len(bodies) == 2 and 1 <= message.rows <= self.manifest.microbatch_sequences
+        if served is None or served.version != message.version or not fits:
+            return
+
+        def work() -> Any:
+            try:
+                x, targets = self._input(bodies[0], message.rows), self._targets(bodies[1], message.rows)
+            except FrameError as error:
+                return error
+            if served.stage.last:
+                return served.runner.evaluate(x, targets)
+            output = served.runner.evaluate(x)
+            assert isinstance(output, Tensor)
+            return self._codec.encode(output.to(self._dtype))
+
+        self._compute.submit(_LATER, work, done)
+
+    # --- a step's end -------------------------------------------------------------------------------------------------
+
+    def read(self, body: Slice) -> Callable[[], Buffer]:
+        """A part of a flat gradient, fetched when its turn to be sent comes."""
+        served = self._serving()
+        name = _flat_name(body.group)
+        flat = served.reduced[name] if body.reduced else served.stage.groups[name].grads
+        return lambda: memory_of(flat[body.start : body.stop].cpu())
+
+    def sum_piece(self, action: SumPiece) -> None:
+        """Add the members' parts in rank order into the reduced buffer."""
+        served, name = self._serving(), _flat_name(action.group)
+        buffers = [None if part is None else self._driver.store.get(part) for part in action.parts]
+        own = served.stage.groups[name].grads[action.start : action.stop]
+        target = self._reduced(served, name)[action.start : action.stop]
+
+        def work() -> None:
+            for rank, buffer in enumerate(buffers):
+                part = own if buffer is None else _floats(buffer, own)
+                if rank == 0:
+                    target.copy_(part)
+                else:
+                    target.add_(part)
+
+        self._compute.submit(_FIRST, work, lambda _: self._piece_reduced(action))
+
+    def store_piece(self, action: StorePiece) -> None:
+        """Copy a sum from its owner into the reduced buffer."""
+        served, name = self._serving(), _flat_name(action.group)
+        target = self._reduced(served, name)[action.start : action.stop]
+        buffer = self._driver.store.get(action.sum)
+
+        def work() -> None:
+            target.copy_(_floats(buffer, target))
+
+        def done(_: None) -> None:
+            self._driver.store.release((action.sum,))
+            self._piece_reduced(action)
+
+        self._compute.submit(_FIRST, work, done)
+
+    def seal(self, action: Seal) -> None:
+        """Norm and digest of every reduced gradient."""
+        served = self._serving()
+
+        def work() -> tuple[tuple[str, float, str], ...]:
+            results = []
+            for group in action.groups:
+                name = _flat_name(group)
+                flat = served.stage.groups[name].grads if group in action.alone else served.reduced[name]
+                results.append((group, sum_of_squares(flat), digest(flat)))
+            return tuple(results)
+
+        for group in action.alone:
+            served.reduced.pop(_flat_name(group), None)
+        post = self._driver.post
+        self._compute.submit(_FIRST, work, lambda results: post(Sealed(action.epoch, action.ballot, results)))
+
+    def apply(self, action: Apply) -> None:
+        """The optimizer's update; then the accumulators are empty again."""
+        served = self._serving()
+
+        def work() -> str:
+            for name, group in served.stage.groups.items():
+                gradient = served.reduced.get(name, group.grads)
+                served.optimizer.apply(group, gradient, action.scale, action.learning_rate, action.epoch.step)
+            served.reduced.clear()
+            served.runner.weights_written()
+            served.runner.clear()
+            served.version = action.epoch.step + 1
+            return served.state.digest()
+
+        self._compute.submit(_FIRST, work, lambda name: self._driver.post(Applied(action.epoch, name)))
+
+    # --- details ------------------------------------------------------------------------------------------------------
+
+    def _serving(self) -> Served:
+        if self.served is None:
+            raise RuntimeError("no stage is loaded")
+        return self.served
+
+    def _decode(
+        self, microbatch: Microbatch, decode: Callable[[], Any], urgency: float,
+        compute: Callable[[Served, Any], Any], done: Callable[[Any], None],
+    ) -> None:  # fmt: skip
+        """Codec thread, then compute thread, then `done` on the loop, unless the epoch is over by then."""
+        run, served = self._run, self._serving()
+
+        def guarded() -> Any:
+            try:
+                return decode()
+            except FrameError as error:
+                return ComputeFailed(microbatch, str(error))
+
+        def decoded(value: Any) -> None:
+            if run != self._run:
+                return
+            if isinstance(value, ComputeFailed):
+                self._driver.post(value)
+                return
+            self._compute.submit((urgency, float(microbatch.index)), lambda: work(value), finished)
+
+        def work(value: Any) -> Any:
+            if run != self._run:
+                return None
+            began_s = time.monotonic()
+            result = compute(served, value)
+            return result, time.monotonic() - began_s
+
+        def finished(outcome: Any) -> None:
+            if outcome is not None and run == self._run:
+                result, seconds = outcome
+                self._driver.metrics.compute_seconds.at("backward" if urgency == _BACKWARD else "forward").inc(seconds)
+                done(result)
+
+        self._codec_thread.submit(_FIRST, guarded, decoded)
+
+    def _encode(self, microbatch: Microbatch, tensor: Tensor, event: Callable[[Any], Any]) -> None:
+        run = self._run
+
+        def encoded(buffer: Buffer) -> None:
+            if run == self._run:
+                self._driver.post(event(self._driver.store.add(buffer)))
+
+        self._codec_thread.submit(_FIRST, lambda: self._codec.encode(tensor.detach().to(self._dtype)), encoded)
+
+    def _input(self, data: Buffer, rows: int | None = None) -> Tensor:
+        return self._targets(data, rows) if self._serving().stage.first else self._boundary_tensor(data, rows)
+
+    def _targets(self, data: Buffer, rows: int | None = None) -> Tensor:
+        shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len)
+        return decode_ints(data, shape, self.manifest.vocab_size)
+
+    def _boundary_tensor(self, data: Buffer, rows: int | None = None) -> Tensor:
+        shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len, self.manifest.hidden_size)
+        return self._codec.decode(data, shape, self._dtype, self._serving().stage.device)
+
+    def _draw(self, microbatch: Microbatch) -> DrawKey | None:
+        if not self.manifest.dropout:
+            return None
+        return DrawKey(self.manifest.seed, microbatch.epoch.step, microbatch.index)
+
+    def _reduced(self, served: Served, name: str) -> Tensor:
+        if name not in served.reduced:
+            served.reduced[name] = torch.empty_like(served.stage.groups[name].grads)
+        return served.reduced[name]
+
+    def _piece_reduced(self, action: SumPiece | StorePiece) -> None:
+        self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece))
+
+    def _count(self, direction: str) -> None:
+        self._driver.metrics.microbatches.at(self._serving().stage.layout.stage, direction).inc()
+
+
+def _flat_name(group: str) -> str:
+    """The flat buffer of a reduction group."""
+    return "tied" if group == "tied" else "own"
+
+
+def _floats(buffer: Buffer, like: Tensor) -> Tensor:
+    """fp32 bytes from the network as a tensor beside another. Raises FrameError when the size is another."""
+    if len(buffer) != 4 * like.numel():
+        raise FrameError(f"a piece has {len(buffer)} bytes, not {4 * like.numel()}")
+    return torch.frombuffer(buffer, dtype=torch.float32).to(like.device)

@@ -1,0 +1,140 @@
+"""Copies the state of a stage between processes: listed, read in chunks, verified by its digest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from swarmflow.core.types import Member, ProcessId
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.requests import Arguments, Requests
+
+CHUNK_ELEMENTS = 1 << 20  # 4 MiB of fp32
+CHUNKS_AHEAD = 4  # asked for before the first has come: hides the round trip without holding much memory
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a donor has of a stage's version. tensors: name -> elements (fp32). digest: of all of them, in this order;
+    empty where the donor cannot tell. Tensors of the stage that are not listed are zeros.
+    """
+
+    tensors: dict[str, int]
+    digest: str = ""
+
+
+Write = Callable[[str, int, memoryview], None]
+"""(tensor, first element, fp32 bytes)."""
+
+
+def serve_state(
+    requests: Requests,
+    listing: Callable[[int, int], Listing],
+    read: Callable[[int, int, str, int, int], bytes],
+) -> None:
+    """Answer `state/list` and `state/read` for (stage, version); both raise NetworkError for what is not here.
+
+    Both are called in threads of the event loop's pool.
+    """
+
+    async def on_list(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        found = await asyncio.to_thread(listing, _number(arguments, "stage"), _number(arguments, "version"))
+        return [msgspec.json.encode(found)]
+
+    async def on_read(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        stage, version = _number(arguments, "stage"), _number(arguments, "version")
+        start, stop = _number(arguments, "start"), _number(arguments, "stop")
+        tensor = str(arguments.get("tensor", ""))
+        if not 0 <= start < stop or stop - start > CHUNK_ELEMENTS:
+            raise NetworkError(f"elements {start} to {stop}: a chunk has 1 to {CHUNK_ELEMENTS}")
+        return [await asyncio.to_thread(read, stage, version, tensor, start, stop)]
+
+    requests.serve("state/list", on_list)
+    requests.serve("state/read", on_read)
+
+
+async def list_state(
+    requests: Requests, donor: ProcessId, stage: int, version: int, elements: Mapping[str, int]
+) -> Listing:
+    """What a donor has. elements: what the stage's tensors must be. Raises NetworkError when it does not fit."""
+    answer = await requests.ask(donor, "state/list", {"stage": stage, "version": version}, timeout_s=60.0)
+    try:
+        listing = msgspec.json.decode(answer[0], type=Listing)
+    except (msgspec.DecodeError, IndexError) as error:
+        raise NetworkError(f"{donor} lists a state that does not decode: {error}") from error
+    wrong = [name for name, count in listing.tensors.items() if elements.get(name) != count]
+    if wrong:
+        raise NetworkError(f"{donor} lists {wrong[0]!r}, which does not fit stage {stage}")
+    if version > 0 and set(listing.tensors) != set(elements):
+        raise NetworkError(f"{donor} does not hold the whole state of stage {stage}")
+    return listing
+
+
+async def copy_state(
+    requests: Requests, donor: ProcessId, stage: int, version: int, listing: Listing, write: Write,
+    done: set[tuple[str, int]],
+) -> None:  # fmt: skip
+    """Read every chunk of a listing from a donor and write it. Raises NetworkError at the first that does not come.
+
+    done: chunks (tensor, first element) that are there already; each one that is written is added.
+    """
+    chunks = [
+        (name, start, min(start + CHUNK_ELEMENTS, count))
+        for name, count in listing.tensors.items()
+        for start in range(0, count, CHUNK_ELEMENTS)
+        if (name, start) not in done
+    ]
+
+    async def fetch(name: str, start: int, stop: int) -> memoryview:
+        arguments: Arguments = {"stage": stage, "version": version, "tensor": name, "start": start, "stop": stop}
+        answer = await requests.ask(donor, "state/read", arguments, timeout_s=60.0)
+        if len(answer) != 1 or len(answer[0]) != 4 * (stop - start):
+            raise NetworkError(f"{donor} sent a chunk of another size than was asked for")
+        return answer[0]
+
+    ahead: list[asyncio.Task[memoryview]] = []
+    try:
+        for number, (name, start, _) in enumerate(chunks):
+            while len(ahead) < CHUNKS_AHEAD and number + len(ahead) < len(chunks):
+                ahead.append(asyncio.create_task(fetch(*chunks[number + len(ahead)])))
+            data = await ahead.pop(0)
+            await asyncio.to_thread(write, name, start, data)
+            done.add((name, start))
+    finally:
+        for task in ahead:
+            task.cancel()
+        await asyncio.gather(*ahead, return_exceptions=True)
+
+
+async def first_donor(
+    requests: Requests, donors: Sequence[Member], stage: int, version: int, elements: Mapping[str, int], write: Write
+) -> tuple[ProcessId, Listing]:
+    """Copy a stage's version from the first donor that can give it whole; a chunk that came is not asked for again.
+
+    Raises NetworkError that says what was wrong with each of them.
+    """
+    failures: list[str] = []
+    done: set[tuple[str, int]] = set()
+    digest = ""
+    for donor in donors:
+        try:
+            listing = await list_state(requests, donor.process, stage, version, elements)
+            if listing.digest != digest:
+                done.clear()  # another digest, other bytes: what came from a donor before does not count
+                digest = listing.digest
+            await copy_state(requests, donor.process, stage, version, listing, write, done)
+        except NetworkError as error:
+            failures.append(str(error))
+        else:
+            return donor.process, listing
+    raise NetworkError(f"stage {stage} at version {version} could not be loaded: {'; '.join(failures)}")
+
+
+def _number(arguments: Arguments, name: str) -> int:
+    value = arguments.get(name)
+    if not isinstance(value, int):
+        raise NetworkError(f"{name} must be a number")
+    return value

@@ -1,0 +1,68 @@
+"""Headers of frames: a message's name and fields as msgpack, checked against its types before anybody sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import msgspec
+
+from swarmflow.core.messages import Message
+from swarmflow.errors import FrameError
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question outside the protocol of training: for the manifest, the status, a part of a state."""
+
+    id: int
+    topic: str
+    arguments: dict[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """To an Ask; what was asked for is the body. error: why there is none."""
+
+    id: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Forward only, to measure the loss of a version. Bodies: input and targets, of `rows` sequences each.
+
+    ask: the number under which the asker awaits the answer. path: the peers that follow, (name, incarnation) each.
+    """
+
+    ask: int
+    version: int
+    rows: int
+    asker: str
+    asker_incarnation: int
+    path: tuple[tuple[str, int], ...]
+
+
+Wire = Message | Ask | Answer | Evaluate
+
+_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Message), Ask, Answer, Evaluate)}
+_DECODERS = {name: msgspec.msgpack.Decoder(kind) for name, kind in _TYPES.items()}
+_ENVELOPE = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def encode_header(message: Wire) -> bytes:
+    """The header of a frame that carries this message."""
+    return _ENCODER.encode((type(message).__name__, message))
+
+
+def decode_header(header: bytes | bytearray | memoryview) -> Any:
+    """The message in a header. Raises FrameError when it is none, or a field is missing or of another type."""
+    try:
+        name, fields = _ENVELOPE.decode(header)
+        decoder = _DECODERS.get(name)
+        if decoder is None:
+            raise FrameError(f"there is no message {name[:40]!r}")
+        return decoder.decode(fields)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FrameError(f"a header does not decode: {error}") from error

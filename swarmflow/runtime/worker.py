@@ -1,0 +1,83 @@
+"""A thread that does heavy work in the order of its urgency, away from the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+_END = (float("-inf"),)  # before all that is queued: who stops does not wait for it
+
+
+class Worker:
+    """Runs one function at a time, the smallest priority first, those of one priority in the order of submission.
+
+    on_error is called on the event loop with what a function raised: nothing is swallowed.
+    """
+
+    def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_error = on_error
+        self._queue: queue.PriorityQueue[Any] = queue.PriorityQueue()
+        self._order = itertools.count()
+        self.busy_s = 0.0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, priority: tuple[float, ...], work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Plan work; `done(result)` is called on the event loop."""
+        self._queue.put((priority, next(self._order), work, done))
+
+    async def call(self, priority: tuple[float, ...], work: Callable[[], Any]) -> Any:
+        """Plan work and wait for its result; what it raises is raised here."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def guarded() -> tuple[Any, BaseException | None]:
+            try:
+                return work(), None
+            except Exception as error:  # handed to the caller, on the loop
+                return None, error
+
+        def settle(outcome: tuple[Any, BaseException | None]) -> None:
+            result, error = outcome
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        self.submit(priority, guarded, settle)
+        return await future
+
+    def stop(self) -> None:
+        """End the thread after what it is doing now."""
+        self._queue.put((_END, -1, None, None))
+
+    @property
+    def waiting(self) -> int:
+        """Work that has not begun."""
+        return self._queue.qsize()
+
+    def _run(self) -> None:
+        while True:
+            _, _, work, done = self._queue.get()
+            if work is None:
+                return
+            began_s = time.monotonic()
+            try:
+                result = work()
+            except BaseException as error:
+                self._tell(self._on_error, error)
+                continue
+            finally:
+                self.busy_s += time.monotonic() - began_s
+            self._tell(done, result)
+
+    def _tell(self, callback: Callable[[Any], None], value: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, value)

@@ -1,0 +1,1 @@
+"""Pretends: the same cores in virtual time, on a simulated network."""

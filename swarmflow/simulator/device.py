@@ -1,0 +1,219 @@
+"""A pretended computer: one thing is computed at a time, and what is computed is recorded instead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from swarmflow.core.actions import (
+    Action,
+    Apply,
+    FormMicrobatch,
+    LoadState,
+    Release,
+    Reset,
+    RunBackward,
+    RunForward,
+    RunLoss,
+    Seal,
+    StorePiece,
+    SumPiece,
+    Validate,
+    WriteCheckpoint,
+)  # fmt: skip
+from swarmflow.core.events import (
+    Applied,
+    BackwardComputed,
+    CheckpointWritten,
+    ComputeFailed,
+    Event,
+    ForwardComputed,
+    LossComputed,
+    MicrobatchFormed,
+    PieceReduced,
+    Sealed,
+    StateLoaded,
+    StateNotLoaded,
+    Validated,
+)  # fmt: skip
+from swarmflow.core.reduce import PIECE_ELEMENTS
+from swarmflow.core.types import Microbatch, ProcessId, Ref, Slice
+from swarmflow.simulator.arithmetic import Gradient, Weights, digest_of, initial
+
+if TYPE_CHECKING:
+    from swarmflow.simulator.world import World
+
+GROUP_PIECES = 3  # of each pretended flat gradient: enough for several owners
+TOKENS = 10  # of a pretended microbatch
+
+
+@dataclass(slots=True)
+class Device:
+    """What the runtime does with a machine's actions, pretended."""
+
+    world: World
+    process: ProcessId
+    weights: Weights | None = None
+    _free_at_s: float = 0.0
+    _run: int = 0
+    _load: int = 0
+    _sealed: dict[str, Gradient] = field(default_factory=dict)
+
+    def perform(self, action: Action) -> None:
+        """Do it, and answer with the event that the action names."""
+        match action:
+            case RunForward() | RunLoss() | RunBackward():
+                self._compute(partial(self._computed, action, self._run))
+            case Reset():
+                self._run += 1
+                self._weights().accumulated = Counter()
+            case SumPiece() | StorePiece():
+                self._reduce(action)
+            case Seal():
+                self._seal(action)
+            case Apply():
+                self._compute(partial(self._apply, action))
+            case LoadState():
+                self._load += 1
+                delay_s = self.world.draw(self.world.settings.load_s)
+                self.world.clock.after(delay_s, partial(self._loaded, action, self._load))
+            case FormMicrobatch():
+                refs = (self._store("tokens"), self._store("targets"))
+                self._answer(MicrobatchFormed(action.microbatch, *refs))
+            case WriteCheckpoint():
+                self.world.clock.after(self.world.draw(self.world.settings.load_s), partial(self._write, action))
+            case Validate():
+                validated = partial(self.world.post, self.process, Validated(action.version, 1.0))
+                self.world.clock.after(self.world.draw(self.world.settings.load_s), validated)
+            case Release():
+                for ref in action.refs:
+                    del self._stored[ref.key]
+
+    def read(self, body: Slice) -> Gradient:
+        """The bytes of a slice of a gradient, to be sent."""
+        return self._weights().read(body, PIECE_ELEMENTS)
+
+    @property
+    def _stored(self) -> dict[int, object]:
+        return self.world.hosts[self.process].stored
+
+    def _store(self, value: object, size_bytes: int = 0) -> Ref:
+        return self.world.store(self.process, value, size_bytes)
+
+    def _answer(self, event: Event) -> None:
+        self.world.clock.after(0.0, partial(self.world.post, self.process, event))
+
+    def _weights(self) -> Weights:
+        if self.weights is None:
+            raise RuntimeError(f"{self.process} computes without a stage")
+        return self.weights
+
+    def _compute(self, done: Callable[[], None]) -> None:
+        seconds = self.world.draw(self.world.settings.compute_s)
+        self._free_at_s = max(self._free_at_s, self.world.clock.now_s) + seconds
+        self.world.clock.after(self._free_at_s - self.world.clock.now_s, done)
+
+    def _computed(self, action: RunForward | RunLoss | RunBackward, run: int) -> None:
+        if run != self._run or not self.world.hosts[self.process].alive:
+            return
+        microbatch = action.microbatch
+        event: Event
+        unusable = self.world.settings.unusable
+        if unusable and self.world.random.random() < unusable:
+            event = ComputeFailed(microbatch, "it does not decode")
+        elif isinstance(action, RunForward):
+            self.world.counts["forward"] += 1
+            event = ForwardComputed(microbatch, self._store("activation", 100))
+        else:
+            self._weights().accumulated[microbatch.index] += 1
+            self.world.counts["backward"] += 1
+            gradient = self._gradient(microbatch)
+            if isinstance(action, RunLoss):
+                event = LossComputed(microbatch, float(TOKENS), TOKENS, gradient)
+            else:
+                event = BackwardComputed(microbatch, gradient)
+        self.world.post(self.process, event)
+
+    def _gradient(self, microbatch: Microbatch) -> Ref | None:
+        return self._store("gradient", 100) if self._weights().stage > 0 else None
+
+    def _reduce(self, action: SumPiece | StorePiece) -> None:
+        weights = self._weights()
+        total: Gradient = Counter()
+        parts = action.parts if isinstance(action, SumPiece) else (action.sum,)
+        for part in parts:
+            value = weights.accumulated if part is None else self._stored[part.key]
+            assert isinstance(value, Counter)
+            total.update(value)
+        if isinstance(action, StorePiece):
+            del self._stored[action.sum.key]
+        weights.reduced[action.group, action.piece] = total
+        self._answer(PieceReduced(action.epoch, action.ballot, action.group, action.piece))
+
+    def _seal(self, action: Seal) -> None:
+        weights = self._weights()
+        self._sealed = {}
+        for group in action.groups:
+            if group in action.alone:
+                self._sealed[group] = weights.accumulated.copy()
+                continue
+            pieces = [weights.reduced[group, piece] for piece in range(GROUP_PIECES)]
+            self._sealed[group] = pieces[0]
+        results = tuple((group, 1.0, digest_of(value)) for group, value in sorted(self._sealed.items()))
+        self._answer(Sealed(action.epoch, action.ballot, results))
+
+    def _apply(self, action: Apply) -> None:
+        if not self.world.hosts[self.process].alive:
+            return
+        weights = self._weights()
+        gradient = self._sealed[f"stage-{weights.stage}"]
+        weights.apply(action.epoch, gradient)
+        self.world.witness(weights.stage, weights.version, weights.parameters, gradient)
+        self.world.post(self.process, Applied(action.epoch, weights.parameters))
+
+    def _loaded(self, action: LoadState, load: int) -> None:
+        if load != self._load:
+            return
+        weights = self._copy(action)
+        if weights is None:
+            failed = StateNotLoaded(action.stage, action.version, "no donor has it")
+            self.world.clock.after(1.0, partial(self.world.post, self.process, failed))
+            return
+        self.weights = weights
+        self._run += 1
+        elements = GROUP_PIECES * PIECE_ELEMENTS
+        groups = ((f"stage-{action.stage}", elements), ("tied", elements))
+        capacity = self.world.settings.capacity
+        self._answer(StateLoaded(action.stage, weights.version, weights.parameters, capacity, groups))
+
+    def _copy(self, action: LoadState) -> Weights | None:
+        if not action.donors and action.version == 0:
+            return initial(action.stage)
+        for donor in action.donors:
+            host = self.world.hosts[donor.process]
+            held = host.device.weights
+            if not host.alive:
+                continue
+            if donor.stage < 0 and action.version in self.world.durable:
+                return Weights(action.stage, action.version, self.world.durable[action.version][action.stage])
+            if held is not None and (held.stage, held.version) == (action.stage, action.version):
+                return Weights(action.stage, action.version, held.parameters)
+        return None
+
+    def _write(self, action: WriteCheckpoint) -> None:
+        copies: dict[int, str] = {}
+        for stage, members in enumerate(action.roster.stages):
+            for member in members:
+                host = self.world.hosts[member.process]
+                weights = host.device.weights
+                if host.alive and weights is not None and (weights.stage, weights.version) == (stage, action.version):
+                    copies[stage] = weights.parameters
+        ok = len(copies) == len(action.roster.stages)
+        if ok:
+            self.world.durable[action.version] = copies
+        self.world.post(self.process, CheckpointWritten(action.version, ok, "" if ok else "a stage was lost"))
+
+

@@ -1,0 +1,224 @@
+"""What can go wrong in a swarm, at random moments that a seed decides, and what must hold at the end all the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from swarmflow.core.trainer import TrainerMachine
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.world import InvariantViolated, Settings, World
+
+Pick = Callable[[World], list[ProcessId]]
+POLL_S = 0.002  # how closely a phase of a step is watched for; the shortest lasts a message's way
+LOG_LINES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A swarm as it begins. The trainers are t0 (which leads), t1, ...; the peers p0, p1, ..."""
+
+    settings: Settings
+    peers: int = 6
+    trainers: int = 2
+
+    def start(self, seed: int) -> World:
+        """The swarm, with everybody started and nothing done."""
+        world = World(self.settings, seed)
+        world.start_trainer("t0", lead=True)
+        for number in range(1, self.trainers):
+            world.start_trainer(f"t{number}")
+        for number in range(self.peers):
+            world.start_peer(f"p{number}")
+        return world
+
+
+def finish(world: World, limit_s: float = 2000.0) -> None:
+    """Run to the end of the training, and check what must hold there.
+
+    Raises InvariantViolated: it stood still or gave up, a step is missing, a process keeps bytes for nothing.
+    """
+    if not world.clock.run(lambda: world.ended, limit_s):
+        raise _violated(world, f"it stands still after {limit_s:.0f} s")
+    steps = world.settings.steps
+    if missing := set(range(steps)) - {result.step for result in world.results}:
+        raise _violated(world, f"steps {sorted(missing)} are missing")
+    if steps not in world.durable:
+        raise _violated(world, "the last version was not written")
+    for process, host in sorted(world.hosts.items()):
+        if host.alive and host.frozen_until_s <= world.clock.now_s and host.stored:
+            raise _violated(world, f"{process.name} still holds {list(host.stored.values())}")
+
+
+def leader_phase(world: World) -> str:
+    """The phase of the step that is under way, or an empty text."""
+    host = world.hosts[world.leader] if world.leader is not None else None
+    machine = host.machine if host is not None else None
+    if not isinstance(machine, TrainerMachine) or machine.lead is None or machine.lead.step is None:
+        return ""
+    return machine.lead.step.phase
+
+
+def stage_of(world: World, process: ProcessId) -> int:
+    """The stage that a peer serves, -1: none yet."""
+    weights = world.hosts[process].device.weights
+    return -1 if weights is None else weights.stage
+
+
+def peers_of(world: World, stage: int) -> list[ProcessId]:
+    """The living peers that hold a stage."""
+    return [process for process in world.living_peers() if stage_of(world, process) == stage]
+
+
+def kill_in_phase(world: World, phase: str, pick: Pick, since_s: float, delay_s: float = 0.0) -> None:
+    """The first time after since_s that the leader is in a phase: delay_s later, those picked die all at once."""
+
+    def strike() -> None:
+        for victim in pick(world):
+            world.kill(victim)
+
+    def poll() -> None:
+        if world.ended:
+            return
+        if leader_phase(world) == phase:
+            world.clock.after(delay_s, strike)
+        else:
+            world.clock.after(POLL_S, poll)
+
+    world.clock.after(since_s, poll)
+
+
+@dataclass(slots=True)
+class Churn:
+    """Random faults from 1 s on until until_s, a mean gap apart; then enough fresh peers to go on.
+
+    kinds: what may happen, drawn evenly (name a kind twice to have it twice as often); the methods below.
+    random: its own, so that two runs of one seed differ only by what the machines decide.
+    """
+
+    world: World
+    kinds: tuple[str, ...]
+    gap_s: float = 2.0
+    until_s: float = 60.0
+    helpers: int = 3
+    happened: Counter[str] = field(default_factory=Counter)
+    random: Random = field(init=False)
+    _fresh: int = 0
+
+    def __post_init__(self) -> None:
+        unknown = [kind for kind in self.kinds if kind not in FAULTS]
+        if unknown or not self.kinds:
+            raise ValueError(f"no such fault: {unknown}; there are {sorted(FAULTS)}")
+        self.random = Random(self.world.seed)
+
+    def unleash(self) -> None:
+        """Plan it all."""
+        self.world.clock.after(1.0, self._strike)
+        self.world.clock.after(self.until_s + 10.0, self._relieve)
+
+    def _strike(self) -> None:
+        if self.world.clock.now_s > self.until_s or self.world.ended:
+            return
+        kind = self.random.choice(self.kinds)
+        self.happened[kind] += 1
+        self.world.log.append(f"{self.world.clock.now_s:9.3f} ---- fault: {kind}")
+        FAULTS[kind](self)
+        self.world.clock.after(self.random.expovariate(1 / self.gap_s), self._strike)
+
+    def _relieve(self) -> None:
+        if self.world.ended:
+            return
+        for number in range(self.helpers):
+            self.world.start_peer(f"q{number}")
+
+    def _some(self, processes: list[ProcessId], count: int = 1) -> list[ProcessId]:
+        return self.random.sample(processes, min(count, len(processes)))
+
+    def kill(self) -> None:
+        """A peer dies."""
+        for victim in self._some(self.world.living_peers()):
+            self.world.kill(victim)
+
+    def kill_neighbours(self) -> None:
+        """Two peers of neighbouring stages die at one moment."""
+        stage = self.random.randrange(max(1, self.world.settings.plan.stages - 1))
+        for victim in self._some(peers_of(self.world, stage)) + self._some(peers_of(self.world, stage + 1)):
+            self.world.kill(victim)
+
+    def kill_stage(self) -> None:
+        """Everybody of a stage dies."""
+        for victim in peers_of(self.world, self.random.randrange(self.world.settings.plan.stages)):
+            self.world.kill(victim)
+
+    def kill_at_edge(self) -> None:
+        """A peer or two die while the next step is reduced or committed."""
+        phase = self.random.choice(("complete", "preparing", "prepared", "committing"))
+        count, delay_s = self.random.choice((1, 1, 2)), self.random.uniform(0.0, 0.1)
+        kill_in_phase(self.world, phase, lambda world: self._some(world.living_peers(), count), 0.0, delay_s)
+
+    def restart(self) -> None:
+        """A peer dies, and its next life joins before anybody has noticed."""
+        for victim in self._some(self.world.living_peers()):
+            self.world.kill(victim)
+            self.world.start_peer(victim.name)
+
+    def kill_trainer(self) -> None:
+        """A trainer that does not lead dies, and is started again."""
+        for victim in self._some(self.world.living_trainers()):
+            self.world.kill(victim)
+            self.world.start_trainer(victim.name)
+
+    def drain_trainer(self) -> None:
+        """A trainer is asked to go; another one comes."""
+        for leaver in self._some(self.world.living_trainers()):
+            self.world.drain(leaver)
+            self._fresh += 1
+            self.world.start_trainer(f"u{self._fresh}")
+
+    def drain(self) -> None:
+        """A peer is asked to go."""
+        for leaver in self._some(self.world.living_peers()):
+            self.world.drain(leaver)
+
+    def drain_storm(self) -> None:
+        """Half of the peers are asked to go."""
+        peers = self.world.living_peers()
+        for leaver in self._some(peers, len(peers) // 2):
+            self.world.drain(leaver)
+
+    def cut(self) -> None:
+        """A connection between two peers breaks."""
+        pair = self._some(self.world.living_peers(), 2)
+        if len(pair) == 2:
+            self.world.cut(*pair)
+
+    def freeze(self) -> None:
+        """A peer does nothing for a while, longer than the leader's patience at times."""
+        for sleeper in self._some(self.world.living_peers()):
+            self.world.freeze(sleeper, self.random.uniform(0.2, 12.0))
+
+    def join(self) -> None:
+        """A peer comes."""
+        self._fresh += 1
+        self.world.start_peer(f"n{self._fresh}")
+
+    def lead_again(self) -> None:
+        """The leader dies and is started again at once."""
+        if self.world.leader is not None:
+            self.world.kill(self.world.leader)
+            self.world.start_trainer(self.world.leader.name, lead=True)
+
+
+FAULTS: dict[str, Callable[[Churn], None]] = {
+    fault.__name__: fault
+    for fault in (
+        Churn.kill, Churn.kill_neighbours, Churn.kill_stage, Churn.kill_at_edge, Churn.restart, Churn.kill_trainer,
+        Churn.drain_trainer, Churn.drain, Churn.drain_storm, Churn.cut, Churn.freeze, Churn.join, Churn.lead_again,
+    )
+}  # fmt: skip
+
+
+def _violated(world: World, what: str) -> InvariantViolated:
+    return InvariantViolated("\n".join([f"seed {world.seed}: {what}", *world.log[-LOG_LINES:]]))

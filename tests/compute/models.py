@@ -1,0 +1,82 @@
+"""Tiny configurations of every family that must work, and the plain transformers model as the oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from swarmflow.compute.families import model_config, to_config
+from swarmflow.compute.stage import Stage, build_stage
+from swarmflow.compute.weights import init_stage
+
+VOCAB = 61
+_SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 32,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+_GROUPED = {**_SIZES, "num_key_value_heads": 2}
+GIVEN: dict[str, dict[str, Any]] = {
+    "gpt2": {
+        "model_type": "gpt2",
+        "n_embd": 32,
+        "n_layer": 4,
+        "n_head": 4,
+        "vocab_size": VOCAB,
+        "n_positions": 32,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "scale_attn_by_inverse_layer_idx": True,
+    },
+    "llama": {"model_type": "llama", **_GROUPED},
+    "llama-tied": {"model_type": "llama", **_GROUPED, "tie_word_embeddings": True},
+    "qwen2": {
+        "model_type": "qwen2",
+        **_GROUPED,
+        "use_sliding_window": True,
+        "sliding_window": 4,
+        "max_window_layers": 2,
+    },
+    "qwen3": {"model_type": "qwen3", **_GROUPED, "head_dim": 8},
+    "mistral": {"model_type": "mistral", **_GROUPED, "sliding_window": 4},
+    "gpt_neox": {"model_type": "gpt_neox", **_SIZES},
+}
+FAMILIES = tuple(GIVEN)
+CUTS: tuple[tuple[int, ...], ...] = ((), (2,), (1, 3))
+
+
+def config_of(family: str) -> dict[str, Any]:
+    return model_config(GIVEN[family])
+
+
+def stages_of(config: dict[str, Any], cut: tuple[int, ...], *, seed: int = 0, dropout: bool = False) -> list[Stage]:
+    stages = [build_stage(config, cut, k, device="cpu", dropout=dropout) for k in range(len(cut) + 1)]
+    for stage in stages:
+        init_stage(stage, seed)
+    return stages
+
+
+def whole_model(config: dict[str, Any], stages: list[Stage]) -> PreTrainedModel:
+    """Transformers' own model with the weights of the stages."""
+    factory: Any = AutoModelForCausalLM  # untyped in transformers
+    model: PreTrainedModel = factory.from_config(to_config(config), dtype=torch.float32)
+    model.train(mode=False)
+    own = dict(model.named_parameters())
+    with torch.no_grad():
+        for stage in stages:
+            for name, values, _ in stage.named_parameters():
+                own[name].copy_(values)
+    return model
+
+
+def batch(seed: int = 0, sequences: int = 2, length: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(VOCAB, (sequences, length + 1), generator=generator)
+    return tokens[:, :-1].int(), tokens[:, 1:].contiguous()

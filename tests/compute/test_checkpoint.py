@@ -1,0 +1,157 @@
+"""State on disk: written in pieces, found again whole, refused when anything is wrong with it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from swarmflow.compute.checkpoint import Generation, generations, newest_complete, prune
+from swarmflow.compute.flat import memory_of
+from swarmflow.errors import CheckpointError
+
+ELEMENTS = {"own.params": 1000, "own.exp_avg": 1000, "tied.params": 30}
+
+
+def _values(seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(count, generator=generator) for name, count in ELEMENTS.items()}
+
+
+def _fill(generation: Generation, stage: int, seed: int) -> str:
+    writer = generation.writer(stage, ELEMENTS)
+    pieces = [
+        (name, start, values[start : start + 96])
+        for name, values in _values(seed).items()
+        for start in range(0, len(values), 96)
+    ]
+    for name, start, piece in reversed(pieces):
+        assert writer.missing() is not None
+        writer.write(name, start, memory_of(piece))
+    assert writer.missing() is None
+    return generation.add(stage, writer)
+
+
+def _complete(root: Path, version: int, stages: int = 2) -> Generation:
+    generation = Generation.begin(root, version, "run", stages, {"step": version})
+    for stage in range(stages):
+        _fill(generation, stage, version + stage)
+    return generation
+
+
+def test_pieces_in_any_order_make_a_plain_safetensors_file(tmp_path: Path) -> None:
+    generation = _complete(tmp_path, 7)
+    loaded = load_file(generation.path / "stage-1.safetensors")
+    for name, values in _values(8).items():
+        assert torch.equal(loaded[name], values)
+    assert sorted(p.name for p in generation.path.iterdir()) == [
+        "manifest.json",
+        "stage-0.safetensors",
+        "stage-1.safetensors",
+    ]
+
+
+def test_a_generation_is_found_again_and_read_by_ranges(tmp_path: Path) -> None:
+    _complete(tmp_path, 7)
+    found = newest_complete(tmp_path, "run")
+    assert found is not None
+    assert (found.version, found.stages, found.extra) == (7, 2, {"step": 7})
+    with found.state(0) as state:
+        assert state.elements == ELEMENTS
+        for name, values in _values(7).items():
+            assert state.read(name, 5, 25) == bytes(memory_of(values[5:25]))
+        with pytest.raises(CheckpointError, match="elements"):
+            state.read("own.params", 990, 1001)
+    assert newest_complete(tmp_path, "another run") is None
+    assert newest_complete(tmp_path / "nowhere") is None
+
+
+def test_an_incomplete_generation_is_passed_over(tmp_path: Path) -> None:
+    _complete(tmp_path, 7)
+    newer = Generation.begin(tmp_path, 9, "run", 2)
+    _fill(newer, 1, 1)
+    found = newest_complete(tmp_path)
+    assert found is not None
+    assert found.version == 7
+    again = Generation.begin(tmp_path, 9, "run", 2)
+    assert again.has(1)
+    assert not again.has(0)
+    with pytest.raises(CheckpointError, match="another run"):
+        Generation.begin(tmp_path, 9, "other", 2)
+    with pytest.raises(CheckpointError, match="no state of stage 0"):
+        again.state(0)
+
+
+@pytest.mark.parametrize("where", [3, 40, 400, -1])
+def test_every_flipped_byte_is_noticed(tmp_path: Path, where: int) -> None:
+    generation = _complete(tmp_path, 7)
+    path = generation.path / "stage-0.safetensors"
+    data = bytearray(path.read_bytes())
+    data[where] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="corrupt"):
+        generation.state(0)
+    with pytest.raises(CheckpointError, match="corrupt"):
+        newest_complete(tmp_path)
+    _complete(tmp_path, 5)
+    found = newest_complete(tmp_path)
+    assert found is not None
+    assert found.version == 5
+
+
+def test_a_file_cut_short_is_not_complete(tmp_path: Path) -> None:
+    generation = _complete(tmp_path, 7)
+    path = generation.path / "stage-0.safetensors"
+    os.truncate(path, path.stat().st_size - 4)
+    assert not Generation.open(generation.path).complete
+    with pytest.raises(CheckpointError, match="cut short"):
+        generation.state(0)
+
+
+def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
+    path = _complete(tmp_path, 7).path / "manifest.json"
+    for text in ("{", "[]", "{}", '{"format": 99}'):
+        path.write_text(text)
+        with pytest.raises(CheckpointError, match=r"manifest\.json"):
+            Generation.open(path.parent)
+
+
+def test_two_complete_generations_are_kept(tmp_path: Path) -> None:
+    for version in (1, 2, 3, 4):
+        _complete(tmp_path, version)
+    Generation.begin(tmp_path, 5, "run", 2)
+    prune(tmp_path)
+    assert [generation.version for generation in generations(tmp_path)] == [5, 4, 3]
+
+
+def test_an_unfinished_or_wrong_copy_leaves_nothing(tmp_path: Path) -> None:
+    generation = Generation.begin(tmp_path, 7, "run", 1)
+    writer = generation.writer(0, ELEMENTS)
+    writer.write("own.params", 0, bytes(400))
+    with pytest.raises(CheckpointError, match=r"own\.params lacks element 100"):
+        writer.finish()
+    with pytest.raises(ValueError, match="do not lie"):
+        writer.write("own.params", 999, bytes(8))
+    writer.abandon()
+    writer = generation.writer(0, {"own.params": 2})
+    writer.write("own.params", 0, bytes(8))
+    with pytest.raises(CheckpointError, match="not what was sent"):
+        generation.add(0, writer, digest="0" * 64)
+    assert [p.name for p in generation.path.iterdir()] == ["manifest.json"]
+
+
+def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generation = Generation.begin(tmp_path, 7, "run", 1)
+    writer = generation.writer(0, ELEMENTS)
+
+    def full(handle: int, data: memoryview, at: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("swarmflow.compute.tensorfile.os.pwrite", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        writer.write("own.params", 0, bytes(8))
+    assert [p.name for p in generation.path.iterdir()] == ["manifest.json"]

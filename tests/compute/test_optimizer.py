@@ -1,0 +1,130 @@
+"""The optimizers against torch's own and, for LAMB, against the paper's formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from swarmflow.compute import optimizer as module
+from swarmflow.compute.flat import FlatGroup, digest, sum_of_squares
+from swarmflow.compute.layout import Entry
+from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
+from swarmflow.errors import ConfigError
+
+SHAPES = ((13, 7), (11,), (40, 30))
+STEPS = 20
+
+
+def _group() -> FlatGroup:
+    entries, offset = [], 0
+    for i, shape in enumerate(SHAPES):
+        entries.append(Entry(f"p{i}", shape, offset))
+        offset = entries[-1].stop
+    group = FlatGroup.empty("own", tuple(entries), torch.device("cpu"))
+    group.params.copy_(torch.randn(offset, generator=torch.Generator().manual_seed(0)))
+    return group
+
+
+def _gradients(group: FlatGroup) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(group.params.numel(), generator=generator) * 10 for _ in range(STEPS)]
+
+
+def _run(settings: OptimizerSettings, lr: float, scale: float) -> FlatGroup:
+    group, optimizer = _group(), make_optimizer(settings)
+    group.allocate(optimizer.state_names())
+    for version, grads in enumerate(_gradients(group)):
+        before = grads.clone()
+        optimizer.apply(group, grads, scale, lr, version)
+        assert torch.equal(grads, before)
+    return group
+
+
+def _torch_run(make: Callable[..., torch.optim.Optimizer], scale: float, **options: object) -> list[torch.Tensor]:
+    group = _group()
+    parameters = [torch.nn.Parameter(group.view(group.params, entry).clone()) for entry in group.entries]
+    optimizer = make(parameters, foreach=False, **options)
+    for grads in _gradients(group):
+        for parameter, entry in zip(parameters, group.entries, strict=True):
+            parameter.grad = group.view(grads, entry) * scale
+        optimizer.step()
+    return [parameter.detach() for parameter in parameters]
+
+
+def _assert_equal(group: FlatGroup, expected: list[torch.Tensor]) -> None:
+    for entry, values in zip(group.entries, expected, strict=True):
+        torch.testing.assert_close(group.view(group.params, entry), values, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("block", [100, 1 << 18])
+def test_adamw_is_torchs(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", block)
+    group = _run(OptimizerSettings("adamw", betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1), lr=1e-2, scale=0.1)
+    expected = _torch_run(torch.optim.AdamW, 0.1, lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    _assert_equal(group, expected)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_is_torchs(momentum: float) -> None:
+    group = _run(OptimizerSettings("sgd", momentum=momentum, weight_decay=0.01), lr=1e-2, scale=0.1)
+    assert len(group.state) == (1 if momentum else 0)
+    _assert_equal(group, _torch_run(torch.optim.SGD, 0.1, lr=1e-2, momentum=momentum, weight_decay=0.01))
+
+
+@pytest.mark.parametrize("block", [100, 1 << 18])
+def test_lamb_is_the_papers(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", block)
+    lr, scale, decay, (b1, b2) = 1e-2, 0.1, 0.1, (0.9, 0.999)
+    group = _run(OptimizerSettings("lamb", betas=(b1, b2), eps=1e-6, weight_decay=decay), lr, scale)
+    start = _group()
+    expected = []
+    for entry in start.entries:
+        w = start.view(start.params, entry).double()
+        m, v = torch.zeros_like(w), torch.zeros_like(w)
+        for t, grads in enumerate(_gradients(start), start=1):
+            g = start.view(grads, entry).double() * scale
+            m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+            r = m / (1 - b1**t) / ((v / (1 - b2**t)).sqrt() + 1e-6)
+            update = r + decay * w
+            w = w - lr * w.norm() / update.norm() * update
+        expected.append(w.float())
+    _assert_equal(group, expected)
+
+
+def test_lamb_leaves_zero_weights_a_way_to_move() -> None:
+    group = FlatGroup.empty("own", (Entry("p", (4,), 0),), torch.device("cpu"))
+    optimizer = make_optimizer(OptimizerSettings("lamb"))
+    group.allocate(optimizer.state_names())
+    optimizer.apply(group, torch.ones(4), 1.0, 0.5, 0)
+    torch.testing.assert_close(group.params, torch.full((4,), -0.5))
+
+
+def test_unknown_optimizer_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"adan.*adamw, lamb, sgd"):
+        make_optimizer(OptimizerSettings("adan"))
+
+
+def test_sum_of_squares_is_exact_enough_and_adds_up_by_blocks() -> None:
+    flat = torch.randn(3 * 65536 + 17, generator=torch.Generator().manual_seed(3)) * 1e3
+    assert sum_of_squares(flat) == pytest.approx(float(flat.double().square().sum()), rel=1e-12)
+    parts = 0.0
+    for start in range(0, flat.numel(), 65536):
+        parts += sum_of_squares(flat[start : start + 65536])
+    assert parts == sum_of_squares(flat)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert sum_of_squares(flat) == parts
+    finally:
+        torch.set_num_threads(threads)
+    assert sum_of_squares(torch.empty(0)) == 0.0
+
+
+def test_digest_sees_every_bit() -> None:
+    flat = torch.randn(1000)
+    other = flat.clone()
+    assert digest(flat) == digest(other) == digest([flat[:300], flat[300:]])
+    other.view(torch.int32)[999] ^= 1
+    assert digest(other) != digest(flat)

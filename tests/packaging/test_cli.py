@@ -1,0 +1,76 @@
+"""The command line's last line of defence: every error is one line and an exit code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from swarmflow import cli
+from swarmflow.errors import ConfigError, NetworkError
+
+Raiser = Callable[[BaseException], None]
+
+
+@pytest.fixture
+def raising(monkeypatch: pytest.MonkeyPatch) -> Raiser:
+    """Add a command `fail` that raises what the test gives it."""
+    monkeypatch.delenv(cli.DEBUG_VARIABLE, raising=False)
+
+    def add(error: BaseException) -> None:
+        def fail() -> None:
+            raise error
+
+        monkeypatch.setitem(cli.cli.commands, "fail", click.Command("fail", callback=fail))
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (NetworkError("no peer\nanswers"), 1, "swarmflow: no peer answers\n"),
+        (ConfigError("train.steps = -1: at least 1"), 2, "swarmflow: train.steps = -1: at least 1\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_a_users_error_is_one_line(
+    raising: Raiser, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, line: str
+) -> None:
+    raising(error)
+    assert cli.main(["fail"]) == code
+    assert capsys.readouterr().err.lstrip("\n") == line
+
+
+def test_a_mistake_of_ours_is_one_line_and_keeps_the_traceback(
+    raising: Raiser, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    raising(RuntimeError("what now"))
+    assert cli.main(["fail"]) == cli.EXIT_UNEXPECTED
+    shown = capsys.readouterr().err
+    found = re.fullmatch(r"swarmflow: RuntimeError: what now \(.*SWARMFLOW_DEBUG=1.* read (\S+)\)\n", shown)
+    assert found is not None
+    assert "Traceback" in Path(found[1]).read_text(encoding="utf-8")
+
+
+def test_debug_shows_the_traceback(
+    raising: Raiser, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising(RuntimeError("what now"))
+    monkeypatch.setenv(cli.DEBUG_VARIABLE, "1")
+    assert cli.main(["fail"]) == cli.EXIT_UNEXPECTED
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pear"]) == 2
+    assert "No such command 'pear'" in capsys.readouterr().err
+
+
+def test_a_commands_integer_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.cli.commands, "fail", click.Command("fail", callback=lambda: 3))
+    assert cli.main(["fail"]) == 3

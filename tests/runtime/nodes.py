@@ -1,0 +1,125 @@
+"""Real nodes on loopback, and a recorder in the place of the protocol, for the tests of the network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from swarmflow.core.types import ProcessId
+from swarmflow.runtime.frames import FrameLimits
+from swarmflow.runtime.hello import Hello, LaneName, pack_hello, read_reply
+from swarmflow.runtime.lanes import LaneSettings
+from swarmflow.runtime.links import STREAM_PROTOCOL, Links, OnMessage
+from swarmflow.runtime.node import Node
+
+RUN_ID = "test-run"
+DEADLINE_S = 30.0
+
+
+def run(main: Coroutine[Any, Any, None], *, use_uvloop: bool = True) -> None:
+    """Runs a test's coroutine to its end, or fails it after DEADLINE_S."""
+    bounded = asyncio.wait_for(main, DEADLINE_S)
+
+    async def wait() -> None:
+        await bounded
+
+    if use_uvloop:
+        uvloop.run(wait())
+    else:
+        asyncio.run(wait())
+
+
+@asynccontextmanager
+async def started(folder: Path, count: int) -> AsyncIterator[list[Node]]:
+    """Nodes of one network; the first is the bootstrap of the others."""
+    nodes: list[Node] = []
+    try:
+        for index in range(count):
+            known = nodes[0].addresses() if nodes else ()
+            nodes.append(await Node.start(identity_path=folder / f"{index}.id", bootstrap=known))
+        yield nodes
+    finally:
+        for node in reversed(nodes):
+            await node.stop()
+
+
+class End:
+    """One process's links, with everything that they report, in order of arrival."""
+
+    def __init__(
+        self,
+        node: Node,
+        incarnation: int,
+        *,
+        run_id: str = RUN_ID,
+        limits: FrameLimits | None = None,
+        settings: LaneSettings | None = None,
+        on_message: OnMessage | None = None,
+    ) -> None:
+        self.node = node
+        self.me = ProcessId(node.name, incarnation)
+        self.messages: asyncio.Queue[tuple[ProcessId, bytes, list[memoryview]]] = asyncio.Queue()
+        self.losses: asyncio.Queue[tuple[ProcessId, str]] = asyncio.Queue()
+        self.counts: Counter[str] = Counter()
+        self.refusals: asyncio.Queue[str] = asyncio.Queue()
+        self.links = Links(
+            node,
+            self.me,
+            run_id,
+            on_message=on_message or (lambda *message: self.messages.put_nowait(message)),
+            on_lost=lambda *loss: self.losses.put_nowait(loss),
+            counters=self,
+            limits=limits,
+            settings=settings,
+        )
+
+    def sent(self, lane: str, size_bytes: int) -> None:
+        self.counts[f"sent {lane}"] += size_bytes
+
+    def received(self, lane: str, size_bytes: int) -> None:
+        self.counts[f"received {lane}"] += size_bytes
+
+    def refused(self, kind: str) -> None:
+        self.refusals.put_nowait(kind)
+
+    def queued(self, lane: str, change_bytes: int) -> None:
+        self.counts[f"queued {lane}"] += change_bytes
+
+    async def headers(self, count: int) -> list[bytes]:
+        """The headers of the next `count` messages."""
+        return [(await self.messages.get())[1] for _ in range(count)]
+
+
+@asynccontextmanager
+async def linked(
+    folder: Path, *, limits: FrameLimits | None = None, settings: LaneSettings | None = None
+) -> AsyncIterator[tuple[End, End]]:
+    """Two processes that know each other's address."""
+    async with started(folder, 2) as (first, second):
+        one = End(first, 1, limits=limits, settings=settings)
+        two = End(second, 2, limits=limits, settings=settings)
+        for end, other in ((one, two), (two, one)):
+            end.links.addresses(other.me, other.node.addresses())
+            await end.links.start()
+        try:
+            yield one, two
+        finally:
+            await one.links.close(0.0)
+            await two.links.close(0.0)
+
+
+async def hostile_stream(
+    sender: Node, receiver: Node, *, lane: LaneName = "control", incarnation: int = 1
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A stream that was welcomed, on which a test writes whatever it likes."""
+    reader, writer = await sender.open_stream(receiver.name, STREAM_PROTOCOL, receiver.addresses(), 5.0)
+    writer.write(pack_hello(Hello(RUN_ID, lane, incarnation, 0)))
+    reply = await read_reply(reader, 5.0)
+    assert not reply.reason
+    return reader, writer

@@ -1,0 +1,127 @@
+"""Invites: one line there and back, a clear word for every way to spoil it, and the runs of this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.invite import (
+    TRAINERS_MAX,
+    Invite,
+    find_local_invites,
+    local_invite,
+    publish_local,
+    runs_folder,
+)
+
+NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
+INVITE = Invite("3f6a", "shakespeare", (f"/ip4/192.0.2.7/tcp/7000/p2p/{NAME}",))
+
+
+def refused(text: str) -> str:
+    with pytest.raises(NetworkError) as caught:
+        Invite.parse(text)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@given(st.text(min_size=1, max_size=256), st.text(max_size=256), st.integers(1, TRAINERS_MAX))
+def test_an_invite_is_read_as_it_was_written(run_id: str, name: str, trainers: int) -> None:
+    invite = Invite(run_id, name, tuple(f"/ip4/192.0.2.7/tcp/{port}/p2p/{NAME}" for port in range(trainers)))
+    text = str(invite)
+    assert text.startswith("swarmflow1:")
+    assert Invite.parse(text) == invite
+    assert Invite.parse(f"  {text[:40]}\n  {text[40:]}\n") == invite
+
+
+@given(st.data())
+def test_a_cut_invite_is_truncated(data: st.DataObject) -> None:
+    text = str(INVITE)
+    cut = data.draw(st.integers(len("swarmflow1:"), len(text) - 1))
+    assert "truncated" in refused(text[:cut])
+
+
+@given(st.data())
+def test_a_mistyped_letter_is_noticed(data: st.DataObject) -> None:
+    text = str(INVITE)
+    place = data.draw(st.integers(len("swarmflow1:"), len(text) - 2))
+    letter = data.draw(st.sampled_from("ABCxyz019-_").filter(lambda letter: letter != text[place]))
+    message = refused(text[:place] + letter + text[place + 1 :])
+    assert "damaged" in message or "truncated" in message
+
+
+@pytest.mark.parametrize("text", ["", "hello", "http://example.org", "swarmflow1", "swarmflow1:a b!", "x" * 100_000])
+def test_other_text_is_no_invite(text: str) -> None:
+    message = refused(text)
+    assert "is no invite" in message
+    assert len(message) < 200
+
+
+def test_another_version_is_told_apart_from_damage() -> None:
+    assert "version 2" in refused(str(INVITE).replace("swarmflow1:", "swarmflow2:"))
+
+
+@pytest.mark.parametrize(
+    "trainers",
+    [(), (f"/ip4/1.2.3.4/tcp/1/p2p/{NAME}",) * (TRAINERS_MAX + 1), ("1.2.3.4:7000",), ("/ip4/1.2.3.4/tcp/1",)],
+    ids=["none", "too many", "no multiaddr", "no name"],
+)
+def test_an_impossible_invite_cannot_be_made(trainers: tuple[str, ...]) -> None:
+    with pytest.raises(NetworkError):
+        Invite("run", "name", trainers)
+
+
+def test_a_run_of_this_machine_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    publication = publish_local(INVITE, folder)
+    assert local_invite(folder) == INVITE
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert publication.path.stat().st_mode & 0o777 == 0o600
+    publication.withdraw()
+    with pytest.raises(NetworkError, match="SWARMFLOW_JOIN"):
+        local_invite(folder)
+
+
+def test_a_run_whose_trainer_was_killed_is_not_found_and_its_file_goes(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from swarmflow.runtime.invite import Invite, publish_local\n"
+        "publication = publish_local(Invite.parse(sys.argv[1]), Path(sys.argv[2]))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    root = Path(__file__).parents[2]
+    killed = subprocess.run([sys.executable, "-c", script, str(INVITE), str(tmp_path)], cwd=root, check=False)
+    assert killed.returncode == -9
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    assert find_local_invites(tmp_path) == []
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_several_runs_are_named(tmp_path: Path) -> None:
+    other = Invite("77aa", "wikipedia", INVITE.trainers)
+    publications = [publish_local(invite, tmp_path) for invite in (INVITE, other)]
+    with pytest.raises(NetworkError, match=r"shakespeare \(3f6a\), wikipedia \(77aa\)"):
+        local_invite(tmp_path)
+    publications[0].withdraw()
+    assert local_invite(tmp_path) == other
+    publications[1].withdraw()
+
+
+def test_rubbish_in_the_folder_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "rubbish.json").write_text("{")
+    (tmp_path / "folder.json").mkdir()
+    publication = publish_local(INVITE, tmp_path)
+    assert find_local_invites(tmp_path) == [INVITE]
+    publication.withdraw()
+
+
+def test_the_folder_is_the_users_own() -> None:
+    assert runs_folder({"XDG_RUNTIME_DIR": "/run/user/1"}) == Path("/run/user/1/swarmflow/runs")
+    assert runs_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/swarmflow/runs")
+    assert runs_folder({}) == Path.home() / ".cache/swarmflow/runs"

@@ -1,0 +1,105 @@
+"""The metrics: served, documented, bounded."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.metrics import LABEL_SETS_MAX, OTHER, Labelled, Metrics
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def exposed(family: Metric) -> str:
+    suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
+    return family.name + suffix
+
+
+def scrape(port: int) -> dict[str, Metric]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def test_docs_list_exactly_the_metrics_that_exist() -> None:
+    metrics = Metrics()
+    labels = {
+        f"swarmflow_{name}": set(value.labels) for name, value in vars(metrics).items() if isinstance(value, Labelled)
+    }
+    existing = {
+        (exposed(family), family.type, frozenset(labels.get(family.name, ())), family.documentation)
+        for family in metrics.registry.collect()
+        if family.name.startswith("swarmflow_")
+    }
+    documented = set()
+    for row in re.findall(r"^\| `(\w+)` \| (\w+) \|(.*)\| (.+) \|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE):
+        name, kind, label_cell, meaning = row
+        documented.add((name, kind, frozenset(re.findall(r"\w+", label_cell)), meaning))
+    assert documented == existing
+
+
+def test_names_follow_the_conventions() -> None:
+    for family in Metrics().registry.collect():
+        assert re.fullmatch(r"(swarmflow|process|python_gc)_[a-z_]+", family.name)
+        assert not family.name.endswith(("_ms", "_kib", "_minutes"))
+
+
+def test_values_are_served_and_the_port_is_free_after_closing() -> None:
+    metrics = Metrics()
+    port = metrics.serve(0)
+    metrics.microbatches.at(2, "forward").inc(3)
+    metrics.version.set(7)
+    metrics.describe_process("peer", "12D3Koo", "shakespeare")
+    families = scrape(port)
+    metrics.close()
+    forward = next(s for s in families["swarmflow_microbatches"].samples if s.name.endswith("_total"))
+    assert (forward.labels, forward.value) == ({"stage": "2", "direction": "forward"}, 3.0)
+    assert families["swarmflow_version"].samples[0].value == 7.0
+    process = families["swarmflow_process_info"].samples[0]
+    assert process.labels == {"role": "peer", "name": "12D3Koo", "run": "shakespeare"}
+    assert families["process_resident_memory_bytes"].samples[0].value > 0
+    again = Metrics()
+    assert again.serve(port) == port
+    again.close()
+
+
+def test_what_is_not_known_yet_is_not_zero() -> None:
+    registry = Metrics().registry
+    for name in ("loss", "validation_loss", "grad_norm", "learning_rate"):
+        value = registry.get_sample_value(f"swarmflow_{name}")
+        assert value is not None
+        assert value != value
+
+
+def test_two_processes_worth_of_metrics_do_not_mix() -> None:
+    one, other = Metrics(), Metrics()
+    one.tokens.inc(5)
+    assert other.registry.get_sample_value("swarmflow_tokens_total") == 0.0
+
+
+@pytest.mark.parametrize("port", [None, 65536], ids=["taken", "impossible"])
+def test_a_port_that_cannot_be_used_is_one_line(port: int | None) -> None:
+    first = Metrics()
+    taken = first.serve(0)
+    with pytest.raises(NetworkError, match="cannot serve metrics on") as caught:
+        Metrics().serve(port or taken)
+    first.close()
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_from_the_network_cannot_fill_the_memory() -> None:
+    metrics = Metrics()
+    for number in range(LABEL_SETS_MAX + 50):
+        metrics.frames_refused.at(f"reason {number}").inc()
+    metrics.frames_refused.at("reason 0").inc()
+    [family] = [each for each in metrics.registry.collect() if each.name == "swarmflow_frames_refused"]
+    totals = {sample.labels["reason"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
+    assert len(totals) == LABEL_SETS_MAX + 1
+    assert totals[OTHER] == 50.0
+    assert totals["reason 0"] == 2.0

@@ -1,0 +1,210 @@
+"""Starting a node: what it offers, and one clear line for everything that can be wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hivemind.p2p import P2P
+
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.addresses import check_port_free, dialable, multiaddr, peer_of
+from swarmflow.runtime.daemon import remove_stale_sockets
+from swarmflow.runtime.identity import IdentityLock, load_identity
+from swarmflow.runtime.node import Node, refusal
+from tests.runtime.nodes import run, started
+
+NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
+
+
+async def fails(folder: Path, *, listen: str = "127.0.0.1:0", bootstrap: tuple[str, ...] = ()) -> str:
+    with pytest.raises(NetworkError) as caught:
+        await Node.start(identity_path=folder / "failing.id", listen=[listen], bootstrap=bootstrap)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_node_keeps_its_name_and_port_over_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        node = await Node.start(identity_path=tmp_path / "id")
+        (address,) = node.addresses()
+        assert peer_of(address) == node.name == load_identity(tmp_path / "id").name
+        await node.stop()
+        port = address.split("/")[4]
+        again = await Node.start(identity_path=tmp_path / "id", listen=[f"127.0.0.1:{port}"], bootstrap=[address])
+        assert again.addresses() == [address]
+        await again.stop()
+
+    run(main())
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(tmp_path, 1) as (node,):
+            port = node.addresses()[0].split("/")[4]
+            assert f"127.0.0.1:{port}" in await fails(tmp_path, listen=f"127.0.0.1:{port}")
+
+    run(main())
+
+
+def test_an_address_where_nobody_answers_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        address = f"/ip4/127.0.0.1/tcp/1/p2p/{NAME}"
+        assert address in await fails(tmp_path, bootstrap=(address,))
+
+    run(main())
+
+
+def test_another_process_at_the_address_is_not_taken_for_the_one_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(tmp_path, 1) as (node,):
+            address = node.addresses()[0].replace(node.name, NAME)
+            assert address in await fails(tmp_path, bootstrap=(address,))
+
+    run(main())
+
+
+def test_one_reachable_address_is_enough(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(tmp_path, 1) as (node,):
+            dead = f"/ip4/127.0.0.1/tcp/1/p2p/{NAME}"
+            newcomer = await Node.start(identity_path=tmp_path / "new", bootstrap=[dead, *node.addresses()])
+            await newcomer.stop()
+
+    run(main())
+
+
+def test_an_identity_is_held_by_one_process(tmp_path: Path) -> None:
+    async def main() -> None:
+        with IdentityLock(tmp_path / "failing.id"):
+            assert "in use" in await fails(tmp_path)
+        (tmp_path / "failing.id").write_bytes(b"\x12\x02no")
+        assert "damaged" in await fails(tmp_path)
+
+    run(main())
+
+
+def test_an_identity_file_is_private_and_names_what_hivemind_names(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "id"
+    key = load_identity(path)
+    assert path.stat().st_mode & 0o777 == 0o400
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+    async def main() -> None:
+        p2p = await P2P.create(identity_path=str(path))
+        assert p2p.peer_id.to_base58() == key.name
+        await p2p.shutdown()
+
+    run(main())
+
+
+def test_the_daemon_of_a_killed_process_ends_and_ctrl_c_does_not_reach_it(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, sys; from pathlib import Path; from swarmflow.runtime.node import Node\n"
+        "async def main():\n"
+        "    node = await Node.start(identity_path=Path(sys.argv[1]))\n"
+        "    print(node.daemon_pid, flush=True)\n"
+        "    await node.died()\n"
+        "asyncio.run(main())\n"
+    )
+    root = Path(__file__).parents[2]
+    arguments = [sys.executable, "-c", script, str(tmp_path / "id")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=root, start_new_session=True) as process:
+        assert process.stdout is not None
+        daemon_pid = int(process.stdout.readline())
+        assert os.getpgid(daemon_pid) != os.getpgid(process.pid)
+        process.kill()
+    deadline_s = time.monotonic() + 10.0
+    while Path(f"/proc/{daemon_pid}/exe").exists() and time.monotonic() < deadline_s:
+        os.sched_yield()
+    assert not Path(f"/proc/{daemon_pid}/exe").exists()
+
+
+def test_the_daemons_death_is_noticed_and_the_node_still_stops(tmp_path: Path) -> None:
+    async def main() -> None:
+        node = await Node.start(identity_path=tmp_path / "id")
+        os.kill(node.daemon_pid, signal.SIGKILL)
+        assert await asyncio.wait_for(node.died(), 2.0) == "the network daemon p2pd ended with code -9"
+        await asyncio.wait_for(node.stop(), 5.0)
+
+    run(main())
+
+
+def test_a_wrong_clock_is_told_with_the_difference() -> None:
+    words = "local time must be within 3 seconds  of others(local: 1000.00000, peer: 1007.25000)"
+    assert "7.2 s behind the swarm's" in refusal(words)
+    assert "7.2 s ahead of" in refusal(words.replace("1000.0", "1014.5"))
+    assert refusal("Peer X\n can't access this node").endswith("Peer X can't access this node")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:7000", "/ip4/127.0.0.1/tcp/7000"),
+        ("[::1]:0", "/ip6/::1/tcp/0"),
+        ("localhost:80", "/ip4/127.0.0.1/tcp/80"),
+        ("/ip4/1.2.3.4/udp/5/quic-v1", "/ip4/1.2.3.4/udp/5/quic-v1"),
+    ],
+)
+def test_addresses_are_understood(text: str, expected: str) -> None:
+    assert multiaddr(text, listening=True) == expected
+
+
+def test_a_name_is_announced_as_a_name() -> None:
+    assert multiaddr("example.org:80", listening=False) == "/dns4/example.org/tcp/80"
+
+
+@pytest.mark.parametrize("text", ["", "7000", "host:", ":7000", "host:99999", "host:-1", "/ip4/1.2.3", "/tcp/x", "h:٣"])
+def test_other_addresses_are_refused_in_one_line(text: str) -> None:
+    with pytest.raises(NetworkError) as caught:
+        multiaddr(text, listening=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_port_of_zero_cannot_be_announced() -> None:
+    with pytest.raises(NetworkError, match="port"):
+        multiaddr("1.2.3.4:0", listening=False)
+
+
+def test_only_addresses_that_lead_to_the_process_are_dialled() -> None:
+    other = NAME[:-1] + "Y"
+    relay = f"/ip4/5.6.7.8/tcp/1/p2p/{other}/p2p-circuit/p2p/{NAME}"
+    offered = ["rubbish", f"/ip4/1.2.3.4/tcp/1/p2p/{NAME}", f"/ip4/1.2.3.4/tcp/2/p2p/{other}", "/ip4/1.2.3.4/tcp/3"]
+    assert [str(address) for address in dialable([*offered, relay, f"/p2p/{NAME}"], NAME)] == [
+        "/ip4/1.2.3.4/tcp/1",
+        "/ip4/1.2.3.4/tcp/3",
+        f"/ip4/5.6.7.8/tcp/1/p2p/{other}/p2p-circuit",
+    ]
+
+
+def test_a_port_is_checked_before_the_daemon_shares_it() -> None:
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        maddr = f"/ip4/127.0.0.1/tcp/{holder.getsockname()[1]}"
+        with pytest.raises(NetworkError):
+            check_port_free(maddr)
+    check_port_free(maddr)
+
+
+def test_sockets_that_nobody_listens_on_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    paths = [tmp_path / f"hivemind-p2pd-{name}.sock" for name in ("dead", "young", "alive")]
+    with socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as young:
+        dead.bind(str(paths[0]))
+        young.bind(str(paths[1]))
+    with socket.socket(socket.AF_UNIX) as alive:
+        alive.bind(str(paths[2]))
+        alive.listen()
+        for path in (paths[0], paths[2]):
+            os.utime(path, (1.0, 1.0))
+        remove_stale_sockets()
+    assert [path.exists() for path in paths] == [False, True, True]

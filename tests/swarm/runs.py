@@ -1,0 +1,59 @@
+"""Local swarms for the tests: the settings of a run that the reference can repeat, and its usual processes."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from swarmflow.runtime.local import LocalSwarm
+from tests.swarm.reference import Recipe, save_model
+
+STAGES = 3
+FINISH_S = 150.0
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.1},
+    "adamw": {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-3, "weight_decay": 0.1},
+}
+
+
+def recipe(optimizer: str, **changes: int) -> Recipe:
+    """20 steps of 8 microbatches of 2 x 32 tokens, where nothing else is asked for."""
+    sizes = {"steps": 20, "seq_len": 32, "microbatches": 8, "sequences": 2, **changes}
+    return Recipe(optimizer=OPTIMIZERS[optimizer], **sizes)
+
+
+def prepare(folder: Path, family: str, corpus_bytes: int = 6000) -> tuple[Path, Path]:
+    """Writes a model and a corpus: (the model's folder, the file). The default corpus is read twice in 20 steps."""
+    model, corpus = folder / "init", folder / "corpus.txt"
+    save_model(family, model)
+    text = Path(json.__file__).with_name("decoder.py").read_bytes() + Path(textwrap.__file__).read_bytes()
+    corpus.write_bytes(text[:corpus_bytes])
+    return model, corpus
+
+
+def settings(model: Path, corpus: Path, of: Recipe, *, codec: str = "none", stages: int = STAGES) -> dict[str, Any]:
+    """RUN.toml for a run that does what the recipe says."""
+    return {
+        "run": {"name": "test", "output": "out"},
+        "model": {"path": str(model), "stages": stages},
+        "data": {"path": str(corpus), "tokenizer": "bytes", "seq_len": of.seq_len, "order": "sequential"},
+        "optimizer": of.optimizer,
+        "train": {
+            "steps": of.steps,
+            "microbatches": of.microbatches,
+            "microbatch_sequences": of.sequences,
+            "precision": "fp32",
+            "codec": codec,
+            "checkpoint_every": of.steps,
+        },
+    }
+
+
+def start(swarm: LocalSwarm, *, trainers: int, peers: int) -> None:
+    """Starts them all, without waiting until they serve."""
+    for _ in range(trainers):
+        swarm.start_trainer()
+    for _ in range(peers):
+        swarm.start_peer()

@@ -1,0 +1,56 @@
+"""A swarm of real processes learns exactly what one plain PyTorch process learns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from swarmflow.runtime.local import LocalSwarm
+from tests.swarm.reference import FAMILIES, Recipe, load_model, parameters, relative_difference, train
+from tests.swarm.runs import FINISH_S, OPTIMIZERS, STAGES, prepare, recipe, settings, start
+
+LIMIT = 1e-5
+ORDER_NOISE_FACTOR = 20
+
+
+def assert_learnt(found: dict[str, Tensor], model: Path, corpus: Path, of: Recipe) -> list[float]:
+    """Compares with the plain loop, tensor by tensor; returns the plain loop's losses."""
+    wanted, losses = train(model, corpus, of)
+    noise = relative_difference(train(model, corpus, of, reverse=True)[0], wanted)
+    limits = {name: max(LIMIT, ORDER_NOISE_FACTOR * amount) for name, amount in noise.items()}
+    far = {name: d for name, d in relative_difference(found, wanted).items() if not d <= limits[name]}
+    assert far == {}, f"limits {limits}"
+    return losses
+
+
+@pytest.mark.swarm
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_swarm_learns_what_one_process_learns(family: str, optimizer: str, tmp_path: Path) -> None:
+    model, corpus = prepare(tmp_path, family)
+    of = recipe(optimizer)
+    with LocalSwarm(tmp_path / "swarm", settings(model, corpus, of)) as swarm:
+        start(swarm, trainers=2, peers=2 * STAGES)
+        swarm.wait_finished(FINISH_S)
+        steps = swarm.steps()
+    assert [step["step"] for step in steps] == list(range(of.steps))
+    assert {step["microbatches"] for step in steps} == {of.microbatches}
+    assert steps[-1]["peers"] == [2] * STAGES
+    losses = assert_learnt(parameters(load_model(swarm.output / "final")), model, corpus, of)
+    torch.testing.assert_close([step["loss"] for step in steps], losses, rtol=1e-5, atol=0)
+
+
+def test_the_limits_are_far_below_what_one_microbatch_changes(tmp_path: Path) -> None:
+    """The comparison above would see a single microbatch of the last step that is missing from 8."""
+    model, corpus = prepare(tmp_path, "llama")
+    of = recipe("adamw", steps=1)
+    wanted, _ = train(model, corpus, of)
+    short, _ = train(model, corpus, replace(of, microbatches=of.microbatches - 1))
+    assert max(relative_difference(short, wanted).values()) > 10 * LIMIT
+    with pytest.raises(AssertionError):
+        assert_learnt(short, model, corpus, of)

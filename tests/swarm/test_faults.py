@@ -1,0 +1,137 @@
+"""A swarm of real processes under deaths and arrivals, and what a user can ask of it meanwhile and afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from tests.swarm.reference import Recipe, load_model, parameters
+from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings, start
+from tests.swarm.test_exactness import assert_learnt
+
+pytestmark = [pytest.mark.swarm, pytest.mark.slow]
+
+STEP_FIELDS = {
+    "step", "loss", "tokens", "seconds", "grad_norm", "lr", "microbatches", "peers", "retries", "version", "time",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Story:
+    """A run that lost a peer and got another one, after its end. status: as the newcomer was first seen serving."""
+
+    swarm: LocalSwarm
+    model: Path
+    corpus: Path
+    of: Recipe
+    status: dict[str, Any]
+    killed_after: int
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        return self.swarm.steps()
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """3 stages x 2 peers and 2 trainers; one peer is killed amid forward work, and later a seventh one joins."""
+    folder = tmp_path_factory.mktemp("story")
+    model, corpus = prepare(folder, "gpt2")
+    of = recipe("adamw", steps=60, microbatches=32, sequences=8)
+    with LocalSwarm(folder / "swarm", settings(model, corpus, of)) as swarm:
+        start(swarm, trainers=2, peers=2 * STAGES)
+        swarm.wait(lambda: _full_step(swarm), "a step with all peers", FINISH_S)
+        killed_after = len(swarm.steps())
+        # Microbatches enter a step at its opening, so right after a commit forward work is in every hand.
+        swarm.peers[0].kill()
+        swarm.wait_steps(killed_after + 2, FINISH_S)
+        newcomer = swarm.start_peer()
+        status = swarm.wait(lambda: _serving(swarm, newcomer), "the newcomer's readiness", FINISH_S)
+        swarm.wait_finished(FINISH_S)
+        yield Story(swarm, model, corpus, of, status, killed_after)
+
+
+def _full_step(swarm: LocalSwarm) -> bool:
+    steps = swarm.steps()
+    return bool(steps) and steps[-1]["peers"] == [2] * STAGES
+
+
+def _serving(swarm: LocalSwarm, newcomer: LocalProcess) -> dict[str, Any] | None:
+    """The status in which as many peers are ready as have been started and not killed."""
+    status = swarm.status()
+    ready = [peer for stage in status["stages"] for peer in stage["peers"] if peer["phase"] in ("ready", "serving")]
+    return status if len(ready) == 2 * STAGES and newcomer.exit_code is None else None
+
+
+def test_a_kill_in_forward_work_costs_no_step_and_no_microbatch(story: Story) -> None:
+    assert [step["step"] for step in story.steps] == list(range(story.of.steps))
+    assert {step["microbatches"] for step in story.steps} == {story.of.microbatches}
+    assert {step["tokens"] for step in story.steps} == {story.of.microbatches * story.of.sequences * story.of.seq_len}
+
+
+def test_the_kill_hit_work_that_was_under_way(story: Story) -> None:
+    assert sum(step["retries"] for step in story.steps[story.killed_after :]) > 0
+    assert any(sorted(step["peers"]) == [1, 2, 2] for step in story.steps[story.killed_after :])
+
+
+def test_the_parameters_are_those_of_a_plain_process(story: Story) -> None:
+    found = parameters(load_model(story.swarm.output / "final"))
+    losses = assert_learnt(found, story.model, story.corpus, story.of)
+    torch.testing.assert_close([step["loss"] for step in story.steps], losses, rtol=1e-5, atol=0)
+
+
+def test_a_newcomer_gets_work_within_two_steps_of_being_ready(story: Story) -> None:
+    seen = story.status["step"]
+    joined = next(step["step"] for step in story.steps[story.killed_after + 2 :] if step["peers"] == [2] * STAGES)
+    assert joined <= seen + 2
+
+
+def test_status_tells_the_runs_state(story: Story) -> None:
+    status = story.status
+    assert {"run", "phase", "waiting_for", "step", "version", "steps", "loss", "stages", "trainers"} <= status.keys()
+    assert status["steps"] == story.of.steps
+    assert 0 < status["version"] <= story.of.steps
+    assert len(status["stages"]) == STAGES
+    assert len(status["trainers"]) == 2
+    by_stage = [stage["stage"] for stage in status["stages"]]
+    assert by_stage == list(range(STAGES))
+    for stage in status["stages"]:
+        for peer in stage["peers"]:
+            assert {"id", "phase", "capacity", "held", "queued", "version"} <= peer.keys()
+
+
+def test_every_trainer_appends_one_object_a_step(story: Story) -> None:
+    for trainer in ("trainer-0", "trainer-1"):
+        text = story.swarm.json_file(trainer).read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert all(line.keys() >= STEP_FIELDS for line in lines)
+        by_step = {line["step"]: line["loss"] for line in lines}
+        assert by_step.items() <= {step["step"]: step["loss"] for step in story.steps}.items()
+        assert max(by_step) == story.of.steps - 1
+
+
+def test_the_exported_model_generates_in_plain_transformers(story: Story) -> None:
+    final = story.swarm.output / "final"
+    tokenizer: Any = AutoTokenizer.from_pretrained(final)
+    model: Any = AutoModelForCausalLM.from_pretrained(final)
+    prompt = tokenizer("def decode", return_tensors="pt")
+    assert prompt["input_ids"].tolist() == [list(b"def decode")]
+    out = model.generate(**prompt, max_new_tokens=8, do_sample=False, pad_token_id=0)
+    assert out.shape == (1, len(b"def decode") + 8)
+    assert tokenizer.decode(out[0]).startswith("def decode")
+
+
+def test_export_from_a_state_folder_gives_the_same_model(story: Story, tmp_path: Path) -> None:
+    out = tmp_path / "exported"
+    story.swarm.command("export", "--state-dir", str(story.swarm.folder / "trainer-0"), "--out", str(out))
+    found, wanted = (parameters(load_model(folder)) for folder in (out, story.swarm.output / "final"))
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)

@@ -1,0 +1,239 @@
+"""RUN.toml: what is read, what is refused and how the refusal reads, what a resume compares, what the docs list."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from swarmflow.config import RunConfig, fingerprint, first_difference, load
+from swarmflow.errors import ConfigError
+
+EVERYTHING = """
+[run]
+name = "shakespeare"
+output = "out"
+[model]
+path = "init"
+stages = 3
+[data]
+path = "shakespeare.txt"
+tokenizer = "bytes"
+seq_len = 128
+order = "sequential"
+[optimizer]
+name = "adamw"
+lr = 3e-4
+betas = [0.9, 0.95]
+eps = 1e-8
+weight_decay = 0.1
+schedule = "constant"
+warmup_steps = 0
+clip_grad_norm = 1.0
+[train]
+steps = 100
+microbatches = 8
+microbatch_sequences = 4
+precision = "fp32"
+codec = "blockwise8"
+router = "iwrr"
+seed = 0
+checkpoint_every = 50
+"""
+SHORT = '[model]\npath = "init"\nstages = 3\n[data]\npath = "shakespeare.txt"\n'
+
+
+def loaded(folder: Path, text: str) -> RunConfig:
+    path = folder / "RUN.toml"
+    path.write_text(text)
+    return load(path)
+
+
+def refusal(folder: Path, text: str) -> str:
+    """The error's text; each must be one line."""
+    with pytest.raises(ConfigError) as caught:
+        loaded(folder, text)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_defaults_are_those_of_the_documented_listing(tmp_path: Path) -> None:
+    short = loaded(tmp_path, SHORT)
+    full = loaded(tmp_path, EVERYTHING)
+    assert dataclasses.replace(full, run=dataclasses.replace(full.run, name="run")) == short
+    assert full.run.name == "shakespeare"
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "words.d").mkdir()
+    config = loaded(
+        tmp_path,
+        '[run]\noutput = "../out"\n[model]\npath = "init"\nstages = 1\n'
+        '[data]\npath = "texts/*.txt"\ntokenizer = "words.d"\nvalidation_path = "/held/out.txt"\n',
+    )
+    assert config.run.output == tmp_path / ".." / "out"
+    assert config.model.path == tmp_path / "init"
+    assert config.data.path == str(tmp_path / "texts" / "*.txt")
+    assert config.data.tokenizer == str(tmp_path / "words.d")
+    assert config.data.validation_path == "/held/out.txt"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("bytes", "bytes"), ("org/name", "org/name"), ("t.json", "{}/t.json"), ("./t", "{}/t")]
+)
+def test_a_tokenizer_is_a_path_only_where_it_looks_like_one(tmp_path: Path, given: str, expected: str) -> None:
+    config = loaded(tmp_path, f'{SHORT}tokenizer = "{given}"\n')
+    assert config.data.tokenizer == expected.format(tmp_path)
+
+
+def test_model_from_a_table_and_a_cut(tmp_path: Path) -> None:
+    text = '[model]\nconfig = { model_type = "llama", hidden_size = 256 }\ncut = [2, 4]\n[data]\ndataset = "org/set"\n'
+    config = loaded(tmp_path, text)
+    assert config.model.config == {"model_type": "llama", "hidden_size": 256}
+    assert (config.model.cut, config.model.stages) == ((2, 4), 3)
+    assert (config.data.dataset, config.data.path, config.data.split) == ("org/set", None, "train")
+
+
+@pytest.mark.parametrize(
+    ("section", "line", "expected"),
+    [
+        ("run", 'name = "a b"', 'run.name = "a b": must be 1 to 64 letters'),
+        ("run", 'output = ""', 'run.output = "": must be a string that is not empty'),
+        ("model", "stages = 0", "model.stages = 0: must be an integer, at least 1"),
+        ("model", "stages = true", "model.stages = true: must be an integer"),
+        ("model", "stages = 3.0", "model.stages = 3.0: must be an integer"),
+        ("model", "cut = [2, 2]", "model.cut = [2, 2]: must be a list of positive block numbers"),
+        ("model", "cut = [0]", "model.cut = [0]: must be a list of positive"),
+        ("model", "cut = 2", "model.cut = 2: must be a list of positive"),
+        ("model", "dropout = 0.1", "model.dropout = 0.1: must be true or false"),
+        (
+            "model",
+            "config = { hidden_size = 1 }",
+            "model.config = {'hidden_size': 1}: must be a table with a model_type",
+        ),
+        ("model", 'config = { model_type = "x", f = nan }', "must be a table of strings, finite numbers"),
+        ("model", 'config = { model_type = "x", f = 1979-05-27 }', "must be a table of strings, finite numbers"),
+        ("data", "seq_len = -1", "data.seq_len = -1: must be an integer, at least 1"),
+        ("data", "seq_len = 2147483648", "data.seq_len = 2147483648: must be an integer from 1 to 2147483647"),
+        ("data", 'order = "random"', 'data.order = "random": must be "sequential" or "shuffled"'),
+        ("data", 'tokenizer = "a\\u0000"', "must be a string that is not empty"),
+        ("optimizer", "lr = 0", "optimizer.lr = 0: must be a finite number above 0"),
+        ("optimizer", "lr = nan", "optimizer.lr = nan: must be a finite number above 0"),
+        ("optimizer", "lr = inf", "optimizer.lr = inf: must be a finite number above 0"),
+        ("optimizer", 'lr = "1"', 'optimizer.lr = "1": must be a finite number above 0'),
+        ("optimizer", "lr = " + "9" * 400, "...: must be a finite number above 0"),
+        ("optimizer", "betas = [0.9]", "optimizer.betas = [0.9]: must be two numbers"),
+        ("optimizer", "betas = [0.9, 1]", "optimizer.betas = [0.9, 1]: must be two numbers"),
+        ("optimizer", "momentum = 0.9", 'optimizer.name is "adamw", and momentum belongs to sgd; use betas'),
+        ("optimizer", 'name = "adam"', 'optimizer.name = "adam": must be "adamw" or "lamb" or "sgd"'),
+        ("optimizer", "weight_decay = -0.1", "optimizer.weight_decay = -0.1: must be a finite number at least 0"),
+        ("optimizer", "warmup_steps = 101", "optimizer.warmup_steps = 101: must be at most train.steps = 100"),
+        ("optimizer", "learning_rate = 1", "unknown key optimizer.learning_rate = 1"),
+        ("optimizer", "weight_decai = 1", "(did you mean weight_decay?); allowed in [optimizer]: name, lr, betas"),
+        ("train", 'router = "flow"', 'must be "iwrr" ("flow" comes with a later version)'),
+        ("train", "router = []", 'train.router = []: must be "iwrr"'),
+        ("train", 'codec = "gzip"', 'must be "blockwise8" or "fp16" or "none"'),
+        ("train", "seed = 0x" + "f" * 5000, "train.seed = a number of thousands of digits: must be an integer from 0"),
+        ("train", '"two\\nlines" = 1', 'unknown key train."two\\nlines" = 1; allowed'),
+        ("train", "seed = -1", "train.seed = -1: must be an integer, at least 0"),
+        ("train", "validate_every = 5", "train.validate_every = 5: needs data.validation_path"),
+        (
+            "trian",
+            "steps = 5",
+            "unknown section or key 'trian' at the top (did you mean train?); allowed: [run], [model]",
+        ),
+    ],
+)
+def test_each_impossible_key_is_named(tmp_path: Path, section: str, line: str, expected: str) -> None:
+    # Single values are checked before the sections as a whole: what [model] and [data] lack does not matter here.
+    text = f"[{section}]\n{line}\n" + ("" if section in {"model", "data"} else SHORT)
+    assert expected in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "[model] needs path"),
+        ('[model]\npath = "init"\n[data]\npath = "a"\n', "[model] needs stages (their number) or cut"),
+        ('[model]\npath = "i"\nconfig = { model_type = "gpt2" }\n', "model.path and model.config are both given"),
+        ('[model]\npath = "i"\nstages = 2\ncut = [2, 4]\n', "model.stages = 2: model.cut = [2, 4] makes 3 stages"),
+        ('[model]\npath = "i"\nstages = 2\n', "[data] needs path"),
+        ('[model]\npath = "i"\nstages = 2\n[data]\npath = "a"\ndataset = "b"\n', "data.path and data.dataset are both"),
+        ('[model]\npath = "i"\nstages = 2\n[data]\npath = "a"\nsplit = "b"\n', 'data.split = "b": goes only with'),
+        (SHORT + '[optimizer]\nname = "sgd"\nbetas = [0.9, 0.95]\n', "betas belongs to adamw and lamb; use momentum"),
+        ("train = 3\n" + SHORT, "train = 3: must be a section: write [train]"),
+        (SHORT + "[train]\nsteps = \n", "is not valid TOML: Invalid value (at line 7, column 9)"),
+        (SHORT + "[train]\nsteps = 1\nsteps = 2\n", "is not valid TOML: Cannot overwrite a value (at line 8"),
+        ("x = " + "[" * 10_000, "is not valid TOML"),
+        (SHORT + 'tokenizer = "~nobody-of-that-name/t.json"\n', "home folder of a user that is not there"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in refusal(tmp_path, text)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*missing\.toml: No such file or directory"):
+        load(tmp_path / "missing.toml")
+    with pytest.raises(ConfigError, match=r"cannot read .*: Is a directory"):
+        load(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b"[run]\nname = '\xe9'\n")
+    with pytest.raises(ConfigError, match=r"latin\.toml is not UTF-8 text \(byte 14\)"):
+        load(tmp_path / "latin.toml")
+
+
+def test_what_may_change_at_a_resume(tmp_path: Path) -> None:
+    before = fingerprint(loaded(tmp_path, EVERYTHING))
+    (tmp_path / "moved").mkdir()
+    text = EVERYTHING.replace('"out"', '"elsewhere"').replace('"init"', '"copy"').replace("steps = 100", "steps = 200")
+    text = text.replace("every = 50", "every = 10\nvalidate_every = 5").replace(
+        "seq_len", 'validation_path="v"\nseq_len'
+    )
+    assert first_difference(before, fingerprint(loaded(tmp_path / "moved", text))) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("seed = 0", "seed = 1", "train.seed"),
+        ("lr = 3e-4", "lr = 3.1e-4", "optimizer.lr"),
+        ("[0.9, 0.95]", "[0.9, 0.99]", "optimizer.betas"),
+        ('path = "init"', 'config = { model_type = "gpt2" }', "model.config.model_type"),
+        ("stages = 3", "cut = [1, 2]", "model.cut"),
+        ('"bytes"', '"org/name"', "data.tokenizer"),
+        ("microbatches = 8", "microbatches = 9", "train.microbatches"),
+    ],
+)
+def test_the_first_difference_is_named(tmp_path: Path, old: str, new: str, key: str) -> None:
+    before = fingerprint(loaded(tmp_path, EVERYTHING))
+    now = fingerprint(loaded(tmp_path, EVERYTHING.replace(old, new)))
+    assert first_difference(before, now) == key
+
+
+def test_a_fingerprint_survives_json_and_names_nested_keys(tmp_path: Path) -> None:
+    text = '[model]\nconfig = { model_type = "llama", rope = { theta = 1e4 } }\ncut = [2]\n[data]\npath = "a"\n'
+    before = json.loads(json.dumps(fingerprint(loaded(tmp_path, text))))
+    assert first_difference(before, fingerprint(loaded(tmp_path, text))) is None
+    changed = fingerprint(loaded(tmp_path, text.replace("1e4", "1e5")))
+    assert first_difference(before, changed) == "model.config.rope.theta"
+
+
+def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "run-toml.md").read_text()
+    text = SHORT.replace('path = "init"', 'config = { model_type = "gpt2" }')
+    for section in dataclasses.fields(RunConfig):
+        values = getattr(loaded(tmp_path, text), section.name)
+        body = page.split(f"## [{section.name}]")[1].split("\n## ")[0]
+        rows = {
+            cells[1].strip(" `"): cells[3].strip(" `") for line in body.splitlines() if (cells := line.split("|"))[1:]
+        }
+        documented = [name for name in rows if name not in {"key", "---"}]
+        assert documented == [field.name for field in dataclasses.fields(values)]
+        for field in dataclasses.fields(values):
+            default = field.default
+            if default is not None and (section.name, field.name) != ("model", "stages"):
+                shown = list(default) if isinstance(default, tuple) else default
+                assert rows[field.name] == json.dumps(shown, default=str), field.name

@@ -1,0 +1,137 @@
+"""Copies committed versions from the peers to disk, exports them, and gives them to peers that need them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from swarmflow.compute.checkpoint import Generation, StageState, prune
+from swarmflow.compute.layout import StageLayout, stage_layout
+from swarmflow.compute.weights import LayoutReader
+from swarmflow.core.actions import WriteCheckpoint
+from swarmflow.core.events import CheckpointWritten
+from swarmflow.core.types import Member
+from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.exporting import export_generation, state_elements
+from swarmflow.runtime.session import Session, log
+from swarmflow.runtime.state_transfer import Listing, first_donor, serve_state
+from trainers.data import Corpus
+from trainers.state import StateFolder
+
+
+class Checkpoints:
+    """The versions that one trainer holds. weights: the folder of version 0, if the run began from one."""
+
+    def __init__(
+        self, manifest: Manifest, folder: StateFolder, output: Path, weights: Path | None, corpus: Corpus, every: int
+    ) -> None:
+        self._manifest = manifest
+        self._folder = folder
+        self._output = output
+        self._weights = weights
+        self._corpus = corpus
+        self._every = every
+        self._newest: Generation | None = None
+        self._open: dict[tuple[int, int], StageState | LayoutReader] = {}
+
+    def resume(self, generation: Generation | None) -> None:
+        """The newest version found on disk."""
+        self._newest = generation
+
+    def serve(self, session: Session) -> None:
+        """Give what is here to peers, and the tokenizer's files to whoever exports."""
+        serve_state(session.requests, self._listing, self._read)
+
+    def write(self, session: Session, action: WriteCheckpoint) -> None:
+        """Do WriteCheckpoint."""
+        session.spawn(self._write(session, action), "writing a checkpoint")
+
+    async def _write(self, session: Session, action: WriteCheckpoint) -> None:
+        try:
+            held = self._newest is not None and self._newest.version == action.version
+            generation = self._newest if held else await self._copy(session, action)
+            assert generation is not None
+            self._newest = generation
+            await asyncio.to_thread(self._after, generation, action)
+        except SwarmflowError as error:
+            session.driver.post(CheckpointWritten(action.version, False, str(error)))
+        else:
+            session.driver.post(CheckpointWritten(action.version, True))
+
+    async def _copy(self, session: Session, action: WriteCheckpoint) -> Generation:
+        """All stages beside one another, each from the first of its peers that can give it whole."""
+        manifest = self._manifest
+        generation = Generation.begin(
+            self._folder.checkpoints, action.version, manifest.fingerprint, manifest.stages
+        )
+        jobs = [
+            self._copy_stage(session, generation, stage, action.roster.stages[stage])
+            for stage in range(manifest.stages)
+            if not generation.has(stage)
+        ]
+        for outcome in await asyncio.gather(*jobs, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return generation
+
+    async def _copy_stage(
+        self, session: Session, generation: Generation, stage: int, donors: tuple[Member, ...]
+    ) -> None:
+        elements = self._elements(stage)
+        writer = generation.writer(stage, elements)
+        try:
+            await first_donor(session.requests, donors, stage, generation.version, elements, writer.write)
+            await asyncio.to_thread(generation.add, stage, writer)
+        finally:
+            writer.abandon()
+
+    def _after(self, generation: Generation, action: WriteCheckpoint) -> None:
+        if action.last:
+            self.export(generation, self._output / "final")
+        if generation.version % self._every == 0 and generation.version > 0:
+            self.export(generation, self._output / f"step-{generation.version}")
+        for key in [key for key in self._open if key[1] != generation.version]:
+            self._open.pop(key).close()
+        prune(self._folder.checkpoints)
+
+    def export(self, generation: Generation, out: Path) -> None:
+        """Write a version as a Hugging Face folder. Raises CheckpointError."""
+        export_generation(self._manifest, generation, out, self._corpus.save_tokenizer)
+        log.info("version %d is exported to %s", generation.version, out)
+
+    # --- what others ask for ------------------------------------------------------------------------------------------
+
+    def _listing(self, stage: int, version: int) -> Listing:
+        if not 0 <= stage < self._manifest.stages:
+            raise NetworkError(f"there is no stage {stage}")
+        elements = self._elements(stage)
+        if isinstance(self._source(stage, version), LayoutReader):
+            return Listing({name: count for name, count in elements.items() if name.endswith(".params")})
+        return Listing(elements)
+
+    def _read(self, stage: int, version: int, tensor: str, start: int, stop: int) -> bytes:
+        source = self._source(stage, version)
+        try:
+            if isinstance(source, LayoutReader):
+                return source.read(tensor.removesuffix(".params"), start, stop)
+            return source.read(tensor, start, stop)
+        except (KeyError, ValueError) as error:
+            raise NetworkError(f"there is no such part of the state: {error}") from None
+
+    def _source(self, stage: int, version: int) -> StageState | LayoutReader:
+        key = (stage, version)
+        if key not in self._open:
+            if self._newest is not None and self._newest.version == version:
+                self._open[key] = self._newest.state(stage)
+            elif version == 0 and self._weights is not None:
+                self._open[key] = LayoutReader(self._layout(stage), self._weights)
+            else:
+                raise NetworkError(f"version {version} is not on this trainer's disk")
+        return self._open[key]
+
+    def _layout(self, stage: int) -> StageLayout:
+        return stage_layout(self._manifest.model, self._manifest.cut, stage)
+
+    def _elements(self, stage: int) -> dict[str, int]:
+        return state_elements(self._manifest, stage)

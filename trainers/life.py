@@ -1,0 +1,203 @@
+"""One incarnation of a trainer: its machine, and what the machine's actions mean here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from swarmflow import __version__
+from swarmflow.compute.checkpoint import Generation
+from swarmflow.compute.codec import encode_ints
+from swarmflow.config import RunConfig
+from swarmflow.core.actions import Exit, FormMicrobatch, Record, Rejoin, Validate, WriteCheckpoint
+from swarmflow.core.events import DrainAsked, MicrobatchFormed, Validated
+from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.leader import Leader, LeaderSettings
+from swarmflow.core.messages import Join
+from swarmflow.core.outbox import Outbox
+from swarmflow.core.schedule import learning_rate
+from swarmflow.core.source import Source
+from swarmflow.core.trainer import TrainerMachine
+from swarmflow.core.types import Body, Member, Plan, ProcessId
+from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.driver import Effect
+from swarmflow.runtime.evaluation import measure_loss
+from swarmflow.runtime.finding import Description, Found
+from swarmflow.runtime.requests import Arguments
+from swarmflow.runtime.session import Session, log
+from trainers.checkpoints import Checkpoints
+from trainers.data import Corpus
+from trainers.state import StateFolder
+from trainers.status import status_of
+from trainers.steplog import StepLog
+
+_SAVE_POLL_S = 0.1
+_SAVE_TIMEOUT_S = 300.0
+
+
+class Life:
+    """Give it a session, then `lead` or `join`."""
+
+    def __init__(
+        self, session: Session, config: RunConfig, corpus: Corpus, folder: StateFolder, steplog: StepLog | None
+    ) -> None:
+        self._session = session
+        self._config = config
+        self._corpus = corpus
+        self._folder = folder
+        self._steplog = steplog
+        self._machine: TrainerMachine | None = None
+        self._manifest: Manifest | None = None
+        self._checkpoints: Checkpoints | None = None
+
+    def effects(self) -> dict[type[Any], Effect]:
+        """What a trainer does for each kind of action."""
+        return {
+            FormMicrobatch: self._form, WriteCheckpoint: self._write, Validate: self._validate, Record: self._record,
+            Exit: self._session.end, Rejoin: self._session.end,
+        }  # fmt: skip
+
+    def read(self, body: Body) -> Any:
+        """A trainer has no gradients."""
+        raise TypeError("a trainer was asked for a slice of a gradient")
+
+    def lead(self, manifest: Manifest, newest: Generation | None) -> None:
+        """Begin as the leader, from the newest version on disk."""
+        version = newest.version if newest is not None else 0
+        if version:
+            log.info("resuming at version %d", version)
+        self._begin(manifest, newest)
+        train = self._config.train
+        settings = LeaderSettings(
+            steps=train.steps, learning_rate=lambda step: learning_rate(self._config.optimizer, train.steps, step),
+            clip=self._config.optimizer.clip_grad_norm, software=__version__, run=manifest.fingerprint,
+            from_seed=manifest.from_seed, checkpoint_every=train.checkpoint_every,
+            validate_every=train.validate_every,
+        )  # fmt: skip
+        plan = Plan(manifest.stages, manifest.microbatches, manifest.tied, manifest.costs)
+        leader = Leader(self._member(), plan, settings, 1, version, version)
+        self._start(self._session.me, leader)
+
+    def join(self, found: Found) -> None:
+        """Begin as a trainer of a run that another one leads."""
+        self._begin(found.manifest, None)
+        self._start(found.leader, None)
+
+    def drain(self) -> None:
+        """The person wants this trainer to leave."""
+        self._session.driver.post(DrainAsked())
+
+    def _begin(self, manifest: Manifest, newest: Generation | None) -> None:
+        self._manifest = manifest
+        weights = None if manifest.from_seed else self._config.model.path
+        every = self._config.train.checkpoint_every
+        self._checkpoints = Checkpoints(
+            manifest, self._folder, self._config.run.output, weights, self._corpus, every
+        )
+        self._checkpoints.resume(newest)
+        self._checkpoints.serve(self._session)
+        self._corpus.save_tokenizer(self._folder.tokenizer)
+        requests = self._session.requests
+        requests.serve("describe", self._describe)
+        requests.serve("status", self._status)
+        requests.serve("save", self._save)
+        requests.serve("tokenizer", self._tokenizer)
+
+    def _start(self, leader_id: ProcessId, leader: Leader | None) -> None:
+        session, manifest = self._session, self._manifest
+        assert manifest is not None
+        me = self._member()
+        source = Source(session.me, manifest.microbatches, Outbox(0, Iwrr()))
+        join = Join("trainer", __version__, manifest.fingerprint, me)
+        machine = TrainerMachine(me, leader_id, source, join, leader)
+        self._machine = machine
+        session.announce(lambda: "trainer", lambda: {"leads": leader is not None})
+        session.driver.run(machine, machine.start(asyncio.get_running_loop().time()))
+
+    def _member(self) -> Member:
+        return Member(self._session.me, -1, 1, tuple(self._session.node.addresses()))
+
+    # --- actions ------------------------------------------------------------------------------------------------------
+
+    def _form(self, action: FormMicrobatch) -> None:
+        microbatch = action.microbatch
+        inputs, targets = self._corpus.microbatch(microbatch.epoch.step, microbatch.index)
+        store = self._session.store
+        tokens, wanted = store.add(encode_ints(inputs)), store.add(encode_ints(targets))
+        self._session.driver.post(MicrobatchFormed(microbatch, tokens, wanted))
+
+    def _write(self, action: WriteCheckpoint) -> None:
+        assert self._checkpoints is not None
+        self._checkpoints.write(self._session, action)
+
+    def _validate(self, action: Validate) -> None:
+        async def measure() -> None:
+            loss = await measure_loss(self._session, action.version, action.roster, self._corpus.validation())
+            self._session.driver.post(Validated(action.version, loss))
+
+        self._session.spawn(measure(), "measuring the validation loss")
+
+    def _record(self, action: Record) -> None:
+        result, metrics = action.result, self._session.metrics
+        if self._steplog is not None:
+            self._steplog.write(result)
+        metrics.step.set(result.step + 1)
+        metrics.version.set(result.step + 1)
+        metrics.loss.set(result.loss)
+        metrics.grad_norm.set(result.grad_norm)
+        metrics.learning_rate.set(result.learning_rate)
+        metrics.step_seconds.observe(result.seconds)
+        metrics.tokens.inc(result.tokens)
+        for stage, count in enumerate(result.peers):
+            metrics.peers.at(stage).set(count)
+        validation = ""
+        if result.validation_loss is not None:
+            metrics.validation_loss.set(result.validation_loss)
+            validation = f", validation loss {result.validation_loss:.4f}"
+        log.info(
+            "step %d: loss %.4f%s, %.0f tokens/s, peers %s, %.2f s",
+            result.step, result.loss, validation, result.tokens / max(result.seconds, 1e-9),
+            "+".join(str(count) for count in result.peers), result.seconds,
+        )  # fmt: skip
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    async def _describe(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        machine, manifest = self._machine, self._manifest
+        if machine is None or manifest is None:
+            raise NetworkError("this trainer does not know the run yet")
+        addresses = tuple(self._session.node.addresses()) if machine.lead is not None else ()
+        leader = (machine.leader.name, machine.leader.incarnation, addresses)
+        return [msgspec.json.encode(Description(__version__, leader)), manifest.encode()]
+
+    async def _status(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        leader = self._leader()
+        assert self._manifest is not None
+        return [msgspec.json.encode(status_of(leader, self._manifest))]
+
+    async def _save(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        """Bring a version to disk, unless there is one as new; its number."""
+        leader, driver = self._leader(), self._session.driver
+        wanted = leader.version
+        deadline_s = asyncio.get_running_loop().time() + _SAVE_TIMEOUT_S
+        while leader.durable < wanted:
+            driver.perform(leader.save())
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise NetworkError(f"version {wanted} could not be brought to disk in time")
+            await asyncio.sleep(_SAVE_POLL_S)
+        if leader.durable == 0 and self._manifest is not None and self._manifest.from_seed:
+            raise NetworkError("no step has been committed yet: there is nothing to export")
+        return [msgspec.json.encode(leader.durable)]
+
+    async def _tokenizer(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        files = {path.name: path.read_bytes() for path in sorted(self._folder.tokenizer.iterdir()) if path.is_file()}
+        return [msgspec.msgpack.encode(files)]
+
+    def _leader(self) -> Leader:
+        if self._machine is None or self._machine.lead is None:
+            raise SwarmflowError("this trainer does not lead; ask the leader")
+        return self._machine.lead

@@ -1,0 +1,84 @@
+"""From RUN.toml to the run's manifest: the model, its cut, and what must stay the same when it is resumed."""
+
+from __future__ import annotations
+
+import secrets
+
+from swarmflow import __version__
+from swarmflow.compute.families import model_config, to_config
+from swarmflow.compute.layout import TIED, check_cut, stage_layout
+from swarmflow.compute.partition import Costs, block_count, check_family, measure_costs, plan_cut
+from swarmflow.compute.weights import has_weights
+from swarmflow.config import RunConfig, fingerprint, first_difference
+from swarmflow.errors import ConfigError, DataError, ModelError
+from swarmflow.manifest import Manifest
+from trainers.data import Corpus
+
+
+def read_model(config: RunConfig) -> dict[str, object]:
+    """The model's config.json, from its folder or from RUN.toml. Raises ModelError."""
+    if config.model.path is not None:
+        return model_config(config.model.path)
+    return model_config(dict(config.model.config or {}))
+
+
+def vocabulary(model: dict[str, object]) -> int:
+    """The model's vocab_size. Raises ModelError."""
+    size = model.get("vocab_size")
+    if not isinstance(size, int) or size < 1:
+        raise ModelError(f"the model's configuration has vocab_size = {size!r}; it must be a number above 0")
+    return size
+
+
+def new_manifest(config: RunConfig, model: dict[str, object], corpus: Corpus) -> Manifest:
+    """Everything that the run is, decided once. Measures the cut where RUN.toml leaves it open. Raises ModelError."""
+    check_family(model)
+    train, optimizer = config.train, config.optimizer
+    cut, costs = _cut(config, model)
+    return Manifest(
+        run_id=secrets.token_hex(8), name=config.run.name, software=__version__, model=model, cut=cut, costs=costs,
+        dropout=config.model.dropout, from_seed=config.model.path is None or not has_weights(config.model.path),
+        seed=train.seed, vocab_size=vocabulary(model), hidden_size=_hidden_size(model), seq_len=config.data.seq_len,
+        microbatch_sequences=train.microbatch_sequences, microbatches=train.microbatches, optimizer=optimizer.name,
+        betas=optimizer.betas, momentum=optimizer.momentum, eps=optimizer.eps, weight_decay=optimizer.weight_decay,
+        precision=train.precision, codec=train.codec, tied=TIED in stage_layout(model, cut, 0).groups,
+        tokenizer=config.data.tokenizer, corpus=corpus.digest, config=fingerprint(config),
+    )  # fmt: skip
+
+
+def check_same_run(manifest: Manifest, config: RunConfig, corpus: Corpus, whose: str) -> None:
+    """Whether RUN.toml and the data are still those of the run. Raises ConfigError or DataError that names what differs.
+
+    whose: whose run it is, for the message.
+    """
+    key = first_difference(manifest.config, fingerprint(config))
+    if key is not None:
+        before, now = manifest.config.get(key), fingerprint(config).get(key)
+        raise ConfigError(
+            f"{key} = {now!r}, but {whose} has {key} = {before!r}: set it back, or give another [run] output"
+        )
+    if manifest.corpus != corpus.digest:
+        raise DataError(f"the data is not that of {whose} (another digest): bring it back, or give another output")
+
+
+def _cut(config: RunConfig, model: dict[str, object]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    stages = config.model.stages
+    if config.model.cut is not None:
+        return check_cut(config.model.cut, block_count(model)), ()
+    if stages == 1:
+        return (), ()
+    costs = measure_costs(model)
+    cut = plan_cut(model, stages, costs)
+    return cut, _stage_costs(costs, cut, block_count(model))
+
+
+def _stage_costs(costs: Costs, cut: tuple[int, ...], blocks: int) -> tuple[float, ...]:
+    edges = (0, *cut, blocks)
+    seconds = [costs.block_s * (high - low) for low, high in zip(edges, edges[1:], strict=False)]
+    seconds[0] += costs.embedding_s
+    seconds[-1] += costs.head_s
+    return tuple(seconds)
+
+
+def _hidden_size(model: dict[str, object]) -> int:
+    return int(to_config(model).hidden_size)

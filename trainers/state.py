@@ -1,0 +1,124 @@
+"""A trainer's files: which folder is its own, who may lead on this machine, and what the run was started with."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+from swarmflow.compute.checkpoint import Generation, newest_complete
+from swarmflow.errors import CheckpointError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.session import state_folder
+
+_TRAINERS_MAX = 256
+
+
+class StateFolder:
+    """One trainer's folder, locked while it lives.
+
+    identity.key: its libp2p identity. port: where it listened last. run.json: the run's manifest. checkpoints/: the
+    states of committed versions. tokenizer/: the tokenizer's files, for exports.
+    """
+
+    def __init__(self, path: Path, lock: IO[bytes]) -> None:
+        self.path = path
+        self._lock = lock
+        self.identity = path / "identity.key"
+        self.checkpoints = path / "checkpoints"
+        self.tokenizer = path / "tokenizer"
+        self._manifest = path / "run.json"
+        self._port = path / "port"
+
+    @classmethod
+    def open(cls, stack: ExitStack, asked_for: Path | None, output: Path) -> StateFolder:
+        """The folder asked for, or the first free one under `output`. Raises CheckpointError when it is taken."""
+        if asked_for is not None:
+            lock = try_lock(stack, state_folder(asked_for) / "lock")
+            if lock is None:
+                raise CheckpointError(f"--state-dir {asked_for} is in use by another trainer; give another one")
+            return cls(asked_for, lock)
+        for number in range(_TRAINERS_MAX):
+            path = state_folder(output / "state" / f"trainer-{number}")
+            lock = try_lock(stack, path / "lock")
+            if lock is not None:
+                return cls(path, lock)
+        raise CheckpointError(f"{_TRAINERS_MAX} trainers run from {output} already")
+
+    @property
+    def port(self) -> int:
+        """The port that it had last time, 0: none."""
+        text = self._port.read_text().strip() if self._port.is_file() else ""
+        return int(text) if text.isdigit() else 0
+
+    def keep_port(self, port: int) -> None:
+        """Remember it, so that invites survive a restart."""
+        _replace(self._port, str(port).encode())
+
+    def manifest(self) -> Manifest | None:
+        """What the run was started with, if this folder has seen it. Raises CheckpointError when it is unreadable."""
+        return Manifest.decode(self._manifest.read_bytes()) if self._manifest.is_file() else None
+
+    def keep_manifest(self, manifest: Manifest) -> None:
+        """Remember the run."""
+        _replace(self._manifest, manifest.encode())
+
+
+def try_lock(stack: ExitStack, path: Path) -> IO[bytes] | None:
+    """Lock a file until the stack is closed or the process ends; None: another process holds it."""
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    stack.callback(file.close)
+    return file
+
+
+def newest_version(folder: StateFolder, output: Path, run: str) -> Generation | None:
+    """The newest complete version of a run in this folder and in those of the trainers beside it.
+
+    Raises CheckpointError when there were complete versions, but every one of them is corrupt.
+    """
+    roots = [folder.checkpoints, *sorted(output.glob("state/*/checkpoints"))]
+    found: list[Generation] = []
+    failure: CheckpointError | None = None
+    for root in dict.fromkeys(path.absolute() for path in roots):
+        try:
+            generation = newest_complete(root, run)
+        except CheckpointError as error:
+            failure = error
+            continue
+        if generation is not None:
+            found.append(generation)
+    if not found and failure is not None:
+        raise failure
+    return max(found, key=lambda generation: generation.version, default=None)
+
+
+def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
+    """The manifest of the run in this folder, or in that of a trainer beside it."""
+    own = folder.manifest()
+    if own is not None:
+        return own
+    for path in sorted(output.glob("state/*/run.json")):
+        return Manifest.decode(path.read_bytes())
+    return None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,154 @@
+"""Tokenizers: text to token ids and back, and the files that plain transformers loads beside an exported model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import blake3
+import numpy as np
+
+from swarmflow.errors import DataError
+from trainers.hub import hub_in_reach, one_line
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as HubTokenizer
+    from transformers import PreTrainedTokenizerBase
+
+
+class Tokenizer(Protocol):
+    """Token ids are 0 ... vocab_size - 1; digest names the tokenizer by its content, whatever machine it is on."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+
+    def encode(self, pieces: Sequence[bytes]) -> list[np.ndarray[Any, Any]]:
+        """The ids of each piece of UTF-8 text, each piece on its own, without special tokens added; integer [n].
+
+        Raises UnicodeDecodeError for a piece that is not UTF-8, where that matters.
+        """
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of the ids; what is no text shows as U+FFFD, never as an error."""
+
+    def save(self, folder: Path) -> None:
+        """Writes the files from which `transformers.AutoTokenizer.from_pretrained(folder)` makes the same tokenizer."""
+
+
+class BytesTokenizer:
+    """The bytes of the text are its ids, 0 ... 255; no token is added."""
+
+    vocab_size = 256
+    digest = "bytes"
+
+    def encode(self, pieces: Sequence[bytes]) -> list[np.ndarray[Any, Any]]:
+        return [np.frombuffer(piece, dtype=np.uint8) for piece in pieces]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        # A model's vocabulary may be larger than 256: an id of no byte becomes 0xFF, which UTF-8 never has.
+        return bytes(token if 0 <= token < 256 else 0xFF for token in ids).decode("utf-8", errors="replace")
+
+    def save(self, folder: Path) -> None:
+        _save(_byte_level_tokenizer(), folder)
+
+
+class FileTokenizer:
+    """A tokenizer of the `tokenizers` library: from a tokenizer.json, a folder or the hub."""
+
+    def __init__(self, tokenizer: HubTokenizer, wrapped: PreTrainedTokenizerBase | None = None) -> None:
+        """wrapped: the transformers tokenizer around it, if any, whose settings an export keeps."""
+        # Cutting and padding belong to how a tokenizer was used once, not to a stream of tokens.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._wrapped = wrapped
+        self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.digest = blake3.blake3(tokenizer.to_str().encode()).hexdigest()
+
+    def encode(self, pieces: Sequence[bytes]) -> list[np.ndarray[Any, Any]]:
+        texts = [piece.decode("utf-8") for piece in pieces]
+        try:
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        except Exception as error:  # the library raises plain Exception, for instance for text without a token
+            raise DataError(f"the tokenizer cannot encode the text: {one_line(error)}") from error
+        return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        known = [token for token in ids if 0 <= token < self.vocab_size]
+        return str(self._tokenizer.decode(known, skip_special_tokens=False))
+
+    def save(self, folder: Path) -> None:
+        if self._wrapped is None:
+            _save(self._tokenizer, folder)
+        else:
+            self._wrapped.save_pretrained(folder)
+
+
+def open_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer that RUN.toml's data.tokenizer names: "bytes", a tokenizer.json, a folder or a name on the hub.
+
+    Raises DataError where it is missing, corrupt or out of reach.
+    """
+    if name == "bytes":
+        return BytesTokenizer()
+    path = Path(name)
+    if path.is_absolute() and not path.exists():
+        raise DataError(f"tokenizer {name} is not there; give a tokenizer.json, a folder with one, or a hub name")
+    if path.is_file():
+        return _from_file(path)
+    if path.is_dir() and (path / "tokenizer.json").is_file() and not (path / "tokenizer_config.json").is_file():
+        return _from_file(path / "tokenizer.json")
+    return _from_transformers(name)
+
+
+def _from_file(path: Path) -> Tokenizer:
+    from tokenizers import Tokenizer as HubTokenizer
+
+    try:
+        return FileTokenizer(HubTokenizer.from_str(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise DataError(f"cannot read tokenizer {path}: {error.strerror}") from error
+    except Exception as error:  # the library raises plain Exception for everything in the file that it cannot use
+        raise DataError(f"{path} is not a tokenizer.json: {one_line(error)}") from error
+
+
+def _from_transformers(name: str) -> Tokenizer:
+    from transformers import AutoTokenizer
+
+    local_only = os.path.isdir(name) or not hub_in_reach()
+    try:
+        wrapped = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local_only)
+    except Exception as error:  # transformers lets errors of every library below it through
+        where = "" if not local_only or os.path.isdir(name) else " (the hub is out of reach and it is not in the cache)"
+        raise DataError(f"cannot load tokenizer {name}{where}: {one_line(error)}") from error
+    backend = getattr(wrapped, "backend_tokenizer", None)
+    if backend is None:
+        raise DataError(f"tokenizer {name} has no tokenizer.json form; convert it, or use another")
+    return FileTokenizer(backend, wrapped)
+
+
+def _byte_level_tokenizer() -> HubTokenizer:
+    """A real tokenizer whose ids are the bytes: one token a byte, in byte-level BPE's alphabet, and no merges."""
+    from tokenizers import Tokenizer as HubTokenizer
+    from tokenizers import decoders, models, pre_tokenizers
+
+    # That alphabet (GPT-2's) shows printable Latin-1 as itself and the other bytes, in order, as U+0100 and on.
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    vocab = {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+    tokenizer = HubTokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _save(tokenizer: HubTokenizer, folder: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    wrap: Any = PreTrainedTokenizerFast  # its __init__ has no types
+    wrapped = wrap(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
+    wrapped.save_pretrained(folder)
