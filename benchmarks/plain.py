@@ -1,6 +1,6 @@
 """The yardstick: the same model in one plain PyTorch process, which prints a line a step.
 
-`python -m benchmarks.plain SETTINGS.json` trains as a user without a swarm would: transformers' model, torch.optim.AdamW,
+`python -m benchmarks.plain SETTINGS.json` trains as one does without a swarm: transformers' model, torch.optim.AdamW,
 clip_grad_norm_, the gradients of a step's microbatches added up.
 """
 

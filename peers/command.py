@@ -20,6 +20,10 @@ import click
 @click.option("--stay", is_flag=True, help="Go on when the run is finished, and wait for it to be prolonged.")
 def peer(**options: object) -> int:
     """Serve a stage of a model that is being trained."""
+    from peers.options import Options
+
+    checked = Options.parse(options)  # before the imports that take seconds
+
     from peers.process import main
 
-    return main(options)
+    return main(checked)

@@ -7,13 +7,13 @@ import logging
 import signal
 import tempfile
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from peers.loading import StageLoader
+from peers.options import Options
 from swarmflow import __version__
 from swarmflow.compute.device import choose_device, measure_speed
 from swarmflow.core.actions import Exit, LoadState, Rejoin
@@ -21,62 +21,34 @@ from swarmflow.core.events import DrainAsked
 from swarmflow.core.messages import Join
 from swarmflow.core.peer import PeerMachine, PeerSettings
 from swarmflow.core.types import Body, Member, Plan, Slice
-from swarmflow.errors import ConfigError, IncompatibleError, NetworkError
-from swarmflow.manifest import Manifest
+from swarmflow.errors import IncompatibleError, NetworkError
 from swarmflow.runtime.evaluation import EvaluationService
-from swarmflow.runtime.finding import Found, find_leader, read_invite
-from swarmflow.runtime.invite import Invite
+from swarmflow.runtime.finding import Found, find_leader
+from swarmflow.runtime.folders import state_folder
 from swarmflow.runtime.logs import set_up_logging
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
-from swarmflow.runtime.session import Session, state_folder
+from swarmflow.runtime.session import Session
 from swarmflow.runtime.stage_host import StageHost
 from swarmflow.runtime.worker import Worker
 
 log = logging.getLogger("swarmflow")
 
-
-@dataclass(frozen=True)
-class Options:
-    """The command line of a peer."""
-
-    invite: str | None
-    stage: int
-    device: str
-    capacity: int | None
-    metrics_port: int | None
-    metrics_host: str
-    state_dir: Path | None
-    listen: str
-    announce: tuple[str, ...]
-    drain_seconds: float
-    stay: bool
-
-    @classmethod
-    def parse(cls, values: dict[str, Any]) -> Options:
-        """From click's values. Raises ConfigError."""
-        stage = values["stage"]
-        if stage != "auto" and not stage.isdigit():
-            raise ConfigError(f"--stage {stage}: must be auto or the number of a stage, from 0")
-        folder = values["state_dir"]
-        return cls(**{
-            **values, "stage": -1 if stage == "auto" else int(stage), "state_dir": Path(folder) if folder else None,
-        })  # fmt: skip
+FIRST_FIND_S = 20.0  # a newcomer without a trainer is told so; who has trained waits for one as long as it takes
 
 
-def main(values: dict[str, Any]) -> int:
+def main(options: Options) -> int:
     """Run a peer; the exit code."""
-    options = Options.parse(values)
     set_up_logging()
-    invite = read_invite(options.invite)
     choose_device(options.device)
     with tempfile.TemporaryDirectory(prefix="swarmflow-peer-") as scratch:
         folder = state_folder(options.state_dir or Path(scratch))
-        code: int = uvloop.run(_run(options, invite, folder))
+        code: int = uvloop.run(_run(options, folder))
         return code
 
 
-async def _run(options: Options, invite: Invite, folder: Path) -> int:
+async def _run(options: Options, folder: Path) -> int:
+    invite = options.invite
     async with AsyncExitStack() as stack:
         metrics = Metrics()
         stack.callback(metrics.close)
@@ -91,34 +63,35 @@ async def _run(options: Options, invite: Invite, folder: Path) -> int:
         metrics.describe_process("peer", node.name, invite.run_id)
         stop = _Signals()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
+        first = True
         while True:
-            outcome = await _one_life(options, invite, node, metrics, stop)
+            outcome = await _one_life(options, node, metrics, stop, first=first)
             if isinstance(outcome, Exit):
                 log.info("%s", outcome.reason)
                 if not outcome.ok:
                     raise IncompatibleError(outcome.reason)
                 return 0
+            if stop.count:
+                log.info("left: %s", outcome.reason)
+                return 0
             log.warning("joining again: %s", outcome.reason)
+            first = False
 
 
-async def _one_life(options: Options, invite: Invite, node: Node, metrics: Metrics, stop: _Signals) -> Exit | Rejoin:
-    """One incarnation: from joining until it leaves or has to join again."""
-    session = Session(node, invite.run_id, metrics)
+async def _one_life(options: Options, node: Node, metrics: Metrics, stop: _Signals, *, first: bool) -> Exit | Rejoin:
+    """One incarnation: from joining until it leaves or has to join again. After the first, it waits for a trainer."""
+    session = Session(node, options.invite.run_id, metrics)
     life = _Life(session, options)
     session.open({Exit: session.end, Rejoin: session.end}, life.read, life.evaluate)
     await session.links.start()
     try:
-        finding = asyncio.ensure_future(find_leader(session, invite))
-        stop.on_first = lambda: finding.cancel()
+        stop.on_first = lambda: session.end(Exit("left before it had joined"))
         stop.on_second = lambda: session.end(Exit("left at once"))
-        try:
-            found = await finding
-        except asyncio.CancelledError:
-            return Exit("left before it had joined")
-        life.begin(found)
-        stop.on_first = lambda: session.driver.post(DrainAsked())
-        if stop.count:
-            session.driver.post(DrainAsked())
+        finding = find_leader(session, options.invite, timeout_s=FIRST_FIND_S if first else None)
+        found = await session.unless_ended(finding)
+        if found is not None:
+            life.begin(found)
+            stop.on_first = lambda: session.driver.post(DrainAsked())
         outcome: Exit | Rejoin = await session.ended
         return outcome
     finally:
@@ -150,8 +123,12 @@ class _Life:
         member = Member(session.me, options.stage, options.capacity or 1, tuple(session.node.addresses()))
         join = Join("peer", __version__, manifest.fingerprint, member, measure_speed(device))
         plan = Plan(manifest.stages, manifest.microbatches, manifest.tied, manifest.costs)
-        machine = PeerMachine(session.me, found.leader, plan, PeerSettings(join, options.drain_seconds, stay=options.stay))
-        session.announce(lambda: f"stage-{machine.stage}", lambda: {"phase": machine.phase, "version": machine.version})
+        settings = PeerSettings(join, options.drain_seconds, stay=options.stay)
+        machine = PeerMachine(session.me, found.leader, plan, settings)
+        session.announce(
+            lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
+            lambda: {"phase": machine.phase, "version": machine.version},
+        )
         session.spawn(_measure(machine, session.metrics, session), "the metrics")
         session.driver.run(machine, [])
 
@@ -194,9 +171,9 @@ async def _measure(machine: PeerMachine, metrics: Metrics, session: Session) -> 
         metrics.step.set(max(machine.epoch.step, 0))
         for stage, members in enumerate(machine.roster.stages):
             metrics.peers.at(stage).set(len(members))
-        if machine.hops is not None:
-            metrics.queue_length.set(machine.hops.queued)
-            metrics.held_microbatches.set(machine.hops.held)
-            metrics.capacity_microbatches.set(machine.hops.capacity)
-            metrics.journal_bytes.set(machine.hops.journal_bytes)
+        hops = machine.hops  # None while a stage is loaded
+        metrics.queue_length.set(hops.queued if hops is not None else 0)
+        metrics.held_microbatches.set(hops.held if hops is not None else 0)
+        metrics.capacity_microbatches.set(hops.capacity if hops is not None else 0)
+        metrics.journal_bytes.set(hops.journal_bytes if hops is not None else 0)
         await asyncio.sleep(1.0)

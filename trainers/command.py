@@ -13,10 +13,24 @@ import click
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Append one JSON object a step to this file.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here (0: any port).")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve metrics on.")
-@click.option("--listen", help="HOST:PORT to take connections on; default: any port, kept across restarts.")
+@click.option("--listen", help="HOST:PORT to take connections on; default, and with PORT 0: any port, kept across restarts.")
 @click.option("--announce", multiple=True, help="HOST:PORT or multiaddr at which others reach this machine.")
 def trainer(**options: object) -> int:
     """Start the run that RUN.toml describes, resume it, or join it as another trainer."""
-    from trainers.process import main
+    from contextlib import ExitStack
 
-    return main(options)
+    from swarmflow.runtime.logs import set_up_logging
+    from trainers.options import Options
+    from trainers.run import Run
+
+    set_up_logging()
+    with ExitStack() as stack:
+        run = Run.open(stack, Options.parse(options))
+        earlier = run.earlier() if run.try_to_lead() else None
+        if earlier is not None and run.is_finished(earlier):
+            print(f"the run is finished: {run.config.train.steps} steps, the model is in {run.output / 'final'}")
+            return 0
+
+        from trainers.process import main  # after all that can be checked without the seconds that its imports take
+
+        return main(run)

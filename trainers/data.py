@@ -89,7 +89,7 @@ class Corpus:
 def open_corpus(config: RunConfig, vocab_size: int | None, cache_dir: Path) -> Corpus:
     """Opens the data of a run, tokenizing it into `cache_dir` first where that was not done yet.
 
-    vocab_size: the model's, None where it does not matter.
+    vocab_size: the model's, None where it is checked later.
 
     Raises DataError: no data, too little, unreadable, a tokenizer that is missing or larger than the model's
     vocabulary, no room for the cache.
@@ -98,11 +98,8 @@ def open_corpus(config: RunConfig, vocab_size: int | None, cache_dir: Path) -> C
     source = _source(data)
     held_out = None if data.validation_path is None else file_source(data.validation_path, data.text_field)
     tokenizer = open_tokenizer(data.tokenizer)
-    if vocab_size is not None and tokenizer.vocab_size > vocab_size:
-        raise DataError(
-            f"tokenizer {data.tokenizer} has {tokenizer.vocab_size} tokens, more than the model's vocab_size = "
-            f"{vocab_size}; raise vocab_size or use a smaller tokenizer"
-        )
+    if vocab_size is not None:
+        check_vocabulary(data.tokenizer, tokenizer.vocab_size, vocab_size)
     training = _checked(open_cache(source, tokenizer, cache_dir), source, data.seq_len)
     validation = None
     if held_out is not None:
@@ -114,6 +111,15 @@ def open_corpus(config: RunConfig, vocab_size: int | None, cache_dir: Path) -> C
         seed=train.seed if data.order == "shuffled" else None,
     )
     return Corpus(tokenizer, data.seq_len, order, training, validation)
+
+
+def check_vocabulary(tokenizer: str, size: int, vocab_size: int) -> None:
+    """Raises DataError when a tokenizer of `size` tokens is larger than the model's vocabulary."""
+    if size > vocab_size:
+        raise DataError(
+            f"tokenizer {tokenizer} has {size} tokens, more than the model's vocab_size = {vocab_size}; "
+            "raise vocab_size or use a smaller tokenizer"
+        )
 
 
 def sequences_of(tokens: npt.NDArray[Any], seq_len: int) -> int:

@@ -37,6 +37,7 @@ from trainers.steplog import StepLog
 
 _SAVE_POLL_S = 0.1
 _SAVE_TIMEOUT_S = 300.0
+_MEASURE_EVERY_S = 1.0
 
 
 class Life:
@@ -116,10 +117,23 @@ class Life:
         machine = TrainerMachine(me, leader_id, source, join, leader)
         self._machine = machine
         session.announce(lambda: "trainer", lambda: {"leads": leader is not None})
+        session.spawn(self._measure(machine), "the metrics")
         session.driver.run(machine, machine.start(asyncio.get_running_loop().time()))
 
     def _member(self) -> Member:
         return Member(self._session.me, -1, 1, tuple(self._session.node.addresses()))
+
+    async def _measure(self, machine: TrainerMachine) -> None:
+        """Keep the gauges up to date between the commits."""
+        metrics = self._session.metrics
+        while True:
+            metrics.journal_bytes.set(machine.source.outbox.size_bytes)
+            if (lead := machine.lead) is not None:
+                metrics.step.set(lead.version)
+                metrics.version.set(lead.version)
+                for stage in range(lead.plan.stages):
+                    metrics.peers.at(stage).set(len(lead.membership.ready(stage, lead.version)))
+            await asyncio.sleep(_MEASURE_EVERY_S)
 
     # --- actions ------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""From RUN.toml to the run's manifest: the model, its cut, and what must stay the same when it is resumed."""
+"""From RUN.toml to the run's manifest: the model and its cut."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from swarmflow.compute.families import model_config, to_config
 from swarmflow.compute.layout import TIED, check_cut, stage_layout
 from swarmflow.compute.partition import Costs, block_count, check_family, measure_costs, plan_cut
 from swarmflow.compute.weights import has_weights
-from swarmflow.config import RunConfig, fingerprint, first_difference
-from swarmflow.errors import ConfigError, DataError, ModelError
+from swarmflow.config import RunConfig, fingerprint
+from swarmflow.errors import ModelError
 from swarmflow.manifest import Manifest
-from trainers.data import Corpus
+from trainers.data import Corpus, check_vocabulary
 
 
 def read_model(config: RunConfig) -> dict[str, object]:
@@ -30,8 +30,13 @@ def vocabulary(model: dict[str, object]) -> int:
     return size
 
 
-def new_manifest(config: RunConfig, model: dict[str, object], corpus: Corpus) -> Manifest:
-    """Everything that the run is, decided once. Measures the cut where RUN.toml leaves it open. Raises ModelError."""
+def new_manifest(config: RunConfig, corpus: Corpus) -> Manifest:
+    """Everything that the run is, decided once. Measures the cut where RUN.toml leaves it open.
+
+    Raises ModelError; DataError when the tokenizer is larger than the model's vocabulary.
+    """
+    model = read_model(config)
+    check_vocabulary(config.data.tokenizer, corpus.vocab_size, vocabulary(model))
     check_family(model)
     train, optimizer = config.train, config.optimizer
     cut, costs = _cut(config, model)
@@ -44,21 +49,6 @@ def new_manifest(config: RunConfig, model: dict[str, object], corpus: Corpus) ->
         precision=train.precision, codec=train.codec, tied=TIED in stage_layout(model, cut, 0).groups,
         tokenizer=config.data.tokenizer, corpus=corpus.digest, config=fingerprint(config),
     )  # fmt: skip
-
-
-def check_same_run(manifest: Manifest, config: RunConfig, corpus: Corpus, whose: str) -> None:
-    """Whether RUN.toml and the data are still those of the run. Raises ConfigError or DataError that names what differs.
-
-    whose: whose run it is, for the message.
-    """
-    key = first_difference(manifest.config, fingerprint(config))
-    if key is not None:
-        before, now = manifest.config.get(key), fingerprint(config).get(key)
-        raise ConfigError(
-            f"{key} = {now!r}, but {whose} has {key} = {before!r}: set it back, or give another [run] output"
-        )
-    if manifest.corpus != corpus.digest:
-        raise DataError(f"the data is not that of {whose} (another digest): bring it back, or give another output")
 
 
 def _cut(config: RunConfig, model: dict[str, object]) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -5,147 +5,77 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import uvloop
 
-from swarmflow.config import RunConfig, load
 from swarmflow.core.actions import Exit, Rejoin
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.finding import Found, find_leader
 from swarmflow.runtime.invite import Invite, publish_local
-from swarmflow.runtime.logs import set_up_logging
-from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
-from swarmflow.runtime.session import Session, state_folder
-from trainers.data import Corpus, open_corpus
+from swarmflow.runtime.session import Session
 from trainers.life import Life
-from trainers.plan import check_same_run, new_manifest, read_model, vocabulary
-from trainers.state import StateFolder, earlier_manifest, newest_version, try_lock
-from trainers.steplog import StepLog
+from trainers.plan import new_manifest
+from trainers.run import Run
+from trainers.state import newest_version
 
 log = logging.getLogger("swarmflow")
 
 _INVITE_WAIT_S = 120.0
+_FIND_S = 20.0
 _POLL_S = 0.2
 
 
-@dataclass(frozen=True)
-class Options:
-    """The command line of a trainer."""
-
-    run_toml: str
-    invite: str | None
-    state_dir: str | None
-    invite_file: str | None
-    json_file: str | None
-    metrics_port: int | None
-    metrics_host: str
-    listen: str | None
-    announce: tuple[str, ...]
-
-
-@dataclass
-class Run:
-    """What stays the same over a trainer's lives. leading: it holds the lock that lets it lead on this machine."""
-
-    options: Options
-    config: RunConfig
-    model: dict[str, object]
-    corpus: Corpus
-    folder: StateFolder
-    metrics: Metrics
-    steplog: StepLog | None
-    locks: ExitStack
-    leading: bool = False
-
-    @property
-    def output(self) -> Path:
-        """Where results go."""
-        return self.config.run.output
-
-    def try_to_lead(self) -> bool:
-        """Take the right to lead, if nobody on this machine has it and the run was not started elsewhere."""
-        if not self.leading and self.options.invite is None:
-            state_folder(self.output / "state")
-            self.leading = try_lock(self.locks, self.output / "state" / "leader.lock") is not None
-        return self.leading
-
-
-def main(values: dict[str, Any]) -> int:
+def main(run: Run) -> int:
     """Run a trainer; the exit code."""
-    options = Options(**{field.name: values[field.name] for field in fields(Options)})
-    set_up_logging()
-    config = load(Path(options.run_toml))
-    model = read_model(config)
-    with ExitStack() as stack:
-        wanted = Path(options.state_dir) if options.state_dir else None
-        folder = StateFolder.open(stack, wanted, config.run.output)
-        corpus = open_corpus(config, vocabulary(model), config.run.output / "state" / "cache")
-        log.info("data: %d tokens, %d sequences of %d", corpus.tokens, corpus.sequences, config.data.seq_len)
-        steplog = StepLog(Path(options.json_file)) if options.json_file else None
-        if steplog is not None:
-            stack.callback(steplog.close)
-        metrics = Metrics()
-        stack.callback(metrics.close)
-        run = Run(options, config, model, corpus, folder, metrics, steplog, stack)
-        code: int = uvloop.run(_run(run))
-        return code
+    code: int = uvloop.run(_run(run))
+    return code
 
 
 async def _run(run: Run) -> int:
     manifest = _own_manifest(run) if run.try_to_lead() else None
-    if manifest is not None and _finished(run, manifest):
-        return 0
     async with AsyncExitStack() as stack:
         invite = None if manifest is not None else await _invite_to_join(run)
         node = await _start_node(run, invite)
         stack.push_async_callback(node.stop)
-        if run.options.metrics_port is not None:
-            port = run.metrics.serve(run.options.metrics_port, run.options.metrics_host)
-            log.info("metrics: http://%s:%d/metrics", run.options.metrics_host, port)
         stop = _Stop()
+        first = True
         while True:
-            outcome = await _one_life(run, node, manifest, invite, stop)
+            outcome = await _one_life(run, node, manifest, invite, stop, first=first)
             if isinstance(outcome, Exit):
                 log.info("%s", outcome.reason)
                 if not outcome.ok:
                     raise SwarmflowError(outcome.reason)
                 return 0
+            if stop.count:
+                log.info("left: %s", outcome.reason)
+                return 0
+            log.warning("joining again: %s", outcome.reason)
+            first = False
             manifest = _own_manifest(run) if run.try_to_lead() else None
+            invite = _latest_invite(run, invite)
 
 
 def _own_manifest(run: Run) -> Manifest:
     """The manifest of the run that this trainer leads: the earlier one when it resumes, else a new one."""
-    manifest = earlier_manifest(run.folder, run.output)
+    manifest = run.earlier()
     if manifest is None:
-        manifest = new_manifest(run.config, run.model, run.corpus)
+        manifest = new_manifest(run.config, run.corpus)
         cut = ", ".join(str(block) for block in manifest.cut)
         log.info("%d stages%s", manifest.stages, f", cut before the blocks {cut}" if cut else "")
-    else:
-        check_same_run(manifest, run.config, run.corpus, f"the run in {run.output}")
     run.folder.keep_manifest(manifest)
     return manifest
-
-
-def _finished(run: Run, manifest: Manifest) -> bool:
-    """Whether all steps are done and the model is written."""
-    newest = newest_version(run.folder, run.output, manifest.fingerprint)
-    done = newest is not None and newest.version >= run.config.train.steps and (run.output / "final").is_dir()
-    if done:
-        log.info("the run is finished: %d steps, the model is in %s", run.config.train.steps, run.output / "final")
-    return done
 
 
 async def _invite_to_join(run: Run) -> Invite:
     """The invite given, or that of the trainer that leads from the same folder. Raises NetworkError."""
     if run.options.invite is not None:
-        return Invite.parse(run.options.invite)
-    path = run.output / "state" / "invite"
+        return run.options.invite
+    path = run.invite_path
     deadline_s = asyncio.get_running_loop().time() + _INVITE_WAIT_S
     log.info("another trainer leads from %s; waiting for its invite", run.output)
     while not path.is_file():
@@ -155,19 +85,31 @@ async def _invite_to_join(run: Run) -> Invite:
     return Invite.parse(path.read_text())
 
 
+def _latest_invite(run: Run, invite: Invite | None) -> Invite | None:
+    """Another trainer of the same output may lead by now, and have left its invite there."""
+    if run.options.invite is not None or not run.invite_path.is_file():
+        return invite
+    return Invite.parse(run.invite_path.read_text())
+
+
 async def _start_node(run: Run, invite: Invite | None) -> Node:
-    listen = run.options.listen or f"0.0.0.0:{run.folder.port}"
+    listen = run.options.listen or "0.0.0.0:0"
+    any_port = listen.endswith(":0")
+    if any_port:
+        listen = f"{listen[:-1]}{run.folder.port}"
     node = await Node.start(
         identity_path=run.folder.identity, listen=[listen], announce=list(run.options.announce),
         bootstrap=list(invite.trainers) if invite is not None else [],
     )  # fmt: skip
     ports = [part.split("/")[0] for address in node.addresses() for part in address.split("/tcp/")[1:]]
-    if ports and run.options.listen is None:
+    if ports and any_port:
         run.folder.keep_port(int(ports[0]))
     return node
 
 
-async def _one_life(run: Run, node: Node, manifest: Manifest | None, invite: Invite | None, stop: _Stop) -> Exit | Rejoin:
+async def _one_life(
+    run: Run, node: Node, manifest: Manifest | None, invite: Invite | None, stop: _Stop, *, first: bool
+) -> Exit | Rejoin:
     """One incarnation, as leader where a manifest is given, else as a trainer that joins."""
     run_id = manifest.run_id if manifest is not None else invite.run_id if invite is not None else ""
     session = Session(node, run_id, run.metrics)
@@ -183,37 +125,60 @@ async def _one_life(run: Run, node: Node, manifest: Manifest | None, invite: Inv
             own = Invite(manifest.run_id, manifest.name, tuple(node.addresses()[:16]))
         else:
             assert invite is not None
-            found = await _find(run, session, invite)
+            found = await _find(run, session, invite, first)
+            if found is None:
+                ended: Exit | Rejoin = await session.ended
+                return ended
             life.join(found)
             own = Invite(invite.run_id, invite.name, tuple(dict.fromkeys((*node.addresses(), *invite.trainers)))[:16])
-        publication = publish_local(own)
-        try:
+        run.metrics.describe_process("trainer", node.name, own.run_id)
+        with _published(own):
             _tell_invite(run, own, leads=manifest is not None)
             stop.on_first = life.drain
             if stop.count:
                 life.drain()
             outcome: Exit | Rejoin = await session.ended
             return outcome
-        finally:
-            publication.withdraw()
     finally:
         await session.close()
 
 
-async def _find(run: Run, session: Session, invite: Invite) -> Found:
-    found = await find_leader(session, invite, timeout_s=30.0)
-    check_same_run(found.manifest, run.config, run.corpus, f"the run {found.manifest.name}")
-    run.folder.keep_manifest(found.manifest)
+async def _find(run: Run, session: Session, invite: Invite, first: bool) -> Found | None:
+    """The leader; None when the session is over before. Who has been in the run before tries to lead it in between."""
+    try:
+        found = await session.unless_ended(find_leader(session, invite, timeout_s=_FIND_S))
+    except NetworkError as error:
+        if first:
+            raise
+        session.end(Rejoin(str(error)))
+        return None
+    if found is not None:
+        run.check_same(found.manifest, f"the run {found.manifest.name}")
+        run.folder.keep_manifest(found.manifest)
     return found
+
+
+@contextmanager
+def _published(invite: Invite) -> Iterator[None]:
+    """The run is found on this machine without an invite, unless this machine has no place to say so."""
+    try:
+        publication = publish_local(invite)
+    except NetworkError as error:
+        log.warning("%s; peers here need the invite", error)
+        yield
+        return
+    try:
+        yield
+    finally:
+        publication.withdraw()
 
 
 def _tell_invite(run: Run, invite: Invite, leads: bool) -> None:
     """Give the invite to the person, to the file that they named, and to trainers of the same folder."""
     print(f"\nTo join, type on any machine:\n\n  swarmflow peer --join {invite}\n", flush=True)
-    run.metrics.describe_process("trainer", run.folder.path.name, invite.run_id)
-    paths = [Path(run.options.invite_file)] if run.options.invite_file else []
+    paths = [run.options.invite_file] if run.options.invite_file else []
     if leads:
-        paths.append(run.output / "state" / "invite")
+        paths.append(run.invite_path)
     for path in paths:
         part = path.with_name(f".{path.name}.part")
         try:

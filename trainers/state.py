@@ -8,10 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
+from blake3 import blake3
+
 from swarmflow.compute.checkpoint import Generation, newest_complete
 from swarmflow.errors import CheckpointError
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.session import state_folder
+from swarmflow.runtime.folders import state_folder
 
 _TRAINERS_MAX = 256
 
@@ -39,6 +41,7 @@ class StateFolder:
             lock = try_lock(stack, state_folder(asked_for) / "lock")
             if lock is None:
                 raise CheckpointError(f"--state-dir {asked_for} is in use by another trainer; give another one")
+            _point_to(asked_for.absolute(), output / "state")
             return cls(asked_for, lock)
         for number in range(_TRAINERS_MAX):
             path = state_folder(output / "state" / f"trainer-{number}")
@@ -79,6 +82,19 @@ def try_lock(stack: ExitStack, path: Path) -> IO[bytes] | None:
         return None
     stack.callback(file.close)
     return file
+
+
+def _point_to(folder: Path, state: Path) -> None:
+    """Leave a link to a folder elsewhere, so that whoever leads next finds what is in it."""
+    if folder.parent == state.absolute():
+        return
+    link = state_folder(state) / f"trainer-{blake3(bytes(folder)).hexdigest()[:16]}"
+    try:
+        link.symlink_to(folder, target_is_directory=True)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise CheckpointError(f"{link} cannot be made: {error.strerror}") from None
 
 
 def newest_version(folder: StateFolder, output: Path, run: str) -> Generation | None:

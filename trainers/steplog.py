@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -12,7 +13,10 @@ from swarmflow.errors import CheckpointError
 
 
 class StepLog:
-    """Appends to a file. What a crash left of a half-written last line is cut off when it is opened."""
+    """Appends to a file what docs/json-log.md lists.
+
+    What a crash left of a half-written last line is cut off when it is opened.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError when the file cannot be written."""
@@ -27,13 +31,13 @@ class StepLog:
     def write(self, result: StepResult) -> None:
         """Append a step. Raises CheckpointError, for instance when the disk is full."""
         fields: dict[str, object] = {
-            "step": result.step, "loss": result.loss, "tokens": result.tokens, "seconds": round(result.seconds, 6),
-            "grad_norm": result.grad_norm, "lr": result.learning_rate, "microbatches": result.microbatches,
-            "peers": list(result.peers), "retries": result.retries, "version": result.step + 1,
-            "time": round(time.time(), 3),
+            "step": result.step, "loss": _finite(result.loss), "tokens": result.tokens,
+            "seconds": round(result.seconds, 6), "grad_norm": _finite(result.grad_norm), "lr": result.learning_rate,
+            "microbatches": result.microbatches, "peers": list(result.peers), "retries": result.retries,
+            "version": result.step + 1, "time": round(time.time(), 3),
         }  # fmt: skip
         if result.validation_loss is not None:
-            fields["validation_loss"] = result.validation_loss
+            fields["validation_loss"] = _finite(result.validation_loss)
         line = (json.dumps(fields) + "\n").encode()
         try:
             written = os.write(self._file, line)
@@ -59,3 +63,8 @@ class StepLog:
             end = start
         if end < size:
             os.ftruncate(self._file, end)
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no word for not-a-number and infinity."""
+    return value if math.isfinite(value) else None

@@ -11,6 +11,18 @@ import click
 @click.option("--out", required=True, type=click.Path(file_okay=False), help="The folder to write.")
 def export(invite: str | None, state_dir: str | None, out: str) -> int:
     """Write a run's newest version for plain transformers."""
+    from pathlib import Path
+
+    from swarmflow.errors import ConfigError
+    from swarmflow.runtime.invite import read_invite
+
+    if invite is not None and state_dir is not None:
+        raise ConfigError("give either --join or --state-dir, not both")
+    # Checked before the imports that take seconds.
+    whence = Path(state_dir) if state_dir is not None else read_invite(invite)
+    if isinstance(whence, Path) and not (whence / "run.json").is_file():
+        raise ConfigError(f"--state-dir {whence} is not a trainer's state folder: it has no run.json")
+
     from swarmflow.runtime.export_command import main
 
-    return main(invite, state_dir, out)
+    return main(whence, Path(out))

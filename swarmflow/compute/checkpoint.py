@@ -7,9 +7,11 @@ ROOT/version-00000040/manifest.json          version, run, number of stages, bla
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
+import threading
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +20,8 @@ from typing import Any
 
 from swarmflow.compute.tensorfile import TensorFileWriter, file_digest, read_header, sync_folder
 from swarmflow.errors import CheckpointError
+
+log = logging.getLogger("swarmflow")
 
 FORMAT = 1
 GENERATIONS_KEPT = 2
@@ -87,6 +91,7 @@ class Generation:
         self._files: dict[int, tuple[str, int]] = {
             int(stage): (str(file["digest"]), int(file["bytes"])) for stage, file in manifest["files"].items()
         }
+        self._adding = threading.Lock()  # stages are added at once, and the manifest must name them all
 
     @classmethod
     def begin(
@@ -126,6 +131,11 @@ class Generation:
         """Whether the file of every stage is named and there in its size (digests are checked by `state`)."""
         return all(self.has(stage) for stage in range(self.stages))
 
+    @property
+    def finished(self) -> bool:
+        """Whether the file of every stage is named, be it there or not: all of them were written once."""
+        return all(stage in self._files for stage in range(self.stages))
+
     def has(self, stage: int) -> bool:
         """Whether the stage's file is named and there in its size."""
         path = self._path(stage)
@@ -146,8 +156,9 @@ class Generation:
         if digest is not None and found != digest:
             writer.path.unlink(missing_ok=True)
             raise CheckpointError(f"the copy of stage {stage} at version {self.version} is not what was sent")
-        self._files[stage] = (found, writer.size_bytes)
-        self._save()
+        with self._adding:
+            self._files[stage] = (found, writer.size_bytes)
+            self._save()
         return found
 
     def digest(self, stage: int) -> str:
@@ -195,27 +206,32 @@ class Generation:
 
 def generations(root: Path) -> list[Generation]:
     """The generations under a folder whose manifest can be read, the newest first."""
-    found: list[Generation] = []
-    names = sorted((p for p in root.iterdir() if _NAME.fullmatch(p.name)), reverse=True) if root.is_dir() else []
-    for path in names:
-        if (path / _MANIFEST).is_file():
-            found.append(Generation.open(path))
-    return sorted(found, key=lambda generation: -generation.version)
+    return [Generation.open(path) for path in _paths(root)]
+
+
+def _paths(root: Path) -> list[Path]:
+    """The folders of generations that have a manifest, the newest first."""
+    names = [path for path in root.iterdir() if _NAME.fullmatch(path.name)] if root.is_dir() else []
+    return sorted(
+        (path for path in names if (path / _MANIFEST).is_file()), key=lambda path: -int(path.name.split("-")[1])
+    )
 
 
 def newest_complete(root: Path, run: str | None = None) -> Generation | None:
     """The newest generation that holds every stage, whose digests are right; None when there is none.
 
-    run: consider this run alone. Raises CheckpointError when every complete generation is corrupt, rather than to let
-    a run start again from nothing.
+    run: consider this run alone. What is corrupt, cut short or lost in part is left out with a warning; when nothing
+    else is there, raises CheckpointError rather than to let a run start again from nothing.
     """
     failure: CheckpointError | None = None
-    for generation in generations(root):
-        if not generation.complete or run not in (None, generation.run):
-            continue
+    for path in _paths(root):
         try:
+            generation = Generation.open(path)
+            if not generation.finished or run not in (None, generation.run):
+                continue
             generation.verify()
         except CheckpointError as error:
+            log.warning("a checkpoint is of no use: %s", error)
             failure = failure or error
         else:
             return generation

@@ -8,7 +8,7 @@ from swarmflow.core.actions import Action, Count, Release, RunBackward, RunForwa
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed
 from swarmflow.core.messages import Accepted, Adopt, Backward, Denied, Done, Forward, Room, Routed
 from swarmflow.core.outbox import Outbox
-from swarmflow.core.types import Epoch, Microbatch, ProcessId, Ref
+from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Hops:
     capacity: int
     outbox: Outbox
     leader: ProcessId
-    epoch: Epoch = Epoch(-1, 0)
+    epoch: Epoch = BEFORE_ALL
     draining: bool = False
     hops: dict[int, Hop] = field(default_factory=dict)
     _denied: dict[ProcessId, None] = field(default_factory=dict)
@@ -107,13 +107,11 @@ class Hops:
             drop: list[Action] = [Release(bodies)] if bodies else []
             if hop is not None and refuse is None:
                 return [*drop, *self._take_over(hop, sender, message.attempt)]
-            reason = refuse or "invalid"
-            return [*drop, Send(sender, Denied(message.microbatch, self.stage, message.attempt, reason))]
+            return [*drop, *self._deny(sender, message, refuse or "invalid")]
         leaving = self.draining and not message.insist
         if self.held >= self.capacity or leaving:
             self._denied[sender] = None
-            reason = "draining" if leaving else "full"
-            return [Release(bodies), Send(sender, Denied(message.microbatch, self.stage, message.attempt, reason))]
+            return [Release(bodies), *self._deny(sender, message, "draining" if leaving else "full")]
         hop = Hop(message.microbatch, message.attempt, sender, message.repair, message.held_by, *bodies)
         self.hops[message.microbatch.index] = hop
         work: Action = (
@@ -207,6 +205,10 @@ class Hops:
         if message.attempt < self._floor.get(message.microbatch.index, 0):
             return "stale"
         return None
+
+    def _deny(self, sender: ProcessId, message: Forward, reason: str) -> list[Action]:
+        denied = Denied(message.microbatch, self.stage, message.attempt, reason)
+        return [Count("denials", reason), Send(sender, denied)]
 
     def _hop(self, microbatch: Microbatch) -> Hop | None:
         hop = self.hops.get(microbatch.index)

@@ -76,6 +76,7 @@ class Leader:
     _complete_s: float | None = None
     _saving: int | None = None
     _save_disturbed: bool = False  # a process went while the state was being copied
+    _save_again_s: float | None = None  # when to write the last version again, or when that was
     _stopping: bool = False
     _waiting_for: str = ""
     _next_beat_s: float = 0.0
@@ -119,7 +120,14 @@ class Leader:
     def stop(self) -> list[Action]:
         """The person wants this trainer to go: keep the weights as they are now, then exit."""
         self._stopping = True
-        if self.durable == self.version or not any(self.membership.peers()):
+        if self.phase == "finished":
+            return [Log("info", "the output is being written; leaving after that")]
+        if self.phase == "validating" or (self.step is not None and self.step.phase == "committing"):
+            return [Log("info", "stopping after this step")]  # its update is made: its result must not be lost
+        return self._stop_now()
+
+    def _stop_now(self) -> list[Action]:
+        if self.durable >= self.version or not any(self.membership.peers()):
             return [Exit(f"stopped at version {self.version}; start it again to go on")]
         self.phase = "saving"
         log = Log("info", f"stopping: writing version {self.version} first")
@@ -147,6 +155,10 @@ class Leader:
     def _advance(self, now: float) -> list[Action]:
         """Move the step on where something other than a message was awaited."""
         step = self.step
+        again_s = self._save_again_s
+        if self.phase == "finished" and self._saving is None and again_s is not None and now >= again_s:
+            self.phase = "gathering"
+            return self._try_open(now)
         if self.phase != "running" or step is None:
             return []
         if step.phase == "failed":
@@ -156,7 +168,7 @@ class Leader:
         if step.phase == "complete":
             if self._complete_s is None:
                 self._complete_s = now
-            if self.membership.loading(self.version) and now - self._complete_s < self.settings.join_hold_s:
+            if self.membership.loading(self.version) and now < self._complete_s + self.settings.join_hold_s:
                 return []
             present = step.roster.processes()
             ready = [e.member for s in range(self.plan.stages) for e in self.membership.ready(s, self.version)]
@@ -196,9 +208,12 @@ class Leader:
     def _next(self, now: float) -> list[Action]:
         actions: list[Action] = []
         if self.last is not None:
-            actions += [Send(e.process, self.last) for e in self.membership.trainers()]
+            trainers = [e.process for e in self.membership.known.values() if e.role == "trainer"]
+            actions += [Send(process, self.last) for process in trainers]
+        if self._stopping:
+            return actions + self._stop_now()
         if self.version >= self.settings.steps:
-            return actions + self._finish()
+            return actions + self._try_open(now)
         every = self.settings.checkpoint_every
         if every and self.version % every == 0:
             actions += self.save(last=False)
@@ -208,11 +223,11 @@ class Leader:
         """Release who is draining, unless its stage would be lost: then its state is brought to safety first."""
         actions: list[Action] = []
         serving = self.step.roster.processes() if self.step is not None else ()
-        if self.phase == "finished":
-            return []  # everybody is told to go as soon as the output is written
+        if self.phase in ("finished", "validating"):
+            return []  # told to go as soon as the output is written, or the result is known
         for entry in [e for e in self.membership.known.values() if e.draining and e.process not in serving]:
             alone = entry.role == "peer" and not self.membership.ready(entry.member.stage, self.version)
-            if alone and self.step is None and self.durable != self.version:
+            if alone and self.step is None and self.durable < self.version:
                 actions += self.save(last=False)
                 self.phase = "saving"
                 self._waiting_for = f"a copy of stage {entry.member.stage}, whose last peer wants to leave"
@@ -240,21 +255,28 @@ class Leader:
             actions.append(Log("info", f"version {event.version} is on disk"))
         else:
             actions.append(Log("warning", f"version {event.version} could not be written: {event.reason}"))
-        if self._stopping:
+        if self._stopping and self.phase == "saving":
+            if event.version < self.version:
+                return actions + self.save()
             return [*actions, Exit(f"stopped at version {self.version}; start it again to go on", event.ok)]
         if self.phase == "finished":
             if event.version != self.version:
                 return actions + self.save(last=True)
-            if not event.ok and self._save_disturbed:
-                self.phase = "gathering"
-                return actions + self._try_open(now)
-            if not event.ok:
-                return [*actions, Exit(f"the last version could not be written: {event.reason}", ok=False)]
-            return actions + self._goodbye()
+            return actions + (self._goodbye() if event.ok else self._final_write_failed(event.reason, now))
         if self.phase == "saving":
             self.phase = "gathering"
             return actions + (self._let_go() if event.ok else []) + self._try_open(now)
         return actions
+
+    def _final_write_failed(self, reason: str, now: float) -> list[Action]:
+        """Was it a peer's death, which may not be known yet, or the disk? Try again if it may have been a death."""
+        if self._save_disturbed:
+            self._save_again_s = now
+        elif self._save_again_s is None:
+            self._save_again_s = now + self.settings.silence_s
+        else:
+            return [Exit(f"the last version could not be written: {reason}", ok=False)]
+        return []
 
     def _finish(self) -> list[Action]:
         self.phase, self._waiting_for = "finished", "the output to be written"
@@ -317,7 +339,7 @@ class Leader:
         """Everybody of a stage is gone, and with them the state: all stages go back to the newest version on disk."""
         text = ", ".join(str(stage) for stage in lost)
         log = Log("warning", f"stage {text} has lost everybody: back from version {self.version} to {self.durable}")
-        self.version, self.step = self.durable, None
+        self.version, self.step, self._save_again_s = self.durable, None, None
         self.generation += 1
         actions: list[Action] = [log, Count("rollbacks")]
         for entry in self.membership.peers():
@@ -326,7 +348,7 @@ class Leader:
 
     def _restart(self, now: float) -> list[Action]:
         self.generation += 1
-        self.step = None
+        self.step = self._complete_s = None
         return self._try_open(now)
 
     def _grant(self, entry: Known, stage: int, reason: str) -> list[Action]:
@@ -359,7 +381,8 @@ class Leader:
     def _join(self, sender: ProcessId, join: Join, now: float) -> list[Action]:
         refusal = self._refusal(sender, join)
         if refusal is not None:
-            return [Connect((join.member,)), Send(sender, Refused(refusal)), Log("info", f"refused {sender}: {refusal}")]
+            log = Log("info", f"refused {sender}: {refusal}")
+            return [Connect((join.member,)), Send(sender, Refused(refusal)), log]
         known = self.membership.known.get(sender)
         if known is not None:
             known.heard_s = now
@@ -411,7 +434,7 @@ class Leader:
         serving = self.step is not None and known.process in self.step.roster.processes()
         if serving and known.process != self.me.process:
             return [Log("info", f"{known.process} leaves after this step")]
-        return self._let_go()
+        return self._let_go() + (self._try_open(now) if self.phase == "gathering" else [])
 
     def _heartbeat(self, known: Known, message: Heartbeat, now: float) -> list[Action]:
         known.load = message
@@ -440,7 +463,9 @@ class Leader:
         self.membership.leave(process)
         return [Send(process, Evicted(reason)), Log("warning", f"{process} has to join again: {reason}")]
 
-    def _step_message(self, known: Known, message: Any, now: float) -> list[Action]:
+    def _step_message(
+        self, known: Known, message: Done | Prepared | Unprepared | Committed, now: float
+    ) -> list[Action]:
         if self.step is None:
             return []
         match message:
@@ -452,7 +477,6 @@ class Leader:
                 return self.step.unprepared(known.process, message)
             case Committed():
                 return self.step.committed(known.process, message)
-        raise TypeError(f"not about a step: {type(message).__name__}")
 
 
 _HANDLERS: dict[type, Callable[[Leader, Known, Any, float], list[Action]]] = {

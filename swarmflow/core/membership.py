@@ -26,7 +26,7 @@ class Known:
     version: int = -1
     draining: bool = False
     hopeful: bool = True
-    load: Heartbeat = Heartbeat()
+    load: Heartbeat = field(default_factory=Heartbeat)
 
     @property
     def process(self) -> ProcessId:

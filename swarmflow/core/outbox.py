@@ -102,7 +102,7 @@ class Outbox:
             self._paused_until_s[sender] = now + self.pause_s
         entry.attempt += 1
         entry.holder = None
-        return [Count("denials", reason), *self._route(entry, now)]
+        return [Count("retries", reason), *self._route(entry, now)]
 
     def room(self, sender: ProcessId, now: float) -> list[Action]:
         """A full peer has room again."""
@@ -205,7 +205,8 @@ class Outbox:
     def _route(self, entry: Entry, now: float) -> list[Action]:
         index = entry.microbatch.index
         insist = set(self._draining) >= set(self._alive)  # a stage whose last peers all want to leave still has work
-        choice = self.router.choose(self._paused_until_s.keys() if insist else self._paused_until_s.keys() | self._draining)
+        paused = self._paused_until_s.keys()
+        choice = self.router.choose(paused if insist else paused | self._draining)
         if choice is None:
             self._waiting[index] = None
             return []

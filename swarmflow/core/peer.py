@@ -55,6 +55,7 @@ from swarmflow.core.messages import (
     Heartbeat,
     Join,
     LoadFailed,
+    Message,
     Open,
     Prepare,
     Prepared,
@@ -70,9 +71,9 @@ from swarmflow.core.messages import (
 )  # fmt: skip
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.reduce import Reduction
-from swarmflow.core.types import Epoch, Plan, ProcessId, Ref, Roster
+from swarmflow.core.types import BEFORE_ALL, Epoch, Plan, ProcessId, Ref, Roster
 
-EARLY_MAX = 256  # messages of an epoch or ballot that this process has not heard of yet; more is not honest traffic
+EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class PeerMachine:
     version: int = -1
     phase: str = "joining"  # joining, loading, ready, member, draining, gone
     roster: Roster = field(default_factory=Roster)
-    epoch: Epoch = Epoch(-1, 0)
+    epoch: Epoch = BEFORE_ALL
     hops: Hops | None = None
     _ballot: _Ballot | None = None
     _elements: dict[str, int] = field(default_factory=dict)
@@ -264,7 +265,7 @@ class PeerMachine:
             if event.sender != self.leader:
                 return [Count("messages_ignored", type(message).__name__)]
         elif self._is_early(message):
-            if len(self._early) >= EARLY_MAX:
+            if sum(early.sender == event.sender for early in self._early) >= EARLY_MAX:
                 return [Count("messages_ignored", "early"), *_release(event.bodies)]
             self._early.append(event)
             return []
@@ -272,7 +273,7 @@ class PeerMachine:
             return _release(event.bodies)
         return handler(self, event, now)
 
-    def _is_early(self, message: Any) -> bool:
+    def _is_early(self, message: Message) -> bool:
         """Peers hear the leader over other connections: their first messages may come before its Open or Prepare."""
         if isinstance(message, ReducePart | ReduceSum):
             ballot = self._ballot.number if self._ballot is not None else -1
@@ -331,7 +332,8 @@ class PeerMachine:
             return []
         actions = self._revoke()
         if self.hops.entries() != tuple(sorted(message.entries)) or self.hops.held:
-            reason = f"{len(self.hops.entries())} accumulated, {len(message.entries)} listed, {self.hops.held} under way"
+            have, held = len(self.hops.entries()), self.hops.held
+            reason = f"{have} accumulated, {len(message.entries)} listed, {held} under way"
             return [*actions, Send(self.leader, Unprepared(self.epoch, message.ballot, reason))]
         mine = tuple(group for group in message.groups if self.me in group.members)
         reduction = Reduction(self.me, self.epoch, message.ballot, mine, self._elements)
@@ -369,11 +371,13 @@ class PeerMachine:
         assert isinstance(message, Granted)
         if message.term < self.term or not 0 <= message.stage < self.plan.stages:
             return []
+        moved: list[Action] = [Count("moves")] if self.stage not in (-1, message.stage) else []
         self.term, self.stage, self.version, self.phase = message.term, message.stage, -1, "loading"
         journal = self.hops.clear() if self.hops is not None else []
         self.hops = None
         whence = ", ".join(str(donor.process) for donor in message.donors) or "the seed"
         return [
+            *moved,
             *self._revoke(),
             *journal,
             Connect(tuple(message.donors)),

@@ -9,7 +9,7 @@ from swarmflow.core.messages import ReducePart, ReduceSum
 from swarmflow.core.types import Epoch, Group, ProcessId, Ref, Slice
 
 PIECE_ELEMENTS = 2**18  # 1 MiB of fp32: large enough for a stream's throughput, small enough to pipeline
-WINDOW_PIECES = 8  # a member: how far ahead parts are sent, which bounds what an owner must hold for others
+WINDOW_PIECES = 8  # of each owner: how far ahead parts are sent, which bounds what an owner must hold for others
 
 
 @dataclass(slots=True)
@@ -19,6 +19,7 @@ class _GroupState:
     pieces: int
     parts: dict[int, dict[ProcessId, Ref]] = field(default_factory=dict)
     sent: int = 0
+    low: int = 0  # the first piece that is not reduced yet
     reduced: set[int] = field(default_factory=set)
 
 
@@ -107,7 +108,9 @@ class Reduction:
     def _advance(self, state: _GroupState) -> list[Action]:
         actions: list[Action] = []
         window = WINDOW_PIECES * len(state.group.members)
-        while state.sent < state.pieces and state.sent - len(state.reduced) < window:
+        while state.low in state.reduced:
+            state.low += 1
+        while state.sent < state.pieces and state.sent - state.low < window:
             owner = self._owner(state, state.sent)
             if owner != self.me:
                 start, stop = self._range(state, state.sent)

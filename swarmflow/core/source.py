@@ -8,7 +8,7 @@ from swarmflow.core.actions import Action, FormMicrobatch, Release
 from swarmflow.core.events import MicrobatchFormed
 from swarmflow.core.messages import Accepted, Backward, Denied, Open, Routed
 from swarmflow.core.outbox import Outbox
-from swarmflow.core.types import Epoch, Microbatch, ProcessId
+from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Source:
     me: ProcessId
     microbatches: int
     outbox: Outbox
-    epoch: Epoch = Epoch(-1, 0)
+    epoch: Epoch = BEFORE_ALL
     window: int = 1
     _todo: list[int] = field(default_factory=list)
     _under_way: set[int] = field(default_factory=set)

@@ -71,15 +71,14 @@ class Step:
         if process not in self.roster.processes():
             return []
         trainer = process in [member.process for member in self.roster.trainers]
-        told: list[Action] = [
-            Send(other, Gone(self.term, self.epoch, process, reason)) for other in self.roster.processes()
-        ]
+        everybody = self.roster.processes()
         self.roster = self.roster.without(process)
         self.opened = self.opened.without(process)
         self._prepared.pop(process, None)
         self._committed.pop(process, None)
         if self.phase in ("committing", "committed"):
-            return told + self._commit_if_all()
+            return self._commit_if_all()  # nobody is told: they would send again what needs no repair any more
+        told: list[Action] = [Send(other, Gone(self.term, self.epoch, process, reason)) for other in everybody]
         lost = self.ledger.gone(process)
         if self.phase == "failed":
             return told

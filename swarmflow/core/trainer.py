@@ -45,7 +45,7 @@ from swarmflow.core.messages import (
     Welcome,
 )  # fmt: skip
 from swarmflow.core.source import Source
-from swarmflow.core.types import Epoch, Member, ProcessId
+from swarmflow.core.types import BEFORE_ALL, Epoch, Member, ProcessId
 
 _TO_LEADER = (Join, Ready, LoadFailed, Drain, Heartbeat, Suspect, Done, Prepared, Unprepared, Committed)
 _ABOUT_HOPS = (Accepted, Denied, Routed, Backward)
@@ -62,7 +62,7 @@ class TrainerMachine:
     lead: Leader | None = None
     joined: bool = False
     term: int = 0
-    epoch: Epoch = Epoch(-1, 0)
+    epoch: Epoch = BEFORE_ALL
     heartbeat_s: float = 1.0
     rejoin_s: float = 5.0
     leader_silence_s: float = 20.0

@@ -53,6 +53,9 @@ class Epoch:
     step: int
 
 
+BEFORE_ALL = Epoch(-1, 0)
+
+
 @dataclass(frozen=True, order=True, slots=True)
 class Microbatch:
     """Microbatch `index` of a step, in one try at that step. What it holds depends on (step, index) alone."""

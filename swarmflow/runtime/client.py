@@ -13,6 +13,8 @@ from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
 
+FIND_S = 8.0  # somebody looks at the screen
+
 
 @asynccontextmanager
 async def visit(invite: Invite) -> AsyncIterator[tuple[Session, Found]]:
@@ -25,7 +27,7 @@ async def visit(invite: Invite) -> AsyncIterator[tuple[Session, Found]]:
             session.open({}, lambda body: b"")
             await session.links.start()
             try:
-                yield session, await find_leader(session, invite)
+                yield session, await find_leader(session, invite, timeout_s=FIND_S)
             finally:
                 await session.close()
         finally:

@@ -33,7 +33,8 @@ Effect = Callable[[Any], None]
 class Driver:
     """The only place where a machine meets the world. All of it runs on the event loop.
 
-    effects: what to do for each kind of action but Send and Release. read: the bytes of a slice of a gradient.
+    effects: what to do for each kind of action but Send and Release. fail: told what an effect or the machine raises;
+    that ends the driving. read: the bytes of a slice of a gradient.
     evaluate: takes an Evaluate with its bodies.
     """
 
@@ -43,6 +44,7 @@ class Driver:
         store: Store,
         metrics: Metrics,
         effects: Mapping[type[Any], Effect],
+        fail: Callable[[BaseException], None],
         read: Callable[[Body], Any],
         evaluate: Callable[[Evaluate, list[memoryview]], None] | None = None,
     ) -> None:
@@ -52,6 +54,7 @@ class Driver:
         self.links: Links | None = None
         self.requests: Requests | None = None
         self._effects = dict(effects)
+        self._fail = fail
         self._read = read
         self._evaluate = evaluate
         self._machine: Machine | None = None
@@ -90,6 +93,9 @@ class Driver:
         try:
             while self._events and self._machine is not None:
                 self.perform(self._machine.handle(self._events.popleft(), self._loop.time()))
+        except Exception as error:  # from a full disk to a mistake of ours: half an action must not be built upon
+            self.halt()
+            self._fail(error)
         finally:
             self._busy = False
         self._arm()
@@ -97,7 +103,6 @@ class Driver:
     def receive(self, sender: ProcessId, header: bytes, bodies: list[memoryview]) -> None:
         """A frame came. Raises FrameError when it is no message, which closes its stream."""
         message = decode_header(header)
-        self.metrics.received_bytes.at(type(message).__name__).inc(len(header) + sum(len(body) for body in bodies))
         match message:
             case Ask():
                 if self.requests is not None:
@@ -141,8 +146,6 @@ class Driver:
             return  # an earlier life of this very process is told nothing
         header = encode_header(action.message)
         bodies = [self.store.get(body) if isinstance(body, Ref) else self._read(body) for body in action.bodies]
-        size_bytes = len(header) + sum(body.size_bytes for body in action.bodies if isinstance(body, Ref))
-        self.metrics.sent_bytes.at(type(action.message).__name__).inc(size_bytes)
         self.links.send(action.to, header, bodies, bulk=bool(bodies))
 
     def _arm(self) -> None:

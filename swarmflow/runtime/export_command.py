@@ -11,11 +11,10 @@ import uvloop
 
 from swarmflow.compute.checkpoint import Generation, newest_complete
 from swarmflow.core.types import Member
-from swarmflow.errors import CheckpointError, ConfigError, NetworkError
+from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.client import visit
 from swarmflow.runtime.exporting import export_generation, state_elements
-from swarmflow.runtime.finding import read_invite
 from swarmflow.runtime.invite import Invite
 from swarmflow.runtime.logs import set_up_logging
 from swarmflow.runtime.state_transfer import first_donor
@@ -24,15 +23,10 @@ _SAVE_TIMEOUT_S = 330.0
 _TOKENIZER_FILES_MAX = 32
 
 
-def main(invite: str | None, state_dir: str | None, out: str) -> int:
-    """Export; the exit code. Raises ConfigError, CheckpointError, NetworkError."""
+def main(whence: Invite | Path, out: Path) -> int:
+    """Export from a run or from a trainer's folder; the exit code. Raises CheckpointError, NetworkError."""
     set_up_logging()
-    if invite is not None and state_dir is not None:
-        raise ConfigError("give either --join or --state-dir, not both")
-    if state_dir is not None:
-        version = export_folder(Path(state_dir), Path(out))
-    else:
-        version = uvloop.run(export_run(read_invite(invite), Path(out)))
+    version = export_folder(whence, out) if isinstance(whence, Path) else uvloop.run(export_run(whence, out))
     print(f"version {version} is in {out}")
     return 0
 

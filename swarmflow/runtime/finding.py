@@ -13,7 +13,7 @@ from swarmflow.core.types import ProcessId
 from swarmflow.errors import IncompatibleError, NetworkError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import peer_of
-from swarmflow.runtime.invite import Invite, local_invite
+from swarmflow.runtime.invite import Invite
 from swarmflow.runtime.session import Session
 
 log = logging.getLogger("swarmflow")
@@ -36,11 +36,6 @@ class Found:
 
     leader: ProcessId
     manifest: Manifest
-
-
-def read_invite(text: str | None) -> Invite:
-    """The invite given, or that of the one run on this machine. Raises NetworkError."""
-    return Invite.parse(text) if text else local_invite()
 
 
 async def find_leader(session: Session, invite: Invite, timeout_s: float | None = 20.0) -> Found:

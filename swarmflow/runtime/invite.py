@@ -189,3 +189,8 @@ def local_invite(folder: Path | None = None) -> Invite:
         names = ", ".join(sorted(f"{invite.name} ({invite.run_id})" for invite in found))
         raise NetworkError(f"several runs are alive on this machine: {names}; choose one with --join INVITE")
     return found[0]
+
+
+def read_invite(text: str | None) -> Invite:
+    """The invite given, or that of the one run on this machine. Raises NetworkError."""
+    return Invite.parse(text) if text else local_invite()

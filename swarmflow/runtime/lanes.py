@@ -22,13 +22,13 @@ JOINED_BYTES_MAX = 1 << 16
 
 
 class LinkCounters(Protocol):
-    """Where the links count. lane: "control" or "bulk"; kind: one of a few words."""
+    """Where the links count. lane: "control" or "bulk"; kind: one of a few words; size_bytes: of the whole frame."""
 
-    def sent(self, lane: str, size_bytes: int) -> None:
+    def sent(self, lane: str, header: bytes, size_bytes: int) -> None:
         """One frame has been handed to the network."""
 
-    def received(self, lane: str, size_bytes: int) -> None:
-        """One frame has arrived and been accepted."""
+    def received(self, lane: str, header: bytes, size_bytes: int) -> None:
+        """One whole frame has arrived; nobody has looked into its header yet."""
 
     def refused(self, kind: str) -> None:
         """One frame or stream from the network has been refused."""
@@ -209,7 +209,7 @@ class OutboundLane:
             for body in bodies:
                 for start in range(0, len(body), WRITE_BYTES):
                     await self._put(writer, body[start : start + WRITE_BYTES])
-        self._counters.sent(self._hello.lane, size_bytes)
+        self._counters.sent(self._hello.lane, message.header, size_bytes)
 
     async def _put(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:
         try:

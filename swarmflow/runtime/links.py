@@ -259,7 +259,7 @@ class Links:
                 stream.writer.write(END_ACKNOWLEDGED)
                 return "said goodbye"
             stream.told = False
-            self._counters.received(lane, frame.size_bytes)
+            self._counters.received(lane, frame.header, frame.size_bytes)
             self._on_message(sender, frame.header, frame.bodies)
             sequence += 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import platform
 import threading
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, get_args
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
@@ -25,10 +25,17 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from swarmflow import __version__
 from swarmflow.errors import NetworkError
+from swarmflow.runtime.frames import FrameErrorKind
+from swarmflow.runtime.hello import LANES
 
 LABEL_SETS_MAX: Final = 256
 OTHER: Final = "other"
 _STEP_SECONDS_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
+# Series that are there from the start, at 0: Prometheus takes a counter's first value for no increase.
+_DENIALS: Final = ("full", "draining", "stage", "stale", "invalid")
+_RETRIES: Final = ("gone", *_DENIALS)
+_REFUSALS: Final = (*get_args(FrameErrorKind), "hello", "message", "tensor")
+_DECISIONS: Final = ("adoptions", "hops_lost", "steps_restarted", "rollbacks", "resynchronisations")
 
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
 
@@ -67,6 +74,7 @@ class Metrics:
         self._add_run()
         self._add_network()
         self._add_process()
+        self._begin_at_zero()
 
     def _add_work(self) -> None:
         self.microbatches = self._counters("microbatches", "Hops computed by this peer", "stage", "direction")
@@ -91,27 +99,37 @@ class Metrics:
             buckets=_STEP_SECONDS_BUCKETS,
         )
         self.peers = self._gauges("peers", "Live peers known to this process", "stage")
-        self.moves = self._counter("moves", "Changes of this peer's stage")
+        self.moves = self._counter("moves", "Times that this peer was given another stage")
 
     def _add_network(self) -> None:
         self.sent_bytes = self._counters("sent_bytes", "Bytes written to other processes", "kind")
         self.received_bytes = self._counters("received_bytes", "Bytes read from other processes", "kind")
-        self.retries = self._counters("retries", "Hops given to another peer", "reason")
+        self.retries = self._counters("retries", "Hops that this process had to send again", "reason")
         self.denials = self._counters("denials", "Microbatches that this peer refused", "reason")
         self.frames_refused = self._counters("frames_refused", "Bad frames from the network", "reason")
         self.queued_bytes = self._gauges("queued_bytes", "Bytes that wait to be sent", "lane")
-        self.decisions = self._counters("decisions", "Rare decisions: adoptions, restarts, roll-backs, ...", "kind")
-        self.suspected = self._counter("suspected", "Times that this process took another for dead")
+        self.decisions = self._counters("decisions", "Rare decisions: adoptions, restarts, roll-backs", "kind")
+        self.suspected = self._counter("suspected", "Times that the leader took a process for dead")
+
+    def _begin_at_zero(self) -> None:
+        for family, values in (
+            (self.denials, _DENIALS), (self.retries, _RETRIES), (self.frames_refused, _REFUSALS),
+            (self.decisions, _DECISIONS),
+        ):  # fmt: skip
+            for value in values:
+                family.at(value)
+        for lane in LANES:
+            self.queued_bytes.at(lane)
 
     def _add_process(self) -> None:
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         build = Info("swarmflow_build", "Versions of swarmflow and of Python", registry=self.registry)
         build.info({"version": __version__, "python": platform.python_version()})
-        self._process = Info("swarmflow_process", "Role, name and run of this process", registry=self.registry)
+        self._process = Info("swarmflow_process", "Role, name and run id of this process", registry=self.registry)
 
     def describe_process(self, role: str, name: str, run: str) -> None:
-        """Say which process this is: its role (`peer`, `trainer`), its libp2p name and the name of its run."""
+        """Say which process this is: its role (`peer`, `trainer`), its libp2p name and the id of its run."""
         self._process.info({"role": role, "name": name, "run": run})
 
     def serve(self, port: int, host: str = "127.0.0.1") -> int:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import ValidationError
@@ -71,6 +72,7 @@ class Node:
         listening = [multiaddr(text, listening=True) for text in listen]
         announced = [multiaddr(text, listening=False) for text in announce]
         entries = {text: peer_of(text) for text in bootstrap}
+        asyncio.get_running_loop().set_exception_handler(_on_stray_exception)
         async with AsyncExitStack() as resources:
             resources.enter_context(IdentityLock(identity_path))
             key = load_identity(identity_path)
@@ -137,6 +139,15 @@ class Node:
         # Not DHTNode.shutdown(): it asks the daemon, perhaps dead, to forget handlers that end with it anyway.
         self.dht.is_alive = False
         await self._resources.aclose()
+
+
+def _on_stray_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A remote that goes away before its stream's first byte raises inside hivemind's handler: nothing is lost by it."""
+    error = context.get("exception")
+    if isinstance(error, asyncio.IncompleteReadError | ConnectionError):
+        log.debug("a stream ended before it began: %s", error)
+    else:
+        log.error("%s: %r", context.get("message", "an error outside of any task"), error, exc_info=error)
 
 
 async def _attach(daemon: Daemon, timeout_s: float) -> P2P:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from swarmflow.core.actions import Connect, Count, Forget, Log
 from swarmflow.core.types import Body, ProcessId
@@ -19,11 +18,14 @@ from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.requests import Requests
 from swarmflow.runtime.store import Store
-from swarmflow.runtime.wire import Evaluate
+from swarmflow.runtime.wire import Evaluate, message_name
 
 log = logging.getLogger("swarmflow")
 
+T = TypeVar("T")
+
 ANNOUNCE_EVERY_S = 10.0
+ANNOUNCE_POLL_S = 0.5
 ANNOUNCE_EXPIRY_S = 35.0  # three announcements may fail before others forget a process
 
 
@@ -33,11 +35,13 @@ class Counters:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def sent(self, lane: str, size_bytes: int) -> None:
-        """A frame left; its bytes are counted by kind of message where it is made."""
+    def sent(self, lane: str, header: bytes, size_bytes: int) -> None:
+        """A frame left."""
+        self._metrics.sent_bytes.at(message_name(header)).inc(size_bytes)
 
-    def received(self, lane: str, size_bytes: int) -> None:
-        """A frame came; its bytes are counted by kind of message where it is read."""
+    def received(self, lane: str, header: bytes, size_bytes: int) -> None:
+        """A frame came."""
+        self._metrics.received_bytes.at(message_name(header)).inc(size_bytes)
 
     def refused(self, kind: str) -> None:
         """A bad frame or stream."""
@@ -75,7 +79,7 @@ class Session:
             Connect: self._connect, Forget: lambda action: self.links.forget(action.process),
             Log: self._log, Count: self._count,
         }  # fmt: skip
-        self.driver = Driver(self.me, self.store, self.metrics, {**shared, **effects}, read, evaluate)
+        self.driver = Driver(self.me, self.store, self.metrics, {**shared, **effects}, self.fail, read, evaluate)
         self.links = Links(
             self.node, self.me, self.run_id,
             on_message=self.driver.receive, on_lost=self.driver.lost, counters=Counters(self.metrics),
@@ -101,6 +105,16 @@ class Session:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def unless_ended(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What the work gives; None when the session ends before, which cancels the work."""
+        task = asyncio.get_running_loop().create_task(work)
+        await asyncio.wait((task, self.ended), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return None
+
     def end(self, outcome: Any) -> None:
         """The session is over, with this outcome."""
         if not self.ended.done():
@@ -111,8 +125,11 @@ class Session:
         if not self.ended.done():
             self.ended.set_exception(error)
 
-    def announce(self, kind: Callable[[], str], value: Callable[[], dict[str, Any]]) -> None:
-        """Announce this process in the DHT now and again, until the session is closed; a failure is tried again."""
+    def announce(self, kind: Callable[[], str | None], value: Callable[[], dict[str, Any]]) -> None:
+        """Announce this process in the DHT now and again, until the session is closed; a failure is tried again.
+
+        kind: what it is to be found as; told soon after it changes. None: it is not to be found yet.
+        """
         self.spawn(self._announce(kind, value), "the announcement")
 
     async def close(self, flush_s: float = 2.0) -> None:
@@ -125,14 +142,22 @@ class Session:
         if self.ended.done() and not self.ended.cancelled():
             self.ended.exception()  # seen, so that asyncio does not report it a second time
 
-    async def _announce(self, kind: Callable[[], str], value: Callable[[], dict[str, Any]]) -> None:
+    async def _announce(self, kind: Callable[[], str | None], value: Callable[[], dict[str, Any]]) -> None:
+        loop = asyncio.get_running_loop()
+        announced: str | None = None
+        again_s = 0.0
         while True:
-            record = {"incarnation": self.me.incarnation, "addresses": self.node.addresses(), **value()}
-            try:
-                await self.directory.announce(kind(), record, ANNOUNCE_EXPIRY_S)
-            except NetworkError as error:
-                log.debug("announcing failed: %s", error)
-            await asyncio.sleep(ANNOUNCE_EVERY_S)
+            name = kind()
+            if name is not None and (name != announced or loop.time() >= again_s):
+                record = {"incarnation": self.me.incarnation, "addresses": self.node.addresses(), **value()}
+                try:
+                    if announced is not None and announced != name:
+                        await self.directory.withdraw(announced)
+                    await self.directory.announce(name, record, ANNOUNCE_EXPIRY_S)
+                except NetworkError as error:
+                    log.debug("announcing failed: %s", error)
+                announced, again_s = name, loop.time() + ANNOUNCE_EVERY_S
+            await asyncio.sleep(ANNOUNCE_POLL_S)
 
     async def _watch_node(self) -> None:
         reason = await self.node.died()
@@ -157,15 +182,8 @@ class Session:
                 metrics.frames_refused.at(action.label).inc(action.amount)
             case "gone":
                 metrics.suspected.inc(action.amount)
+            case "moves":
+                metrics.moves.inc(action.amount)
             case _:
                 name = f"{action.name}:{action.label}" if action.label else action.name
                 metrics.decisions.at(name).inc(action.amount)
-
-
-def state_folder(path: Path) -> Path:
-    """A folder for a process's own files, made when it is not there. Raises NetworkError when it cannot be."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NetworkError(f"the state folder {path} cannot be made: {error.strerror}") from None
-    return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ from swarmflow.runtime.worker import Worker
 
 # Urgency in the compute thread: a backward frees memory and feeds the stage before; a forward only adds work.
 _FIRST, _BACKWARD, _FORWARD, _LATER = (0.0,), 1.0, 2.0, (3.0,)
+
+Direction = Literal["forward", "loss", "backward"]
 
 
 @dataclass
@@ -76,11 +78,10 @@ class StageHost:
         data = self._driver.store.get(action.input)
 
         def computed(output: Tensor) -> None:
-            self._count("forward")
             self._encode(action.microbatch, output, lambda ref: ForwardComputed(action.microbatch, ref))
 
         self._decode(
-            action.microbatch, lambda: self._input(data), _FORWARD,
+            action.microbatch, "forward", lambda: self._input(data),
             lambda served, x: served.runner.forward(action.microbatch, x, self._draw(action.microbatch)), computed,
         )  # fmt: skip
 
@@ -90,7 +91,6 @@ class StageHost:
 
         def computed(result: tuple[float, int, Tensor | None]) -> None:
             loss_sum, tokens, gradient = result
-            self._count("loss")
             if gradient is None:
                 self._driver.post(LossComputed(action.microbatch, loss_sum, tokens, None))
             else:
@@ -98,7 +98,7 @@ class StageHost:
                 self._encode(action.microbatch, gradient, make)
 
         self._decode(
-            action.microbatch, lambda: (self._input(data), self._targets(targets)), _FORWARD,
+            action.microbatch, "loss", lambda: (self._input(data), self._targets(targets)),
             lambda served, x: served.runner.loss(action.microbatch, x[0], x[1], self._draw(action.microbatch)), computed,
         )  # fmt: skip
 
@@ -107,14 +107,13 @@ class StageHost:
         data = self._driver.store.get(action.gradient)
 
         def computed(gradient: Tensor | None) -> None:
-            self._count("backward")
             if gradient is None:
                 self._driver.post(BackwardComputed(action.microbatch, None))
             else:
                 self._encode(action.microbatch, gradient, lambda ref: BackwardComputed(action.microbatch, ref))
 
         self._decode(
-            action.microbatch, lambda: self._boundary_tensor(data), _BACKWARD,
+            action.microbatch, "backward", lambda: self._boundary_tensor(data),
             lambda served, x: served.runner.backward(action.microbatch, x), computed,
         )  # fmt: skip
 
@@ -229,7 +228,7 @@ class StageHost:
         return self.served
 
     def _decode(
-        self, microbatch: Microbatch, decode: Callable[[], Any], urgency: float,
+        self, microbatch: Microbatch, direction: Direction, decode: Callable[[], Any],
         compute: Callable[[Served, Any], Any], done: Callable[[Any], None],
     ) -> None:  # fmt: skip
         """Codec thread, then compute thread, then `done` on the loop, unless the epoch is over by then."""
@@ -247,7 +246,8 @@ class StageHost:
             if isinstance(value, ComputeFailed):
                 self._driver.post(value)
                 return
-            self._compute.submit((urgency, float(microbatch.index)), lambda: work(value), finished)
+            urgency = (_BACKWARD if direction == "backward" else _FORWARD, float(microbatch.index))
+            self._compute.submit(urgency, lambda: work(value), finished)
 
         def work(value: Any) -> Any:
             if run != self._run:
@@ -259,7 +259,8 @@ class StageHost:
         def finished(outcome: Any) -> None:
             if outcome is not None and run == self._run:
                 result, seconds = outcome
-                self._driver.metrics.compute_seconds.at("backward" if urgency == _BACKWARD else "forward").inc(seconds)
+                self._driver.metrics.compute_seconds.at(direction).inc(seconds)
+                self._driver.metrics.microbatches.at(served.stage.layout.stage, direction).inc()
                 done(result)
 
         self._codec_thread.submit(_FIRST, guarded, decoded)
@@ -296,9 +297,6 @@ class StageHost:
 
     def _piece_reduced(self, action: SumPiece | StorePiece) -> None:
         self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece))
-
-    def _count(self, direction: str) -> None:
-        self._driver.metrics.microbatches.at(self._serving().stage.layout.stage, direction).inc()
 
 
 def _flat_name(group: str) -> str:

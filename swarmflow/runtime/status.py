@@ -11,15 +11,14 @@ from rich.table import Table
 
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.client import visit
-from swarmflow.runtime.finding import read_invite
 from swarmflow.runtime.invite import Invite
 from swarmflow.runtime.logs import set_up_logging
 
 
-def main(invite: str | None, as_json: bool) -> int:
+def main(invite: Invite, as_json: bool) -> int:
     """Print the status; the exit code."""
     set_up_logging()
-    answer = uvloop.run(fetch_status(read_invite(invite)))
+    answer = uvloop.run(fetch_status(invite))
     if as_json:
         print(msgspec.json.format(answer).decode())
     else:

@@ -56,6 +56,15 @@ def encode_header(message: Wire) -> bytes:
     return _ENCODER.encode((type(message).__name__, message))
 
 
+def message_name(header: bytes | bytearray | memoryview) -> str:
+    """The name of the message in a header; `unknown` where it is none, whatever the bytes are."""
+    try:
+        name, _ = _ENVELOPE.decode(header)
+    except (msgspec.DecodeError, RecursionError):
+        return "unknown"
+    return name if name in _TYPES else "unknown"
+
+
 def decode_header(header: bytes | bytearray | memoryview) -> Any:
     """The message in a header. Raises FrameError when it is none, or a field is missing or of another type."""
     try:

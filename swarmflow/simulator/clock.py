@@ -12,10 +12,10 @@ class Clock:
     """Runs callbacks in the order of their times; those of one moment in the order in which they were planned."""
 
     now_s: float = 0.0
-    _queue: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _queue: list[tuple[float, int, Callable[[], object]]] = field(default_factory=list)
     _planned: int = 0
 
-    def after(self, delay_s: float, callback: Callable[[], None]) -> None:
+    def after(self, delay_s: float, callback: Callable[[], object]) -> None:
         """Plan a callback. delay_s: at least 0, from now."""
         if delay_s < 0:
             raise ValueError(f"nothing can happen {-delay_s} s ago")

@@ -158,7 +158,7 @@ class Device:
         self._sealed = {}
         for group in action.groups:
             if group in action.alone:
-                self._sealed[group] = weights.accumulated.copy()
+                self._sealed[group] = weights.accumulated  # as it will be at the update, should anything be added
                 continue
             pieces = [weights.reduced[group, piece] for piece in range(GROUP_PIECES)]
             self._sealed[group] = pieces[0]

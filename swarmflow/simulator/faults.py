@@ -47,8 +47,9 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
         raise _violated(world, f"steps {sorted(missing)} are missing")
     if steps not in world.durable:
         raise _violated(world, "the last version was not written")
+    settled = world.settings.load_s[0] > 2 * world.settings.latency_s[1]  # writing the model takes longer than a way
     for process, host in sorted(world.hosts.items()):
-        if host.alive and host.frozen_until_s <= world.clock.now_s and host.stored:
+        if settled and host.alive and host.frozen_until_s <= world.clock.now_s and host.stored:
             raise _violated(world, f"{process.name} still holds {list(host.stored.values())}")
 
 
@@ -72,22 +73,24 @@ def peers_of(world: World, stage: int) -> list[ProcessId]:
     return [process for process in world.living_peers() if stage_of(world, process) == stage]
 
 
-def kill_in_phase(world: World, phase: str, pick: Pick, since_s: float, delay_s: float = 0.0) -> None:
-    """The first time after since_s that the leader is in a phase: delay_s later, those picked die all at once."""
+def kill_in_phase(
+    world: World, phase: str, pick: Pick, since_s: float, delay_s: float = 0.0, until_s: float = float("inf")
+) -> None:
+    """The first time from since_s to until_s that the leader is in a phase: delay_s later, those picked die at once."""
 
     def strike() -> None:
         for victim in pick(world):
             world.kill(victim)
 
     def poll() -> None:
-        if world.ended:
+        if world.ended or world.clock.now_s > until_s:
             return
         if leader_phase(world) == phase:
             world.clock.after(delay_s, strike)
         else:
             world.clock.after(POLL_S, poll)
 
-    world.clock.after(since_s, poll)
+    world.clock.after(max(0.0, since_s - world.clock.now_s), poll)
 
 
 @dataclass(slots=True)
@@ -156,7 +159,11 @@ class Churn:
         """A peer or two die while the next step is reduced or committed."""
         phase = self.random.choice(("complete", "preparing", "prepared", "committing"))
         count, delay_s = self.random.choice((1, 1, 2)), self.random.uniform(0.0, 0.1)
-        kill_in_phase(self.world, phase, lambda world: self._some(world.living_peers(), count), 0.0, delay_s)
+
+        def pick(world: World) -> list[ProcessId]:
+            return self._some(world.living_peers(), count)
+
+        kill_in_phase(self.world, phase, pick, 0.0, delay_s, self.until_s)
 
     def restart(self) -> None:
         """A peer dies, and its next life joins before anybody has noticed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,12 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(CheckpointError, match="No space left"):
         writer.write("own.params", 0, bytes(8))
     assert [p.name for p in generation.path.iterdir()] == ["manifest.json"]
+
+
+def test_stages_that_are_added_at_once_are_all_named(tmp_path: Path) -> None:
+    stages = 8
+    for version in range(1, 11):
+        generation = Generation.begin(tmp_path, version, "run", stages)
+        with ThreadPoolExecutor(stages) as pool:
+            list(pool.map(_fill, [generation] * stages, range(stages), range(stages)))
+        assert Generation.open(generation.path).complete

@@ -79,10 +79,10 @@ class End:
             settings=settings,
         )
 
-    def sent(self, lane: str, size_bytes: int) -> None:
+    def sent(self, lane: str, header: bytes, size_bytes: int) -> None:
         self.counts[f"sent {lane}"] += size_bytes
 
-    def received(self, lane: str, size_bytes: int) -> None:
+    def received(self, lane: str, header: bytes, size_bytes: int) -> None:
         self.counts[f"received {lane}"] += size_bytes
 
     def refused(self, kind: str) -> None:

@@ -77,6 +77,18 @@ def test_what_is_not_known_yet_is_not_zero() -> None:
         assert value != value
 
 
+def test_what_may_go_wrong_is_counted_from_zero() -> None:
+    registry = Metrics().registry
+    for sample, labels in (
+        ("retries_total", {"reason": "gone"}),
+        ("denials_total", {"reason": "full"}),
+        ("frames_refused_total", {"reason": "checksum"}),
+        ("decisions_total", {"kind": "rollbacks"}),
+        ("queued_bytes", {"lane": "bulk"}),
+    ):
+        assert registry.get_sample_value(f"swarmflow_{sample}", labels) == 0.0
+
+
 def test_two_processes_worth_of_metrics_do_not_mix() -> None:
     one, other = Metrics(), Metrics()
     one.tokens.inc(5)
@@ -96,10 +108,10 @@ def test_a_port_that_cannot_be_used_is_one_line(port: int | None) -> None:
 def test_labels_from_the_network_cannot_fill_the_memory() -> None:
     metrics = Metrics()
     for number in range(LABEL_SETS_MAX + 50):
-        metrics.frames_refused.at(f"reason {number}").inc()
-    metrics.frames_refused.at("reason 0").inc()
-    [family] = [each for each in metrics.registry.collect() if each.name == "swarmflow_frames_refused"]
-    totals = {sample.labels["reason"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
+        metrics.received_bytes.at(f"kind {number}").inc()
+    metrics.received_bytes.at("kind 0").inc()
+    [family] = [each for each in metrics.registry.collect() if each.name == "swarmflow_received_bytes"]
+    totals = {sample.labels["kind"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
     assert len(totals) == LABEL_SETS_MAX + 1
     assert totals[OTHER] == 50.0
-    assert totals["reason 0"] == 2.0
+    assert totals["kind 0"] == 2.0

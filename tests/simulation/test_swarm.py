@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from swarmflow.core.types import Plan, ProcessId
@@ -88,11 +90,15 @@ def test_a_newcomer_works_at_the_next_step() -> None:
     assert world.counts["steps_restarted"] == 0
 
 
+def kill_first(world: World) -> None:
+    world.kill(world.living_peers()[0])
+
+
 def test_the_same_seed_replays_the_same_run() -> None:
     logs = []
     for _ in range(2):
         world = swarm(seed=11)
-        world.clock.after(5.0, lambda world=world: world.kill(world.living_peers()[0]))
+        world.clock.after(5.0, partial(kill_first, world))
         finish(world)
         logs.append(world.log)
     assert logs[0] == logs[1]

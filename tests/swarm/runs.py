@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,9 @@ def settings(model: Path, corpus: Path, of: Recipe, *, codec: str = "none", stag
     }
 
 
-def start(swarm: LocalSwarm, *, trainers: int, peers: int) -> None:
-    """Starts them all, without waiting until they serve."""
+def start(swarm: LocalSwarm, *, trainers: int, peers: int, trainer_options: Sequence[str] = ()) -> None:
+    """Starts them all, the peers spread evenly over the stages, without waiting until they serve."""
     for _ in range(trainers):
-        swarm.start_trainer()
-    for _ in range(peers):
-        swarm.start_peer()
+        swarm.start_trainer(*trainer_options)
+    for number in range(peers):
+        swarm.start_peer(stage=number % STAGES)

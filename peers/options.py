@@ -1,0 +1,43 @@
+"""The command line of a peer, checked without loading torch, so that a mistake is told at once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swarmflow.errors import ConfigError
+from swarmflow.runtime.invite import Invite, read_invite
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line of a peer. stage: -1 for any."""
+
+    invite: Invite
+    stage: int
+    device: str
+    capacity: int | None
+    metrics_port: int | None
+    metrics_host: str
+    state_dir: Path | None
+    listen: str
+    announce: tuple[str, ...]
+    drain_seconds: float
+    stay: bool
+
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> Options:
+        """From click's values. Raises ConfigError; NetworkError for the invite, given or of this machine."""
+        stage, device, folder = values["stage"], values["device"], values["state_dir"]
+        if stage != "auto" and not (stage.isascii() and stage.isdigit()):
+            raise ConfigError(f"--stage {stage}: must be auto or the number of a stage, from 0")
+        if not _DEVICE.fullmatch(device):
+            raise ConfigError(f"--device {device}: allowed are auto, cpu and cuda:N")
+        return cls(**{
+            **values, "invite": read_invite(values["invite"]), "stage": -1 if stage == "auto" else int(stage),
+            "state_dir": Path(folder) if folder else None,
+        })  # fmt: skip

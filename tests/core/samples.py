@@ -1,0 +1,37 @@
+"""Processes, microbatches and a reader of actions for the tests of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from swarmflow.core.actions import Action, Release, Send
+from swarmflow.core.types import Epoch, Member, Microbatch, ProcessId, Ref
+
+EPOCH = Epoch(0, 0)
+A = TypeVar("A")
+
+
+def process(name: str, incarnation: int = 1) -> ProcessId:
+    return ProcessId(name, incarnation)
+
+
+def member(name: str, stage: int = 0, capacity: int = 4) -> Member:
+    return Member(process(name), stage, capacity)
+
+
+def microbatch(index: int, epoch: Epoch = EPOCH) -> Microbatch:
+    return Microbatch(epoch, index)
+
+
+def of_type(actions: Iterable[Action], kind: type[A]) -> list[A]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def messages(actions: Iterable[Action], kind: type[A]) -> list[tuple[ProcessId, A]]:
+    """(receiver, message) of what is sent of one kind."""
+    return [(action.to, action.message) for action in of_type(actions, Send) if isinstance(action.message, kind)]
+
+
+def released(actions: Iterable[Action]) -> list[Ref]:
+    return [ref for action in of_type(actions, Release) for ref in action.refs]

@@ -1,0 +1,46 @@
+"""What the machines count for the metrics: who refuses counts a denial, who is refused counts a retry."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Count, Send
+from swarmflow.core.hops import Hops
+from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.messages import Denied, Forward
+from swarmflow.core.outbox import Outbox
+from swarmflow.core.types import Epoch, Microbatch, ProcessId, Ref
+
+FEEDER, PEER, OTHER, LEADER = (ProcessId(name, 1) for name in ("feeder", "peer", "other", "leader"))
+EPOCH = Epoch(0, 0)
+
+
+def bodies(index: int) -> tuple[Ref, Ref]:
+    return Ref(2 * index), Ref(2 * index + 1)
+
+
+def test_a_full_peer_counts_its_denial() -> None:
+    hops = Hops(PEER, 0, 1, 1, Outbox(1, Iwrr()), LEADER)
+    hops.open(EPOCH, ())
+    first = hops.forward(FEEDER, Forward(Microbatch(EPOCH, 0), 0, 0), bodies(0))
+    second = hops.forward(FEEDER, Forward(Microbatch(EPOCH, 1), 0, 0), bodies(1))
+    assert not [action for action in first if isinstance(action, Count)]
+    assert Count("denials", "full") in second
+    assert Send(FEEDER, Denied(Microbatch(EPOCH, 1), 0, 0, "full")) in second
+
+
+def test_who_was_refused_counts_a_retry_and_sends_again() -> None:
+    outbox = Outbox(0, Iwrr())
+    outbox.open((OTHER, PEER))
+    [sent] = outbox.offer(Microbatch(EPOCH, 0), bodies(0), 0.0)
+    assert isinstance(sent, Send)
+    count, again = outbox.denied(sent.to, Microbatch(EPOCH, 0), 0, "full", 1.0)
+    assert count == Count("retries", "full")
+    assert isinstance(again, Send)
+    assert {sent.to, again.to} == {OTHER, PEER}
+
+
+def test_a_death_counts_a_retry_for_each_hop_that_it_held() -> None:
+    outbox = Outbox(0, Iwrr())
+    outbox.open((PEER,))
+    for index in range(3):
+        outbox.offer(Microbatch(EPOCH, index), bodies(index), 0.0)
+    assert outbox.gone(PEER, 1.0) == [Count("retries", "gone")] * 3

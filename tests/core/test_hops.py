@@ -1,0 +1,164 @@
+"""A peer's hops: nothing is computed twice, and what is here already serves whoever asks for it."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import RunBackward, RunForward, RunLoss, Send
+from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed
+from swarmflow.core.hops import Hops
+from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.messages import Accepted, Adopt, Backward, Denied, Done, Forward, Room, Routed
+from swarmflow.core.outbox import REPAIR, Outbox
+from swarmflow.core.types import Epoch, Ref
+from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
+
+ME, LEADER, UP, UP2, DOWN, DOWN2 = (process(name) for name in ("me", "leader", "up", "up2", "down", "down2"))
+INPUT, TARGETS, OUTPUT, GRADIENT, OWN = Ref(1, 10), Ref(2, 2), Ref(3, 10), Ref(4, 10), Ref(5, 10)
+
+
+def hops(stage: int = 1, capacity: int = 4, stages: int = 3) -> Hops:
+    machine = Hops(ME, stage, stages, capacity, Outbox(stage + 1, Iwrr()), LEADER)
+    machine.open(EPOCH, (DOWN, DOWN2) if stage < stages - 1 else ())
+    return machine
+
+
+def forward(index: int = 0, stage: int = 1, attempt: int = 0, insist: bool = False) -> Forward:
+    return Forward(microbatch(index), stage, attempt, insist=insist)
+
+
+def finished() -> tuple[Hops, list[Ref]]:
+    """A middle peer that has done its hop of microbatch 0, and the bytes that it has released."""
+    machine = hops()
+    actions = machine.forward(UP, forward(), (INPUT, TARGETS))
+    actions += machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    [(to, _)] = messages(actions, Forward)
+    machine.accepted(to, Accepted(microbatch(0), 2, 0))
+    actions += machine.backward(to, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
+    actions += machine.backward_computed(BackwardComputed(microbatch(0), OWN))
+    return machine, released(actions)
+
+
+def test_the_way_of_a_microbatch() -> None:
+    machine = hops()
+    actions = machine.forward(UP, forward(), (INPUT, TARGETS))
+    assert actions == [Send(UP, Accepted(microbatch(0), 1, 0)), RunForward(microbatch(0), INPUT)]
+    actions = machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    assert released(actions) == [INPUT]
+    [sent] = [a for a in of_type(actions, Send) if isinstance(a.message, Forward)]
+    assert sent.bodies == (OUTPUT, TARGETS)
+    assert messages(actions, Routed) == [(UP, Routed(microbatch(0), 1, 0, sent.to))]
+    actions = machine.backward(sent.to, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
+    assert actions == [RunBackward(microbatch(0), GRADIENT)]
+    actions = machine.backward_computed(BackwardComputed(microbatch(0), OWN))
+    assert Send(UP, Backward(microbatch(0), 0, 0), (OWN,)) in actions
+    assert messages(actions, Done) == [(LEADER, Done(microbatch(0), 1, 0))]
+    assert machine.entries() == ((0, 0),)
+    assert machine.held == machine.queued == 0
+
+
+def test_the_last_stage_computes_the_loss() -> None:
+    machine = hops(stage=2)
+    actions = machine.forward(UP, forward(stage=2), (INPUT, TARGETS))
+    assert of_type(actions, RunLoss) == [RunLoss(microbatch(0), INPUT, TARGETS)]
+    actions = machine.loss_computed(LossComputed(microbatch(0), 3.5, 7, OWN))
+    assert messages(actions, Done) == [(LEADER, Done(microbatch(0), 2, 0, 3.5, 7))]
+    assert messages(actions, Backward) == [(UP, Backward(microbatch(0), 1, 0))]
+
+
+def test_every_byte_is_released_once() -> None:
+    machine, before = finished()
+    after = released(machine.clear())
+    assert sorted(before + after) == [INPUT, TARGETS, OUTPUT, GRADIENT, OWN]
+    assert machine.clear() == []
+
+
+def test_a_newer_attempt_adopts_what_is_here_and_computes_nothing() -> None:
+    machine, _ = finished()
+    actions = machine.forward(UP2, forward(attempt=REPAIR), (Ref(8), Ref(9)))
+    assert released(actions) == [Ref(8), Ref(9)]
+    assert not of_type(actions, RunForward)
+    assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
+    assert Send(UP2, Backward(microbatch(0), 0, REPAIR), (OWN,)) in actions, "the stored gradient is handed over"
+    assert machine.entries() == ((0, 0),), "what is accumulated keeps the attempt that the leader was told"
+
+
+def test_an_adoption_under_way_gets_the_gradient_when_it_is_there() -> None:
+    machine = hops(stage=2)
+    machine.forward(UP, forward(stage=2), (INPUT, TARGETS))
+    actions = machine.adopt(UP2, Adopt(microbatch(0), 2, REPAIR))
+    assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 2, REPAIR))]
+    assert not messages(actions, Backward)
+    actions = machine.loss_computed(LossComputed(microbatch(0), 1.0, 1, OWN))
+    assert messages(actions, Backward) == [(UP2, Backward(microbatch(0), 1, REPAIR))]
+
+
+def test_what_was_denied_to_a_repair_is_not_taken_from_the_dead_any_more() -> None:
+    machine = hops()
+    actions = machine.adopt(UP2, Adopt(microbatch(0), 1, REPAIR))
+    assert messages(actions, Denied) == [(UP2, Denied(microbatch(0), 1, REPAIR, "unknown"))]
+    actions = machine.forward(UP, forward(attempt=0), (INPUT, TARGETS))
+    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "stale"))]
+    assert released(actions) == [INPUT, TARGETS]
+    assert of_type(machine.forward(UP2, forward(attempt=REPAIR + 1), (INPUT, TARGETS)), RunForward)
+
+
+def test_an_older_attempt_does_not_take_work_from_a_living_predecessor() -> None:
+    machine = hops()
+    machine.forward(UP2, forward(attempt=REPAIR), (INPUT, TARGETS))
+    actions = machine.forward(UP, forward(attempt=0), (Ref(8), Ref(9)))
+    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "stale"))]
+
+
+def test_beyond_its_capacity_a_peer_denies_and_tells_when_there_is_room() -> None:
+    machine = hops(stage=2, capacity=1)
+    machine.forward(UP, forward(0, stage=2), (INPUT, TARGETS))
+    actions = machine.forward(UP2, forward(1, stage=2), (Ref(8), Ref(9)))
+    assert messages(actions, Denied) == [(UP2, Denied(microbatch(1), 2, 0, "full"))]
+    actions = machine.loss_computed(LossComputed(microbatch(0), 1.0, 1, OWN))
+    assert messages(actions, Room) == [(UP2, Room(2))]
+
+
+def test_a_draining_peer_denies_unless_nobody_else_is_there() -> None:
+    machine = hops()
+    machine.draining = True
+    actions = machine.forward(UP, forward(), (INPUT, TARGETS))
+    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "draining"))]
+    assert of_type(machine.forward(UP, forward(insist=True), (INPUT, TARGETS)), RunForward)
+
+
+def test_a_second_gradient_is_not_accumulated() -> None:
+    machine, _ = finished()
+    holder = machine.outbox.holder(0)
+    assert holder is not None
+    actions = machine.backward(holder, Backward(microbatch(0), 1, 0), (Ref(8),), 3.0)
+    assert released(actions) == [Ref(8)]
+    assert not of_type(actions, RunBackward)
+
+
+def test_a_wrong_stage_and_missing_bodies_are_denied() -> None:
+    machine = hops()
+    assert messages(machine.forward(UP, forward(stage=0), (INPUT, TARGETS)), Denied)[0][1].reason == "stage"
+    assert messages(machine.forward(UP, forward(), (INPUT,)), Denied)[0][1].reason == "invalid"
+    assert machine.held == 0
+
+
+def test_an_unusable_tensor_is_undone_without_leaving_bytes() -> None:
+    machine = hops()
+    machine.forward(UP, forward(), (INPUT, TARGETS))
+    machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    holder = machine.outbox.holder(0)
+    assert holder is not None
+    machine.backward(holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
+    culprit, actions = machine.failed(microbatch(0))
+    assert culprit == holder
+    assert sorted(released(actions)) == [TARGETS, OUTPUT, GRADIENT]
+    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "invalid"))]
+    assert machine.clear() == []
+
+
+def test_a_failure_of_an_earlier_epoch_leaves_this_one_alone() -> None:
+    machine = hops()
+    later = Epoch(1, 0)
+    machine.open(later, (DOWN,))
+    machine.forward(UP, Forward(microbatch(0, later), 1, 0), (INPUT, TARGETS))
+    assert machine.failed(microbatch(0)) == (None, [])
+    assert machine.held == 1

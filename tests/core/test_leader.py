@@ -1,0 +1,316 @@
+"""The leader: grants, refusals, drains, roll-backs, checkpoints, and the end of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from swarmflow.core.actions import Action, Exit, Send, Validate, WriteCheckpoint
+from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick, Validated
+from swarmflow.core.leader import Leader, LeaderSettings
+from swarmflow.core.messages import (
+    Committed,
+    Done,
+    Drain,
+    Evicted,
+    Finished,
+    Granted,
+    Heartbeat,
+    Join,
+    LoadFailed,
+    Message,
+    Open,
+    Prepare,
+    Prepared,
+    Ready,
+    Refused,
+    Released,
+    StepResult,
+    Welcome,
+)  # fmt: skip
+from swarmflow.core.types import Plan, ProcessId
+from tests.core.samples import member, messages, microbatch, of_type, process
+
+ME = member("t0", -1)
+A, B, C, OTHER = process("a"), process("b"), process("c"), process("t1")
+SETTINGS = LeaderSettings(4, lambda step: 0.1 * (step + 1), 0.0, "1.0", "run", from_seed=True)
+
+
+@dataclass
+class Bench:
+    """A leader of a run with one stage and one microbatch a step, and what it asked for."""
+
+    settings: LeaderSettings = SETTINGS
+    stages: int = 1
+    version: int = 0
+    now: float = 0.0
+    leader: Leader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.leader = Leader(ME, Plan(self.stages, 1), self.settings, 1, self.version, self.version)
+        self.leader.start(0.0)
+
+    def hear(self, sender: ProcessId, message: Message) -> list[Action]:
+        return self.leader.handle(Received(sender, message), self.now)
+
+    def join(self, peer: ProcessId, stage: int = -1, role: str = "peer") -> list[Action]:
+        return self.hear(peer, Join(role, "1.0", "run", replace(member(peer.name, stage), process=peer)))
+
+    def ready(self, peer: ProcessId, stage: int = 0) -> list[Action]:
+        return self.hear(peer, Ready(stage, self.leader.version, "digest", 4))
+
+    def serve(self, *peers: ProcessId) -> None:
+        for peer in peers:
+            self.join(peer)
+        for peer in peers:
+            self.ready(peer)
+
+    def commit(self) -> list[Action]:
+        """Work the step at hand off; returns what followed from the last answer."""
+        step = self.leader.step
+        assert step is not None
+        epoch, peers = step.epoch, [peer.process for peer in step.roster.members()]
+        actions = self.hear(peers[0], Done(replace(microbatch(0), epoch=epoch), 0, 0, 2.0, 1))
+        members = [to for to, _ in messages(actions, Prepare)]
+        for peer in members:
+            self.hear(peer, Prepared(epoch, step.ballot, (("stage-0", 1.0, "x"),)))
+        for peer in members:
+            actions = self.hear(peer, Committed(epoch, epoch.step + 1, "same"))
+        return actions
+
+
+def test_peers_that_start_together_spread_and_open_the_first_step() -> None:
+    bench = Bench(stages=3)
+    granted = [messages(bench.join(process(f"p{n}")), Granted)[0][1].stage for n in range(6)]
+    assert sorted(granted) == [0, 0, 1, 1, 2, 2]
+    assert not messages(bench.ready(process("p0"), granted[0]), Open)
+    assert bench.leader.waiting_for == "the peers of stage 1, 2, which are loading"
+    bench.ready(process("p1"), granted[1])
+    opened = messages(bench.ready(process("p2"), granted[2]), Open)
+    assert {to.name for to, _ in opened} == {"p0", "p1", "p2", "t0"}
+
+
+@pytest.mark.parametrize(
+    ("join", "why"),
+    [
+        (Join("peer", "0.9", "run", member("a", -1)), "install that version"),
+        (Join("peer", "1.0", "other", member("a", -1)), "another run"),
+        (Join("peer", "1.0", "run", member("b", -1)), "who it is"),
+        (Join("cook", "1.0", "run", member("a", -1)), "who it is"),
+        (Join("peer", "1.0", "run", member("a", 99)), "--stage 99: this run has the stages 0 to 0"),
+    ],
+)
+def test_who_does_not_fit_is_refused_with_the_reason(join: Join, why: str) -> None:
+    bench = Bench()
+    [(to, refused)] = messages(bench.hear(A, join), Refused)
+    assert to == A
+    assert why in refused.reason
+    assert A not in bench.leader.membership.known
+
+
+def test_steps_follow_each_other_with_their_learning_rates() -> None:
+    bench = Bench()
+    bench.serve(A)
+    rates = [result.learning_rate for _ in range(3) for _, result in messages(bench.commit(), StepResult)]
+    assert rates == pytest.approx([0.1, 0.2, 0.3])
+    assert bench.leader.version == 3
+
+
+def test_a_newcomer_that_loads_is_waited_for_and_takes_part() -> None:
+    bench = Bench()
+    bench.serve(A)
+    [(_, granted)] = messages(bench.join(B), Granted)
+    assert [donor.process for donor in granted.donors] == [A]
+    done = bench.hear(A, Done(microbatch(0), 0, 0, 2.0, 1))
+    assert not messages(done, Prepare), "the step waits a little for the one that loads"
+    assert {to for to, _ in messages(bench.ready(B), Prepare)} == {A, B}
+
+
+def test_the_step_does_not_wait_for_ever_for_one_that_loads() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.join(B)
+    bench.hear(A, Done(microbatch(0), 0, 0, 2.0, 1))
+    bench.now = 7.0
+    bench.hear(A, Heartbeat())
+    bench.hear(B, Heartbeat())
+    bench.now = 14.9
+    assert not messages(bench.hear(A, Heartbeat()), Prepare)
+    bench.now = SETTINGS.join_hold_s
+    assert bench.leader.next_deadline() <= bench.now + SETTINGS.heartbeat_s
+    assert {to for to, _ in messages(bench.leader.handle(Tick(), bench.now), Prepare)} == {A}
+
+
+def test_a_leaver_is_let_go_at_the_edge() -> None:
+    bench = Bench()
+    bench.serve(A, B)
+    bench.commit()
+    assert not messages(bench.hear(A, Drain()), Released)
+    actions = bench.commit()
+    assert [to for to, _ in messages(actions, Released)] == [A]
+    assert [to for to, _ in messages(actions, Open)] == [B, ME.process]
+
+
+def test_the_last_one_of_a_stage_is_let_go_when_its_state_is_safe() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.hear(A, Drain())
+    actions = bench.commit()
+    [write] = of_type(actions, WriteCheckpoint)
+    assert write.version == 1
+    assert not messages(actions, Released)
+    actions = bench.leader.handle(CheckpointWritten(1, ok=True), 0.0)
+    assert [to for to, _ in messages(actions, Released)] == [A]
+    assert bench.leader.waiting_for == "a peer for stage 0"
+    [(_, granted)] = messages(bench.join(B), Granted)
+    assert (granted.version, granted.donors) == (1, (ME,))
+
+
+def test_a_leaving_trainer_still_gets_its_last_result() -> None:
+    bench = Bench()
+    bench.serve(A)
+    assert messages(bench.join(OTHER, role="trainer"), Welcome)
+    bench.commit()
+    bench.hear(OTHER, Drain())
+    actions = bench.commit()
+    assert {to for to, _ in messages(actions, StepResult)} == {ME.process, OTHER}
+    assert [to for to, _ in messages(actions, Released)] == [OTHER]
+
+
+def test_a_stage_that_is_lost_rolls_back_to_what_is_on_disk() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.commit()
+    bench.commit()
+    bench.leader.handle(Lost(A, "killed"), 0.0)
+    assert (bench.leader.version, bench.leader.generation) == (0, 2)
+    [(_, granted)] = messages(bench.join(B), Granted)
+    assert (granted.version, granted.donors) == (0, ())
+    [first, *_] = messages(bench.ready(B), Open)
+    assert first[1].epoch.generation == 2
+
+
+def test_newcomers_that_have_nobody_to_load_from_do_not_hold_up_the_roll_back() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.commit()
+    bench.join(B)
+    bench.leader.handle(Lost(A, "killed"), 0.0)
+    assert bench.leader.version == 1, "B may have loaded it already"
+    granted = messages(bench.join(C), Granted)
+    assert granted[0][1].donors == (ME,), "nobody has the state"
+    bench.hear(B, LoadFailed(0, 1, "the donor is gone"))
+    assert bench.leader.version == 0, "C cannot load it either"
+
+
+def test_a_load_that_failed_is_granted_again() -> None:
+    bench = Bench()
+    bench.join(A)
+    [(to, granted)] = messages(bench.hear(A, LoadFailed(0, 0, "no donor")), Granted)
+    assert (to, granted.stage) == (A, 0)
+
+
+def test_who_became_ready_too_late_loads_again() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.join(B)
+    bench.hear(A, Done(microbatch(0), 0, 0, 2.0, 1))
+    bench.now = 7.0
+    bench.hear(A, Heartbeat())
+    bench.hear(B, Heartbeat())
+    bench.now = SETTINGS.join_hold_s - 0.1
+    bench.hear(A, Heartbeat())
+    bench.now = SETTINGS.join_hold_s
+    bench.leader.handle(Tick(), bench.now)
+    epoch = microbatch(0).epoch
+    bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
+    bench.hear(A, Committed(epoch, 1, "same"))
+    [(to, granted)] = messages(bench.hear(B, Ready(0, 0, "digest", 4)), Granted)
+    assert (to, granted.version) == (B, 1)
+
+
+def test_checkpoints_are_written_at_their_versions_and_hold_the_next_commit() -> None:
+    bench = Bench(replace(SETTINGS, checkpoint_every=1))
+    bench.serve(A)
+    [write] = of_type(bench.commit(), WriteCheckpoint)
+    assert (write.version, write.last) == (1, False)
+    epoch = replace(microbatch(0).epoch, step=1)
+    bench.hear(A, Done(replace(microbatch(0), epoch=epoch), 0, 0, 2.0, 1))
+    assert len(of_type(bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),))), Send)) == 0
+    commit = of_type(bench.leader.handle(CheckpointWritten(1, ok=True), 0.0), Send)
+    assert [send.to for send in commit] == [A]
+    assert bench.leader.durable == 1
+
+
+def test_the_run_ends_when_the_last_version_is_written() -> None:
+    bench = Bench(replace(SETTINGS, steps=1))
+    bench.serve(A)
+    [write] = of_type(bench.commit(), WriteCheckpoint)
+    assert (write.version, write.last) == (1, True)
+    actions = bench.leader.handle(CheckpointWritten(1, ok=True), 0.0)
+    assert [to for to, _ in messages(actions, Finished)] == [A]
+    assert of_type(actions, Exit)[0].ok
+
+
+def test_a_full_disk_at_the_end_is_an_error() -> None:
+    bench = Bench(replace(SETTINGS, steps=1))
+    bench.serve(A)
+    bench.commit()
+    assert not of_type(bench.leader.handle(CheckpointWritten(1, False, "no space"), 0.0), Exit)
+    bench.now = SETTINGS.silence_s
+    bench.leader.membership.known[A].heard_s = bench.now
+    assert of_type(bench.leader.handle(Tick(), bench.now), WriteCheckpoint), "it may have been a death: once more"
+    [left] = of_type(bench.leader.handle(CheckpointWritten(1, False, "no space"), bench.now), Exit)
+    assert (left.ok, "no space" in left.reason) == (False, True)
+
+
+def test_stopping_writes_what_was_learnt() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.commit()
+    [write] = of_type(bench.leader.stop(), WriteCheckpoint)
+    assert write.version == 1
+    assert of_type(bench.leader.handle(CheckpointWritten(1, ok=True), 0.0), Exit)[0].ok
+
+
+def test_stopping_in_the_middle_of_an_update_waits_for_it() -> None:
+    bench = Bench()
+    bench.serve(A)
+    epoch = microbatch(0).epoch
+    bench.hear(A, Done(microbatch(0), 0, 0, 2.0, 1))
+    bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
+    assert not of_type(bench.leader.stop(), WriteCheckpoint)
+    actions = bench.hear(A, Committed(epoch, 1, "same"))
+    assert messages(actions, StepResult)
+    assert [write.version for write in of_type(actions, WriteCheckpoint)] == [1]
+
+
+def test_a_validated_step_is_reported_with_its_validation_loss_even_if_somebody_leaves() -> None:
+    bench = Bench(replace(SETTINGS, validate_every=1))
+    bench.serve(A)
+    actions = bench.commit()
+    assert of_type(actions, Validate)
+    assert not messages(actions, StepResult)
+    bench.hear(A, Drain())
+    [(_, result)] = messages(bench.leader.handle(Validated(1, 1.5), 0.0), StepResult)
+    assert result.validation_loss == 1.5
+
+
+def test_silence_is_death_and_a_stranger_has_to_join() -> None:
+    bench = Bench()
+    bench.serve(A, B)
+    bench.now = 5.0
+    bench.hear(B, Heartbeat())
+    bench.now = SETTINGS.silence_s + 0.5
+    assert A in [to for to, _ in messages(bench.leader.handle(Tick(), bench.now), Evicted)]
+    assert [to for to, _ in messages(bench.hear(A, Heartbeat()), Evicted)] == [A]
+    assert B in bench.leader.membership.known
+
+
+def test_the_next_life_of_a_process_replaces_the_former() -> None:
+    bench = Bench()
+    bench.serve(A, B)
+    bench.join(process("a", 2))
+    assert {peer.name for peer in bench.leader.membership.known} == {"a", "b", "t0"}
+    assert A not in bench.leader.membership.known

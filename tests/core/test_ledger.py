@@ -1,0 +1,74 @@
+"""The ledger: complete when each hop has exactly one living holder."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmflow.core.ledger import Ledger
+from swarmflow.core.messages import Done
+from tests.core.samples import microbatch, process
+
+A, B = process("a"), process("b")
+
+
+def done(stage: int, index: int, attempt: int = 0, loss_sum: float = 0.0, tokens: int = 0) -> Done:
+    return Done(microbatch(index), stage, attempt, loss_sum, tokens)
+
+
+def test_complete_when_each_hop_has_a_holder() -> None:
+    ledger = Ledger(stages=2, microbatches=2)
+    for stage, index in ((0, 0), (1, 0), (0, 1)):
+        assert ledger.done(A, done(stage, index))
+        assert not ledger.complete
+    assert ledger.done(B, done(1, 1, attempt=3))
+    assert ledger.complete
+    assert sorted(ledger.entries(A)) == [(0, 0), (0, 0), (1, 0)]
+    assert ledger.entries(B) == ((1, 3),)
+    assert ledger.manifest() == ((0, 0, A, 0), (0, 1, A, 0), (1, 0, A, 0), (1, 1, B, 3))
+    assert ledger.retries == 1
+
+
+def test_a_hop_that_two_hold_is_noticed() -> None:
+    ledger = Ledger(1, 1)
+    assert ledger.done(A, done(0, 0))
+    assert ledger.done(A, done(0, 0)), "the same holder may say it again"
+    assert not ledger.done(B, done(0, 0, attempt=1000))
+
+
+def test_a_death_opens_its_hops_and_their_losses_are_not_counted_twice() -> None:
+    ledger = Ledger(1, 2)
+    ledger.done(A, done(0, 0, loss_sum=6.0, tokens=3))
+    ledger.done(B, done(0, 1, loss_sum=4.0, tokens=2))
+    assert (ledger.tokens, ledger.loss) == (5, 2.0)
+    assert ledger.gone(A) == 1
+    assert not ledger.complete
+    ledger.done(B, done(0, 0, attempt=1000, loss_sum=6.0, tokens=3))
+    assert ledger.complete
+    assert (ledger.tokens, ledger.loss) == (5, 2.0)
+
+
+def test_only_hops_that_exist_are_valid() -> None:
+    ledger = Ledger(2, 3)
+    assert ledger.valid(done(1, 2))
+    assert not any(ledger.valid(done(*hop)) for hop in ((2, 0), (-1, 0), (0, 3), (0, -1)))
+
+
+def test_without_a_token_there_is_no_loss() -> None:
+    assert math.isnan(Ledger(1, 1).loss)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.permutations([float(number) / 7 for number in range(6)]), st.randoms(use_true_random=False))
+def test_the_loss_does_not_depend_on_the_order_of_arrival(losses: list[float], random: Random) -> None:
+    in_order, shuffled = Ledger(1, 6), Ledger(1, 6)
+    order = list(range(6))
+    random.shuffle(order)
+    for index in range(6):
+        in_order.done(A, done(0, index, loss_sum=losses[index], tokens=1))
+    for index in order:
+        shuffled.done(A, done(0, index, loss_sum=losses[index], tokens=1))
+    assert in_order.loss == shuffled.loss

@@ -1,0 +1,91 @@
+"""Membership: where a newcomer is placed, and who counts as there."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmflow.core.membership import Membership
+from swarmflow.core.messages import Join
+from swarmflow.core.types import Plan
+from tests.core.samples import member, process
+
+
+def join(name: str, stage: int = -1, role: str = "peer", speed: float = 1.0) -> Join:
+    return Join(role, "software", "run", member(name, stage), speed)
+
+
+def placed(table: Membership, name: str, speed: float = 1.0) -> int:
+    stage, _ = table.place(-1)
+    table.enter(join(name, speed=speed), stage, 0.0)
+    return stage
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 30))
+def test_equal_peers_that_start_together_spread(stages: int, peers: int) -> None:
+    table = Membership(Plan(stages, 8))
+    for number in range(peers):
+        placed(table, f"p{number:02}")
+    sizes = [len(table.peers(stage)) for stage in range(stages)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_empty_stages_first_then_the_highest_load_per_capacity() -> None:
+    table = Membership(Plan(3, 8, costs=(1.0, 4.0, 1.0)))
+    assert [placed(table, f"p{number}") for number in range(3)] == [0, 1, 2]
+    assert placed(table, "p3") == 1
+    assert placed(table, "p4", speed=8.0) == 1
+    assert placed(table, "p5") == 0, "stage 1 has become fast"
+
+
+def test_a_wish_is_granted() -> None:
+    assert Membership(Plan(3, 8)).place(2) == (2, "as asked for")
+
+
+def test_those_who_leave_do_not_count_for_the_placement() -> None:
+    table = Membership(Plan(2, 8))
+    placed(table, "p0")
+    placed(table, "p1")
+    table.known[process("p0")].draining = True
+    assert table.place(-1) == (0, "nobody serves it")
+
+
+def test_the_roster_has_who_is_ready_at_the_version_and_stays() -> None:
+    table = Membership(Plan(1, 8))
+    for name in ("ready", "loading", "old", "leaving"):
+        entry = table.enter(join(name), 0, 0.0)
+        entry.phase, entry.version = ("loading" if name == "loading" else "ready"), (3 if name == "old" else 4)
+        entry.draining = name == "leaving"
+    table.enter(join("t", role="trainer"), -1, 0.0)
+    roster = table.roster(4)
+    assert [peer.process.name for peer in roster.members()] == ["ready"]
+    assert [trainer.process.name for trainer in roster.trainers] == ["t"]
+    assert [entry.process.name for entry in table.loading(4)] == ["loading"]
+
+
+def test_the_silent_are_found_but_not_the_leader_itself() -> None:
+    table = Membership(Plan(1, 8))
+    for name, heard_s in (("a", 0.0), ("b", 9.0), ("me", 0.0)):
+        table.enter(join(name), 0, heard_s)
+    assert table.silent(10.0, 8.0, process("me")) == [process("a")]
+
+
+def test_another_life_of_a_process_is_its_namesake() -> None:
+    table = Membership(Plan(1, 8))
+    table.enter(join("a"), 0, 0.0)
+    assert table.namesake(process("a", 2)) == process("a", 1)
+    assert table.namesake(process("a", 1)) is None
+    assert table.namesake(process("b", 2)) is None
+
+
+def test_a_spare_comes_from_the_largest_stage_and_only_if_it_may_be_moved() -> None:
+    table = Membership(Plan(3, 8))
+    for name, stage in (("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 1)):
+        table.enter(join(name), stage, 0.0)
+    spare = table.spare([2])
+    assert spare is not None
+    assert spare.member.stage == 1
+    for entry in table.peers():
+        entry.wish = entry.member.stage
+    assert table.spare([2]) is None

@@ -1,0 +1,286 @@
+"""The peer's machine: its life from joining to leaving, and messages that come early, late or wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from swarmflow.core.actions import (
+    Action,
+    Apply,
+    Count,
+    Exit,
+    LoadState,
+    Rejoin,
+    Reset,
+    RunForward,
+    RunLoss,
+    Seal,
+    Send,
+)  # fmt: skip
+from swarmflow.core.events import (
+    Applied,
+    DrainAsked,
+    Event,
+    LossComputed,
+    Lost,
+    Received,
+    Sealed,
+    StateLoaded,
+    StateNotLoaded,
+    Tick,
+)  # fmt: skip
+from swarmflow.core.messages import (
+    Backward,
+    Commit,
+    Committed,
+    Denied,
+    Done,
+    Drain,
+    Evicted,
+    Finished,
+    Forward,
+    Gone,
+    Granted,
+    Heartbeat,
+    Join,
+    LoadFailed,
+    Message,
+    Open,
+    Prepare,
+    Prepared,
+    Ready,
+    ReducePart,
+    Refused,
+    Released,
+    Suspect,
+    Unprepared,
+)  # fmt: skip
+from swarmflow.core.peer import EARLY_MAX, PeerMachine, PeerSettings
+from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
+from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process, released
+
+ME, MATE, LEADER, STRANGER = process("me"), process("mate"), process("t0"), process("x")
+ROSTER = Roster(((member("mate"), member("me")),), (member("t0", -1),))
+INPUT, TARGETS, GRADIENT = Ref(1), Ref(2), Ref(3)
+ELEMENTS = (("stage-0", 10), ("tied", 10))
+
+
+@dataclass
+class Bench:
+    """A peer of a run with one stage."""
+
+    stay: bool = False
+    now: float = 0.0
+    peer: PeerMachine = field(init=False)
+
+    def __post_init__(self) -> None:
+        join = Join("peer", "1.0", "run", Member(ME, -1))
+        self.peer = PeerMachine(ME, LEADER, Plan(1, 2), PeerSettings(join, stay=self.stay))
+
+    def event(self, event: Event) -> list[Action]:
+        return self.peer.handle(event, self.now)
+
+    def hear(self, message: Message, sender: ProcessId = LEADER, bodies: tuple[Ref, ...] = ()) -> list[Action]:
+        return self.event(Received(sender, message, bodies))
+
+    def serve(self, roster: Roster = ROSTER) -> list[Action]:
+        self.hear(Granted(1, 0, 0, ()))
+        self.event(StateLoaded(0, 0, "digest", 4, ELEMENTS))
+        return self.hear(Open(1, EPOCH, roster))
+
+    def work(self, index: int = 0) -> None:
+        self.hear(Forward(microbatch(index), 0, 0), bodies=(INPUT, TARGETS))
+        self.event(LossComputed(microbatch(index), 2.0, 1, GRADIENT))
+
+    def prepare(self, ballot: int = 1, members: tuple[ProcessId, ...] = (ME,)) -> list[Action]:
+        return self.hear(Prepare(1, EPOCH, ballot, ((0, 0),), (Group("stage-0", members),)))
+
+
+def test_it_joins_and_joins_again_until_it_is_heard() -> None:
+    bench = Bench()
+    assert [to for to, _ in messages(bench.event(Tick()), Join)] == [LEADER]
+    assert not messages(bench.event(Tick()), Join)
+    bench.now = bench.peer.next_deadline()
+    assert messages(bench.event(Tick()), Heartbeat)
+    bench.now = 5.0
+    assert messages(bench.event(Tick()), Join)
+
+
+def test_it_loads_what_it_is_granted_and_serves() -> None:
+    bench = Bench()
+    [load] = of_type(bench.hear(Granted(1, 0, 7, (member("mate"),))), LoadState)
+    assert (load.stage, load.version) == (0, 7)
+    [(_, ready)] = messages(bench.event(StateLoaded(0, 7, "digest", 4, ELEMENTS)), Ready)
+    assert (ready.version, ready.capacity) == (7, 4)
+    actions = bench.hear(Open(1, Epoch(0, 7), ROSTER))
+    assert of_type(actions, Reset)
+    assert bench.peer.phase == "member"
+
+
+def test_a_load_that_fails_is_told() -> None:
+    bench = Bench()
+    bench.hear(Granted(1, 0, 7, ()))
+    [(to, failed)] = messages(bench.event(StateNotLoaded(0, 7, "no donor")), LoadFailed)
+    assert (to, failed.reason) == (LEADER, "no donor")
+
+
+def test_a_step_from_the_first_microbatch_to_the_update() -> None:
+    bench = Bench()
+    bench.serve()
+    actions = bench.hear(Forward(microbatch(0), 0, 0), bodies=(INPUT, TARGETS))
+    assert of_type(actions, RunLoss)
+    assert messages(bench.event(LossComputed(microbatch(0), 2.0, 1, None)), Done)
+    assert of_type(bench.prepare(), Seal)
+    results = (("stage-0", 1.0, "x"),)
+    assert messages(bench.event(Sealed(EPOCH, 1, results)), Prepared) == [(LEADER, Prepared(EPOCH, 1, results))]
+    assert of_type(bench.hear(Commit(1, EPOCH, 1, 0.5, 0.1)), Apply) == [Apply(EPOCH, 0.5, 0.1)]
+    actions = bench.event(Applied(EPOCH, "new"))
+    assert messages(actions, Committed) == [(LEADER, Committed(EPOCH, 1, "new"))]
+    assert released(actions) == [TARGETS], "the journal is dropped"
+
+
+def test_it_prepares_only_with_exactly_what_is_listed() -> None:
+    bench = Bench()
+    bench.serve()
+    [(_, refused)] = messages(bench.prepare(), Unprepared)
+    assert refused.reason == "0 accumulated, 1 listed, 0 under way"
+    bench.work()
+    bench.hear(Forward(microbatch(1), 0, 0), bodies=(Ref(8), Ref(9)))
+    [(_, refused)] = messages(bench.prepare(ballot=2), Unprepared)
+    assert refused.reason == "1 accumulated, 1 listed, 1 under way"
+
+
+def test_a_death_revokes_the_ballot_and_a_commit_without_it_is_left() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    bench.prepare(members=(MATE, ME))
+    bench.hear(ReducePart(EPOCH, 1, "stage-0", 0), sender=MATE, bodies=(Ref(20),))
+    bench.hear(Gone(1, EPOCH, MATE, "killed"))
+    assert messages(bench.event(Sealed(EPOCH, 1, ())), Prepared) == []
+    assert of_type(bench.hear(Commit(1, EPOCH, 1, 0.5, 0.1)), Rejoin)
+
+
+def test_what_comes_before_its_epoch_is_kept_and_then_done() -> None:
+    bench = Bench()
+    bench.hear(Granted(1, 0, 0, ()))
+    bench.event(StateLoaded(0, 0, "digest", 4, ELEMENTS))
+    early = bench.hear(Forward(microbatch(0), 0, 0), sender=LEADER, bodies=(INPUT, TARGETS))
+    assert not of_type(early, RunLoss)
+    assert of_type(bench.hear(Open(1, EPOCH, ROSTER)), RunLoss)
+
+
+def test_one_sender_cannot_make_it_keep_more_than_a_bound_nor_shut_others_out() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    later = EPOCH.step + 1
+    for index in range(EARLY_MAX):
+        message = Forward(microbatch(index, Epoch(0, later)), 0, 0)
+        assert not released(bench.hear(message, sender=MATE, bodies=(Ref(100 + index), Ref(5000 + index))))
+    over = Forward(microbatch(0, Epoch(0, later)), 0, 0)
+    assert released(bench.hear(over, sender=MATE, bodies=(Ref(98), Ref(99)))) == [Ref(98), Ref(99)]
+    assert not released(bench.hear(over, sender=LEADER, bodies=(Ref(96), Ref(97))))
+
+
+def test_what_is_void_or_from_strangers_is_released() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.hear(Open(1, Epoch(1, 0), ROSTER))
+    stale = Forward(microbatch(0), 0, 0)
+    assert released(bench.hear(stale, bodies=(INPUT, TARGETS))) == [INPUT, TARGETS]
+    fresh = Forward(microbatch(0, Epoch(1, 0)), 0, 0)
+    assert released(bench.hear(fresh, sender=STRANGER, bodies=(INPUT, TARGETS))) == [INPUT, TARGETS]
+    assert released(bench.hear(Backward(microbatch(0), 0, 0), sender=MATE, bodies=(Ref(5),))) == [Ref(5)]
+    assert bench.peer.hops is not None
+    assert bench.peer.hops.held == 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Open(1, Epoch(5, 0), ROSTER), Gone(1, EPOCH, ME, "so I say"), Commit(1, EPOCH, 1, 1.0, 1.0), Refused("no"),
+        Granted(1, 0, 0, ()), Evicted("out"), Released(), Finished(3), Prepare(1, EPOCH, 1, (), ()),
+    ],
+)  # fmt: skip
+def test_only_the_leader_leads(message: Message) -> None:
+    bench = Bench()
+    bench.serve()
+    actions = bench.hear(message, sender=MATE)
+    assert of_type(actions, Count) == [Count("messages_ignored", type(message).__name__)]
+    assert not of_type(actions, Exit | Rejoin)  # type: ignore[arg-type]  # isinstance takes a union
+    assert bench.peer.phase == "member"
+
+
+def test_a_newer_grant_frees_what_was_held() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    actions = bench.hear(Granted(1, 0, 0, ()))
+    assert sorted(released(actions)) == [TARGETS, GRADIENT]
+
+
+def test_it_drains_at_the_steps_edge_and_not_later_than_asked() -> None:
+    bench = Bench()
+    bench.serve()
+    assert [to for to, _ in messages(bench.event(DrainAsked()), Drain)] == [LEADER]
+    [(_, denied)] = messages(bench.hear(Forward(microbatch(0), 0, 0), bodies=(INPUT, TARGETS)), Denied)
+    assert denied.reason == "draining"
+    assert of_type(bench.hear(Released()), Exit)[0].ok
+    bench = Bench()
+    bench.serve()
+    bench.event(DrainAsked())
+    bench.now = 19.0
+    bench.hear(Gone(1, Epoch(9, 9), STRANGER, "keeps the leader heard"))
+    bench.now = 30.0
+    assert bench.peer.next_deadline() <= 30.0
+    assert of_type(bench.event(Tick()), Exit)
+
+
+def test_a_second_interrupt_leaves_at_once() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.event(DrainAsked())
+    assert of_type(bench.event(DrainAsked()), Exit)
+
+
+def test_who_is_alone_on_its_stage_works_on_while_it_drains() -> None:
+    bench = Bench()
+    bench.serve(Roster(((member("me"),),), (member("t0", -1),)))
+    bench.event(DrainAsked())
+    assert of_type(bench.hear(Forward(microbatch(0), 0, 0), bodies=(INPUT, TARGETS)), RunLoss)
+
+
+def test_losses_are_reported_and_a_lost_or_silent_leader_is_left() -> None:
+    bench = Bench()
+    bench.serve()
+    [(to, suspect)] = messages(bench.event(Lost(MATE, "reset")), Suspect)
+    assert (to, suspect.process) == (LEADER, MATE)
+    assert not messages(bench.event(Lost(STRANGER, "reset")), Suspect)
+    assert of_type(bench.event(Lost(LEADER, "reset")), Rejoin)
+    bench = Bench()
+    bench.serve()
+    bench.now = 21.0
+    assert of_type(bench.event(Tick()), Rejoin)
+
+
+def test_it_ends_with_the_run_unless_told_to_stay() -> None:
+    for stay in (False, True):
+        bench = Bench(stay)
+        bench.serve()
+        assert bool(of_type(bench.hear(Finished(4)), Exit)) != stay
+
+
+def test_a_refusal_ends_it_with_the_reason() -> None:
+    [left] = of_type(Bench().hear(Refused("install 1.1")), Exit)
+    assert (left.reason, left.ok) == ("install 1.1", False)
+
+
+def test_a_peer_at_another_version_than_the_swarm_joins_again() -> None:
+    bench = Bench()
+    bench.serve()
+    assert of_type(bench.hear(Open(1, Epoch(0, 5), ROSTER)), Rejoin)
+    assert not of_type(bench.event(LossComputed(microbatch(0), 1.0, 1, None)), RunForward)
+    assert not of_type(bench.hear(Forward(microbatch(0), 0, 0), bodies=(INPUT, TARGETS)), Send)

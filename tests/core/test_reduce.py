@@ -1,0 +1,127 @@
+"""The all-reduce: whatever the order of delivery, every member ends with the same sum, made in rank order."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmflow.core.actions import Action, Release, Seal, Send, StorePiece, SumPiece
+from swarmflow.core.messages import ReducePart, ReduceSum
+from swarmflow.core.reduce import PIECE_ELEMENTS, WINDOW_PIECES, Reduction
+from swarmflow.core.types import Group, ProcessId, Ref, Slice
+from tests.core.samples import EPOCH, process
+
+Value = tuple[ProcessId, ...]  # a sum, as the sequence of its addends: the order shows
+
+
+@dataclass
+class Net:
+    """Members of one group on a network that delivers in any order but keeps that of each connection."""
+
+    members: tuple[ProcessId, ...]
+    pieces: int
+    random: Random
+    machines: dict[ProcessId, Reduction] = field(default_factory=dict)
+    values: dict[int, Value] = field(default_factory=dict)
+    held: defaultdict[ProcessId, set[int]] = field(default_factory=lambda: defaultdict(set))
+    most_held: int = 0
+    buffers: dict[tuple[ProcessId, int], Value] = field(default_factory=dict)
+    sealed: set[ProcessId] = field(default_factory=set)
+    queues: dict[tuple[ProcessId, ProcessId], deque[tuple[ReducePart | ReduceSum, Value]]] = field(default_factory=dict)
+    keys: itertools.count[int] = field(default_factory=itertools.count)
+
+    def run(self, slow: tuple[ProcessId, ProcessId] | None = None) -> None:
+        """slow: a connection that delivers only when nothing else does."""
+        groups = (Group("g", self.members),)
+        for me in self.members:
+            machine = Reduction(me, EPOCH, 1, groups, {"g": self.pieces * PIECE_ELEMENTS - 5})
+            self.machines[me] = machine
+        for me in self.members:
+            self.perform(me, self.machines[me].start())
+        while ready := sorted(pair for pair, queue in self.queues.items() if queue):
+            others = [pair for pair in ready if pair != slow]
+            sender, receiver = self.random.choice(others or ready)
+            message, value = self.queues[sender, receiver].popleft()
+            ref = Ref(next(self.keys))
+            self.values[ref.key] = value
+            self.held[receiver].add(ref.key)
+            self.most_held = max(self.most_held, len(self.held[receiver]))
+            machine = self.machines[receiver]
+            answer = machine.part if isinstance(message, ReducePart) else machine.summed
+            self.perform(receiver, answer(sender, message, ref))  # type: ignore[arg-type]  # as the line above chose
+
+    def perform(self, me: ProcessId, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(to, ReducePart() | ReduceSum() as message, (Slice() as body,)):
+                    value = self.buffers[me, body.start // PIECE_ELEMENTS] if body.reduced else (me,)
+                    self.queues.setdefault((me, to), deque()).append((message, value))
+                case Release(refs):
+                    self.held[me] -= {ref.key for ref in refs}
+                case SumPiece():
+                    parts = [(me,) if ref is None else self.values[ref.key] for ref in action.parts]
+                    self.buffers[me, action.piece] = tuple(itertools.chain(*parts))
+                    self.perform(me, self.machines[me].reduced("g", action.piece))
+                case StorePiece():
+                    self.held[me].discard(action.sum.key)
+                    self.buffers[me, action.piece] = self.values[action.sum.key]
+                    self.perform(me, self.machines[me].reduced("g", action.piece))
+                case Seal():
+                    assert me not in self.sealed
+                    self.sealed.add(me)
+                case _:
+                    pytest.fail(f"unexpected {action}")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 6), st.integers(1, 40), st.randoms(use_true_random=False))
+def test_every_member_ends_with_the_same_sum(count: int, pieces: int, random: Random) -> None:
+    members = tuple(process(f"m{number}") for number in range(count))
+    net = Net(members, pieces, random)
+    net.run()
+    assert net.sealed == set(members)
+    assert net.buffers == {(me, piece): members for me in members for piece in range(pieces)}
+    assert not any(net.held.values()), "parts were kept after the sum"
+
+
+def test_the_window_bounds_what_an_owner_holds_for_a_late_member() -> None:
+    members = tuple(process(f"m{number}") for number in range(4))
+    net = Net(members, 40 * len(members), Random(1))
+    net.run(slow=(members[0], members[2]))
+    assert net.sealed == set(members)
+    assert net.most_held <= WINDOW_PIECES * (len(members) - 1)
+
+
+def test_who_is_alone_seals_at_once() -> None:
+    me = process("a")
+    assert Reduction(me, EPOCH, 3, (Group("g", (me,)),), {"g": 10}).start() == [Seal(EPOCH, 3, ("g",), ("g",))]
+
+
+def test_what_does_not_belong_is_released() -> None:
+    a, b, stranger = process("a"), process("b"), process("x")
+    machine = Reduction(a, EPOCH, 1, (Group("g", (a, b)),), {"g": 4 * PIECE_ELEMENTS})
+    for sender, message in (
+        (stranger, ReducePart(EPOCH, 1, "g", 0)),  # not a member
+        (b, ReducePart(EPOCH, 1, "g", 1)),  # not a piece of mine
+        (b, ReducePart(EPOCH, 1, "g", 99)),  # no piece at all
+        (b, ReducePart(EPOCH, 1, "other", 0)),
+    ):
+        assert machine.part(sender, message, Ref(7)) == [Release((Ref(7),))]
+    for sender, total in ((b, ReduceSum(EPOCH, 1, "g", 0)), (stranger, ReduceSum(EPOCH, 1, "g", 1))):
+        assert machine.summed(sender, total, Ref(7)) == [Release((Ref(7),))]
+    machine.part(b, ReducePart(EPOCH, 1, "g", 0), Ref(8))
+    assert machine.part(b, ReducePart(EPOCH, 1, "g", 0), Ref(9)) == [Release((Ref(9),))], "each addend counts once"
+
+
+def test_abandoning_releases_the_parts() -> None:
+    a, b, c = process("a"), process("b"), process("c")
+    machine = Reduction(a, EPOCH, 1, (Group("g", (a, b, c)),), {"g": 3 * PIECE_ELEMENTS})
+    assert machine.part(b, ReducePart(EPOCH, 1, "g", 0), Ref(8)) == []
+    assert machine.missing() == "3 of 3 pieces of g"
+    assert machine.abandon() == [Release((Ref(8),))]

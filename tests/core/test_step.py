@@ -1,0 +1,183 @@
+"""One step: it commits with the exact manifest only, clips as torch does, and a death revokes a ballot."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmflow.core.messages import Commit, Committed, Done, Gone, Open, Prepare, Prepared, Unprepared
+from swarmflow.core.step import Step, reduction_groups
+from swarmflow.core.types import Epoch, Group, Plan, ProcessId, Roster
+from tests.core.samples import EPOCH, member, messages, microbatch, process
+
+A, B, C, T = process("a"), process("b"), process("c"), process("t")
+ROSTER = Roster(((member("a"), member("b")), (member("c", 1),)), (member("t", -1),))
+PLAN = Plan(stages=2, microbatches=2)
+
+
+def step(clip: float = 0.0) -> Step:
+    return Step(PLAN, 1, EPOCH, ROSTER, 0.1, clip, opened_s=0.0)
+
+
+def complete(machine: Step, holders: tuple[ProcessId, ProcessId] = (A, B)) -> None:
+    for index, holder in enumerate(holders):
+        machine.done(holder, Done(microbatch(index), 0, 0))
+        machine.done(C, Done(microbatch(index), 1, 0, loss_sum=4.0, tokens=2))
+
+
+def prepared(machine: Step, norms: tuple[float, float] = (9.0, 16.0), digest_of_b: str = "x") -> None:
+    ballot = machine.ballot
+    machine.prepared(A, Prepared(EPOCH, ballot, (("stage-0", norms[0], "x"),)))
+    machine.prepared(B, Prepared(EPOCH, ballot, (("stage-0", norms[0], digest_of_b),)))
+    machine.prepared(C, Prepared(EPOCH, ballot, (("stage-1", norms[1], "y"),)))
+
+
+def test_the_way_of_a_step() -> None:
+    machine = step()
+    assert [to for to, _ in messages(machine.open(), Open)] == [A, B, C, T]
+    complete(machine)
+    assert machine.phase == "complete"
+    prepare = dict(messages(machine.prepare(()), Prepare))
+    assert {to: message.entries for to, message in prepare.items()} == {A: ((0, 0),), B: ((1, 0),), C: ((0, 0), (1, 0))}
+    prepared(machine)
+    assert machine.phase == "prepared"
+    commit = dict(messages(machine.commit(3.0), Commit))
+    assert {message.scale for message in commit.values()} == {1 / 4}
+    assert list(commit) == [A, B, C]
+    for peer in (A, B, C):
+        assert machine.phase == "committing"
+        machine.committed(peer, Committed(EPOCH, 1, "same"))
+    assert machine.phase == "committed"
+    assert machine.strays() == []
+    result = machine.result
+    assert result is not None
+    assert (result.loss, result.tokens, result.seconds, result.grad_norm) == (2.0, 4, 3.0, 5.0 / 4)
+    assert (result.peers, result.retries) == ((2, 1), 0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(-10, 10, width=32), min_size=2, max_size=8), st.sampled_from([0.1, 1.0, 50.0]))
+def test_the_clip_factor_is_that_of_torch(values: list[float], clip: float) -> None:
+    tokens = 4
+    parameters = [torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in values]
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.grad = torch.tensor([value / tokens], dtype=torch.float64)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
+    machine = step(clip)
+    complete(machine)
+    machine.prepare(())
+    prepared(machine, (sum(value**2 for value in values[1:]), values[0] ** 2))
+    [scale] = {message.scale for _, message in messages(machine.commit(1.0), Commit)}
+    assert machine.result is not None
+    assert machine.result.grad_norm == pytest.approx(norm.item())
+    for parameter, value in zip(parameters, values, strict=True):
+        assert parameter.grad is not None
+        assert scale * value == pytest.approx(parameter.grad.item(), abs=1e-12)
+
+
+def test_what_is_done_twice_starts_the_step_over() -> None:
+    machine = step()
+    machine.done(A, Done(microbatch(0), 0, 0))
+    machine.done(B, Done(microbatch(0), 0, 1))
+    assert machine.phase == "failed"
+    assert "accumulated twice" in machine.failure
+
+
+def test_strangers_and_other_epochs_do_not_count() -> None:
+    machine = step()
+    machine.done(process("x"), Done(microbatch(0), 0, 0))
+    machine.done(A, Done(microbatch(0, Epoch(1, 0)), 0, 0))
+    machine.done(A, Done(microbatch(7), 0, 0))
+    assert machine.ledger.done_hops == 0
+
+
+def test_a_death_opens_its_hops_again_and_revokes_the_ballot() -> None:
+    machine = step()
+    complete(machine)
+    machine.prepare(())
+    told = messages(machine.gone(A, "test"), Gone)
+    assert {to for to, _ in told} >= {B, C, T}
+    assert machine.phase == "working"
+    prepared(machine)
+    assert machine.phase == "working", "the lower ballot is revoked"
+    machine.done(B, Done(microbatch(0), 0, 1000))
+    assert machine.phase == "complete"
+    entries = {to: message.entries for to, message in messages(machine.prepare(()), Prepare)}
+    assert entries == {B: ((0, 1000), (1, 0)), C: ((0, 0), (1, 0))}
+    assert machine.ballot == 2
+    machine.prepared(B, Prepared(EPOCH, 1, (("stage-0", 1.0, "x"),)))
+    machine.prepared(C, Prepared(EPOCH, 1, (("stage-1", 1.0, "y"),)))
+    assert machine.phase == "preparing", "answers to the lower ballot do not count"
+
+
+def test_a_death_after_the_decision_changes_nothing_and_repairs_nothing() -> None:
+    machine = step()
+    complete(machine)
+    machine.prepare(())
+    prepared(machine)
+    machine.commit(1.0)
+    assert machine.gone(A, "test") == [], "to send again what is committed would be work for nothing"
+    machine.committed(B, Committed(EPOCH, 1, "same"))
+    machine.committed(C, Committed(EPOCH, 1, "same"))
+    assert machine.phase == "committed"
+
+
+@pytest.mark.parametrize(("victim", "why"), [(C, "nobody is left on a stage"), (T, "trainer")])
+def test_a_step_that_cannot_go_on_starts_over(victim: ProcessId, why: str) -> None:
+    machine = step()
+    machine.gone(victim, "test")
+    assert machine.phase == "failed"
+    assert why in machine.failure
+
+
+def test_a_second_death_does_not_hide_the_first() -> None:
+    machine = step()
+    machine.gone(T, "silent")
+    machine.gone(A, "silent")
+    assert machine.phase == "failed", "nobody would form the dead trainer's microbatches"
+
+
+def test_members_that_disagree_start_the_step_over() -> None:
+    machine = step()
+    complete(machine)
+    machine.prepare(())
+    prepared(machine, digest_of_b="other")
+    assert machine.phase == "failed"
+    machine = step()
+    complete(machine)
+    machine.prepare(())
+    machine.unprepared(B, Unprepared(EPOCH, 1, "one is missing"))
+    assert (machine.phase, "one is missing" in machine.failure) == ("failed", True)
+
+
+def test_newcomers_take_part_in_the_update_but_not_in_the_work() -> None:
+    machine = step()
+    complete(machine)
+    actions = machine.prepare((member("n", 1),))
+    new = process("n")
+    assert [to for to, _ in messages(actions, Open)] == [new]
+    prepare = dict(messages(actions, Prepare))
+    assert prepare[new].entries == ()
+    assert prepare[new].groups == (Group("stage-0", (A, B)), Group("stage-1", (C, new)))
+    machine.gone(C, "test")
+    assert machine.phase == "failed", "the newcomer takes no work, so nobody is left on the stage"
+
+
+def test_members_whose_parameters_stray_are_found() -> None:
+    roster = Roster((tuple(member(name) for name in "abc"),), (member("t", -1),))
+    machine = Step(Plan(1, 1), 1, EPOCH, roster, 0.1, 0.0, 0.0)
+    machine.done(A, Done(microbatch(0), 0, 0, 1.0, 1))
+    machine.prepare(())
+    for peer in (A, B, C):
+        machine.prepared(peer, Prepared(EPOCH, 1, (("stage-0", 1.0, "x"),)))
+    machine.commit(1.0)
+    for peer, digest in ((A, "usual"), (B, "other"), (C, "usual")):
+        machine.committed(peer, Committed(EPOCH, 1, digest))
+    assert machine.strays() == [B]
+
+
+def test_a_tied_weight_is_reduced_over_both_ends() -> None:
+    assert reduction_groups(ROSTER, tied=True)[-1] == Group("tied", (A, B, C))
+    assert [group.name for group in reduction_groups(Roster(ROSTER.stages[:1]), tied=True)] == ["stage-0"]

@@ -1,0 +1,214 @@
+"""Hard faults at chosen and at random moments: no step is lost, nothing counts twice, nothing alive is redone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from swarmflow.core.types import Plan, ProcessId
+from swarmflow.simulator.arithmetic import digest, digest_of
+from swarmflow.simulator.faults import Churn, Scenario, finish, kill_in_phase, leader_phase, peers_of
+from swarmflow.simulator.fuzz import main, play
+from swarmflow.simulator.world import InvariantViolated, Settings, World
+
+SETTINGS = Settings(Plan(stages=3, microbatches=8, tied=True), steps=6, checkpoint_every=2)
+SWARM = Scenario(SETTINGS)
+THREE_EACH = replace(SWARM, peers=9)
+SETTLED_S = 6.0  # by then everybody has loaded its stage
+ALL_FAULTS_BUT_JOIN = (
+    "kill", "kill_neighbours", "kill_stage", "kill_at_edge", "restart", "kill_trainer", "drain_trainer", "drain",
+    "drain_storm", "cut", "freeze", "lead_again",
+)  # fmt: skip
+
+
+def parameters(stage: int, version: int, microbatches: int = 8) -> str:
+    """What a stage's parameters must be at a version: each microbatch of each step was learnt once."""
+    expected = digest("initial", stage)
+    for _ in range(version):
+        expected = digest(expected, stage, digest_of(dict.fromkeys(range(microbatches), 1)))  # type: ignore[arg-type]
+    return expected
+
+
+def one_of_each(world: World, stages: tuple[int, ...]) -> list[ProcessId]:
+    return [peers_of(world, stage)[0] for stage in stages]
+
+
+@pytest.mark.parametrize("stages", [(0, 1), (1, 2), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("seed", range(5))
+def test_deaths_on_several_stages_at_once_cost_no_step(seed: int, stages: tuple[int, ...]) -> None:
+    world = SWARM.start(seed)
+    kill_in_phase(world, "working", lambda w: one_of_each(w, stages), SETTLED_S, delay_s=world.random.uniform(0.0, 1.5))
+    finish(world)
+    assert world.counts["gone"] == len(stages)
+    assert world.counts["steps_restarted"] == 0, "\n".join(world.log)
+    assert world.counts["rollbacks"] == 0
+
+
+@pytest.mark.parametrize("phase", ["complete", "preparing", "prepared", "committing"])
+@pytest.mark.parametrize("seed", range(6))
+def test_deaths_at_a_steps_end_cost_no_step(seed: int, phase: str) -> None:
+    world = THREE_EACH.start(seed)
+    victims = tuple(world.random.sample(range(3), 2))
+    kill_in_phase(world, phase, lambda w: one_of_each(w, victims), SETTLED_S, world.random.uniform(0.0, 0.05), 60.0)
+    finish(world)
+    assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0, "\n".join(world.log)
+    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_death_redoes_only_the_dead_peers_work(seed: int) -> None:
+    world = SWARM.start(seed)
+    stage = seed % 3
+    done_of_the_dead: list[int] = []
+
+    def pick(world: World) -> list[ProcessId]:
+        [victim] = one_of_each(world, (stage,))
+        weights = world.hosts[victim].device.weights
+        assert weights is not None
+        done_of_the_dead.append(sum(weights.accumulated.values()))
+        return [victim]
+
+    kill_in_phase(world, "working", pick, SETTLED_S, world.random.uniform(0.0, 1.2))
+    finish(world)
+    assert world.counts["gone"] == 1
+    assert world.counts["backward"] == 6 * 8 * 3 + done_of_the_dead[0]
+    assert world.counts["forward"] <= 6 * 8 * 2 + world.counts["retries:gone"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_death_while_loading_is_nothing(seed: int) -> None:
+    world = SWARM.start(seed)
+    world.clock.after(0.06, lambda: world.kill(world.living_peers()[seed]))
+    finish(world)
+    assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_trainer_that_dies_takes_no_microbatch_along(seed: int) -> None:
+    world = replace(SWARM, trainers=3).start(seed)
+    kill_in_phase(world, "working", lambda w: w.living_trainers()[:1], SETTLED_S, world.random.uniform(0.0, 1.0))
+    finish(world)
+    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stage_that_is_lost_goes_back_to_a_committed_version(seed: int) -> None:
+    world = SWARM.start(seed)
+    kill_in_phase(world, "working", lambda w: peers_of(w, seed % 3), SETTLED_S + 4.0)
+    finish(world)
+    assert world.counts["steps_restarted"] == 1
+    for version, stages in world.durable.items():
+        assert stages == {stage: parameters(stage, version) for stage in range(3)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stage_that_is_lost_while_others_load_it_goes_back(seed: int) -> None:
+    """Newcomers that cannot load what nobody has are no reason to wait for them."""
+    world = replace(SWARM, settings=replace(SETTINGS, checkpoint_every=0)).start(seed)
+    kill_in_phase(world, "working", lambda w: peers_of(w, 1), SETTLED_S + 4.0)
+    for number in range(4):
+        world.clock.after(SETTLED_S + 4.0 + 0.3 * number, partial(world.start_peer, f"n{number}", wish=1))
+    finish(world, limit_s=200.0)
+    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_last_stage_lost_while_the_model_is_written_costs_steps_but_not_the_run(seed: int) -> None:
+    settings = replace(SETTINGS, load_s=(1.0, 2.0), broken_s=(0.5, 2.0))
+    world = Scenario(settings).start(seed)
+
+    def strike() -> None:
+        if leader_phase(world) == "" and any("writing the model" in line for line in world.log):
+            for victim in peers_of(world, 2):
+                world.kill(victim)
+            world.start_peer("late")
+        else:
+            world.clock.after(0.05, strike)
+
+    world.clock.after(SETTLED_S, strike)
+    finish(world)
+    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_draining_costs_nothing(seed: int) -> None:
+    world = THREE_EACH.start(seed)
+
+    def storm() -> None:
+        for stage in range(3):
+            for leaver in peers_of(world, stage)[:2]:
+                world.drain(leaver)
+
+    world.clock.after(SETTLED_S + world.random.uniform(0.0, 3.0), storm)
+    finish(world)
+    assert world.results[-1].peers == (1, 1, 1)
+    assert world.counts["steps_restarted"] == world.counts["rollbacks"] == world.counts["gone"] == 0
+    assert world.counts["backward"] == 6 * 8 * 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_stage_may_drain_to_nothing_and_come_back(seed: int) -> None:
+    world = SWARM.start(seed)
+
+    def empty() -> None:
+        for leaver in peers_of(world, 1):
+            world.drain(leaver)
+
+    world.clock.after(SETTLED_S, empty)
+    world.clock.after(SETTLED_S + 60.0, lambda: world.start_peer("late"))
+    finish(world)
+    assert world.counts["rollbacks"] == 0, "its state was brought to safety first"
+    assert world.counts["backward"] == 6 * 8 * 3
+
+
+@pytest.mark.parametrize(
+    ("plan", "peers", "capacity"),
+    [
+        (Plan(1, 8), 3, 4),
+        (Plan(5, 8, tied=True), 10, 4),
+        (Plan(3, 8, tied=True), 6, 1),
+        (Plan(3, 32, tied=True), 40, 2),
+        (Plan(2, 1), 2, 1),
+    ],
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_other_shapes_survive_churn(seed: int, plan: Plan, peers: int, capacity: int) -> None:
+    settings = Settings(plan, steps=4, capacity=capacity, checkpoint_every=1)
+    world = Scenario(settings, peers).start(seed)
+    Churn(world, ("kill", "drain", "kill_at_edge", "join", "join"), until_s=30.0, helpers=2 * plan.stages).unleash()
+    finish(world)
+    assert world.durable[4] == {stage: parameters(stage, 4, plan.microbatches) for stage in range(plan.stages)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_kind_of_fault_at_random_moments(seed: int) -> None:
+    world = SWARM.start(seed)
+    churn = Churn(world, (*ALL_FAULTS_BUT_JOIN, *["join"] * 8), gap_s=1.5)
+    churn.unleash()
+    finish(world)
+    assert churn.happened.total() > 0
+    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_random_swarm_under_random_faults(seed: int) -> None:
+    world = play(seed)
+    assert world.settings.steps in world.durable
+
+
+def test_the_command_says_how_many_seeds_held(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["2", "--first", "100"]) == 0
+    assert capsys.readouterr().out.startswith("2 seeds from 100 on: nothing lost")
+
+
+def test_a_swarm_that_stands_still_is_reported() -> None:
+    world = replace(SWARM, peers=2).start(0)
+    with pytest.raises(InvariantViolated, match="seed 0: it stands still"):
+        finish(world, limit_s=30.0)
+
+
+def test_an_unknown_fault_is_refused() -> None:
+    with pytest.raises(ValueError, match="no such fault: \\['flood'\\]"):
+        Churn(SWARM.start(0), ("flood",))

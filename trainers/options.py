@@ -1,0 +1,33 @@
+"""The command line of a trainer, checked without loading torch, so that a mistake is told at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swarmflow.runtime.invite import Invite
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line of a trainer."""
+
+    run_toml: Path
+    invite: Invite | None
+    state_dir: Path | None
+    invite_file: Path | None
+    json_file: Path | None
+    metrics_port: int | None
+    metrics_host: str
+    listen: str | None
+    announce: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> Options:
+        """From click's values. Raises NetworkError for an invite that is none."""
+        invite = values["invite"]
+        paths = {name: Path(values[name]) for name in ("state_dir", "invite_file", "json_file") if values[name]}
+        return cls(**{
+            **values, **paths, "run_toml": Path(values["run_toml"]), "invite": Invite.parse(invite) if invite else None,
+        })  # fmt: skip

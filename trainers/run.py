@@ -1,0 +1,122 @@
+"""What stays the same over a trainer's lives; opened and checked without loading torch."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmflow.config import RunConfig, fingerprint, first_difference, load
+from swarmflow.errors import ConfigError, DataError, ModelError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.folders import state_folder
+from swarmflow.runtime.metrics import Metrics
+from trainers.data import Corpus, open_corpus
+from trainers.options import Options
+from trainers.state import StateFolder, earlier_manifest, newest_version, try_lock
+from trainers.steplog import StepLog
+
+log = logging.getLogger("swarmflow")
+
+
+@dataclass
+class Run:
+    """One trainer's part in a run. leading: it holds the lock that lets it lead on this machine."""
+
+    options: Options
+    config: RunConfig
+    corpus: Corpus
+    folder: StateFolder
+    metrics: Metrics
+    steplog: StepLog | None
+    locks: ExitStack
+    leading: bool = False
+
+    @classmethod
+    def open(cls, stack: ExitStack, options: Options) -> Run:
+        """Read RUN.toml and the data, and take a state folder; all is given back when the stack is closed.
+
+        Raises ConfigError, ModelError, DataError, CheckpointError, NetworkError.
+        """
+        config = load(options.run_toml)
+        vocabulary = _declared_vocabulary(config)
+        folder = StateFolder.open(stack, options.state_dir, config.run.output)
+        corpus = open_corpus(config, vocabulary, config.run.output / "state" / "cache")
+        log.info("data: %d tokens, %d sequences of %d", corpus.tokens, corpus.sequences, config.data.seq_len)
+        steplog = StepLog(options.json_file) if options.json_file else None
+        if steplog is not None:
+            stack.callback(steplog.close)
+        metrics = Metrics()
+        stack.callback(metrics.close)
+        if options.metrics_port is not None:
+            port = metrics.serve(options.metrics_port, options.metrics_host)
+            log.info("metrics: http://%s:%d/metrics", options.metrics_host, port)
+        return cls(options, config, corpus, folder, metrics, steplog, stack)
+
+    @property
+    def output(self) -> Path:
+        """Where results go."""
+        return self.config.run.output
+
+    @property
+    def invite_path(self) -> Path:
+        """Where the trainer that leads from this output leaves its invite for the others."""
+        return self.output / "state" / "invite"
+
+    def try_to_lead(self) -> bool:
+        """Take the right to lead, if nobody on this machine has it and the run was not started elsewhere."""
+        if not self.leading and self.options.invite is None:
+            state_folder(self.output / "state")
+            self.leading = try_lock(self.locks, self.output / "state" / "leader.lock") is not None
+            if self.leading:
+                self.invite_path.unlink(missing_ok=True)  # the former leader's: nobody should wait for that one
+        return self.leading
+
+    def earlier(self) -> Manifest | None:
+        """What the run was started with, if it was. Raises ConfigError or DataError when it is another one now."""
+        manifest = earlier_manifest(self.folder, self.output)
+        if manifest is not None:
+            self.check_same(manifest, f"the run in {self.output}")
+        return manifest
+
+    def is_finished(self, manifest: Manifest) -> bool:
+        """Whether all steps are done and the model is written."""
+        newest = newest_version(self.folder, self.output, manifest.fingerprint)
+        steps, final = self.config.train.steps, self.output / "final"
+        return newest is not None and newest.version >= steps and final.is_dir()
+
+    def check_same(self, manifest: Manifest, whose: str) -> None:
+        """Raises ConfigError or DataError that names what differs between RUN.toml or the data and the run's.
+
+        whose: whose run it is, for the message.
+        """
+        key = first_difference(manifest.config, fingerprint(self.config))
+        if key is not None:
+            before, now = manifest.config.get(key), fingerprint(self.config).get(key)
+            raise ConfigError(
+                f"{key} = {now!r}, but {whose} has {key} = {before!r}: set it back, or give another [run] output"
+            )
+        if manifest.corpus != self.corpus.digest:
+            raise DataError(f"the data is not that of {whose} (another digest): bring it back, or give another output")
+
+
+def _declared_vocabulary(config: RunConfig) -> int | None:
+    """The vocab_size that the model's configuration names; None where it leaves it to its family's default.
+
+    Raises ModelError where there is no configuration.
+    """
+    values: object = config.model.config
+    if config.model.path is not None:
+        try:
+            values = json.loads((config.model.path / "config.json").read_bytes())
+        except OSError as error:
+            raise ModelError(
+                f"model.path = {config.model.path}: its config.json cannot be read ({error.strerror}); "
+                "give a Hugging Face folder"
+            ) from None
+        except ValueError as error:
+            raise ModelError(f"model.path = {config.model.path}: its config.json is no JSON ({error})") from None
+    size = values.get("vocab_size") if isinstance(values, dict) else None
+    return size if isinstance(size, int) else None
