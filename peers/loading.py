@@ -62,7 +62,10 @@ class StageLoader:
             served = await self._compute.call(_FIRST, lambda: self._build(action.stage))
             await self._fill(action, served)
             digest = await self._compute.call(_FIRST, served.state.digest)
-            capacity = self._capacity or await self._compute.call(_FIRST, lambda: self._measure(served))
+            capacity = self._capacity
+            if capacity is None:
+                capacity = await self._compute.call(_FIRST, lambda: self._measure(served))
+            await self._host.warm_up()
         except NetworkError as error:
             await asyncio.sleep(_RETRY_S)  # the leader grants again at once: it must not become a storm
             post(StateNotLoaded(action.stage, action.version, str(error)))

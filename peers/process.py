@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import tempfile
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
 from swarmflow.runtime.stage_host import StageHost
+from swarmflow.runtime.store import Buffer
+from swarmflow.runtime.wire import Evaluate
 from swarmflow.runtime.worker import Worker
 
 log = logging.getLogger("swarmflow")
@@ -132,13 +135,13 @@ class _Life:
         session.spawn(_measure(machine, session.metrics, session), "the metrics")
         session.driver.run(machine, [])
 
-    def read(self, body: Body) -> Any:
+    def read(self, body: Body) -> Callable[[], Buffer]:
         """A slice of a gradient, for the driver."""
         if self._host is None or not isinstance(body, Slice):
             raise NetworkError("a gradient was asked for before a stage was loaded")
         return self._host.read(body)
 
-    def evaluate(self, message: Any, bodies: list[memoryview]) -> None:
+    def evaluate(self, message: Evaluate, bodies: list[memoryview]) -> None:
         """A forward-only microbatch."""
         if self._evaluation is not None:
             self._evaluation.handle(message, bodies)

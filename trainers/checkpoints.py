@@ -11,7 +11,7 @@ from swarmflow.compute.weights import LayoutReader
 from swarmflow.core.actions import WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten
 from swarmflow.core.types import Member
-from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
+from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.exporting import export_generation, state_elements
 from swarmflow.runtime.session import Session, log

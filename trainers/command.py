@@ -10,10 +10,10 @@ import click
 @click.option("--join", "invite", help="Join a run that another trainer started: its invite.")
 @click.option("--state-dir", type=click.Path(file_okay=False), help="Identity and checkpoints; default: under output.")
 @click.option("--invite-file", type=click.Path(dir_okay=False), help="Write the invite here once peers may join.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Append one JSON object a step to this file.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Append one JSON object a step here.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here (0: any port).")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve metrics on.")
-@click.option("--listen", help="HOST:PORT to take connections on; default, and with PORT 0: any port, kept across restarts.")
+@click.option("--listen", help="HOST:PORT to take connections on; PORT 0, the default: any, kept across restarts.")
 @click.option("--announce", multiple=True, help="HOST:PORT or multiaddr at which others reach this machine.")
 def trainer(**options: object) -> int:
     """Start the run that RUN.toml describes, resume it, or join it as another trainer."""

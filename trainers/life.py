@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,9 +15,10 @@ from swarmflow.config import RunConfig
 from swarmflow.core.actions import Exit, FormMicrobatch, Record, Rejoin, Validate, WriteCheckpoint
 from swarmflow.core.events import DrainAsked, MicrobatchFormed, Validated
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.leader import Leader, LeaderSettings
+from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
 from swarmflow.core.outbox import Outbox
+from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.schedule import learning_rate
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
@@ -29,6 +30,7 @@ from swarmflow.runtime.evaluation import measure_loss
 from swarmflow.runtime.finding import Description, Found
 from swarmflow.runtime.requests import Arguments
 from swarmflow.runtime.session import Session, log
+from swarmflow.runtime.store import Buffer
 from trainers.checkpoints import Checkpoints
 from trainers.data import Corpus
 from trainers.state import StateFolder
@@ -62,7 +64,7 @@ class Life:
             Exit: self._session.end, Rejoin: self._session.end,
         }  # fmt: skip
 
-    def read(self, body: Body) -> Any:
+    def read(self, body: Body) -> Callable[[], Buffer]:
         """A trainer has no gradients."""
         raise TypeError("a trainer was asked for a slice of a gradient")
 
@@ -198,14 +200,14 @@ class Life:
         leader, driver = self._leader(), self._session.driver
         wanted = leader.version
         deadline_s = asyncio.get_running_loop().time() + _SAVE_TIMEOUT_S
-        while leader.durable < wanted:
+        while leader.safe.durable < wanted:
             driver.perform(leader.save())
             if asyncio.get_running_loop().time() > deadline_s:
                 raise NetworkError(f"version {wanted} could not be brought to disk in time")
             await asyncio.sleep(_SAVE_POLL_S)
-        if leader.durable == 0 and self._manifest is not None and self._manifest.from_seed:
+        if leader.safe.durable == 0 and self._manifest is not None and self._manifest.from_seed:
             raise NetworkError("no step has been committed yet: there is nothing to export")
-        return [msgspec.json.encode(leader.durable)]
+        return [msgspec.json.encode(leader.safe.durable)]
 
     async def _tokenizer(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
         files = {path.name: path.read_bytes() for path in sorted(self._folder.tokenizer.iterdir()) if path.is_file()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 
 from swarmflow import __version__
@@ -64,7 +65,7 @@ def _cut(config: RunConfig, model: dict[str, object]) -> tuple[tuple[int, ...], 
 
 def _stage_costs(costs: Costs, cut: tuple[int, ...], blocks: int) -> tuple[float, ...]:
     edges = (0, *cut, blocks)
-    seconds = [costs.block_s * (high - low) for low, high in zip(edges, edges[1:], strict=False)]
+    seconds = [costs.block_s * (high - low) for low, high in itertools.pairwise(edges)]
     seconds[0] += costs.embedding_s
     seconds[-1] += costs.head_s
     return tuple(seconds)

@@ -35,7 +35,7 @@ def status_of(leader: Leader, manifest: Manifest) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "run": manifest.name, "run_id": manifest.run_id, "phase": leader.phase, "waiting_for": leader.waiting_for,
-        "step": leader.version, "version": leader.version, "durable_version": leader.durable,
+        "step": leader.version, "version": leader.version, "durable_version": leader.safe.durable,
         "steps": leader.settings.steps, "loss": last.loss if last is not None else None,
         "tokens_per_s": last.tokens / max(last.seconds, 1e-9) if last is not None else None,
         "step_seconds": last.seconds if last is not None else None, "stages": stages,

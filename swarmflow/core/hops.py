@@ -237,10 +237,9 @@ class Hops:
             actions.append(Release((hop.gradient_in,)))
             hop.gradient_in = None
         actions += [self._return(hop), Send(self.leader, done)]
-        if self._denied:
-            first = next(iter(self._denied))
-            del self._denied[first]
-            actions.append(Send(first, Room(self.stage)))
+        for waiting in list(self._denied)[: max(1, self.capacity - self.held)]:
+            del self._denied[waiting]
+            actions.append(Send(waiting, Room(self.stage)))
         return actions
 
     def _return(self, hop: Hop) -> Send:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
-from swarmflow.core.actions import Action, Connect, Count, Exit, Forget, Log, Send, Validate, WriteCheckpoint
+from swarmflow.core.actions import Action, Connect, Count, Exit, Forget, Log, Send, Validate
 from swarmflow.core.events import CheckpointWritten, Event, Lost, Received, Tick, Validated
 from swarmflow.core.membership import Known, Membership
 from swarmflow.core.messages import (
@@ -29,37 +29,17 @@ from swarmflow.core.messages import (
     Unprepared,
     Welcome,
 )  # fmt: skip
+from swarmflow.core.rules import LeaderSettings, refusal
+from swarmflow.core.safekeeping import Safekeeping
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderSettings:
-    """What the leader knows of the run beyond its plan.
-
-    steps: after which the run is finished. learning_rates: of step t. clip: largest gradient norm (0: off).
-    software, run: what a process that joins must match. from_seed: version 0 is made by each peer from the seed,
-    else the trainers serve it. Silence longer than silence_s is death. A step whose work is done waits join_hold_s
-    for peers that are loading its version, so that they take part in its update instead of loading again.
-    """
-
-    steps: int
-    learning_rate: Callable[[int], float]
-    clip: float
-    software: str
-    run: str
-    from_seed: bool
-    checkpoint_every: int = 0
-    validate_every: int = 0
-    heartbeat_s: float = 1.0
-    silence_s: float = 8.0
-    join_hold_s: float = 15.0
-
-
 @dataclass(slots=True)
 class Leader:
-    """Everything the leading trainer decides. me: itself, as a member of the roster. durable: the newest version whose
-    state is complete on disk.
+    """Everything the leading trainer decides.
+
+    me: itself, as a member of the roster. version: the run's. on_disk: the newest version that is complete on disk.
     """
 
     me: Member
@@ -67,22 +47,22 @@ class Leader:
     settings: LeaderSettings
     term: int
     version: int
-    durable: int
+    on_disk: InitVar[int]
     generation: int = 0
     phase: str = "gathering"  # gathering, running, validating, saving, finished
     step: Step | None = None
     membership: Membership = field(init=False)
+    safe: Safekeeping = field(init=False)
     last: StepResult | None = None
     _complete_s: float | None = None
-    _saving: int | None = None
-    _save_disturbed: bool = False  # a process went while the state was being copied
-    _save_again_s: float | None = None  # when to write the last version again, or when that was
     _stopping: bool = False
     _waiting_for: str = ""
     _next_beat_s: float = 0.0
+    _awake_s: float | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, on_disk: int) -> None:
         self.membership = Membership(self.plan)
+        self.safe = Safekeeping(on_disk, self.settings.silence_s)
 
     # --- doors --------------------------------------------------------------------------------------------------------
 
@@ -114,7 +94,7 @@ class Leader:
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
         if self._complete_s is not None and self.step is not None and self.step.phase == "complete":
-            return min(self._next_beat_s, self._complete_s + self.settings.join_hold_s)
+            return min(self._next_beat_s, self._complete_s + self._hold_s())
         return self._next_beat_s
 
     def stop(self) -> list[Action]:
@@ -127,11 +107,11 @@ class Leader:
         return self._stop_now()
 
     def _stop_now(self) -> list[Action]:
-        if self.durable >= self.version or not any(self.membership.peers()):
+        if self.safe.durable >= self.version or not any(self.membership.peers()):
             return [Exit(f"stopped at version {self.version}; start it again to go on")]
         self.phase = "saving"
         log = Log("info", f"stopping: writing version {self.version} first")
-        return [log] if self._saving == self.version else [log, *self.save(last=False)]
+        return [log] if self.safe.saving == self.version else [log, *self.save()]
 
     @property
     def waiting_for(self) -> str:
@@ -145,7 +125,9 @@ class Leader:
     def _due(self, now: float) -> list[Action]:
         actions: list[Action] = []
         if now >= self._next_beat_s:
-            self._next_beat_s = now + self.settings.heartbeat_s
+            if self._awake_s is not None and now - self._awake_s > self.settings.silence_s / 2:
+                self.membership.hear_all(now)  # it was this process that slept: nobody could be heard
+            self._next_beat_s, self._awake_s = now + self.settings.heartbeat_s, now
             epoch = self._epoch()
             actions += [Send(p, Beat(self.term, epoch)) for p in sorted(self.membership.known) if p != self.me.process]
             for process in self.membership.silent(now, self.settings.silence_s, self.me.process):
@@ -155,8 +137,7 @@ class Leader:
     def _advance(self, now: float) -> list[Action]:
         """Move the step on where something other than a message was awaited."""
         step = self.step
-        again_s = self._save_again_s
-        if self.phase == "finished" and self._saving is None and again_s is not None and now >= again_s:
+        if self.phase == "finished" and self.safe.due_again(now):
             self.phase = "gathering"
             return self._try_open(now)
         if self.phase != "running" or step is None:
@@ -168,15 +149,19 @@ class Leader:
         if step.phase == "complete":
             if self._complete_s is None:
                 self._complete_s = now
-            if self.membership.loading(self.version) and now < self._complete_s + self.settings.join_hold_s:
+            if now < self._complete_s + self._hold_s():
                 return []
             present = step.roster.processes()
             ready = [e.member for s in range(self.plan.stages) for e in self.membership.ready(s, self.version)]
             return step.prepare(tuple(member for member in ready if member.process not in present))
-        if step.phase != "prepared" or self._saving == self.version:
+        if step.phase != "prepared" or self.safe.saving == self.version:
             return []
         self._complete_s = None
         return step.commit(now)
+
+    def _hold_s(self) -> float:
+        """How long the step whose work is done waits for peers that are loading its version."""
+        return max((self.settings.hold_s(e.tries) for e in self.membership.loading(self.version)), default=0.0)
 
     # --- a step's edge ------------------------------------------------------------------------------------------------
 
@@ -192,6 +177,7 @@ class Leader:
         self.last, self.step = step.result, None
         for entry in self.membership.peers():
             if entry.phase == "ready" and entry.version != self.version:
+                entry.tries += 1
                 actions += self._grant(entry, entry.member.stage, "it became ready too late for this step")
         every = self.settings.validate_every
         if every and self.version % every == 0 and self._complete():
@@ -216,7 +202,7 @@ class Leader:
             return actions + self._try_open(now)
         every = self.settings.checkpoint_every
         if every and self.version % every == 0:
-            actions += self.save(last=False)
+            actions += self.save()
         return actions + self._let_go() + self._try_open(now)
 
     def _let_go(self) -> list[Action]:
@@ -227,8 +213,8 @@ class Leader:
             return []  # told to go as soon as the output is written, or the result is known
         for entry in [e for e in self.membership.known.values() if e.draining and e.process not in serving]:
             alone = entry.role == "peer" and not self.membership.ready(entry.member.stage, self.version)
-            if alone and self.step is None and self.durable < self.version:
-                actions += self.save(last=False)
+            if alone and self.step is None and self.safe.durable < self.version:
+                actions += self.save()
                 self.phase = "saving"
                 self._waiting_for = f"a copy of stage {entry.member.stage}, whose last peer wants to leave"
                 continue
@@ -238,23 +224,14 @@ class Leader:
 
     def save(self, last: bool = False) -> list[Action]:
         """Bring the present version to disk; the commit of the step at hand waits for it. last: and write the model."""
-        if self._saving is not None:
-            return []
-        self._saving, self._save_disturbed = self.version, False
         stages = tuple(
             tuple(e.member for e in self.membership.peers(stage) if e.version == self.version and e.phase == "ready")
             for stage in range(self.plan.stages)
         )
-        return [WriteCheckpoint(self.version, Roster(stages), last)]
+        return self.safe.write(self.version, Roster(stages), last)
 
     def _checkpoint_written(self, event: CheckpointWritten, now: float) -> list[Action]:
-        self._saving = None
-        actions: list[Action] = []
-        if event.ok:
-            self.durable = max(self.durable, event.version)
-            actions.append(Log("info", f"version {event.version} is on disk"))
-        else:
-            actions.append(Log("warning", f"version {event.version} could not be written: {event.reason}"))
+        actions: list[Action] = [self.safe.written(event)]
         if self._stopping and self.phase == "saving":
             if event.version < self.version:
                 return actions + self.save()
@@ -262,25 +239,18 @@ class Leader:
         if self.phase == "finished":
             if event.version != self.version:
                 return actions + self.save(last=True)
-            return actions + (self._goodbye() if event.ok else self._final_write_failed(event.reason, now))
+            if event.ok:
+                return actions + self._goodbye()
+            if not self.safe.try_last_again(now):
+                actions.append(Exit(f"the last version could not be written: {event.reason}", ok=False))
         if self.phase == "saving":
             self.phase = "gathering"
             return actions + (self._let_go() if event.ok else []) + self._try_open(now)
         return actions
 
-    def _final_write_failed(self, reason: str, now: float) -> list[Action]:
-        """Was it a peer's death, which may not be known yet, or the disk? Try again if it may have been a death."""
-        if self._save_disturbed:
-            self._save_again_s = now
-        elif self._save_again_s is None:
-            self._save_again_s = now + self.settings.silence_s
-        else:
-            return [Exit(f"the last version could not be written: {reason}", ok=False)]
-        return []
-
     def _finish(self) -> list[Action]:
         self.phase, self._waiting_for = "finished", "the output to be written"
-        if self.durable == self.version and not self.membership.peers():
+        if self.safe.durable == self.version and not self.membership.peers():
             return self._goodbye()
         return [Log("info", f"all {self.version} steps are committed; writing the model"), *self.save(last=True)]
 
@@ -321,7 +291,7 @@ class Leader:
         actions: list[Action] = []
         coming = [s for s in empty if any(e.phase == "loading" and e.hopeful for e in self.membership.peers(s))]
         lost = [s for s in empty if s not in coming]
-        if self.version != self.durable and lost:
+        if self.version != self.safe.durable and lost:
             return self._roll_back(lost, now)
         for stage in lost:
             spare = self.membership.spare(empty)
@@ -338,8 +308,9 @@ class Leader:
     def _roll_back(self, lost: list[int], now: float) -> list[Action]:
         """Everybody of a stage is gone, and with them the state: all stages go back to the newest version on disk."""
         text = ", ".join(str(stage) for stage in lost)
-        log = Log("warning", f"stage {text} has lost everybody: back from version {self.version} to {self.durable}")
-        self.version, self.step, self._save_again_s = self.durable, None, None
+        back_to = self.safe.durable
+        log = Log("warning", f"stage {text} has lost everybody: back from version {self.version} to {back_to}")
+        self.version, self.step, self.safe.again_s = back_to, None, None
         self.generation += 1
         actions: list[Action] = [log, Count("rollbacks")]
         for entry in self.membership.peers():
@@ -354,7 +325,7 @@ class Leader:
     def _grant(self, entry: Known, stage: int, reason: str) -> list[Action]:
         donors = tuple(e.member for e in self.membership.peers(stage) if e.process != entry.process
                        and e.phase == "ready" and e.version == self.version)  # fmt: skip
-        entry.hopeful = bool(donors) or self.version == self.durable
+        entry.hopeful = bool(donors) or self.version == self.safe.durable
         if not donors and not (self.version == 0 and self.settings.from_seed):
             donors = (self.me,)
         entry.member = replace(entry.member, stage=stage)
@@ -379,10 +350,9 @@ class Leader:
         return handler(self, known, message, now) if handler is not None else []
 
     def _join(self, sender: ProcessId, join: Join, now: float) -> list[Action]:
-        refusal = self._refusal(sender, join)
-        if refusal is not None:
-            log = Log("info", f"refused {sender}: {refusal}")
-            return [Connect((join.member,)), Send(sender, Refused(refusal)), log]
+        reason = refusal(self.settings, self.plan, sender, join)
+        if reason is not None:
+            return [Connect((join.member,)), Send(sender, Refused(reason)), Log("info", f"refused {sender}: {reason}")]
         known = self.membership.known.get(sender)
         if known is not None:
             known.heard_s = now
@@ -399,23 +369,13 @@ class Leader:
         entry = self.membership.enter(join, stage, now)
         return [*actions, *self._grant(entry, stage, reason)]
 
-    def _refusal(self, sender: ProcessId, join: Join) -> str | None:
-        if join.software != self.settings.software:
-            return f"this run uses swarmflow {self.settings.software}, not {join.software}: install that version"
-        if join.run != self.settings.run:
-            return "it belongs to another run, or its RUN.toml or data differ from this run's"
-        if join.member.process != sender or join.role not in ("peer", "trainer"):
-            return "it does not say who it is"
-        if join.role == "peer" and join.member.stage >= self.plan.stages:
-            return f"--stage {join.member.stage}: this run has the stages 0 to {self.plan.stages - 1}, or auto"
-        return None
-
     def _ready(self, known: Known, message: Ready, now: float) -> list[Action]:
         if message.stage != known.member.stage or known.phase != "loading":
             return []
         if message.version != self.version:
+            known.tries += 1
             return self._grant(known, known.member.stage, f"version {message.version} is out of date")
-        known.phase, known.version = "ready", message.version
+        known.phase, known.version, known.tries = "ready", message.version, 0
         known.member = replace(known.member, capacity=max(1, message.capacity))
         return self._try_open(now) if self.phase == "gathering" else []
 
@@ -423,6 +383,7 @@ class Leader:
         if known.phase != "loading" or message.stage != known.member.stage:
             return []
         known.phase = "failed"
+        known.tries += message.version != self.version
         actions = self._try_open(now) if self.phase == "gathering" else []
         if known.phase != "failed":
             return actions  # the run went back, which granted a stage to everybody
@@ -446,7 +407,7 @@ class Leader:
     def _gone(self, process: ProcessId, reason: str, now: float) -> list[Action]:
         if process == self.me.process or self.membership.leave(process) is None:
             return []
-        self._save_disturbed = True
+        self.safe.disturbed()
         actions: list[Action] = [
             Log("warning", f"{process} is gone: {reason}"),
             Send(process, Evicted(reason)),

@@ -31,7 +31,9 @@ class Ledger:
         return True
 
     def valid(self, message: Done) -> bool:
-        """Whether a report names a hop that exists."""
+        """Whether a report names a hop that exists, and, on the last stage, how many tokens it had."""
+        if message.stage == self.stages - 1 and message.tokens < 1:
+            return False
         return 0 <= message.stage < self.stages and 0 <= message.microbatch.index < self.microbatches
 
     def gone(self, process: ProcessId) -> int:

@@ -14,7 +14,8 @@ class Known:
     """One process. phase: `loading` a granted stage, or `ready` (its state is at `version`).
 
     wish: the stage that it asked for, -1: any. speed: relative, for the placement. heard_s: when it last spoke.
-    hopeful: when it was granted its stage, somebody had the state that it is to load.
+    tries: how often it has loaded a version that was out of date by then. hopeful: when it was granted its stage,
+    somebody had the state that it is to load.
     """
 
     member: Member
@@ -26,6 +27,7 @@ class Known:
     version: int = -1
     draining: bool = False
     hopeful: bool = True
+    tries: int = 0
     load: Heartbeat = field(default_factory=Heartbeat)
 
     @property
@@ -77,6 +79,11 @@ class Membership:
     def loading(self, version: int) -> list[Known]:
         """Peers that are loading this version now."""
         return [e for e in self.peers() if e.phase == "loading" and e.version == version]
+
+    def hear_all(self, now: float) -> None:
+        """Count everybody as heard of."""
+        for entry in self.known.values():
+            entry.heard_s = now
 
     def silent(self, now: float, silence_s: float, but: ProcessId) -> list[ProcessId]:
         """Processes that have not been heard of for too long."""

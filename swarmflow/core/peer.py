@@ -362,6 +362,9 @@ class PeerMachine:
         if self._ballot is None or message.ballot != self._ballot.number or len(event.bodies) != 1:
             return _release(event.bodies)
         reduction = self._ballot.reduction
+        if not reduction.fits(message, event.bodies[0]):
+            suspect = Suspect(event.sender, f"sent an unusable piece of {message.group[:20]}")
+            return [*_release(event.bodies), Count("frames_refused", "piece"), Send(self.leader, suspect)]
         if isinstance(message, ReducePart):
             return reduction.part(event.sender, message, event.bodies[0])
         return reduction.summed(event.sender, message, event.bodies[0])

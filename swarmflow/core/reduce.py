@@ -97,13 +97,13 @@ class Reduction:
         refs = tuple(ref for state in self._groups.values() for parts in state.parts.values() for ref in parts.values())
         return [Release(refs)] if refs else []
 
-    def missing(self) -> str:
-        """What is waited for, in words."""
-        return ", ".join(
-            f"{state.pieces - len(state.reduced)} of {state.pieces} pieces of {name}"
-            for name, state in self._groups.items()
-            if len(state.reduced) < state.pieces
-        )
+    def fits(self, message: ReducePart | ReduceSum, ref: Ref) -> bool:
+        """Whether a body has the size of the piece that it is said to be."""
+        state = self._groups.get(message.group)
+        if state is None or not 0 <= message.piece < state.pieces:
+            return False
+        start, stop = self._range(state, message.piece)
+        return ref.size_bytes == 4 * (stop - start)
 
     def _advance(self, state: _GroupState) -> list[Action]:
         actions: list[Action] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +14,7 @@ from swarmflow.compute.codec import encode_ints
 from swarmflow.core.types import ProcessId, Roster
 from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.session import Session, log
-from swarmflow.runtime.stage_host import StageHost
+from swarmflow.runtime.stage_host import Evaluated, StageHost
 from swarmflow.runtime.wire import Answer, Evaluate, encode_header
 
 _AT_A_TIME = 4
@@ -35,7 +34,7 @@ class EvaluationService:
     def handle(self, message: Evaluate, bodies: list[memoryview]) -> None:
         """Do this hop and see to the next."""
 
-        def done(result: Any) -> None:
+        def done(result: Evaluated) -> None:
             asker = ProcessId(message.asker, message.asker_incarnation)
             if isinstance(result, FrameError):
                 self._session.links.send(asker, encode_header(Answer(message.ask, str(result))))
@@ -43,6 +42,8 @@ class EvaluationService:
                 following = Evaluate(message.ask, message.version, message.rows, message.asker,
                                      message.asker_incarnation, message.path[1:])  # fmt: skip
                 header = encode_header(following)
+                if isinstance(result, tuple):
+                    return  # the path goes on, but this is the last stage: a question that makes no sense
                 self._session.links.send(ProcessId(*message.path[0]), header, [result, bodies[1]], bulk=True)
             else:
                 body = msgspec.json.encode(result)

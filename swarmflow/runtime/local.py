@@ -118,7 +118,7 @@ class LocalSwarm:
         files = ["--json", str(self.json_file(name)), "--state-dir", str(self.folder / name)]
         trainer = self._start(name, "trainer", str(self.run_file), *where, *files, *LISTEN, *options)
         if first:
-            self._invite = self.wait(lambda: _text(invite_file), "the invite", timeout_s)
+            self._invite = self.wait(lambda: _text(invite_file).strip(), "the invite", timeout_s)
         return trainer
 
     def start_peer(self, *options: str, stage: int | str = "auto") -> LocalProcess:

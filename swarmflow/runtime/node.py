@@ -142,7 +142,7 @@ class Node:
 
 
 def _on_stray_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A remote that goes away before its stream's first byte raises inside hivemind's handler: nothing is lost by it."""
+    """A remote that goes away before its stream's first byte raises inside hivemind's handler: that harms nobody."""
     error = context.get("exception")
     if isinstance(error, asyncio.IncompleteReadError | ConnectionError):
         log.debug("a stream ended before it began: %s", error)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from swarmflow.core.actions import Connect, Count, Forget, Log
+from swarmflow.core.actions import Connect, Count, Exit, Forget, Log, Rejoin
 from swarmflow.core.types import Body, ProcessId
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.runtime.directory import Directory
@@ -65,7 +65,7 @@ class Session:
         self.me = ProcessId(node.name, time.time_ns())
         self.store = Store()
         self.directory = Directory(node, run_id)
-        self.ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[Exit | Rejoin] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def open(
@@ -88,12 +88,12 @@ class Session:
         self.driver.connect(self.links, self.requests)
         self.spawn(self._watch_node(), "the network daemon")
 
-    def spawn(self, work: Awaitable[Any], what: str) -> asyncio.Task[Any]:
+    def spawn(self, work: Awaitable[object], what: str) -> asyncio.Task[None]:
         """Run something beside the driver; what it raises ends the session."""
 
-        async def guarded() -> Any:
+        async def guarded() -> None:
             try:
-                return await work
+                await work
             except SwarmflowError as error:
                 self.fail(error)
             except Exception as error:
@@ -115,7 +115,7 @@ class Session:
         await asyncio.gather(task, return_exceptions=True)
         return None
 
-    def end(self, outcome: Any) -> None:
+    def end(self, outcome: Exit | Rejoin) -> None:
         """The session is over, with this outcome."""
         if not self.ended.done():
             self.ended.set_result(outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,9 +19,16 @@ from swarmflow.compute.stage import Stage
 from swarmflow.compute.stage_state import StageState
 from swarmflow.core.actions import Apply, Reset, RunBackward, RunForward, RunLoss, Seal, StorePiece, SumPiece
 from swarmflow.core.events import (
-    Applied, BackwardComputed, ComputeFailed, ForwardComputed, LossComputed, PieceReduced, Sealed,
+    Applied,
+    BackwardComputed,
+    ComputeFailed,
+    Event,
+    ForwardComputed,
+    LossComputed,
+    PieceReduced,
+    Sealed,
 )  # fmt: skip
-from swarmflow.core.types import Microbatch, Slice
+from swarmflow.core.types import Microbatch, Ref, Slice
 from swarmflow.errors import FrameError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.driver import Driver
@@ -33,6 +40,9 @@ from swarmflow.runtime.worker import Worker
 _FIRST, _BACKWARD, _FORWARD, _LATER = (0.0,), 1.0, 2.0, (3.0,)
 
 Direction = Literal["forward", "loss", "backward"]
+X = TypeVar("X")
+Y = TypeVar("Y")
+Evaluated = memoryview | tuple[float, int] | FrameError
 
 
 @dataclass
@@ -71,6 +81,10 @@ class StageHost:
             SumPiece: self.sum_piece, StorePiece: self.store_piece, Seal: self.seal, Apply: self.apply,
         }  # fmt: skip
 
+    async def warm_up(self) -> None:
+        """Use the codec once: what it imports then takes seconds, which a step should not wait for."""
+        await self._codec_thread.call(_FIRST, lambda: self._codec.encode(torch.zeros(1, 1)))
+
     # --- microbatches -------------------------------------------------------------------------------------------------
 
     def run_forward(self, action: RunForward) -> None:
@@ -78,7 +92,7 @@ class StageHost:
         data = self._driver.store.get(action.input)
 
         def computed(output: Tensor) -> None:
-            self._encode(action.microbatch, output, lambda ref: ForwardComputed(action.microbatch, ref))
+            self._encode(output, lambda ref: ForwardComputed(action.microbatch, ref))
 
         self._decode(
             action.microbatch, "forward", lambda: self._input(data),
@@ -89,18 +103,19 @@ class StageHost:
         """Decode, forward, loss, backward, encode."""
         data, targets = self._driver.store.get(action.input), self._driver.store.get(action.targets)
 
+        def compute(served: Served, x: tuple[Tensor, Tensor]) -> tuple[float, int, Tensor | None]:
+            return served.runner.loss(action.microbatch, x[0], x[1], self._draw(action.microbatch))
+
         def computed(result: tuple[float, int, Tensor | None]) -> None:
             loss_sum, tokens, gradient = result
             if gradient is None:
                 self._driver.post(LossComputed(action.microbatch, loss_sum, tokens, None))
             else:
-                make = lambda ref: LossComputed(action.microbatch, loss_sum, tokens, ref)  # noqa: E731
-                self._encode(action.microbatch, gradient, make)
+                self._encode(gradient, lambda ref: LossComputed(action.microbatch, loss_sum, tokens, ref))
 
         self._decode(
-            action.microbatch, "loss", lambda: (self._input(data), self._targets(targets)),
-            lambda served, x: served.runner.loss(action.microbatch, x[0], x[1], self._draw(action.microbatch)), computed,
-        )  # fmt: skip
+            action.microbatch, "loss", lambda: (self._input(data), self._targets(targets)), compute, computed
+        )
 
     def run_backward(self, action: RunBackward) -> None:
         """Decode, backward, encode."""
@@ -110,7 +125,7 @@ class StageHost:
             if gradient is None:
                 self._driver.post(BackwardComputed(action.microbatch, None))
             else:
-                self._encode(action.microbatch, gradient, lambda ref: BackwardComputed(action.microbatch, ref))
+                self._encode(gradient, lambda ref: BackwardComputed(action.microbatch, ref))
 
         self._decode(
             action.microbatch, "backward", lambda: self._boundary_tensor(data),
@@ -123,7 +138,7 @@ class StageHost:
         served = self._serving()
         self._compute.submit(_FIRST, served.runner.clear, lambda _: None)
 
-    def evaluate(self, message: Evaluate, bodies: list[memoryview], done: Callable[[Any], None]) -> None:
+    def evaluate(self, message: Evaluate, bodies: list[memoryview], done: Callable[[Evaluated], None]) -> None:
         """Forward only, between steps: hand `done` the activation in wire form, (sum of losses, tokens), or an error.
 
         A question that does not fit what is served is not answered; who asks has a deadline.
@@ -133,13 +148,15 @@ class StageHost:
         if served is None or served.version != message.version or not fits:
             return
 
-        def work() -> Any:
+        def work() -> Evaluated:
             try:
                 x, targets = self._input(bodies[0], message.rows), self._targets(bodies[1], message.rows)
             except FrameError as error:
                 return error
             if served.stage.last:
-                return served.runner.evaluate(x, targets)
+                loss = served.runner.evaluate(x, targets)
+                assert isinstance(loss, tuple)
+                return loss
             output = served.runner.evaluate(x)
             assert isinstance(output, Tensor)
             return self._codec.encode(output.to(self._dtype))
@@ -228,35 +245,36 @@ class StageHost:
         return self.served
 
     def _decode(
-        self, microbatch: Microbatch, direction: Direction, decode: Callable[[], Any],
-        compute: Callable[[Served, Any], Any], done: Callable[[Any], None],
+        self, microbatch: Microbatch, direction: Direction, decode: Callable[[], X],
+        compute: Callable[[Served, X], Y], done: Callable[[Y], None],
     ) -> None:  # fmt: skip
         """Codec thread, then compute thread, then `done` on the loop, unless the epoch is over by then."""
         run, served = self._run, self._serving()
 
-        def guarded() -> Any:
+        def guarded() -> X | ComputeFailed:
             try:
                 return decode()
             except FrameError as error:
                 return ComputeFailed(microbatch, str(error))
 
-        def decoded(value: Any) -> None:
+        def decoded(value: X | ComputeFailed) -> None:
             if run != self._run:
                 return
             if isinstance(value, ComputeFailed):
                 self._driver.post(value)
                 return
+            tensor: X = value
             urgency = (_BACKWARD if direction == "backward" else _FORWARD, float(microbatch.index))
-            self._compute.submit(urgency, lambda: work(value), finished)
+            self._compute.submit(urgency, lambda: work(tensor), finished)
 
-        def work(value: Any) -> Any:
+        def work(value: X) -> tuple[Y, float] | None:
             if run != self._run:
                 return None
             began_s = time.monotonic()
             result = compute(served, value)
             return result, time.monotonic() - began_s
 
-        def finished(outcome: Any) -> None:
+        def finished(outcome: tuple[Y, float] | None) -> None:
             if outcome is not None and run == self._run:
                 result, seconds = outcome
                 self._driver.metrics.compute_seconds.at(direction).inc(seconds)
@@ -265,7 +283,7 @@ class StageHost:
 
         self._codec_thread.submit(_FIRST, guarded, decoded)
 
-    def _encode(self, microbatch: Microbatch, tensor: Tensor, event: Callable[[Any], Any]) -> None:
+    def _encode(self, tensor: Tensor, event: Callable[[Ref], Event]) -> None:
         run = self._run
 
         def encoded(buffer: Buffer) -> None:

@@ -65,13 +65,14 @@ def message_name(header: bytes | bytearray | memoryview) -> str:
     return name if name in _TYPES else "unknown"
 
 
-def decode_header(header: bytes | bytearray | memoryview) -> Any:
+def decode_header(header: bytes | bytearray | memoryview) -> Wire:
     """The message in a header. Raises FrameError when it is none, or a field is missing or of another type."""
     try:
         name, fields = _ENVELOPE.decode(header)
         decoder = _DECODERS.get(name)
         if decoder is None:
             raise FrameError(f"there is no message {name[:40]!r}")
-        return decoder.decode(fields)
+        message: Wire = decoder.decode(fields)
+        return message
     except (msgspec.DecodeError, RecursionError) as error:
         raise FrameError(f"a header does not decode: {error}") from error

@@ -8,7 +8,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _END = (float("-inf"),)  # before all that is queued: who stops does not wait for it
 
@@ -28,28 +30,25 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, priority: tuple[float, ...], work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def submit(self, priority: tuple[float, ...], work: Callable[[], T], done: Callable[[T], None]) -> None:
         """Plan work; `done(result)` is called on the event loop."""
         self._queue.put((priority, next(self._order), work, done))
 
-    async def call(self, priority: tuple[float, ...], work: Callable[[], Any]) -> Any:
+    async def call(self, priority: tuple[float, ...], work: Callable[[], T]) -> T:
         """Plan work and wait for its result; what it raises is raised here."""
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[T] = self._loop.create_future()
 
-        def guarded() -> tuple[Any, BaseException | None]:
+        def guarded() -> Callable[[], None]:
             try:
-                return work(), None
-            except Exception as error:  # handed to the caller, on the loop
-                return None, error
+                result = work()
+            except Exception as error:
+                failure = error  # raised where the call is awaited
+                return lambda: future.set_exception(failure)
+            return lambda: future.set_result(result)
 
-        def settle(outcome: tuple[Any, BaseException | None]) -> None:
-            result, error = outcome
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
+        def settle(settled: Callable[[], None]) -> None:
+            if not future.done():
+                settled()
 
         self.submit(priority, guarded, settle)
         return await future
@@ -78,6 +77,6 @@ class Worker:
                 self.busy_s += time.monotonic() - began_s
             self._tell(done, result)
 
-    def _tell(self, callback: Callable[[Any], None], value: Any) -> None:
+    def _tell(self, callback: Callable[[T], None], value: T) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, value)

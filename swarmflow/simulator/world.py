@@ -10,10 +10,11 @@ from functools import partial
 from swarmflow.core.actions import Action, Count, Exit, Log, Record, Rejoin, Send
 from swarmflow.core.events import DrainAsked, Event, Lost, Received, Tick
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.leader import Leader, LeaderSettings
+from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join, StepResult
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.peer import PeerMachine, PeerSettings
+from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Body, Member, Plan, ProcessId, Ref, Slice
@@ -246,7 +247,7 @@ class World:
     def _read(self, sender: ProcessId, body: Body) -> tuple[object, int]:
         host = self.hosts[sender]
         if isinstance(body, Slice):
-            return host.device.read(body), 0
+            return host.device.read(body), 4 * (body.stop - body.start)
         return host.stored[body.key], body.size_bytes
 
     def _record(self, result: StepResult) -> None:

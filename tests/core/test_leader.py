@@ -8,7 +8,7 @@ import pytest
 
 from swarmflow.core.actions import Action, Exit, Send, Validate, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick, Validated
-from swarmflow.core.leader import Leader, LeaderSettings
+from swarmflow.core.leader import Leader
 from swarmflow.core.messages import (
     Committed,
     Done,
@@ -29,6 +29,7 @@ from swarmflow.core.messages import (
     StepResult,
     Welcome,
 )  # fmt: skip
+from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.types import Plan, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process
 
@@ -240,7 +241,7 @@ def test_checkpoints_are_written_at_their_versions_and_hold_the_next_commit() ->
     assert len(of_type(bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),))), Send)) == 0
     commit = of_type(bench.leader.handle(CheckpointWritten(1, ok=True), 0.0), Send)
     assert [send.to for send in commit] == [A]
-    assert bench.leader.durable == 1
+    assert bench.leader.safe.durable == 1
 
 
 def test_the_run_ends_when_the_last_version_is_written() -> None:
@@ -300,7 +301,9 @@ def test_a_validated_step_is_reported_with_its_validation_loss_even_if_somebody_
 def test_silence_is_death_and_a_stranger_has_to_join() -> None:
     bench = Bench()
     bench.serve(A, B)
-    bench.now = 5.0
+    bench.now = 3.0
+    bench.hear(B, Heartbeat())
+    bench.now = 6.0
     bench.hear(B, Heartbeat())
     bench.now = SETTINGS.silence_s + 0.5
     assert A in [to for to, _ in messages(bench.leader.handle(Tick(), bench.now), Evicted)]

@@ -119,9 +119,18 @@ def test_what_does_not_belong_is_released() -> None:
     assert machine.part(b, ReducePart(EPOCH, 1, "g", 0), Ref(9)) == [Release((Ref(9),))], "each addend counts once"
 
 
+def test_a_body_of_another_size_does_not_fit() -> None:
+    a, b = process("a"), process("b")
+    machine = Reduction(a, EPOCH, 1, (Group("g", (a, b)),), {"g": PIECE_ELEMENTS + 3})
+    assert machine.fits(ReducePart(EPOCH, 1, "g", 0), Ref(1, 4 * PIECE_ELEMENTS))
+    assert machine.fits(ReduceSum(EPOCH, 1, "g", 1), Ref(1, 12))
+    for piece, size_bytes in ((0, 12), (1, 13), (2, 12), (-1, 12)):
+        assert not machine.fits(ReducePart(EPOCH, 1, "g", piece), Ref(1, size_bytes))
+    assert not machine.fits(ReducePart(EPOCH, 1, "other", 0), Ref(1, 4 * PIECE_ELEMENTS))
+
+
 def test_abandoning_releases_the_parts() -> None:
     a, b, c = process("a"), process("b"), process("c")
     machine = Reduction(a, EPOCH, 1, (Group("g", (a, b, c)),), {"g": 3 * PIECE_ELEMENTS})
     assert machine.part(b, ReducePart(EPOCH, 1, "g", 0), Ref(8)) == []
-    assert machine.missing() == "3 of 3 pieces of g"
     assert machine.abandon() == [Release((Ref(8),))]

@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.invite import (
-    TRAINERS_MAX,
-    Invite,
-    find_local_invites,
-    local_invite,
-    publish_local,
-    runs_folder,
-)
+from swarmflow.runtime.invite import TRAINERS_MAX, Invite, find_local_invites, local_invite, publish_local, runs_folder
 
 NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
 INVITE = Invite("3f6a", "shakespeare", (f"/ip4/192.0.2.7/tcp/7000/p2p/{NAME}",))

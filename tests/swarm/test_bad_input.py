@@ -223,13 +223,6 @@ def test_a_trainer_with_another_setting_is_told_which(live: LocalSwarm, work: Pa
     assert "train.microbatches = 3, but the run bad-input has train.microbatches = 2" in complaint
 
 
-def test_a_trainer_with_other_data_is_told(live: LocalSwarm, work: Path, tmp_path: Path) -> None:
-    run = settings(work)
-    run["data"]["path"] = str(_file(tmp_path, b"other text " * 40))
-    complaint = swarmflow("trainer", run_file(tmp_path, run), "--join", live.invite).complaint
-    assert "the data is not that of the run bad-input" in complaint
-
-
 def test_a_state_folder_in_use_is_told(live: LocalSwarm, work: Path) -> None:
     complaint = swarmflow("trainer", live.run_file, "--state-dir", live.folder / "trainer-0").complaint
     assert "in use by another trainer" in complaint
@@ -252,6 +245,16 @@ def test_a_changed_setting_of_an_earlier_run_is_told(finished: Path, work: Path)
     other.write_text(toml_text(run), encoding="utf-8")
     ended = swarmflow("trainer", other)
     assert "optimizer.lr = 0.002, but the run in" in ended.complaint
+    assert ended.cpu_s < LIGHT_CPU_S
+
+
+def test_changed_data_of_an_earlier_run_are_told(finished: Path, work: Path, tmp_path: Path) -> None:
+    other = finished.with_name("OTHER.toml")
+    run = alone(work)
+    run["data"]["path"] = str(_file(tmp_path, b"other text " * 40))
+    other.write_text(toml_text(run), encoding="utf-8")
+    ended = swarmflow("trainer", other)
+    assert "the data is not that of the run in" in ended.complaint
     assert ended.cpu_s < LIGHT_CPU_S
 
 
