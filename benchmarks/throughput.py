@@ -90,6 +90,7 @@ class Report:
 
 def measure(folder: Path, work: Work, rounds: int) -> Report:
     """Runs plain and swarm in turn, `rounds` times, then a swarm with nothing to do for the memory of an idle peer."""
+    load_before = os.getloadavg()[0]
     corpus = folder / "corpus.txt"
     write_corpus(corpus)
     plain: list[float] = []
@@ -102,7 +103,8 @@ def measure(folder: Path, work: Work, rounds: int) -> Report:
         print(f"swarm {number}: {_rates(swarm)} tokens/s", flush=True)
     idle = PeakMemory()
     run_swarm(folder / "idle", corpus, Work(SMALL_MODEL, steps=2, microbatches=2, seq_len=8), idle)
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    load = f"load average before {load_before:.1f}"
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {load}"
     return Report(machine, work, _parameters(work), plain, swarm, _peaks(peak, idle, work), _plain_peaks(idle))
 
 

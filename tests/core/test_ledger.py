@@ -24,11 +24,11 @@ def test_complete_when_each_hop_has_a_holder() -> None:
     for stage, index in ((0, 0), (1, 0), (0, 1)):
         assert ledger.done(A, done(stage, index))
         assert not ledger.complete
-    assert ledger.done(B, done(1, 1, attempt=3))
+    assert ledger.done(B, done(1, 1, attempt=1000))
     assert ledger.complete
     assert sorted(ledger.entries(A)) == [(0, 0), (0, 0), (1, 0)]
-    assert ledger.entries(B) == ((1, 3),)
-    assert ledger.manifest() == ((0, 0, A, 0), (0, 1, A, 0), (1, 0, A, 0), (1, 1, B, 3))
+    assert ledger.entries(B) == ((1, 1000),)
+    assert ledger.manifest() == ((0, 0, A, 0), (0, 1, A, 0), (1, 0, A, 0), (1, 1, B, 1000))
     assert ledger.retries == 1
 
 

@@ -93,11 +93,8 @@ def test_a_drained_peer_costs_the_step_nothing(lives: Lives) -> None:
     assert lives.drained.exit_code == 0
     assert "drained" in _log(lives.drained)
     assert "is gone" not in lives.logs[0]
-    # What was on its way to it when it began to drain went to the other one, uncomputed; nothing else was sent twice.
     steps = lives.first.steps()
-    again = [step for step in steps if step["retries"]]
-    last_with_both = max(step["step"] for step in steps if step["peers"] == [2])
-    assert [step["step"] for step in again] in ([], [last_with_both])
+    assert {step["retries"] for step in steps} == {0}
     assert {step["microbatches"] for step in steps} == {4}
 
 
