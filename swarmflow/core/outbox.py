@@ -120,6 +120,7 @@ class Outbox:
 
     def returned(self, sender: ProcessId, microbatch: Microbatch, attempt: int, now: float) -> bool:
         """The gradient came back. True: it is the first one, and from the right hands."""
+        self.accepted(sender, microbatch, attempt)  # a stored gradient can overtake the word that it was adopted
         entry = self._current(sender, microbatch, attempt)
         if entry is None or entry.returned:
             return False

@@ -75,7 +75,7 @@ class World:
     leader: ProcessId | None = None
     ended: bool = False
     random: random.Random = field(init=False)
-    _channels: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
+    _channels: dict[tuple[ProcessId, ProcessId, bool], float] = field(default_factory=dict)
     _incarnations: int = 0
     _refs: int = 0
     _history: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -232,8 +232,10 @@ class World:
     def _send(self, sender: ProcessId, action: Send) -> None:
         bodies = [self._read(sender, body) for body in action.bodies]
         delay_s = 0.0 if action.to == sender else self.draw(self.settings.latency_s)
-        arrival_s = max(self.clock.now_s + delay_s, self._channels.get((sender, action.to), 0.0))
-        self._channels[sender, action.to] = arrival_s  # one connection: what was sent first arrives first
+        # Two lanes, as in the runtime: what was sent first on a lane arrives first, but tensors do not hold up words.
+        lane = (sender, action.to, bool(bodies))
+        arrival_s = max(self.clock.now_s + delay_s, self._channels.get(lane, 0.0))
+        self._channels[lane] = arrival_s
         self.clock.after(arrival_s - self.clock.now_s, partial(self._deliver, sender, action, bodies))
 
     def _deliver(self, sender: ProcessId, action: Send, bodies: list[tuple[object, int]]) -> None:
