@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from swarmflow.compute.device import free_memory_bytes
+from swarmflow.compute.dropout import DrawKey
+from swarmflow.compute.memory import Trimmer, resident_bytes
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
@@ -59,13 +61,12 @@ class StageLoader:
     async def _load(self, action: LoadState) -> None:
         post = self._session.driver.post
         try:
-            served = await self._compute.call(_FIRST, lambda: self._build(action.stage))
+            self._host.served = None  # what was served before makes room
+            await self._host.warm_up()
+            served, one_bytes = await self._compute.call(_FIRST, lambda: self._build(action.stage))
             await self._fill(action, served)
             digest = await self._compute.call(_FIRST, served.state.digest)
-            capacity = self._capacity
-            if capacity is None:
-                capacity = await self._compute.call(_FIRST, lambda: self._measure(served))
-            await self._host.warm_up()
+            capacity = self._fitting(one_bytes)
         except NetworkError as error:
             await asyncio.sleep(_RETRY_S)  # the leader grants again at once: it must not become a storm
             post(StateNotLoaded(action.stage, action.version, str(error)))
@@ -78,18 +79,23 @@ class StageLoader:
         )
         post(StateLoaded(action.stage, action.version, digest, capacity, elements))
 
-    def _build(self, number: int) -> Served:
-        manifest = self._manifest
-        self._host.served = None  # what was served before makes room
+    def _build(self, number: int) -> tuple[Served, int]:
+        """The stage with zeros for weights, and the bytes of a microbatch that it holds."""
+        manifest, base_bytes = self._manifest, resident_bytes()
         stage = build_stage(manifest.model, manifest.cut, number, device=self._device, dropout=manifest.dropout)
         settings = OptimizerSettings(
             manifest.optimizer, manifest.betas, manifest.momentum, manifest.eps, manifest.weight_decay
         )
-        optimizer = make_optimizer(settings)
+        optimizer, runner = make_optimizer(settings), StageRunner(stage, manifest.precision)
+        one_bytes = self._trial(runner)
         for group in stage.groups.values():
             group.allocate(optimizer.state_names())
-        runner = StageRunner(stage, manifest.precision)
-        return Served(stage, runner, optimizer, StageState(stage.groups), -1, {})
+        served = Served(stage, runner, optimizer, StageState(stage.groups), -1)
+        if self._device.type == "cpu":
+            tensors = [tensor for group in stage.groups.values() for tensor in (group.grads, *group.tensors().values())]
+            served.trimmer = Trimmer(base_bytes, sum(tensor.nbytes for tensor in tensors), one_bytes)
+            served.trimmer.trim()
+        return served, one_bytes
 
     async def _fill(self, action: LoadState, served: Served) -> None:
         if not action.donors:
@@ -103,23 +109,22 @@ class StageLoader:
             raise NetworkError(f"what {donor} sent of stage {action.stage} is not what it listed")
         served.runner.weights_written()
 
-    def _measure(self, served: Served) -> int:
-        """Microbatches that fit, at most what keeps a pipeline of this depth full."""
-        manifest = self._manifest
+    def _trial(self, runner: StageRunner) -> int:
+        """Bytes of a held microbatch, measured before the stage's own memory is touched: it must not set the peak."""
+        manifest, stage = self._manifest, runner.stage
         rows = (manifest.microbatch_sequences, manifest.seq_len)
-        if served.stage.first:
-            trial = torch.zeros(rows, dtype=torch.int64)
-        else:
-            trial = torch.zeros((*rows, manifest.hidden_size), dtype=torch.float32)
-        useful = min(manifest.microbatches, 2 * manifest.stages + 2)
-        if served.stage.dropout:
-            return min(useful, 2)  # a trial would need a microbatch's key to draw from
-        limit_bytes = int(free_memory_bytes(self._device) * _MEMORY_SHARE)
-        one = served.runner.activation_bytes(trial.to(self._device))
-        fits = limit_bytes // max(1, one)
+        x = torch.zeros(rows, dtype=torch.int64) if stage.first else torch.zeros((*rows, manifest.hidden_size))
+        draw = DrawKey(manifest.seed, 0, 0) if stage.dropout else None
+        return max(1, runner.activation_bytes(x.to(self._device), draw))
+
+    def _fitting(self, one_bytes: int) -> int:
+        """Microbatches that fit, at most what keeps a pipeline of this depth full."""
+        if self._capacity is not None:
+            return self._capacity
+        fits = int(free_memory_bytes(self._device) * _MEMORY_SHARE) // one_bytes
         if fits < 1:
-            log.warning("not even one microbatch fits comfortably (%.1f GB); trying with one", one / 1e9)
-        return max(1, min(useful, fits))
+            log.warning("not even one microbatch fits comfortably (%.1f GB); trying with one", one_bytes / 1e9)
+        return max(1, min(self._manifest.microbatches, 2 * self._manifest.stages + 2, fits))
 
     def _listing(self, stage: int, version: int) -> Listing:
         served = self._held(stage, version)

@@ -156,16 +156,20 @@ class StageRunner:
 
 @contextlib.contextmanager
 def _counting(weights: set[int]) -> Iterator[dict[int, int]]:
-    """Collects the storages that autograd saves, other than these weights': address -> bytes."""
-    sizes: dict[int, int] = {}
-    kept: list[Tensor] = []
+    """Collects the storages that autograd saves, other than these weights': address -> bytes. No backward may follow.
 
-    def note(tensor: Tensor) -> Tensor:
+    The graph is left without what it saved: a saved tensor handed back by a hook would refer to the graph that holds
+    it, and neither would ever go.
+    """
+    sizes: dict[int, int] = {}
+    kept: list[torch.UntypedStorage] = []
+
+    def note(tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
             sizes[storage.data_ptr()] = storage.nbytes()
-            kept.append(tensor)  # an address that is freed could be used again and be counted once for two
-        return tensor
+            kept.append(storage)  # an address that is freed could be used again and be counted once for two
 
-    with saved_tensors_hooks(note, lambda tensor: tensor):
+    with saved_tensors_hooks(note, lambda nothing: nothing):
         yield sizes
+    kept.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from swarmflow.compute.codec import codec_named, decode_ints
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.flat import digest, memory_of, sum_of_squares
+from swarmflow.compute.memory import Trimmer
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage
@@ -47,14 +48,18 @@ Evaluated = memoryview | tuple[float, int] | FrameError
 
 @dataclass
 class Served:
-    """A stage in memory. version: of its weights. reduced: summed gradients of a ballot, by flat group."""
+    """A stage in memory. version: of its weights. reduced: summed gradients of a ballot, by flat group.
+
+    trimmer: keeps the heap of a CPU process small; None on other devices.
+    """
 
     stage: Stage
     runner: StageRunner
     optimizer: Optimizer
     state: StageState
     version: int
-    reduced: dict[str, Tensor]
+    reduced: dict[str, Tensor] = field(default_factory=dict)
+    trimmer: Trimmer | None = None
 
 
 class StageHost:
@@ -272,6 +277,8 @@ class StageHost:
                 return None
             began_s = time.monotonic()
             result = compute(served, value)
+            if served.trimmer is not None:
+                served.trimmer.after(served.runner.held)
             return result, time.monotonic() - began_s
 
         def finished(outcome: tuple[Y, float] | None) -> None:
