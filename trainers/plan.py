@@ -6,9 +6,10 @@ import itertools
 import secrets
 
 from swarmflow import __version__
+from swarmflow.compute.examine import examine
 from swarmflow.compute.families import model_config, to_config
 from swarmflow.compute.layout import TIED, check_cut, stage_layout
-from swarmflow.compute.partition import Costs, block_count, check_family, measure_costs, plan_cut
+from swarmflow.compute.partition import Costs, block_count, plan_cut
 from swarmflow.compute.weights import has_weights
 from swarmflow.config import RunConfig, fingerprint
 from swarmflow.errors import ModelError
@@ -38,7 +39,6 @@ def new_manifest(config: RunConfig, corpus: Corpus) -> Manifest:
     """
     model = read_model(config)
     check_vocabulary(config.data.tokenizer, corpus.vocab_size, vocabulary(model))
-    check_family(model)
     train, optimizer = config.train, config.optimizer
     cut, costs = _cut(config, model)
     return Manifest(
@@ -55,10 +55,10 @@ def new_manifest(config: RunConfig, corpus: Corpus) -> Manifest:
 def _cut(config: RunConfig, model: dict[str, object]) -> tuple[tuple[int, ...], tuple[float, ...]]:
     stages = config.model.stages
     if config.model.cut is not None:
-        return check_cut(config.model.cut, block_count(model)), ()
-    if stages == 1:
-        return (), ()
-    costs = measure_costs(model)
+        check_cut(config.model.cut, block_count(model))
+    costs = examine(model, measure=config.model.cut is None and stages > 1)
+    if costs is None:
+        return tuple(config.model.cut or ()), ()
     cut = plan_cut(model, stages, costs)
     return cut, _stage_costs(costs, cut, block_count(model))
 
