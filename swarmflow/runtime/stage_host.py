@@ -238,7 +238,7 @@ class StageHost:
             served.runner.weights_written()
             served.runner.clear()
             served.version = action.epoch.step + 1
-            return served.state.digest()
+            return digest([group.params for group in served.stage.groups.values()])
 
         self._compute.submit(_FIRST, work, lambda name: self._driver.post(Applied(action.epoch, name)))
 
@@ -277,7 +277,7 @@ class StageHost:
                 return None
             began_s = time.monotonic()
             result = compute(served, value)
-            if served.trimmer is not None:
+            if served.trimmer is not None and direction != "forward":  # what a forward frees, the next one uses
                 served.trimmer.after(served.runner.held)
             return result, time.monotonic() - began_s
 
