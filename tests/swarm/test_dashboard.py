@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -32,7 +31,6 @@ pytestmark = [
 DOCKER = Path(__file__).parents[2] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana" / "dashboards" / "swarmflow.json").read_text(encoding="utf-8"))
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-POLL_S = 0.1
 SERVING_S = 90.0
 ANSWER_S = 60.0
 
@@ -99,9 +97,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             swarm.start_peer("--metrics-port", "0")
         roles = {"trainer": swarm.trainers, "peer": swarm.peers}
         targets = {role: [_address(swarm, process) for process in processes] for role, processes in roles.items()}
-        process, url = _start_prometheus(folder, targets)
+        process, log = _start_prometheus(folder, targets)
         try:
-            yield Watched(swarm, url)
+            yield Watched(swarm, swarm.wait(lambda: _listening(process, log), "prometheus", ANSWER_S))
         finally:
             process.kill()
             process.wait()
@@ -117,7 +115,7 @@ def _address(swarm: LocalSwarm, process: LocalProcess) -> str:
     return swarm.wait(told, f"the metrics port of {process.name}", SERVING_S)
 
 
-def _start_prometheus(folder: Path, targets: dict[str, list[str]]) -> tuple[subprocess.Popen[bytes], str]:
+def _start_prometheus(folder: Path, targets: dict[str, list[str]]) -> tuple[subprocess.Popen[bytes], Path]:
     """Prometheus with docker/prometheus.yml's jobs, found by address instead of by name, and looked at each second."""
     assert PROMETHEUS is not None
     config = yaml.safe_load((DOCKER / "prometheus.yml").read_text(encoding="utf-8"))
@@ -139,15 +137,16 @@ def _start_prometheus(folder: Path, targets: dict[str, list[str]]) -> tuple[subp
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    deadline = time.monotonic() + ANSWER_S
-    while time.monotonic() < deadline and process.poll() is None:
-        found = re.search(r'msg="Listening on" address=(\S+)', log.read_text(encoding="utf-8"))
-        if found and _is_ready(f"http://{found[1]}"):
-            return process, f"http://{found[1]}"
-        time.sleep(POLL_S)
-    process.kill()
-    process.wait()
-    pytest.fail(f"prometheus did not start:\n{log.read_text(encoding='utf-8')}")
+    return process, log
+
+
+def _listening(process: subprocess.Popen[bytes], log: Path) -> str | None:
+    """Where Prometheus answers, once it does."""
+    text = log.read_text(encoding="utf-8")
+    if process.poll() is not None:
+        pytest.fail(f"prometheus did not start:\n{text}")
+    found = re.search(r'msg="Listening on" address=(\S+)', text)
+    return f"http://{found[1]}" if found and _is_ready(f"http://{found[1]}") else None
 
 
 def _is_ready(url: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -28,7 +29,6 @@ from tests.swarm.runs import prepare, recipe, settings
 pytestmark = [pytest.mark.swarm, pytest.mark.slow]
 
 WAIT_S = 45.0
-POLL_S = 0.05
 DIAL_S = 10.0
 FOR_EVER = 100_000
 HUGE = FrameLimits(body_bytes_max=1 << 50)
@@ -75,7 +75,7 @@ def attacks(peer: ProcessId) -> list[tuple[str, bytes]]:
 def test_hostile_frames_are_refused_and_counted_and_the_run_goes_on(swarm: LocalSwarm, tmp_path: Path) -> None:
     trainer, peer = swarm.trainers[0], swarm.peers[0]
     before = {process.name: refused(process) for process in (trainer, peer)}
-    sent = uvloop.run(attack_all(swarm.invite, tmp_path, (trainer, peer)))
+    sent = uvloop.run(attack_all(swarm, tmp_path))
     for process in (trainer, peer):
         after = refused(process)
         counted = {reason: after[reason] - before[process.name][reason] for reason in set(sent)}
@@ -89,12 +89,12 @@ def test_hostile_frames_are_refused_and_counted_and_the_run_goes_on(swarm: Local
     assert "finished" not in log
 
 
-async def attack_all(invite_text: str, folder: Path, processes: tuple[LocalProcess, LocalProcess]) -> list[str]:
+async def attack_all(swarm: LocalSwarm, folder: Path) -> list[str]:
     """Sends every attack, and orders that only the leader may give, to the trainer and to the peer: the reasons.
 
     Each attack is counted before the next one: a newer stream of one sender takes the place of the older.
     """
-    invite = Invite.parse(invite_text)
+    invite = Invite.parse(swarm.invite)
     node = await Node.start(identity_path=folder / "identity.key", bootstrap=list(invite.trainers))
     try:
         async with asyncio.timeout(DIAL_S):
@@ -103,13 +103,11 @@ async def attack_all(invite_text: str, folder: Path, processes: tuple[LocalProce
         ((name, record),) = records.items()
         peer = ProcessId(name, record["incarnation"])
         victims = [(peer_of(invite.trainers[0]), invite.trainers), (name, tuple(record["addresses"]))]
-        for process, (victim, addresses) in zip(processes, victims, strict=True):
+        for process, (victim, addresses) in zip((swarm.trainers[0], swarm.peers[0]), victims, strict=True):
             for number, (reason, data) in enumerate(attacks(peer)):
                 wanted = refused(process)[reason] + 1
                 await attack(node, invite.run_id, victim, addresses, data, incarnation=number + 1)
-                async with asyncio.timeout(DIAL_S):
-                    while refused(process)[reason] < wanted:
-                        await asyncio.sleep(POLL_S)
+                swarm.wait(partial(has_refused, process, reason, wanted), f"{reason} to be counted", DIAL_S)
             orders: list[Message] = [Finished(7), Evicted("go"), said_gone(peer)]
             data = b"".join(frame(order, sequence) for sequence, order in enumerate(orders))
             await attack(node, invite.run_id, victim, addresses, data, incarnation=100)
@@ -130,6 +128,10 @@ async def attack(
     async with asyncio.timeout(DIAL_S):
         await reader.read()
     writer.close()
+
+
+def has_refused(process: LocalProcess, reason: str, count: float) -> bool:
+    return refused(process)[reason] >= count
 
 
 def refused(process: LocalProcess) -> dict[str, float]:
