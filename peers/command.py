@@ -24,6 +24,10 @@ def peer(**options: object) -> int:
 
     checked = Options.parse(options)  # before the imports that take seconds
 
+    from swarmflow.runtime.heap import restart_with_heap_settings
+
+    restart_with_heap_settings()
+
     from peers.process import main
 
     return main(checked)

@@ -10,7 +10,6 @@ import torch
 
 from swarmflow.compute.device import free_memory_bytes
 from swarmflow.compute.dropout import DrawKey
-from swarmflow.compute.memory import Trimmer, resident_bytes
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
@@ -81,7 +80,7 @@ class StageLoader:
 
     def _build(self, number: int) -> tuple[Served, int]:
         """The stage with zeros for weights, and the bytes of a microbatch that it holds."""
-        manifest, base_bytes = self._manifest, resident_bytes()
+        manifest = self._manifest
         stage = build_stage(manifest.model, manifest.cut, number, device=self._device, dropout=manifest.dropout)
         settings = OptimizerSettings(
             manifest.optimizer, manifest.betas, manifest.momentum, manifest.eps, manifest.weight_decay
@@ -90,12 +89,7 @@ class StageLoader:
         one_bytes = self._trial(runner)
         for group in stage.groups.values():
             group.allocate(optimizer.state_names())
-        served = Served(stage, runner, optimizer, StageState(stage.groups), -1)
-        if self._device.type == "cpu":
-            tensors = [tensor for group in stage.groups.values() for tensor in (group.grads, *group.tensors().values())]
-            served.trimmer = Trimmer(base_bytes, sum(tensor.nbytes for tensor in tensors), one_bytes)
-            served.trimmer.trim()
-        return served, one_bytes
+        return Served(stage, runner, optimizer, StageState(stage.groups), -1), one_bytes
 
     async def _fill(self, action: LoadState, served: Served) -> None:
         if not action.donors:

@@ -13,7 +13,6 @@ from torch import Tensor
 from swarmflow.compute.codec import codec_named, decode_ints
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.flat import digest, memory_of, sum_of_squares
-from swarmflow.compute.memory import Trimmer
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage
@@ -48,10 +47,7 @@ Evaluated = memoryview | tuple[float, int] | FrameError
 
 @dataclass
 class Served:
-    """A stage in memory. version: of its weights. reduced: summed gradients of a ballot, by flat group.
-
-    trimmer: keeps the heap of a CPU process small; None on other devices.
-    """
+    """A stage in memory. version: of its weights. reduced: summed gradients of a ballot, by flat group."""
 
     stage: Stage
     runner: StageRunner
@@ -59,7 +55,6 @@ class Served:
     state: StageState
     version: int
     reduced: dict[str, Tensor] = field(default_factory=dict)
-    trimmer: Trimmer | None = None
 
 
 class StageHost:
@@ -277,8 +272,6 @@ class StageHost:
                 return None
             began_s = time.monotonic()
             result = compute(served, value)
-            if served.trimmer is not None and direction != "forward":  # what a forward frees, the next one uses
-                served.trimmer.after(served.runner.held)
             return result, time.monotonic() - began_s
 
         def finished(outcome: tuple[Y, float] | None) -> None:
