@@ -10,6 +10,7 @@ import torch
 
 from swarmflow.compute.device import free_memory_bytes
 from swarmflow.compute.dropout import DrawKey
+from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
@@ -76,12 +77,16 @@ class StageLoader:
             (name if name == "tied" else f"stage-{action.stage}", group.params.numel())
             for name, group in served.stage.groups.items()
         )
-        post(StateLoaded(action.stage, action.version, digest, capacity, elements))
+        element_bytes = served.stage.groups["own"].summed.itemsize
+        post(StateLoaded(action.stage, action.version, digest, capacity, elements, element_bytes))
 
     def _build(self, number: int) -> tuple[Served, int]:
         """The stage with zeros for weights, and the bytes of a microbatch that it holds."""
         manifest = self._manifest
-        stage = build_stage(manifest.model, manifest.cut, number, device=self._device, dropout=manifest.dropout)
+        fixed = FixedPoint(manifest.microbatches) if manifest.accumulate == "exact" else None
+        stage = build_stage(
+            manifest.model, manifest.cut, number, device=self._device, dropout=manifest.dropout, fixed=fixed
+        )
         settings = OptimizerSettings(
             manifest.optimizer, manifest.betas, manifest.momentum, manifest.eps, manifest.weight_decay
         )
@@ -123,7 +128,9 @@ class StageLoader:
     def _listing(self, stage: int, version: int) -> Listing:
         served = self._held(stage, version)
         if self._listed is None or self._listed[0] != version:
-            self._listed = (version, served.state.digest())
+            digest = served.state.digest()
+            self._held(stage, version)  # an update meanwhile would have mixed two versions
+            self._listed = (version, digest)
         return Listing(served.state.elements(), self._listed[1])
 
     def _read(self, stage: int, version: int, tensor: str, start: int, stop: int) -> bytes:

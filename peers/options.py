@@ -27,6 +27,8 @@ class Options:
     listen: str
     announce: tuple[str, ...]
     drain_seconds: float
+    journal_bytes_max: int
+    rebalance_period: float
     stay: bool
 
     @classmethod

@@ -19,9 +19,10 @@ from swarmflow import __version__
 from swarmflow.compute.device import choose_device, measure_speed
 from swarmflow.core.actions import Exit, LoadState, Rejoin
 from swarmflow.core.events import DrainAsked
+from swarmflow.core.following import Following
 from swarmflow.core.messages import Join
 from swarmflow.core.peer import PeerMachine, PeerSettings
-from swarmflow.core.types import Body, Member, Plan, Slice
+from swarmflow.core.types import Body, Member, Slice
 from swarmflow.errors import IncompatibleError, NetworkError
 from swarmflow.runtime.evaluation import EvaluationService
 from swarmflow.runtime.finding import Found, find_leader
@@ -124,13 +125,15 @@ class _Life:
         session.driver.add_effects({**self._host.effects(), LoadState: loader.load})
         loader.serve()
         member = Member(session.me, options.stage, options.capacity or 1, tuple(session.node.addresses()))
-        join = Join("peer", __version__, manifest.fingerprint, member, measure_speed(device))
-        plan = Plan(manifest.stages, manifest.microbatches, manifest.tied, manifest.costs)
-        settings = PeerSettings(join, options.drain_seconds, stay=options.stay)
-        machine = PeerMachine(session.me, found.leader, plan, settings)
+        speed = measure_speed(device)
+        join = Join("peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period)
+        settings = PeerSettings(
+            join, options.drain_seconds, stay=options.stay, journal_bytes_max=options.journal_bytes_max
+        )  # fmt: skip
+        machine = PeerMachine(session.me, Following(found.leader), manifest.plan, settings)
         session.announce(
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
-            lambda: {"phase": machine.phase, "version": machine.version},
+            lambda: {"phase": machine.phase, "version": machine.version, "load": machine.load},
         )
         session.spawn(_measure(machine, session.metrics, session), "the metrics")
         session.driver.run(machine, [])
@@ -148,6 +151,8 @@ class _Life:
 
     def close(self) -> None:
         """End the threads."""
+        if self._host is not None:
+            self._host.close()
         for worker in self._workers:
             worker.stop()
 

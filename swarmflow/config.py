@@ -73,6 +73,7 @@ class TrainSection:
     microbatches: Annotated[int, check.integer(1)] = 8
     microbatch_sequences: Annotated[int, check.integer(1)] = 4
     precision: Annotated[str, check.choice("fp32", "bf16")] = "fp32"
+    accumulate: Annotated[str, check.choice("fp32", "exact")] = "fp32"
     codec: Annotated[str, check.choice("blockwise8", "fp16", "none")] = "blockwise8"
     router: Annotated[str, check.choice("iwrr", later=' ("flow" comes with a later version)')] = "iwrr"
     seed: Annotated[int, check.integer(0, check.SEED_MAX)] = 0

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
+from swarmflow.core.types import Plan
 from swarmflow.errors import IncompatibleError
 
 MANIFEST_BYTES_MAX = 1 << 20
@@ -43,6 +44,7 @@ class Manifest:
     eps: float
     weight_decay: float
     precision: str
+    accumulate: str
     codec: str
     tied: bool
     tokenizer: str
@@ -53,6 +55,11 @@ class Manifest:
     def stages(self) -> int:
         """Their number."""
         return len(self.cut) + 1
+
+    @property
+    def plan(self) -> Plan:
+        """What the machines of the core need to know of it."""
+        return Plan(self.stages, self.microbatches, self.tied, self.costs)
 
     @property
     def fingerprint(self) -> str:

@@ -37,6 +37,7 @@ steps = 100
 microbatches = 8
 microbatch_sequences = 4
 precision = "fp32"
+accumulate = "fp32"
 codec = "blockwise8"
 router = "iwrr"
 seed = 0
@@ -135,6 +136,7 @@ def test_model_from_a_table_and_a_cut(tmp_path: Path) -> None:
         ("optimizer", "weight_decai = 1", "(did you mean weight_decay?); allowed in [optimizer]: name, lr, betas"),
         ("train", 'router = "flow"', 'must be "iwrr" ("flow" comes with a later version)'),
         ("train", "router = []", 'train.router = []: must be "iwrr"'),
+        ("train", 'accumulate = "fp64"', 'train.accumulate = "fp64": must be "fp32" or "exact"'),
         ("train", 'codec = "gzip"', 'must be "blockwise8" or "fp16" or "none"'),
         ("train", "seed = 0x" + "f" * 5000, "train.seed = a number of thousands of digits: must be an integer from 0"),
         ("train", '"two\\nlines" = 1', 'unknown key train."two\\nlines" = 1; allowed'),
@@ -205,6 +207,7 @@ def test_what_may_change_at_a_resume(tmp_path: Path) -> None:
         ("stages = 3", "cut = [1, 2]", "model.cut"),
         ('"bytes"', '"org/name"', "data.tokenizer"),
         ("microbatches = 8", "microbatches = 9", "train.microbatches"),
+        ('accumulate = "fp32"', 'accumulate = "exact"', "train.accumulate"),
     ],
 )
 def test_the_first_difference_is_named(tmp_path: Path, old: str, new: str, key: str) -> None:

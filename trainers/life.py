@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from swarmflow import __version__
 from swarmflow.compute.checkpoint import Generation
 from swarmflow.compute.codec import encode_ints
 from swarmflow.config import RunConfig
-from swarmflow.core.actions import Exit, FormMicrobatch, Record, Rejoin, Validate, WriteCheckpoint
-from swarmflow.core.events import DrainAsked, MicrobatchFormed, Validated
+from swarmflow.core.actions import Exit, FormMicrobatch, Record, Rejoin, TookOver, Validate, WriteCheckpoint
+from swarmflow.core.events import DrainAsked, MicrobatchFormed, Rival, Validated
+from swarmflow.core.following import Following
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
@@ -22,12 +24,12 @@ from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.schedule import learning_rate
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Body, Member, Plan, ProcessId
+from swarmflow.core.types import Body, Member, ProcessId
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.driver import Effect
 from swarmflow.runtime.evaluation import measure_loss
-from swarmflow.runtime.finding import Description, Found
+from swarmflow.runtime.finding import Description, Found, leads_itself
 from swarmflow.runtime.requests import Arguments
 from swarmflow.runtime.session import Session, log
 from swarmflow.runtime.store import Buffer
@@ -40,19 +42,22 @@ from trainers.steplog import StepLog
 _SAVE_POLL_S = 0.1
 _SAVE_TIMEOUT_S = 300.0
 _MEASURE_EVERY_S = 1.0
+_RIVALS_EVERY_S = 10.0
 
 
 class Life:
-    """Give it a session, then `lead` or `join`."""
+    """Give it a session, then `lead` or `join`. took_over: called when it leads after another one."""
 
     def __init__(
-        self, session: Session, config: RunConfig, corpus: Corpus, folder: StateFolder, steplog: StepLog | None
-    ) -> None:
+        self, session: Session, config: RunConfig, corpus: Corpus, folder: StateFolder, steplog: StepLog | None,
+        took_over: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._session = session
         self._config = config
         self._corpus = corpus
         self._folder = folder
         self._steplog = steplog
+        self._took_over = took_over
         self._machine: TrainerMachine | None = None
         self._manifest: Manifest | None = None
         self._checkpoints: Checkpoints | None = None
@@ -61,7 +66,7 @@ class Life:
         """What a trainer does for each kind of action."""
         return {
             FormMicrobatch: self._form, WriteCheckpoint: self._write, Validate: self._validate, Record: self._record,
-            Exit: self._session.end, Rejoin: self._session.end,
+            TookOver: lambda action: self._took_over(), Exit: self._session.end, Rejoin: self._session.end,
         }  # fmt: skip
 
     def read(self, body: Body) -> Callable[[], Buffer]:
@@ -74,21 +79,23 @@ class Life:
         if version:
             log.info("resuming at version %d", version)
         self._begin(manifest, newest)
-        train = self._config.train
-        settings = LeaderSettings(
-            steps=train.steps, learning_rate=lambda step: learning_rate(self._config.optimizer, train.steps, step),
-            clip=self._config.optimizer.clip_grad_norm, software=__version__, run=manifest.fingerprint,
+        term = time.time_ns() // 1_000_000_000  # later than any term of an earlier life of this run
+        leader = Leader(self._member(), manifest.plan, self._settings(manifest), term, version, version)
+        self._start(self._session.me, version, leader)
+
+    def join(self, found: Found, newest: Generation | None) -> None:
+        """Begin as a trainer of a run that another one leads."""
+        self._begin(found.manifest, newest)
+        self._start(found.leader, newest.version if newest is not None else 0, None)
+
+    def _settings(self, manifest: Manifest) -> LeaderSettings:
+        train, optimizer = self._config.train, self._config.optimizer
+        return LeaderSettings(
+            steps=train.steps, learning_rate=lambda step: learning_rate(optimizer, train.steps, step),
+            clip=optimizer.clip_grad_norm, software=__version__, run=manifest.fingerprint,
             from_seed=manifest.from_seed, checkpoint_every=train.checkpoint_every,
             validate_every=train.validate_every,
         )  # fmt: skip
-        plan = Plan(manifest.stages, manifest.microbatches, manifest.tied, manifest.costs)
-        leader = Leader(self._member(), plan, settings, 1, version, version)
-        self._start(self._session.me, leader)
-
-    def join(self, found: Found) -> None:
-        """Begin as a trainer of a run that another one leads."""
-        self._begin(found.manifest, None)
-        self._start(found.leader, None)
 
     def drain(self) -> None:
         """The person wants this trainer to leave."""
@@ -110,15 +117,18 @@ class Life:
         requests.serve("save", self._save)
         requests.serve("tokenizer", self._tokenizer)
 
-    def _start(self, leader_id: ProcessId, leader: Leader | None) -> None:
+    def _start(self, leader_id: ProcessId, on_disk: int, leader: Leader | None) -> None:
         session, manifest = self._session, self._manifest
         assert manifest is not None
         me = self._member()
         source = Source(session.me, manifest.microbatches, Outbox(0, Iwrr()))
         join = Join("trainer", __version__, manifest.fingerprint, me)
-        machine = TrainerMachine(me, leader_id, source, join, leader)
+        machine = TrainerMachine(
+            me, Following(leader_id), manifest.plan, self._settings(manifest), source, join, on_disk, leader
+        )
         self._machine = machine
-        session.announce(lambda: "trainer", lambda: {"leads": leader is not None})
+        session.announce(lambda: "trainer", lambda: {"leads": machine.lead is not None, "version": machine.epoch.step})
+        session.spawn(self._watch_for_rivals(machine), "looking for other leaders")
         session.spawn(self._measure(machine), "the metrics")
         session.driver.run(machine, machine.start(asyncio.get_running_loop().time()))
 
@@ -136,6 +146,26 @@ class Life:
                 for stage in range(lead.plan.stages):
                     metrics.peers.at(stage).set(len(lead.membership.ready(stage, lead.version)))
             await asyncio.sleep(_MEASURE_EVERY_S)
+
+    async def _watch_for_rivals(self, machine: TrainerMachine) -> None:
+        """A network that was split may have two leaders: each finds the other in the directory."""
+        session = self._session
+        while True:
+            await asyncio.sleep(_RIVALS_EVERY_S)
+            if machine.lead is None:
+                continue
+            try:
+                records = await session.directory.find("trainer")
+            except NetworkError as error:
+                log.debug("looking for other leaders failed: %s", error)
+                continue
+            for name, record in records.items():
+                version, addresses = record.get("version"), record.get("addresses")
+                claims = record.get("leads") is True and name != session.me.name
+                if claims and isinstance(version, int) and isinstance(addresses, list):
+                    rival = await leads_itself(session, name, tuple(a for a in addresses if isinstance(a, str)))
+                    if rival is not None:
+                        session.driver.post(Rival(rival, version))
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
@@ -159,6 +189,7 @@ class Life:
 
     def _record(self, action: Record) -> None:
         result, metrics = action.result, self._session.metrics
+        self._remember_trainers()
         if self._steplog is not None:
             self._steplog.write(result)
         metrics.step.set(result.step + 1)
@@ -180,14 +211,24 @@ class Life:
             "+".join(str(count) for count in result.peers), result.seconds,
         )  # fmt: skip
 
+    def _remember_trainers(self) -> None:
+        """Where the other trainers are, for the next start of this one."""
+        standing = self._machine.standing if self._machine is not None else None
+        if standing is not None:
+            others = [m for m in standing.opened.roster.trainers if m.process != self._session.me]
+            self._folder.keep_trainers(tuple(address for member in others for address in member.addresses))
+
     # --- questions ----------------------------------------------------------------------------------------------------
 
     async def _describe(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
         machine, manifest = self._machine, self._manifest
         if machine is None or manifest is None:
             raise NetworkError("this trainer does not know the run yet")
-        addresses = tuple(self._session.node.addresses()) if machine.lead is not None else ()
-        leader = (machine.leader.name, machine.leader.incarnation, addresses)
+        if machine.following.lost_s is not None:
+            leader = None
+        else:
+            addresses = tuple(self._session.node.addresses()) if machine.lead is not None else ()
+            leader = (machine.leader.name, machine.leader.incarnation, addresses)
         return [msgspec.json.encode(Description(__version__, leader)), manifest.encode()]
 
     async def _status(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:

@@ -27,7 +27,9 @@ log = logging.getLogger("swarmflow")
 
 _INVITE_WAIT_S = 120.0
 _FIND_S = 20.0
+_FIND_OTHERS_S = 6.0  # other trainers elect a leader within seconds of the former one's death
 _POLL_S = 0.2
+_ADDRESSES_MAX = 16
 
 
 def main(run: Run) -> int:
@@ -37,15 +39,14 @@ def main(run: Run) -> int:
 
 
 async def _run(run: Run) -> int:
-    manifest = _own_manifest(run) if run.try_to_lead() else None
+    invite = None if run.try_to_lead() else await _invite_to_join(run)
     async with AsyncExitStack() as stack:
-        invite = None if manifest is not None else await _invite_to_join(run)
         node = await _start_node(run, invite)
         stack.push_async_callback(node.stop)
         stop = _Stop()
         first = True
         while True:
-            outcome = await _one_life(run, node, manifest, invite, stop, first=first)
+            outcome = await _one_life(run, node, invite, stop, first=first)
             if isinstance(outcome, Exit):
                 log.info("%s", outcome.reason)
                 if not outcome.ok:
@@ -56,7 +57,7 @@ async def _run(run: Run) -> int:
                 return 0
             log.warning("joining again: %s", outcome.reason)
             first = False
-            manifest = _own_manifest(run) if run.try_to_lead() else None
+            run.give_way()
             invite = _latest_invite(run, invite)
 
 
@@ -97,9 +98,10 @@ async def _start_node(run: Run, invite: Invite | None) -> Node:
     any_port = listen.endswith(":0")
     if any_port:
         listen = f"{listen[:-1]}{run.folder.port}"
+    known = (*(invite.trainers if invite is not None else ()), *run.folder.trainers)
     node = await Node.start(
         identity_path=run.folder.identity, listen=[listen], announce=list(run.options.announce),
-        bootstrap=list(invite.trainers) if invite is not None else [],
+        bootstrap=list(dict.fromkeys(known)), may_be_alone=invite is None,
     )  # fmt: skip
     ports = [part.split("/")[0] for address in node.addresses() for part in address.split("/tcp/")[1:]]
     if ports and any_port:
@@ -107,33 +109,37 @@ async def _start_node(run: Run, invite: Invite | None) -> Node:
     return node
 
 
-async def _one_life(
-    run: Run, node: Node, manifest: Manifest | None, invite: Invite | None, stop: _Stop, *, first: bool
-) -> Exit | Rejoin:
-    """One incarnation, as leader where a manifest is given, else as a trainer that joins."""
-    run_id = manifest.run_id if manifest is not None else invite.run_id if invite is not None else ""
+async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *, first: bool) -> Exit | Rejoin:
+    """One incarnation: as a trainer of the run that another one leads, else as the one that leads."""
+    manifest = _own_manifest(run) if invite is None else None
+    run_id, name = (manifest.run_id, manifest.name) if manifest is not None else _named(invite)
     session = Session(node, run_id, run.metrics)
-    life = Life(session, run.config, run.corpus, run.folder, run.steplog)
+    trainers = tuple(dict.fromkeys((*(invite.trainers if invite is not None else ()), *run.folder.trainers)))
+
+    def own_invite() -> Invite:
+        addresses = tuple(dict.fromkeys((*node.addresses(), *trainers)))
+        return Invite(run_id, name, addresses[:_ADDRESSES_MAX])
+
+    life = Life(session, run.config, run.corpus, run.folder, run.steplog, lambda: _lead_on(run, own_invite()))
     session.open(life.effects(), life.read)
     await session.links.start()
     stop.on_first = lambda: session.end(Exit("left before it had joined"))
     stop.on_second = lambda: session.end(Exit("left at once"))
     try:
-        if manifest is not None:
-            newest = newest_version(run.folder, run.output, manifest.fingerprint)
-            life.lead(manifest, newest)
-            own = Invite(manifest.run_id, manifest.name, tuple(node.addresses()[:16]))
-        else:
-            assert invite is not None
-            found = await _find(run, session, invite, first)
-            if found is None:
-                ended: Exit | Rejoin = await session.ended
-                return ended
-            life.join(found)
-            own = Invite(invite.run_id, invite.name, tuple(dict.fromkeys((*node.addresses(), *invite.trainers)))[:16])
-        run.metrics.describe_process("trainer", node.name, own.run_id)
-        with _published(own):
-            _tell_invite(run, own, leads=manifest is not None)
+        where = Invite(run_id, name, trainers[:_ADDRESSES_MAX]) if trainers else None
+        found = await _find(run, session, where, first, invited=invite is not None)
+        if found is not None:
+            run.give_way()
+            run.folder.keep_manifest(found.manifest)
+            life.join(found, newest_version(run.folder, run.output, found.manifest.fingerprint))
+        elif not session.ended.done():
+            manifest = manifest or _own_manifest(run)
+            life.lead(manifest, newest_version(run.folder, run.output, manifest.fingerprint))
+        if session.ended.done():
+            return await session.ended
+        run.metrics.describe_process("trainer", node.name, run_id)
+        with _published(own_invite()):
+            _tell_invite(run, own_invite(), leads=found is None)
             stop.on_first = life.drain
             if stop.count:
                 life.drain()
@@ -143,19 +149,37 @@ async def _one_life(
         await session.close()
 
 
-async def _find(run: Run, session: Session, invite: Invite, first: bool) -> Found | None:
-    """The leader; None when the session is over before. Who has been in the run before tries to lead it in between."""
+def _named(invite: Invite | None) -> tuple[str, str]:
+    assert invite is not None, "who does not lead was invited"
+    return invite.run_id, invite.name
+
+
+async def _find(run: Run, session: Session, where: Invite | None, first: bool, *, invited: bool) -> Found | None:
+    """Who leads the run; None: nobody does, and this trainer may, or the session is over.
+
+    where: its known trainers. invited: somebody should lead. Who has trained before tries to lead when nobody does any
+    more. Raises NetworkError.
+    """
+    if where is None:
+        return None
+    timeout_s = _FIND_S if invited else _FIND_OTHERS_S
     try:
-        found = await session.unless_ended(find_leader(session, invite, timeout_s=_FIND_S))
+        found = await session.unless_ended(find_leader(session, where, timeout_s=timeout_s))
     except NetworkError as error:
-        if first:
+        if invited and first:
             raise
-        session.end(Rejoin(str(error)))
+        if invited and not run.try_to_lead():
+            session.end(Rejoin(str(error)))
         return None
     if found is not None:
         run.check_same(found.manifest, f"the run {found.manifest.name}")
-        run.folder.keep_manifest(found.manifest)
     return found
+
+
+def _lead_on(run: Run, invite: Invite) -> None:
+    """This trainer has taken over: processes of this output find it by its invite."""
+    run.claim()
+    _tell_invite(run, invite, leads=True)
 
 
 @contextmanager

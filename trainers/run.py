@@ -7,6 +7,7 @@ import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from swarmflow.config import RunConfig, fingerprint, first_difference, load
 from swarmflow.errors import ConfigError, DataError, ModelError
@@ -23,7 +24,7 @@ log = logging.getLogger("swarmflow")
 
 @dataclass
 class Run:
-    """One trainer's part in a run. leading: it holds the lock that lets it lead on this machine."""
+    """One trainer's part in a run. lock: held while this trainer is the one that leads from this output."""
 
     options: Options
     config: RunConfig
@@ -32,7 +33,7 @@ class Run:
     metrics: Metrics
     steplog: StepLog | None
     locks: ExitStack
-    leading: bool = False
+    lock: IO[bytes] | None = None
 
     @classmethod
     def open(cls, stack: ExitStack, options: Options) -> Run:
@@ -66,13 +67,24 @@ class Run:
         return self.output / "state" / "invite"
 
     def try_to_lead(self) -> bool:
-        """Take the right to lead, if nobody on this machine has it and the run was not started elsewhere."""
-        if not self.leading and self.options.invite is None:
-            state_folder(self.output / "state")
-            self.leading = try_lock(self.locks, self.output / "state" / "leader.lock") is not None
-            if self.leading:
+        """Take the right to begin or resume the run, unless a trainer on this machine has it or it began elsewhere."""
+        if self.options.invite is None:
+            self.claim()
+            if self.lock is not None:
                 self.invite_path.unlink(missing_ok=True)  # the former leader's: nobody should wait for that one
-        return self.leading
+        return self.lock is not None
+
+    def claim(self) -> None:
+        """Keep others of this output from leading too, if nobody does yet."""
+        if self.lock is None:
+            state_folder(self.output / "state")
+            self.lock = try_lock(self.locks, self.output / "state" / "leader.lock")
+
+    def give_way(self) -> None:
+        """Another trainer leads."""
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
 
     def earlier(self) -> Manifest | None:
         """What the run was started with, if it was. Raises ConfigError or DataError when it is another one now."""

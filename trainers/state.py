@@ -21,8 +21,9 @@ _TRAINERS_MAX = 256
 class StateFolder:
     """One trainer's folder, locked while it lives.
 
-    identity.key: its libp2p identity. port: where it listened last. run.json: the run's manifest. checkpoints/: the
-    states of committed versions. tokenizer/: the tokenizer's files, for exports.
+    identity.key: its libp2p identity. port: where it listened last. run.json: the run's manifest. trainers: addresses
+    of the run's other trainers, a line each. checkpoints/: the states of committed versions. tokenizer/: the
+    tokenizer's files, for exports.
     """
 
     def __init__(self, path: Path, lock: IO[bytes]) -> None:
@@ -33,6 +34,7 @@ class StateFolder:
         self.tokenizer = path / "tokenizer"
         self._manifest = path / "run.json"
         self._port = path / "port"
+        self._trainers = path / "trainers"
 
     @classmethod
     def open(cls, stack: ExitStack, asked_for: Path | None, output: Path) -> StateFolder:
@@ -59,6 +61,16 @@ class StateFolder:
     def keep_port(self, port: int) -> None:
         """Remember it, so that invites survive a restart."""
         _replace(self._port, str(port).encode())
+
+    @property
+    def trainers(self) -> tuple[str, ...]:
+        """Multiaddrs of the run's other trainers, as known last time."""
+        return tuple(self._trainers.read_text().split()) if self._trainers.is_file() else ()
+
+    def keep_trainers(self, addresses: tuple[str, ...]) -> None:
+        """Remember where the others are: whoever starts again looks for them before it leads a run of its own."""
+        if addresses != self.trainers:
+            _replace(self._trainers, "\n".join(addresses).encode())
 
     def manifest(self) -> Manifest | None:
         """What the run was started with, if this folder has seen it. Raises CheckpointError when it is unreadable."""

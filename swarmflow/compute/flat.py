@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from blake3 import blake3
 from torch import Tensor, nn
 
+from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.layout import Entry
 
 SUM_BLOCK_ELEMENTS = 1 << 16
@@ -16,12 +18,21 @@ _SUM_ROWS = SUM_BLOCK_ELEMENTS >> 8
 _DIGEST_CHUNK_ELEMENTS = 1 << 24
 
 
+class Blocks(Protocol):
+    """A flat fp32 tensor, or what can be read like one, a range at a time."""
+
+    def __getitem__(self, where: slice, /) -> Tensor:
+        """fp32, the elements `where`."""
+        ...
+
+
 @dataclass
 class FlatGroup:
     """Parameters that are reduced and stored together; `entries` say where each lies.
 
     params, grads and every tensor of `state` are fp32, of shape [elements], on one device: all-reduce and transfer of
-    state work on slices of them, and adam takes exactly 16 bytes a parameter.
+    state work on slices of them, and adam takes exactly 16 bytes a parameter. Exact accumulation takes 8 more: `grads`
+    are those of one microbatch then, and `totals`, int64, the sums of all, in the units of `fixed`.
     """
 
     name: str
@@ -29,13 +40,18 @@ class FlatGroup:
     params: Tensor
     grads: Tensor
     state: dict[str, Tensor] = field(default_factory=dict)
+    totals: Tensor | None = None
+    fixed: FixedPoint | None = None
 
     @classmethod
-    def empty(cls, name: str, entries: tuple[Entry, ...], device: torch.device) -> FlatGroup:
+    def empty(
+        cls, name: str, entries: tuple[Entry, ...], device: torch.device, fixed: FixedPoint | None = None
+    ) -> FlatGroup:
         """A group of zeros."""
         elements = entries[-1].stop if entries else 0
         params = torch.zeros(elements, dtype=torch.float32, device=device)
-        return cls(name, entries, params, torch.zeros_like(params))
+        totals = None if fixed is None else torch.zeros_like(params, dtype=torch.int64)
+        return cls(name, entries, params, torch.zeros_like(params), totals=totals, fixed=fixed)
 
     def parameter(self, entry: Entry) -> nn.Parameter:
         """A trainable view of one parameter whose `.grad` is a view too: autograd then accumulates in place."""
@@ -48,8 +64,29 @@ class FlatGroup:
         return flat[entry.offset : entry.stop].view(entry.shape)
 
     def zero_grads(self) -> None:
-        """Sets the gradients to zero in place."""
+        """Sets the gradients and their sums to zero in place."""
         self.grads.zero_()
+        if self.totals is not None:
+            self.totals.zero_()
+
+    @property
+    def summed(self) -> Tensor:
+        """What adds up over the microbatches of a step, and over peers: `totals` where there are any, else `grads`."""
+        return self.grads if self.totals is None else self.totals
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the group takes, in bytes."""
+        totals = 0 if self.totals is None else self.totals.nbytes
+        return self.grads.nbytes + totals + sum(tensor.nbytes for tensor in self.tensors().values())
+
+    def gradient(self, summed: Tensor) -> Blocks:
+        """What a tensor like `summed` stands for, in fp32."""
+        return summed if self.fixed is None else self.fixed.floats(summed)
+
+    def sum_of_squares(self, summed: Tensor) -> float:
+        """Of the gradient that a tensor like `summed` stands for."""
+        return sum_of_squares(summed, 1.0 if self.fixed is None else self.fixed.unit)
 
     def allocate(self, names: Iterable[str]) -> None:
         """Makes sure that there is a state tensor, of zeros, for each name."""
@@ -77,15 +114,17 @@ def memory_of(flat: Tensor) -> memoryview:
     return flat.detach().view(torch.uint8).numpy().data
 
 
-def sum_of_squares(flat: Tensor) -> float:
-    """Sum of squares of an fp32 tensor [elements], in float64, the same whatever the number of threads.
+def sum_of_squares(flat: Tensor, unit: float = 1.0) -> float:
+    """Sum of squares of a tensor [elements] (fp32; int64 in units of `unit`), in float64.
 
-    Blocks of SUM_BLOCK_ELEMENTS from the start of the tensor are added in order; whoever owns a range that starts at a
-    block's edge gets the very sums that the whole tensor would give.
+    It is the same whatever the number of threads. Blocks of SUM_BLOCK_ELEMENTS from the start of the tensor are added
+    in order; whoever owns a range that starts at a block's edge gets the very sums that the whole tensor would give.
     """
     total = 0.0
     for start in range(0, flat.numel(), SUM_BLOCK_ELEMENTS):
         block = flat[start : start + SUM_BLOCK_ELEMENTS].double()
+        if unit != 1.0:
+            block.mul_(unit)
         if block.numel() < SUM_BLOCK_ELEMENTS:
             block = nn.functional.pad(block, (0, SUM_BLOCK_ELEMENTS - block.numel()))
         # Torch splits one long sum among threads, but never one row: rows first, then a column too short to split.

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from swarmflow.compute.flat import FlatGroup, sum_of_squares
+from swarmflow.compute.flat import Blocks, FlatGroup, sum_of_squares
 from swarmflow.errors import ConfigError
 
 BLOCK_ELEMENTS = 1 << 18
@@ -38,7 +38,7 @@ class Optimizer(Protocol):
         """Names of the state tensors, each fp32 and as long as the parameters."""
         ...
 
-    def apply(self, group: FlatGroup, grads: Tensor, scale: float, lr: float, version: int) -> None:
+    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> None:
         """One update with the gradient grads*scale.
 
         grads: fp32 [elements], unchanged. scale: clip factor / target tokens. lr: learning rate of this update.
@@ -57,7 +57,7 @@ def make_optimizer(settings: OptimizerSettings) -> Optimizer:
 
 @torch.no_grad()
 def _moments(
-    settings: OptimizerSettings, group: FlatGroup, where: slice, grads: Tensor, scale: float, version: int
+    settings: OptimizerSettings, group: FlatGroup, where: slice, grads: Blocks, scale: float, version: int
 ) -> Tensor:
     """Updates both moments of one block; returns adam's direction m_hat / (sqrt(v_hat) + eps) (Kingma & Ba, Alg. 1)."""
     beta1, beta2 = settings.betas
@@ -85,7 +85,7 @@ class AdamW:
         return ("exp_avg", "exp_avg_sq")
 
     @torch.no_grad()
-    def apply(self, group: FlatGroup, grads: Tensor, scale: float, lr: float, version: int) -> None:
+    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> None:
         for where in _blocks(0, group.params.numel()):
             step = _moments(self.settings, group, where, grads, scale, version).mul_(lr)
             group.params[where].mul_(1.0 - lr * self.settings.weight_decay).sub_(step)
@@ -101,7 +101,7 @@ class Lamb:
         return ("exp_avg", "exp_avg_sq")
 
     @torch.no_grad()
-    def apply(self, group: FlatGroup, grads: Tensor, scale: float, lr: float, version: int) -> None:
+    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> None:
         decay = self.settings.weight_decay
         for entry in group.entries:
             weight_sq = update_sq = 0.0
@@ -127,7 +127,7 @@ class Sgd:
         return ("momentum",) if self.settings.momentum else ()
 
     @torch.no_grad()
-    def apply(self, group: FlatGroup, grads: Tensor, scale: float, lr: float, version: int) -> None:
+    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> None:
         for where in _blocks(0, group.params.numel()):
             step = (grads[where] * scale).add_(group.params[where] * self.settings.weight_decay)
             if self.settings.momentum:

@@ -65,6 +65,8 @@ def block_count(config: Mapping[str, Any]) -> int:
 def measure_costs(config: Mapping[str, Any], *, tokens: int = _TRIAL_TOKENS) -> Costs:
     """Measures on three blocks, one a stage; the whole model is never built. Raises ModelError."""
     few = shrink(config, 3)
+    positions = getattr(to_config(config), "max_position_embeddings", None)  # gpt2's n_positions goes by this name too
+    tokens = min(tokens, positions or tokens)
     seconds = [_stage_seconds(few, stage, tokens) for stage in range(3)]
     block_s = max(seconds[1], 1e-9)
     return Costs(max(0.0, seconds[0] - block_s), block_s, max(0.0, seconds[2] - block_s))

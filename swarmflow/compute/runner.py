@@ -27,6 +27,8 @@ class _Held:
 class StageRunner:
     """Gradients are of the SUM of the tokens' losses and add up in the stage's flat buffers until they are cleared.
 
+    Where they add up as integers (`stage.fixed`), what computes a gradient raises Overflow when one does not fit.
+
     precision: "fp32", or "bf16" for torch's autocast over fp32 master weights, with one bf16 copy of the matrices.
     """
 
@@ -61,6 +63,7 @@ class StageRunner:
         """
         held = self._graphs.pop(key)
         torch.autograd.backward([held.edge], [grad.to(self.stage.device)])
+        self.stage.gather()
         return None if held.leaf is None else held.leaf.grad
 
     def loss(
@@ -72,21 +75,31 @@ class StageRunner:
         the last stage is also the first.
         """
         self._graphs.pop(key, None)
-        leaf, entered = self._enter(x, draw)
-        targets = targets.to(self.stage.device)
-        total = 0.0
+        return self._loss(x, targets, draw, 1)
+
+    def replay(
+        self,
+        x: Tensor,
+        weight: int,
+        *,
+        grad: Tensor | None = None,
+        targets: Tensor | None = None,
+        draw: DrawKey | None = None,
+    ) -> None:
+        """Forward and backward once more, to add the gradients of a microbatch (weight 1) or take them away (-1).
+
+        grad: of the output [B, T, H]; on the last stage targets [B, T] instead. As integers, what is taken away leaves
+        no trace; in fp32 it leaves a rounding error.
+        """
+        if targets is not None:
+            self._loss(x, targets, draw, weight)
+            return
+        assert grad is not None
+        _, entered = self._enter(x, draw)
         with self._precision():
-            hidden = self.stage.trunk(entered, draw)
-        # The head's graph ends at a detached copy, so that the logits of one piece are freed before the next ones.
-        top = hidden.detach().requires_grad_()
-        for piece, wanted in self.stage.pieces(top, targets):
-            with self._precision():
-                loss = self.stage.head_loss(piece, wanted)
-            torch.autograd.backward(loss)
-            total += float(loss.detach())
-        assert top.grad is not None
-        torch.autograd.backward(hidden, top.grad)
-        return total, targets.numel(), None if leaf is None else leaf.grad
+            output = self.stage.trunk(entered, draw)
+        torch.autograd.backward(output, grad.to(self.stage.device) * self._factor(weight))
+        self.stage.gather(weight)
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, targets: Tensor | None = None) -> Tensor | tuple[float, int]:
@@ -107,6 +120,12 @@ class StageRunner:
         """Frees all graphs and sets the gradients to zero."""
         self._graphs.clear()
         self.stage.zero_grads()
+
+    def begin(self, exponent: int) -> None:
+        """As `clear`, for a new step; exponent: where gradients add up as integers, one of them counts 2^-exponent."""
+        self.clear()
+        if self.stage.fixed is not None:
+            self.stage.fixed.exponent = exponent
 
     def weights_written(self) -> None:
         """To be called when the flat parameters were written past torch, for instance through a memoryview."""
@@ -132,11 +151,31 @@ class StageRunner:
 
         0 when not even one fits. The optimizer is counted with what it has allocated so far.
         """
-        fixed = sum(
-            tensor.nbytes for group in self.stage.groups.values() for tensor in (group.grads, *group.tensors().values())
-        )
+        fixed = sum(group.nbytes for group in self.stage.groups.values())
         fixed += self._half.nbytes if self._half is not None else 0
         return max(0, (memory_limit_bytes - fixed) // max(1, self.activation_bytes(x, draw)))
+
+    def _loss(self, x: Tensor, targets: Tensor, draw: DrawKey | None, weight: int) -> tuple[float, int, Tensor | None]:
+        leaf, entered = self._enter(x, draw)
+        targets = targets.to(self.stage.device)
+        total = 0.0
+        with self._precision():
+            hidden = self.stage.trunk(entered, draw)
+        # The head's graph ends at a detached copy, so that the logits of one piece are freed before the next ones.
+        top = hidden.detach().requires_grad_()
+        for piece, wanted in self.stage.pieces(top, targets):
+            with self._precision():
+                loss = self.stage.head_loss(piece, wanted)
+            torch.autograd.backward(loss, torch.full_like(loss, self._factor(weight)))
+            total += float(loss.detach())
+        assert top.grad is not None
+        torch.autograd.backward(hidden, top.grad)
+        self.stage.gather(weight)
+        return total, targets.numel(), None if leaf is None else leaf.grad
+
+    def _factor(self, weight: int) -> float:
+        """Of a gradient in autograd: integers are negated when they are added, and so are just those of weight 1."""
+        return float(weight) if self.stage.fixed is None else 1.0
 
     def _enter(self, x: Tensor, draw: DrawKey | None) -> tuple[Tensor | None, Tensor]:
         if self.stage.dropout and draw is None:

@@ -19,6 +19,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import ModelOutput
 
 from swarmflow.compute.dropout import DrawKey, SeededDropout
+from swarmflow.compute.exact import FixedPoint, Overflow
 from swarmflow.compute.families import Anatomy, dissect, init_module, to_config
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.layout import TIED, StageLayout, blocks_of, layout_of
@@ -60,18 +61,26 @@ class Stage:
     groups: reduction group -> flat buffers. block_names: full names of its blocks. units: full name -> module of every
     part of this stage that may have parameters (each block is one), which hold them under the names of the whole model.
     model: transformers' causal model, of which only the head is left. embedding: full name and module of the input
-    embedding, on every stage. tied: name of the weight that this stage shares with another one, else None.
+    embedding, on every stage. tied: name of the weight that this stage shares with another one, else None. fixed: how
+    gradients become integers, None where they add up in fp32.
     """
 
     def __init__(
-        self, anatomy: Anatomy, layout: StageLayout, blocks: range, device: torch.device, dropout: bool
+        self,
+        anatomy: Anatomy,
+        layout: StageLayout,
+        blocks: range,
+        device: torch.device,
+        dropout: bool,
+        fixed: FixedPoint | None,
     ) -> None:
         self.layout = layout
         self.device = device
         self.blocks = blocks
         self.first = layout.stage == 0
         self.last = layout.stage == layout.stages - 1
-        self.groups = {name: FlatGroup.empty(name, entries, device) for name, entries in layout.groups.items()}
+        self.fixed = fixed
+        self.groups = {name: FlatGroup.empty(name, entries, device, fixed) for name, entries in layout.groups.items()}
         self.tied = layout.tied if TIED in layout.groups else None
         self.model: PreTrainedModel = anatomy.model
         self.embedding = (anatomy.embedding, anatomy.model.get_submodule(anatomy.embedding))
@@ -98,6 +107,23 @@ class Stage:
     def dropout(self) -> bool:
         """Whether training drops anything, and so needs a key to draw from."""
         return self._dropout is not None
+
+    def gather(self, weight: int = 1) -> None:
+        """Where gradients add up as integers: adds those of one microbatch to the totals, or takes them away (-1).
+
+        Raises Overflow when one of them does not fit; then nothing is added.
+        """
+        if self.fixed is None:
+            return
+        groups = self.groups.values()
+        try:
+            self.fixed.check([group.grads for group in groups])
+        except Overflow:
+            for group in groups:
+                group.grads.zero_()
+            raise
+        for group in groups:
+            self.fixed.move(group.grads, group.summed, weight)
 
     def zero_grads(self) -> None:
         """Sets all gradients to zero."""
@@ -151,17 +177,23 @@ class Stage:
 
 
 def build_stage(
-    config: Mapping[str, Any], cut: Sequence[int], stage: int, *, device: torch.device | str, dropout: bool = False
+    config: Mapping[str, Any],
+    cut: Sequence[int],
+    stage: int,
+    *,
+    device: torch.device | str,
+    dropout: bool = False,
+    fixed: FixedPoint | None = None,
 ) -> Stage:
     """Builds one stage; only its own parameters ever take memory. The weights are zeros: see `weights`.
 
     config: as from `model_config`. cut: the first block of stages 1, 2, ... dropout: apply the dropout that the
-    configuration names; without it there is none anywhere. Raises ModelError.
+    configuration names; without it there is none anywhere. fixed: add gradients up as its integers. Raises ModelError.
     """
     # The masks of transformers' fused attention come from the device's own generator; the eager one asks `dropout`.
     anatomy = dissect(to_config(config), attention="eager" if dropout else "sdpa")
     blocks = blocks_of(cut, len(anatomy.blocks), stage)
-    return Stage(anatomy, layout_of(anatomy, cut, stage), blocks, torch.device(device), dropout)
+    return Stage(anatomy, layout_of(anatomy, cut, stage), blocks, torch.device(device), dropout, fixed)
 
 
 def _place_parameters(anatomy: Anatomy, groups: Mapping[str, FlatGroup], *, first: bool, last: bool) -> None:

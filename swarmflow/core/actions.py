@@ -50,8 +50,28 @@ class RunBackward:
 
 
 @dataclass(frozen=True, slots=True)
+class RunReplay:
+    """Forward and backward of a hop again, from bytes of the journal, only for what it accumulates -> Replayed.
+
+    gradient: of the stage's output; None on the last stage, where targets give the loss. weight: 1, or -1 to take away
+    what the hop once added.
+    """
+
+    microbatch: Microbatch
+    input: Ref
+    targets: Ref
+    gradient: Ref | None
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reset:
-    """Drop all graphs and queued work, and zero the accumulators."""
+    """Drop all graphs and queued work, and zero the accumulators.
+
+    exponent: of the step that begins, where gradients add up as integers: one of them counts 2^-exponent.
+    """
+
+    exponent: int = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +163,13 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class TookOver:
+    """This trainer leads from here on: people and processes that look for the run should find it."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class Connect:
     """These processes will be sent to: this is where they can be dialled."""
 
@@ -189,6 +216,7 @@ class Exit:
 
 
 Action = (
-    Send | Release | RunForward | RunLoss | RunBackward | Reset | SumPiece | StorePiece | Seal | Apply | LoadState
-    | FormMicrobatch | WriteCheckpoint | Validate | Record | Connect | Forget | Log | Count | Rejoin | Exit
+    Send | Release | RunForward | RunLoss | RunBackward | RunReplay | Reset | SumPiece | StorePiece | Seal | Apply
+    | LoadState | FormMicrobatch | WriteCheckpoint | Validate | Record | TookOver | Connect | Forget | Log | Count
+    | Rejoin | Exit
 )  # fmt: skip

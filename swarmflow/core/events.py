@@ -65,6 +65,24 @@ class ComputeFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed:
+    """The hop's gradient is added once more, or taken away, as RunReplay said."""
+
+    microbatch: Microbatch
+
+
+@dataclass(frozen=True, slots=True)
+class Overflowed:
+    """A gradient of this hop is too large for the step's exponent or, where `finite` is False, is no number.
+
+    Nothing of it was accumulated.
+    """
+
+    microbatch: Microbatch
+    finite: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MicrobatchFormed:
     """tokens, targets: in wire form."""
 
@@ -102,13 +120,17 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class StateLoaded:
-    """A stage's weights and optimizer state are in place. group_elements: length of each flat gradient by group."""
+    """A stage's weights and optimizer state are in place.
+
+    group_elements: length of each flat gradient by group. element_bytes: of one element, 4 (fp32) or 8 (integers).
+    """
 
     stage: int
     version: int
     digest: str
     capacity: int
     group_elements: tuple[tuple[str, int], ...]
+    element_bytes: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +160,20 @@ class Validated:
 
 
 @dataclass(frozen=True, slots=True)
+class Rival:
+    """Another trainer says that it leads this run, at this version: a split network has become one again."""
+
+    leader: ProcessId
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrainAsked:
     """The person or the system that runs this process wants it to go."""
 
 
 Event = (
-    Received | Lost | Tick | ForwardComputed | LossComputed | BackwardComputed | ComputeFailed | MicrobatchFormed
-    | PieceReduced | Sealed | Applied | StateLoaded | StateNotLoaded | CheckpointWritten | Validated | DrainAsked
+    Received | Lost | Tick | ForwardComputed | LossComputed | BackwardComputed | Replayed | Overflowed | ComputeFailed
+    | MicrobatchFormed | PieceReduced | Sealed | Applied | StateLoaded | StateNotLoaded | CheckpointWritten | Validated
+    | Rival | DrainAsked
 )  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Release, RunBackward, RunForward, RunLoss, Send
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed
-from swarmflow.core.messages import Accepted, Adopt, Backward, Denied, Done, Forward, Room, Routed
+from swarmflow.core.messages import Accepted, Adopt, Backward, Denied, Done, Forward, Room, Routed, Unrepairable
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
 
@@ -15,7 +15,8 @@ from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
 class Hop:
     """One microbatch at this stage. gradient: of its input, kept so that a replaced predecessor can have it.
 
-    repair, held_by: as the predecessor said. told: which successor the predecessor was told of.
+    repair, held_by: as the predecessor said. told: which successor the predecessor was told of. done: as the leader was
+    told, once its gradient is accumulated. evicted: its bytes are kept no more.
     """
 
     microbatch: Microbatch
@@ -27,9 +28,10 @@ class Hop:
     targets: Ref
     told: ProcessId | None = None
     computing: bool = True
-    done_attempt: int | None = None
+    done: Done | None = None
     gradient: Ref | None = None
     gradient_in: Ref | None = None
+    evicted: bool = False
 
 
 @dataclass(slots=True)
@@ -37,7 +39,9 @@ class Hops:
     """A peer's part in the forward and backward work of an epoch.
 
     me: the own process. stage, stages: which slice this peer serves, of how many. capacity: microbatches held at a
-    time; beyond it a peer denies. leader: where `Done` goes.
+    time; beyond it a peer denies. leader: where `Done` goes. journal_bytes_max: of what is kept for repairs; above it
+    the bytes of the microbatches that were finished first are given up, and a repair that needs them starts the step
+    over.
     """
 
     me: ProcessId
@@ -46,6 +50,7 @@ class Hops:
     capacity: int
     outbox: Outbox
     leader: ProcessId
+    journal_bytes_max: int = 1 << 30
     epoch: Epoch = BEFORE_ALL
     draining: bool = False
     hops: dict[int, Hop] = field(default_factory=dict)
@@ -75,7 +80,7 @@ class Hops:
     @property
     def held(self) -> int:
         """Microbatches whose graph is, or will be, in memory."""
-        return sum(hop.done_attempt is None for hop in self.hops.values())
+        return sum(hop.done is None for hop in self.hops.values())
 
     @property
     def queued(self) -> int:
@@ -95,9 +100,11 @@ class Hops:
 
     def entries(self) -> tuple[tuple[int, int], ...]:
         """(index, attempt) of everything accumulated here."""
-        return tuple(
-            (index, hop.done_attempt) for index, hop in sorted(self.hops.items()) if hop.done_attempt is not None
-        )
+        return tuple((done.microbatch.index, done.attempt) for done in self.done())
+
+    def done(self) -> tuple[Done, ...]:
+        """What the leader was told of everything accumulated here, by index."""
+        return tuple(hop.done for _, hop in sorted(self.hops.items()) if hop.done is not None)
 
     def forward(self, sender: ProcessId, message: Forward, bodies: tuple[Ref, ...]) -> list[Action]:
         """A predecessor hands over a microbatch."""
@@ -149,7 +156,7 @@ class Hops:
     def backward(self, sender: ProcessId, message: Backward, bodies: tuple[Ref, ...], now: float) -> list[Action]:
         """The gradient of this hop's output came from downstream."""
         hop = self._hop(message.microbatch)
-        wanted = hop is not None and len(bodies) == 1 and hop.done_attempt is None and hop.gradient_in is None
+        wanted = hop is not None and len(bodies) == 1 and hop.done is None and hop.gradient_in is None
         if hop is None or not wanted or not self.outbox.returned(sender, message.microbatch, message.attempt, now):
             return [Release(bodies)] if bodies else []
         hop.gradient_in = bodies[0]
@@ -197,7 +204,10 @@ class Hops:
         """A process died: what it held downstream is sent to others."""
         self._denied.pop(process, None)
         self._dead.add(process)
-        return self._tell_all(self.outbox.gone(process, now))
+        actions = self._tell_all(self.outbox.gone(process, now))
+        if self.outbox.unrepairable:
+            actions.append(self._unrepairable(self.outbox.unrepairable))
+        return actions
 
     def _refusal(self, message: Forward) -> str | None:
         if message.stage != self.stage:
@@ -224,19 +234,41 @@ class Hops:
             Send(sender, Accepted(hop.microbatch, self.stage, attempt)),
             *self._tell_successor(hop),
         ]
-        if hop.done_attempt is not None:
+        if hop.done is not None and hop.evicted:
+            actions.append(self._unrepairable([hop.microbatch.index]))
+        elif hop.done is not None:
             actions.append(self._return(hop))
+        return actions
+
+    def _unrepairable(self, indices: list[int]) -> Send:
+        reason = f"its journal has given up {len(indices)} microbatches: --journal-bytes-max is too small for a step"
+        return Send(self.leader, Unrepairable(self.epoch, reason))
+
+    def _evict(self) -> list[Action]:
+        """Keep the journal within its bound, at the cost of those that were finished first."""
+        actions: list[Action] = []
+        for hop in self.hops.values():
+            if self.journal_bytes <= self.journal_bytes_max:
+                break
+            if hop.done is None or hop.evicted:
+                continue
+            hop.evicted = True
+            actions.append(Count("evictions"))
+            if hop.gradient is not None:
+                actions.append(Release((hop.gradient,)))
+                hop.gradient = None
+            actions += self.outbox.evict(hop.microbatch.index)
         return actions
 
     def _finish(self, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:
         hop.computing = False
-        hop.done_attempt = done.attempt
+        hop.done = done
         hop.gradient = gradient
         actions: list[Action] = self._release_input(hop)
         if hop.gradient_in is not None:
             actions.append(Release((hop.gradient_in,)))
             hop.gradient_in = None
-        actions += [self._return(hop), Send(self.leader, done)]
+        actions += [self._return(hop), Send(self.leader, done), *self._evict()]
         for waiting in list(self._denied)[: max(1, self.capacity - self.held)]:
             del self._denied[waiting]
             actions.append(Send(waiting, Room(self.stage)))

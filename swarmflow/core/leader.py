@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
-from swarmflow.core.actions import Action, Connect, Count, Exit, Forget, Log, Send, Validate
-from swarmflow.core.events import CheckpointWritten, Event, Lost, Received, Tick, Validated
+from swarmflow.core.actions import Action, Connect, Count, Exit, Forget, Log, Rejoin, Send, Validate
+from swarmflow.core.events import CheckpointWritten, Event, Lost, Received, Rival, Tick, Validated
 from swarmflow.core.membership import Known, Membership
 from swarmflow.core.messages import (
     Beat,
@@ -19,7 +19,10 @@ from swarmflow.core.messages import (
     Granted,
     Heartbeat,
     Join,
+    Keep,
     LoadFailed,
+    Open,
+    Overflow,
     Prepared,
     Ready,
     Refused,
@@ -27,12 +30,17 @@ from swarmflow.core.messages import (
     StepResult,
     Suspect,
     Unprepared,
+    Unrepairable,
     Welcome,
 )  # fmt: skip
 from swarmflow.core.rules import LeaderSettings, refusal
 from swarmflow.core.safekeeping import Safekeeping
 from swarmflow.core.step import Step
-from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
+from swarmflow.core.succession import Estate
+from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster
+
+EXPONENT_STEP = 16
+EXPONENT_MIN = -76  # what does not fit into it is larger than any number in fp32
 
 
 @dataclass(slots=True)
@@ -40,6 +48,7 @@ class Leader:
     """Everything the leading trainer decides.
 
     me: itself, as a member of the roster. version: the run's. on_disk: the newest version that is complete on disk.
+    lineage: who began the history that this leader goes on with; a leader that starts from disk begins one.
     """
 
     me: Member
@@ -51,16 +60,20 @@ class Leader:
     generation: int = 0
     phase: str = "gathering"  # gathering, running, validating, saving, finished
     step: Step | None = None
+    exponent: int = EXPONENT
+    lineage: ProcessId = field(init=False)
     membership: Membership = field(init=False)
     safe: Safekeeping = field(init=False)
     last: StepResult | None = None
     _complete_s: float | None = None
+    _alone_s: float | None = None
     _stopping: bool = False
     _waiting_for: str = ""
     _next_beat_s: float = 0.0
     _awake_s: float | None = None
 
     def __post_init__(self, on_disk: int) -> None:
+        self.lineage = self.me.process
         self.membership = Membership(self.plan)
         self.safe = Safekeeping(on_disk, self.settings.silence_s)
 
@@ -72,6 +85,31 @@ class Leader:
         if self.version >= self.settings.steps:
             return self._finish()
         return self._try_open(now)
+
+    def take_over(self, estate: Estate, now: float) -> list[Action]:
+        """Go on from what a former leader left; everybody in it follows this one already."""
+        step = estate.step
+        self.lineage, self.generation, self.exponent = step.said.lineage, step.epoch.generation, step.said.exponent
+        actions: list[Action] = [Log("info", f"leading from here on, in term {self.term}: {step.summary()}")]
+        actions += [Send(process, Evicted("the former leader took it for dead")) for process in estate.expelled]
+        for report in estate.reports.values():
+            known = self.membership.enter(report.join, report.member.stage, now)
+            known.member, known.version, known.draining = report.member, report.version, report.draining
+            known.phase = "ready" if report.ready or known.role == "trainer" else "loading"
+            if report.opened.epoch < step.epoch and known.process in step.said.roster.processes():
+                actions.append(Send(known.process, step.said))
+        for known in self.membership.peers():
+            if known.phase == "loading":
+                actions += self._grant(known, known.member.stage, "it was loading when the former leader was lost")
+        self.step, self.phase = step, "running"
+        if step.phase == "prepared":
+            actions += step.commit(now)
+        actions += step.commit_again()
+        for process in estate.gone:
+            actions += step.gone(process, "not heard of after the former leader was lost")
+        for process in estate.suspects:
+            actions += self._gone(process, "lost while nobody led", now)
+        return actions + self._due(now)
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
@@ -85,6 +123,8 @@ class Leader:
                 actions = self._checkpoint_written(event, now)
             case Validated():
                 actions = self._validated(event, now)
+            case Rival():
+                return self._rival(event)
             case Tick():
                 pass
             case _:
@@ -156,8 +196,24 @@ class Leader:
             return step.prepare(tuple(member for member in ready if member.process not in present))
         if step.phase != "prepared" or self.safe.saving == self.version:
             return []
-        self._complete_s = None
+        if not step.has_majority():
+            return self._without_majority(now)
+        self._complete_s = self._alone_s = None
         return step.commit(now)
+
+    def _without_majority(self, now: float) -> list[Action]:
+        """Most of those whom the Open named are gone, a trainer among them: they may have another leader by now."""
+        if self._alone_s is None:
+            self._alone_s = now
+            return [Log("warning", "most of the swarm is gone; waiting for it before this step is committed")]
+        if now - self._alone_s < self.settings.quorum_timeout_s:
+            return []
+        self._alone_s, self.lineage = None, self.me.process
+        return [
+            Log("warning", "most of the swarm stayed away: going on without it, as a lineage of its own"),
+            Count("lineages"),
+            *self._restart(now),
+        ]
 
     def _hold_s(self) -> float:
         """How long the step whose work is done waits for peers that are loading its version."""
@@ -174,11 +230,11 @@ class Leader:
         for member in step.roster.members():
             if (known := self.membership.known.get(member.process)) is not None:
                 known.version = self.version
-        self.last, self.step = step.result, None
+        self.last, self.step, self.exponent = step.result, None, EXPONENT
         for entry in self.membership.peers():
-            if entry.phase == "ready" and entry.version != self.version:
+            if entry.phase in ("loading", "ready") and entry.version != self.version:
                 entry.tries += 1
-                actions += self._grant(entry, entry.member.stage, "it became ready too late for this step")
+                actions += self._grant(entry, entry.member.stage, "it came too late for this step")
         every = self.settings.validate_every
         if every and self.version % every == 0 and self._complete():
             self.phase = "validating"
@@ -203,7 +259,16 @@ class Leader:
         every = self.settings.checkpoint_every
         if every and self.version % every == 0:
             actions += self.save()
-        return actions + self._let_go() + self._try_open(now)
+        return actions + self._let_go() + self._rebalance(now) + self._try_open(now)
+
+    def _rebalance(self, now: float) -> list[Action]:
+        """Between two steps one peer may move to where it is needed more; it is missed by no step."""
+        move = self.membership.better_placed(self.version, now)
+        if move is None:
+            return []
+        entry = self.membership.known[move.process]
+        entry.settled_s = self.membership.moved_s = now
+        return [Count("rebalances"), *self._grant(entry, move.stage, f"rebalanced, {move.reason}")]
 
     def _let_go(self) -> list[Action]:
         """Release who is draining, unless its stage would be lost: then its state is brought to safety first."""
@@ -232,6 +297,9 @@ class Leader:
 
     def _checkpoint_written(self, event: CheckpointWritten, now: float) -> list[Action]:
         actions: list[Action] = [self.safe.written(event)]
+        if event.ok:
+            others = [e.process for e in self.membership.trainers() if e.process != self.me.process]
+            actions += [Send(process, Keep(event.version, self.me)) for process in others]
         if self._stopping and self.phase == "saving":
             if event.version < self.version:
                 return actions + self.save()
@@ -261,6 +329,19 @@ class Leader:
             Exit(f"the run is finished at version {self.version}"),
         ]
 
+    def _rival(self, event: Rival) -> list[Action]:
+        """Two lineages have met: the one with more steps goes on, of equals the one of the greater name."""
+        if (event.version, event.leader) <= (self.version, self.me.process) or self.phase == "finished":
+            return []
+        reason = f"{event.leader} leads this run too, and is at version {event.version}"
+        others = [p for p in sorted(self.membership.known) if p != self.me.process]
+        return [
+            Count("lineages_given_up"),
+            Log("warning", f"giving up version {self.version}: {reason}"),
+            *(Send(process, Evicted(reason)) for process in others),
+            Rejoin(reason),
+        ]
+
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def _epoch(self) -> Epoch:
@@ -282,7 +363,8 @@ class Leader:
         self.phase = "running"
         roster = self.membership.roster(self.version)
         rate = self.settings.learning_rate(self.version)
-        self.step = Step(self.plan, self.term, self._epoch(), roster, rate, self.settings.clip, now)
+        said = Open(self.term, self._epoch(), roster, self.lineage, exponent=self.exponent)
+        self.step = Step(self.plan, self.term, said, rate, self.settings.clip, now)
         members = (*roster.members(), *roster.trainers)
         return [Connect(tuple(m for m in members if m.process != self.me.process)), *self.step.open()]
 
@@ -318,6 +400,12 @@ class Leader:
         return actions + self._try_open(now)
 
     def _restart(self, now: float) -> list[Action]:
+        overflow = self.step.overflow if self.step is not None else None
+        if overflow is not None and (not overflow.finite or self.exponent <= EXPONENT_MIN):
+            self.phase = "finished"
+            return [Exit(f"step {self.version}: {self.step.failure}" if self.step else "", ok=False)]
+        if overflow is not None:
+            self.exponent -= EXPONENT_STEP
         self.generation += 1
         self.step = self._complete_s = None
         return self._try_open(now)
@@ -329,10 +417,10 @@ class Leader:
         if not donors and not (self.version == 0 and self.settings.from_seed):
             donors = (self.me,)
         entry.member = replace(entry.member, stage=stage)
-        entry.phase, entry.version = "loading", self.version
+        entry.phase, entry.version, entry.grants = "loading", self.version, entry.grants + 1
         return [
             Connect((entry.member,)),
-            Send(entry.process, Granted(self.term, stage, self.version, donors)),
+            Send(entry.process, Granted(self.term, stage, self.version, donors, entry.grants)),
             Log("info", f"peer {entry.process} loads stage {stage}: {reason}"),
         ]
 
@@ -370,7 +458,7 @@ class Leader:
         return [*actions, *self._grant(entry, stage, reason)]
 
     def _ready(self, known: Known, message: Ready, now: float) -> list[Action]:
-        if message.stage != known.member.stage or known.phase != "loading":
+        if message.grant != known.grants or message.stage != known.member.stage or known.phase != "loading":
             return []
         if message.version != self.version:
             known.tries += 1
@@ -380,7 +468,7 @@ class Leader:
         return self._try_open(now) if self.phase == "gathering" else []
 
     def _load_failed(self, known: Known, message: LoadFailed, now: float) -> list[Action]:
-        if known.phase != "loading" or message.stage != known.member.stage:
+        if message.grant != known.grants or message.stage != known.member.stage or known.phase != "loading":
             return []
         known.phase = "failed"
         known.tries += message.version != self.version
@@ -425,7 +513,10 @@ class Leader:
         return [Send(process, Evicted(reason)), Log("warning", f"{process} has to join again: {reason}")]
 
     def _step_message(
-        self, known: Known, message: Done | Prepared | Unprepared | Committed, now: float
+        self,
+        known: Known,
+        message: Done | Prepared | Unprepared | Unrepairable | Overflow | Committed,
+        now: float,
     ) -> list[Action]:
         if self.step is None:
             return []
@@ -436,6 +527,10 @@ class Leader:
                 return self.step.prepared(known.process, message)
             case Unprepared():
                 return self.step.unprepared(known.process, message)
+            case Overflow():
+                return self.step.overflowed(message)
+            case Unrepairable():
+                return self.step.unrepairable(known.process, message)
             case Committed():
                 return self.step.committed(known.process, message)
 
@@ -446,5 +541,5 @@ _HANDLERS: dict[type, Callable[[Leader, Known, Any, float], list[Action]]] = {
     Drain: Leader._drain,
     Heartbeat: Leader._heartbeat,
     Suspect: Leader._suspect,
-    **dict.fromkeys((Done, Prepared, Unprepared, Committed), Leader._step_message),
+    **dict.fromkeys((Done, Prepared, Unprepared, Unrepairable, Overflow, Committed), Leader._step_message),
 }

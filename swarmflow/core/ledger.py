@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.messages import Done
-from swarmflow.core.outbox import REPAIR
+from swarmflow.core.outbox import REPAIR, TAKEOVER
 from swarmflow.core.types import ProcessId
 
 
@@ -26,7 +26,7 @@ class Ledger:
         if holder is not None:
             return holder[0] == sender
         self._holders[key] = (sender, message.attempt)
-        self.retries += message.attempt >= REPAIR  # a denial costs nothing: only what was lost counts
+        self.retries += message.attempt % TAKEOVER >= REPAIR  # a denial costs nothing: only what was lost counts
         if message.stage == self.stages - 1:
             self._losses[message.microbatch.index] = (message.loss_sum, message.tokens)
         return True

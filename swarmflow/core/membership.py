@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.messages import Heartbeat, Join
+from swarmflow.core.rebalance import Move, Server, rebalance
 from swarmflow.core.types import Member, Plan, ProcessId, Roster
 
 
@@ -13,21 +14,25 @@ from swarmflow.core.types import Member, Plan, ProcessId, Roster
 class Known:
     """One process. phase: `loading` a granted stage, or `ready` (its state is at `version`).
 
-    wish: the stage that it asked for, -1: any. speed: relative, for the placement. heard_s: when it last spoke.
-    tries: how often it has loaded a version that was out of date by then. hopeful: when it was granted its stage,
-    somebody had the state that it is to load.
+    wish: the stage that it asked for, -1: any. speed: relative, for the placement. rebalance_s: how often it may be
+    moved, 0: never. settled_s: when it was placed or moved last. heard_s: when it last spoke. hopeful: when it was
+    granted its stage, somebody had the state that it is to load. tries: how often it has loaded a version that was out
+    of date by then. grants: the number of its last grant.
     """
 
     member: Member
     role: str
     wish: int
     speed: float
+    rebalance_s: float
+    settled_s: float
     heard_s: float
     phase: str = "loading"
     version: int = -1
     draining: bool = False
     hopeful: bool = True
     tries: int = 0
+    grants: int = -1
     load: Heartbeat = field(default_factory=Heartbeat)
 
     @property
@@ -35,19 +40,26 @@ class Known:
         """Its id."""
         return self.member.process
 
+    @property
+    def movable(self) -> bool:
+        """Whether it may serve another stage than the one that it began with."""
+        return self.wish < 0 or self.rebalance_s > 0
+
 
 @dataclass(slots=True)
 class Membership:
-    """The table of processes. It only knows; what follows is decided by the leader."""
+    """The table of processes. It only knows; what follows is decided by the leader. moved_s: of the last move."""
 
     plan: Plan
     known: dict[ProcessId, Known] = field(default_factory=dict)
+    moved_s: float = 0.0
 
     def enter(self, join: Join, stage: int, now: float) -> Known:
         """A process joins, on a stage (-1: a trainer)."""
         phase = "ready" if join.role == "trainer" else "loading"
         member = replace(join.member, stage=stage)
-        entry = Known(member, join.role, join.member.stage, max(join.speed, 1e-9), now, phase)
+        speed = max(join.speed, 1e-9)
+        entry = Known(member, join.role, join.member.stage, speed, join.rebalance_s, now, now, phase)
         self.known[member.process] = entry
         return entry
 
@@ -114,13 +126,26 @@ class Membership:
         highest = max(loads)
         return -highest[1], f"highest load per capacity ({highest[0]:.3g})"
 
+    def better_placed(self, version: int, now: float) -> Move | None:
+        """The move to be made now, if every stage is served and those who could move have stayed long enough."""
+        stages = [self.ready(stage, version) for stage in range(self.plan.stages)]
+        if not all(stages):
+            return None
+        if any(e.phase == "loading" for e in self.peers()):
+            return None  # who is on its way already changes the loads
+        servers = [
+            [Server(e.process, e.speed, 0 < e.rebalance_s <= now - max(e.settled_s, self.moved_s)) for e in stage]
+            for stage in stages
+        ]
+        return rebalance(self.plan.costs or (1.0,) * self.plan.stages, servers)
+
     def spare(self, empty: Iterable[int]) -> Known | None:
         """A peer that can leave its stage for one that has nobody: from the largest stage of two or more."""
         lost = set(empty)
         best: Known | None = None
         best_size = 1
         for stage in range(self.plan.stages):
-            movable = [e for e in self.peers(stage) if e.wish < 0 and not e.draining]
+            movable = [e for e in self.peers(stage) if e.movable and not e.draining]
             size = len([e for e in self.peers(stage) if not e.draining])
             if stage not in lost and movable and size > best_size:
                 best, best_size = movable[-1], size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmflow.core.types import Epoch, Group, Member, Microbatch, ProcessId, Roster
+from swarmflow.core.types import EXPONENT, Epoch, Group, Member, Microbatch, ProcessId, Roster
 
 # --- the way of a microbatch -----------------------------------------------------------------------------------------
 
@@ -98,12 +98,17 @@ class Done:
 class Open:
     """A step begins, or begins anew: everybody in the roster takes part; what belongs to another epoch is void.
 
-    Weights are at version `epoch.step`. Microbatch i is formed by trainer i mod (number of trainers).
+    Weights are at version `epoch.step`. Microbatch i is formed by trainer i mod (number of trainers). lineage: who
+    began the history that the epoch belongs to. newcomers: of the roster, those that come in as the step ends, for its
+    update alone. exponent: where gradients add up as integers, one of them counts 2^-exponent.
     """
 
     term: int
     epoch: Epoch
     roster: Roster
+    lineage: ProcessId
+    newcomers: tuple[ProcessId, ...] = ()
+    exponent: int = EXPONENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +122,42 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class Assign:
+    """To a trainer: these microbatches of a dead one are yours now.
+
+    attempt: higher than all that the dead one gave them. Who holds them already is asked before they are sent again.
+    """
+
+    term: int
+    epoch: Epoch
+    indices: tuple[int, ...]
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """To the leader: a gradient of this hop is too large for the step's exponent, or no number (finite: False)."""
+
+    microbatch: Microbatch
+    finite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a step's manifest amounts to: mean loss, target tokens, hops that were done again after a death."""
+
+    loss: float
+    tokens: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prepare:
     """Accumulate nothing more; check that you hold exactly `entries` ((index, attempt)), and reduce over `groups`.
 
     newcomers: peers that loaded this version during the step. They have accumulated nothing, but take part in the
-    all-reduce and the update, so that they are at the next version like everybody without loading it again.
+    all-reduce and the update, so that they are at the next version like everybody without loading it again. tally: of
+    the whole manifest, so that another leader can finish the ballot.
     """
 
     term: int
@@ -129,6 +165,7 @@ class Prepare:
     ballot: int
     entries: tuple[tuple[int, int], ...]
     groups: tuple[Group, ...]
+    tally: Tally
     newcomers: tuple[Member, ...] = ()
 
 
@@ -151,31 +188,11 @@ class Unprepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """Apply: gradient = scale * summed gradient, at this learning rate. scale = clip factor / target tokens."""
-
-    term: int
-    epoch: Epoch
-    ballot: int
-    scale: float
-    learning_rate: float
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """My parameters are at `version`, with this digest."""
-
-    epoch: Epoch
-    version: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
 class StepResult:
     """To the trainers: a step is committed, with everything that the log of the run tells of it."""
 
     term: int
-    step: int
+    epoch: Epoch
     loss: float
     tokens: int
     seconds: float
@@ -185,6 +202,43 @@ class StepResult:
     peers: tuple[int, ...]
     retries: int
     validation_loss: float | None = None
+
+    @property
+    def step(self) -> int:
+        """Its number, from 0."""
+        return self.epoch.step
+
+
+@dataclass(frozen=True, slots=True)
+class Unrepairable:
+    """To the leader: what a repair needs was evicted from my journal; the step has to start over."""
+
+    epoch: Epoch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Apply: gradient = scale * summed gradient, at this learning rate. scale = clip factor / target tokens.
+
+    result: of the step, so that another leader can tell it.
+    """
+
+    term: int
+    epoch: Epoch
+    ballot: int
+    scale: float
+    learning_rate: float
+    result: StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """My parameters are at `version`, with this digest."""
+
+    epoch: Epoch
+    version: int
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +268,8 @@ class ReduceSum:
 class Join:
     """To the leader: take me in. stage: the one asked for, or -1 for any; a trainer says role `trainer`.
 
-    run: fingerprint of the run that the sender believes in. speed: relative, for the placement.
+    run: fingerprint of the run that the sender believes in. speed: relative, for the placement. rebalance_s: how often
+    it may be moved to a stage that needs it more; 0: it stays.
     """
 
     role: str
@@ -222,6 +277,7 @@ class Join:
     run: str
     member: Member
     speed: float = 1.0
+    rebalance_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +296,16 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Serve this stage: load `version` from one of the donors (none: make the run's initial weights)."""
+    """Serve this stage: load `version` from one of the donors (none: make the run's initial weights).
+
+    grant: its number, to be told in the answer, which may cross with a later grant.
+    """
 
     term: int
     stage: int
     version: int
     donors: tuple[Member, ...]
+    grant: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +315,7 @@ class LoadFailed:
     stage: int
     version: int
     reason: str
+    grant: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +326,15 @@ class Ready:
     version: int
     digest: str
     capacity: int
+    grant: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """To a trainer: this version is on the leader's disk; copy it to yours."""
+
+    version: int
+    holder: Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,9 +386,59 @@ class Finished:
     version: int
 
 
+# --- another leader --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """From a trainer that has lost the leader: follow me from this term on, and tell me what you hold."""
+
+    term: int
+    me: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """I follow you in this term. What I know and hold of the epoch that was opened last, for you to go on from it.
+
+    join: as it was said to the former leader. member: with the stage served. ready: it is loaded, at `version`. opened:
+    the epoch; gone: who died to it, newcomers: who came in for its update; suspects: whom I lost although nobody has
+    declared them dead. done: what is accumulated here. indices, attempt: a trainer's own microbatches, and the highest
+    Assign. ballot, tally: of the last Prepare; results: of its Prepared, if it came so far. commit: if it was heard;
+    digest: of the parameters, if it is applied.
+    """
+
+    term: int
+    join: Join
+    member: Member
+    ready: bool
+    version: int
+    draining: bool
+    opened: Open
+    gone: tuple[ProcessId, ...] = ()
+    newcomers: tuple[Member, ...] = ()
+    suspects: tuple[ProcessId, ...] = ()
+    done: tuple[Done, ...] = ()
+    indices: tuple[int, ...] = ()
+    attempt: int = 0
+    ballot: int = 0
+    tally: Tally | None = None
+    results: tuple[tuple[str, float, str], ...] = ()
+    commit: Commit | None = None
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """To one who leads: I follow another one, in this later term."""
+
+    term: int
+
+
 Message = (
     Forward | Adopt | Accepted | Denied | Room | Routed | Backward | Done
-    | Open | Gone | Prepare | Prepared | Unprepared | Commit | Committed | StepResult | ReducePart | ReduceSum
-    | Join | Refused | Welcome | Granted | LoadFailed | Ready | Drain | Released | Heartbeat | Beat | Suspect
-    | Evicted | Finished
+    | Open | Gone | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed
+    | StepResult | ReducePart | ReduceSum
+    | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Drain | Released | Heartbeat | Beat | Suspect
+    | Evicted | Finished | Lead | Report | Deposed
 )  # fmt: skip

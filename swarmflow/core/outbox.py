@@ -9,6 +9,7 @@ from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import Adopt, Forward
 from swarmflow.core.types import Microbatch, ProcessId, Ref
 
+TAKEOVER = 1_000_000  # what one trainer's attempts stay below, so that those of the trainer after it are higher
 REPAIR = 1000  # attempts are numbered repair * REPAIR + try, so that a repair's are higher than all that the dead made
 
 
@@ -17,7 +18,7 @@ class Entry:
     """One microbatch on its way through the next stage.
 
     repair: somebody may hold it already. hint: who probably does. successor: to whom `holder` has passed it on.
-    asked: peers whose answer to an Adopt is awaited.
+    asked: peers whose answer to an Adopt is awaited. bodies: empty once they were evicted.
     """
 
     microbatch: Microbatch
@@ -39,13 +40,15 @@ class Outbox:
 
     The bytes sent stay here until the step is committed: whoever loses a peer re-sends what that peer held. The
     replacement computes the dead peer's hop, and asks the stage after it who holds the next one before it sends
-    anything: only the dead peer's own work is done again (GWTF, V-D; design, Failures).
+    anything: only the dead peer's own work is done again (GWTF, V-D; design, Failures). unrepairable: microbatches that
+    have to be sent again although their bytes were evicted.
     """
 
     stage: int
     router: Iwrr
     pause_s: float = 5.0
     entries: dict[int, Entry] = field(default_factory=dict)
+    unrepairable: list[int] = field(default_factory=list)
     _alive: dict[ProcessId, None] = field(default_factory=dict)
     _paused_until_s: dict[ProcessId, float] = field(default_factory=dict)
     _draining: dict[ProcessId, None] = field(default_factory=dict)
@@ -64,6 +67,7 @@ class Outbox:
         """The step is committed, or void: what was kept for repairs is not needed any more."""
         refs = tuple(ref for entry in self.entries.values() for ref in entry.bodies)
         self.entries.clear()
+        self.unrepairable.clear()
         self._waiting.clear()
         return [Release(refs)] if refs else []
 
@@ -128,6 +132,14 @@ class Outbox:
         entry.returned = True
         return True
 
+    def evict(self, index: int) -> list[Action]:
+        """Give up the bytes of a microbatch whose gradient has come back: they are of use to a repair alone."""
+        entry = self.entries.get(index)
+        if entry is None or not entry.returned or not entry.bodies:
+            return []
+        bodies, entry.bodies = entry.bodies, ()
+        return [Release(bodies)]
+
     def gone(self, process: ProcessId, now: float) -> list[Action]:
         """A peer died: what it held is sent to others, and who holds the hop after it is told."""
         if process not in self._alive:
@@ -140,6 +152,8 @@ class Outbox:
         for entry in list(self.entries.values()):
             if process in entry.asked:
                 actions += self._unanswered(entry, process, now)
+            elif entry.holder == process and not entry.bodies:
+                self.unrepairable.append(entry.microbatch.index)
             elif entry.holder == process:
                 entry.attempt = (entry.attempt // REPAIR + 1) * REPAIR
                 entry.holder, entry.repair = None, True

@@ -29,6 +29,7 @@ from swarmflow.core.events import (
     ForwardComputed,
     LossComputed,
     Lost,
+    Overflowed,
     PieceReduced,
     Received,
     Sealed,
@@ -36,6 +37,7 @@ from swarmflow.core.events import (
     StateNotLoaded,
     Tick,
 )  # fmt: skip
+from swarmflow.core.following import Following
 from swarmflow.core.hops import Hops
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import (
@@ -46,6 +48,8 @@ from swarmflow.core.messages import (
     Commit,
     Committed,
     Denied,
+    Deposed,
+    Done,
     Drain,
     Evicted,
     Finished,
@@ -54,9 +58,11 @@ from swarmflow.core.messages import (
     Granted,
     Heartbeat,
     Join,
+    Lead,
     LoadFailed,
     Message,
     Open,
+    Overflow,
     Prepare,
     Prepared,
     Ready,
@@ -71,6 +77,7 @@ from swarmflow.core.messages import (
 )  # fmt: skip
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.reduce import Reduction
+from swarmflow.core.standing import Standing
 from swarmflow.core.types import BEFORE_ALL, Epoch, Plan, ProcessId, Ref, Roster
 
 EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
@@ -84,8 +91,8 @@ class PeerSettings:
     drain_s: float = 30.0
     heartbeat_s: float = 1.0
     rejoin_s: float = 5.0
-    leader_silence_s: float = 20.0
     stay: bool = False
+    journal_bytes_max: int = 1 << 30
 
 
 @dataclass(slots=True)
@@ -100,30 +107,39 @@ class PeerMachine:
     """Everything a peer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
 
     me: ProcessId
-    leader: ProcessId
+    following: Following
     plan: Plan
     settings: PeerSettings
-    term: int = 0
     stage: int = -1
     version: int = -1
     phase: str = "joining"  # joining, loading, ready, member, draining, gone
     roster: Roster = field(default_factory=Roster)
     epoch: Epoch = BEFORE_ALL
     hops: Hops | None = None
+    standing: Standing | None = None
     _ballot: _Ballot | None = None
     _elements: dict[str, int] = field(default_factory=dict)
+    _element_bytes: int = 4
+    _grant: int = 0
     _early: list[Received] = field(default_factory=list)
     _next_heartbeat_s: float = 0.0
     _next_join_s: float = 0.0
     _drain_until_s: float | None = None
-    _leader_heard_s: float | None = None
+
+    @property
+    def leader(self) -> ProcessId:
+        """Whom this peer follows."""
+        return self.following.leader
+
+    @property
+    def load(self) -> int:
+        """Microbatches that wait for, or are in, computation."""
+        return self.hops.queued if self.hops is not None else 0
 
     # --- the machine's two doors --------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
-        if self._leader_heard_s is None:
-            self._leader_heard_s = now
         if isinstance(event, Received):
             return self._received(event, now) + self._due(now)
         handler = _LOCAL.get(type(event))
@@ -153,10 +169,12 @@ class PeerMachine:
             actions.append(Send(self.leader, self.settings.join))
         if now >= self._next_heartbeat_s:
             self._next_heartbeat_s = now + self.settings.heartbeat_s
+            self.following.tick(now)
             queued, held = (self.hops.queued, self.hops.held) if self.hops is not None else (0, 0)
-            actions.append(Send(self.leader, Heartbeat(queued, held, self.version)))
-        if self._leader_heard_s is not None and now - self._leader_heard_s > self.settings.leader_silence_s:
-            return [*actions, *self._leave(f"the leader {self.leader} has been silent for too long")]
+            if self.following.lost_s is None:
+                actions.append(Send(self.leader, Heartbeat(queued, held, self.version)))
+        if self.following.lost_s is not None and (self.following.hopeless(now) or not self._waits_for_a_leader()):
+            return [*actions, *self._leave(f"the leader {self.leader} was lost, and there is no other one")]
         if self._drain_until_s is not None and now >= self._drain_until_s:
             self.phase = "gone"
             return [*actions, Exit("left without waiting for the step: the drain time is over")]
@@ -171,22 +189,33 @@ class PeerMachine:
 
     def _lost(self, event: Lost, now: float) -> list[Action]:
         if event.process == self.leader:
-            return self._leave(f"the leader {self.leader} was lost: {event.reason}")
-        if event.process in self.roster.processes():
+            known = self.following.lost_s is not None
+            self.following.lose(now)
+            return [] if known else [Log("warning", f"the leader {self.leader} was lost: {event.reason}")]
+        if self.standing is not None and event.process in self.roster.processes():
+            self.standing.suspects[event.process] = None
             return [Send(self.leader, Suspect(event.process, event.reason))]
         return []
+
+    def _waits_for_a_leader(self) -> bool:
+        """Whether a trainer of the epoch at hand can be expected to lead this peer on."""
+        standing = self.standing
+        if standing is None or self.me not in self.roster.processes():
+            return False
+        return any(trainer != self.leader for trainer in standing.trainers())
 
     def _state_loaded(self, event: StateLoaded, now: float) -> list[Action]:
         if self.phase != "loading" or event.stage != self.stage:
             return []
         self.version = event.version
-        self._elements = dict(event.group_elements)
+        self._elements, self._element_bytes = dict(event.group_elements), event.element_bytes
         self.phase = "ready"
         member = replace(self.settings.join.member, stage=self.stage, capacity=event.capacity)
         outbox = Outbox(self.stage + 1, Iwrr())
-        self.hops = Hops(self.me, self.stage, self.plan.stages, member.capacity, outbox, self.leader)
+        kept = self.settings.journal_bytes_max
+        self.hops = Hops(self.me, self.stage, self.plan.stages, member.capacity, outbox, self.leader, kept)
         return [
-            Send(self.leader, Ready(self.stage, self.version, event.digest, event.capacity)),
+            Send(self.leader, Ready(self.stage, self.version, event.digest, event.capacity, self._grant)),
             Log("info", f"stage {self.stage} is loaded at version {self.version}, {event.capacity} microbatches fit"),
         ]
 
@@ -194,7 +223,8 @@ class PeerMachine:
         if self.phase != "loading" or event.stage != self.stage:
             return []
         self.version = -1
-        return [Send(self.leader, LoadFailed(event.stage, event.version, event.reason)), Log("warning", event.reason)]
+        failed = LoadFailed(event.stage, event.version, event.reason, self._grant)
+        return [Send(self.leader, failed), Log("warning", event.reason)]
 
     def _drain_asked(self, event: DrainAsked, now: float) -> list[Action]:
         if self._drain_until_s is not None or self.phase in ("joining", "loading", "gone"):
@@ -243,12 +273,16 @@ class PeerMachine:
         if ballot is None or (event.epoch, event.ballot) != (self.epoch, ballot.number):
             return []
         ballot.sealed = True
+        if self.standing is not None:
+            self.standing.results = event.results
         return [Send(self.leader, Prepared(self.epoch, ballot.number, event.results))]
 
     def _applied(self, event: Applied, now: float) -> list[Action]:
         if event.epoch != self.epoch:
             return []
         self.version = event.epoch.step + 1
+        if self.standing is not None:
+            self.standing.digest = event.digest
         journal = self.hops.clear() if self.hops is not None else []
         return [*journal, Send(self.leader, Committed(event.epoch, self.version, event.digest))]
 
@@ -257,26 +291,26 @@ class PeerMachine:
     def _received(self, event: Received, now: float) -> list[Action]:
         message = event.message
         if event.sender == self.leader:
-            self._leader_heard_s = now
+            self.following.heard(now)
         handler = _REMOTE.get(type(message))
         if handler is None or self.phase == "gone":
             return [Count("messages_ignored", type(message).__name__), *_release(event.bodies)]
         if isinstance(message, _FROM_LEADER):
             if event.sender != self.leader:
-                return [Count("messages_ignored", type(message).__name__)]
+                return self._from_another_leader(event.sender, message)
         elif self._is_early(message):
             if sum(early.sender == event.sender for early in self._early) >= EARLY_MAX:
                 return [Count("messages_ignored", "early"), *_release(event.bodies)]
             self._early.append(event)
             return []
-        elif self._is_void(event):
+        elif not isinstance(message, Lead) and self._is_void(event):
             return _release(event.bodies)
         return handler(self, event, now)
 
     def _is_early(self, message: Message) -> bool:
         """Peers hear the leader over other connections: their first messages may come before its Open or Prepare."""
         if isinstance(message, ReducePart | ReduceSum):
-            ballot = self._ballot.number if self._ballot is not None else -1
+            ballot = self.standing.ballot if self.standing is not None else -1
             return (message.epoch, message.ballot) > (self.epoch, ballot)
         return message.microbatch.epoch > self.epoch if hasattr(message, "microbatch") else False
 
@@ -296,9 +330,10 @@ class PeerMachine:
     def _open(self, event: Received, now: float) -> list[Action]:
         message = event.message
         assert isinstance(message, Open)
-        if message.term < self.term or message.epoch <= self.epoch:
+        if message.term < self.following.term or message.epoch <= self.epoch:
             return []
-        self.term, self.roster, self.epoch = message.term, message.roster, message.epoch
+        self.following.term, self.roster, self.epoch = message.term, message.roster, message.epoch
+        self.standing = Standing(message)
         actions: list[Action] = self._revoke()
         mine = self.stage >= 0 and self.me in [m.process for m in self.roster.stages[self.stage]]
         if not mine or self.hops is None:
@@ -311,32 +346,34 @@ class PeerMachine:
         self.phase = "member"
         following = self.roster.stages[self.stage + 1] if not self.hops.last else ()
         members = (*self.roster.members(), *self.roster.trainers)
-        actions += [Connect(tuple(m for m in members if m.process != self.me)), Reset()]
+        actions += [Connect(tuple(m for m in members if m.process != self.me)), Reset(message.exponent)]
         actions += self.hops.open(self.epoch, tuple(m.process for m in following))
         return actions + self._replay_early(now)
 
     def _gone(self, event: Received, now: float) -> list[Action]:
         message = event.message
         assert isinstance(message, Gone)
-        if message.epoch != self.epoch or self.hops is None:
+        if message.epoch != self.epoch or self.hops is None or self.standing is None:
             return []
         if message.process == self.me:
             return self._leave(f"taken for dead: {message.reason}")
+        self.standing.died(message.process)
         self.roster = self.roster.without(message.process)
         return [*self._revoke(), *self.hops.gone(message.process, now), Forget(message.process)]
 
     def _prepare(self, event: Received, now: float) -> list[Action]:
         message = event.message
         assert isinstance(message, Prepare)
-        if message.epoch != self.epoch or self.hops is None:
+        if message.epoch != self.epoch or self.hops is None or self.standing is None:
             return []
+        self.standing.prepare(message)
         actions = self._revoke()
         if self.hops.entries() != tuple(sorted(message.entries)) or self.hops.held:
             have, held = len(self.hops.entries()), self.hops.held
             reason = f"{have} accumulated, {len(message.entries)} listed, {held} under way"
             return [*actions, Send(self.leader, Unprepared(self.epoch, message.ballot, reason))]
         mine = tuple(group for group in message.groups if self.me in group.members)
-        reduction = Reduction(self.me, self.epoch, message.ballot, mine, self._elements)
+        reduction = Reduction(self.me, self.epoch, message.ballot, mine, self._elements, self._element_bytes)
         self._ballot = _Ballot(message.ballot, reduction)
         newcomers = tuple(member for member in message.newcomers if member.process != self.me)
         return [*actions, Connect(newcomers), *reduction.start(), *self._replay_early(now)]
@@ -344,12 +381,12 @@ class PeerMachine:
     def _commit(self, event: Received, now: float) -> list[Action]:
         message = event.message
         assert isinstance(message, Commit)
-        ballot = self._ballot
-        if message.epoch != self.epoch:
+        ballot, standing = self._ballot, self.standing
+        if message.epoch != self.epoch or standing is None or standing.commit is not None:
             return []
         if ballot is None or ballot.number != message.ballot or not ballot.sealed:
             return self._leave(f"ballot {message.ballot} of step {self.epoch.step} was committed without this process")
-        self._ballot = None
+        self._ballot, standing.commit = None, message
         return [Apply(self.epoch, message.scale, message.learning_rate)]
 
     def _revoke(self) -> list[Action]:
@@ -372,10 +409,11 @@ class PeerMachine:
     def _granted(self, event: Received, now: float) -> list[Action]:
         message = event.message
         assert isinstance(message, Granted)
-        if message.term < self.term or not 0 <= message.stage < self.plan.stages:
+        if message.term < self.following.term or not 0 <= message.stage < self.plan.stages:
             return []
         moved: list[Action] = [Count("moves")] if self.stage not in (-1, message.stage) else []
-        self.term, self.stage, self.version, self.phase = message.term, message.stage, -1, "loading"
+        self.following.term = message.term
+        self.stage, self.version, self.phase, self._grant = message.stage, -1, "loading", message.grant
         journal = self.hops.clear() if self.hops is not None else []
         self.hops = None
         whence = ", ".join(str(donor.process) for donor in message.donors) or "the seed"
@@ -410,6 +448,46 @@ class PeerMachine:
 
     def _beat(self, event: Received, now: float) -> list[Action]:
         return []
+
+    def _lead(self, event: Received, now: float) -> list[Action]:
+        """A trainer wants to lead. It is followed if it may, unless the leader was heard of just now."""
+        sender, message = event.sender, event.message
+        assert isinstance(message, Lead)
+        standing, following = self.standing, self.following
+        if standing is None or sender not in standing.trainers():
+            return [Count("messages_ignored", "Lead")]
+        again = (sender, message.term) == (self.leader, following.term)
+        if not again and message.term <= following.term:
+            return [Send(sender, Deposed(following.term))]
+        if not again and not following.doubts(now):
+            return []
+        following.follow(sender, message.term, now)
+        done: tuple[Done, ...] = ()
+        if self.hops is not None:
+            self.hops.leader, done = sender, self.hops.done()
+        capacity = self.hops.capacity if self.hops is not None else self.settings.join.member.capacity
+        member = replace(self.settings.join.member, stage=self.stage, capacity=capacity)
+        report = standing.report(
+            message.term, self.settings.join, member, ready=self.hops is not None, version=self.version,
+            draining=self._drain_until_s is not None, done=done,
+        )  # fmt: skip
+        answer: list[Action] = [Connect((message.me,)), Send(sender, report)]
+        return answer if again else [*answer, Log("info", f"trainer {sender} leads from here on")]
+
+    def _from_another_leader(self, sender: ProcessId, message: Message) -> list[Action]:
+        """A former leader has to know that it is one; a later one may have given this peer up."""
+        ignored: list[Action] = [Count("messages_ignored", type(message).__name__)]
+        term = getattr(message, "term", self.following.term)
+        if term < self.following.term:
+            return [*ignored, Send(sender, Deposed(self.following.term))]
+        if isinstance(message, Gone) and self.following.passed_over(self.me, sender, message, self.standing):
+            return self._leave(f"taken for dead: {message.reason}")
+        return ignored
+
+    def _overflowed(self, event: Overflowed, now: float) -> list[Action]:
+        if event.microbatch.epoch != self.epoch:
+            return []
+        return [Send(self.leader, Overflow(event.microbatch, event.finite))]
 
     def _leave(self, reason: str) -> list[Action]:
         self.phase = "gone"
@@ -459,6 +537,7 @@ _REMOTE: dict[type, _Remote] = {
     Released: PeerMachine._released,
     Finished: PeerMachine._finished,
     Beat: PeerMachine._beat,
+    Lead: PeerMachine._lead,
 }
 _LOCAL: dict[type, Callable[[PeerMachine, Any, float], list[Action]]] = {
     Tick: PeerMachine._tick,
@@ -470,6 +549,7 @@ _LOCAL: dict[type, Callable[[PeerMachine, Any, float], list[Action]]] = {
     LossComputed: PeerMachine._computed,
     BackwardComputed: PeerMachine._computed,
     ComputeFailed: PeerMachine._compute_failed,
+    Overflowed: PeerMachine._overflowed,
     PieceReduced: PeerMachine._piece_reduced,
     Sealed: PeerMachine._sealed,
     Applied: PeerMachine._applied,

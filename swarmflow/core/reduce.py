@@ -8,7 +8,7 @@ from swarmflow.core.actions import Action, Release, Seal, Send, StorePiece, SumP
 from swarmflow.core.messages import ReducePart, ReduceSum
 from swarmflow.core.types import Epoch, Group, ProcessId, Ref, Slice
 
-PIECE_ELEMENTS = 2**18  # 1 MiB of fp32: large enough for a stream's throughput, small enough to pipeline
+PIECE_ELEMENTS = 2**18  # 1 or 2 MiB: large enough for a stream's throughput, small enough to pipeline
 WINDOW_PIECES = 8  # of each owner: how far ahead parts are sent, which bounds what an owner must hold for others
 
 
@@ -27,15 +27,23 @@ class Reduction:
     """One ballot's all-reduce, as seen by one member.
 
     The sum of a piece is made once, by its owner, over the members in rank order, and sent as bytes: all members hold
-    the same bits. elements: length of the flat gradient of each group that this process belongs to.
+    the same bits. elements: length of the flat gradient of each group that this process belongs to. element_bytes: of
+    one element, 4 (fp32) or 8 (integers).
     """
 
     def __init__(
-        self, me: ProcessId, epoch: Epoch, ballot: int, groups: tuple[Group, ...], elements: dict[str, int]
+        self,
+        me: ProcessId,
+        epoch: Epoch,
+        ballot: int,
+        groups: tuple[Group, ...],
+        elements: dict[str, int],
+        element_bytes: int = 4,
     ) -> None:
         self.me = me
         self.epoch = epoch
         self.ballot = ballot
+        self.element_bytes = element_bytes
         self.alone = tuple(group.name for group in groups if len(group.members) == 1)
         self._groups = {
             group.name: _GroupState(group, elements[group.name], -(-elements[group.name] // PIECE_ELEMENTS))
@@ -103,7 +111,7 @@ class Reduction:
         if state is None or not 0 <= message.piece < state.pieces:
             return False
         start, stop = self._range(state, message.piece)
-        return ref.size_bytes == 4 * (stop - start)
+        return ref.size_bytes == self.element_bytes * (stop - start)
 
     def _advance(self, state: _GroupState) -> list[Action]:
         actions: list[Action] = []

@@ -17,7 +17,7 @@ class LeaderSettings:
     run: what a process that joins must match. from_seed: version 0 is made by each peer from the seed, else the
     trainers serve it. Silence longer than silence_s is death. A step whose work is done waits join_hold_s for peers
     that are loading its version, so that they take part in its update instead of loading again; a peer that was too
-    slow before is waited for longer, up to join_hold_s_max.
+    slow before is waited for longer, up to join_hold_s_max. A leader whom most have left waits quorum_timeout_s.
     """
 
     steps: int
@@ -30,6 +30,7 @@ class LeaderSettings:
     validate_every: int = 0
     heartbeat_s: float = 1.0
     silence_s: float = 8.0
+    quorum_timeout_s: float = 30.0
     join_hold_s: float = 15.0
     join_hold_s_max: float = 960.0
 

@@ -6,17 +6,22 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, FormMicrobatch, Release
 from swarmflow.core.events import MicrobatchFormed
-from swarmflow.core.messages import Accepted, Backward, Denied, Open, Routed
+from swarmflow.core.messages import Accepted, Assign, Backward, Denied, Open, Routed
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId
+
+
+def shares(trainers: tuple[ProcessId, ...], microbatches: int) -> dict[ProcessId, range]:
+    """Which microbatches of a step each trainer of its roster forms."""
+    return {trainer: range(rank, microbatches, len(trainers)) for rank, trainer in enumerate(trainers)}
 
 
 @dataclass(slots=True)
 class Source:
     """Feeds the microbatches that fall to this trainer into the pipeline, no more at a time than the stages hold.
 
-    Microbatch i of a step belongs to trainer i mod (number of trainers); what it holds is a matter of the data rule
-    and not of who forms it.
+    Microbatch i of a step belongs to trainer i mod (number of trainers), until that one dies; what it holds is a
+    matter of the data rule and not of who forms it. attempt: the highest that was assigned.
     """
 
     me: ProcessId
@@ -24,29 +29,49 @@ class Source:
     outbox: Outbox
     epoch: Epoch = BEFORE_ALL
     window: int = 1
+    attempt: int = 0
+    _attempts: dict[int, int] = field(default_factory=dict)
     _todo: list[int] = field(default_factory=list)
     _under_way: set[int] = field(default_factory=set)
+    _narrowest: int = 1
+    _trainers: int = 1
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """The microbatches of this epoch that this trainer answers for."""
+        return tuple(sorted(self._attempts))
 
     def open(self, message: Open) -> list[Action]:
         """A step begins: take up the own share of it."""
         trainers = [member.process for member in message.roster.trainers]
         actions = self.outbox.open(tuple(m.process for m in message.roster.stages[0]))
-        self.epoch = message.epoch
+        self.epoch, self.attempt = message.epoch, 0
         self._under_way.clear()
-        if self.me not in trainers:
-            self._todo = []
-            return actions
-        share = range(trainers.index(self.me), self.microbatches, len(trainers))
-        self._todo = list(share)
-        narrowest = min(sum(member.capacity for member in stage) for stage in message.roster.stages)
-        self.window = max(1, -(-narrowest // len(trainers)))
+        self._attempts = dict.fromkeys(shares(tuple(trainers), self.microbatches).get(self.me, ()), 0)
+        self._todo = list(self._attempts)
+        self._narrowest = min(sum(member.capacity for member in stage) for stage in message.roster.stages)
+        self._trainers = len(trainers)
         return actions + self._feed()
+
+    def assign(self, message: Assign) -> list[Action]:
+        """Microbatches of a dead trainer fall to this one. Peers may hold them: they are asked before one is sent."""
+        fresh = [index for index in message.indices if index not in self._attempts]
+        self.attempt = max(self.attempt, message.attempt)
+        self._attempts |= dict.fromkeys(fresh, message.attempt)
+        self._todo += fresh
+        return self._feed()
+
+    def trainer_gone(self) -> list[Action]:
+        """One feeds less: those who are left may have more under way."""
+        self._trainers = max(1, self._trainers - 1)
+        return self._feed()
 
     def formed(self, event: MicrobatchFormed, now: float) -> list[Action]:
         """A microbatch is read: send it."""
         if event.microbatch.epoch != self.epoch:
             return [Release((event.tokens, event.targets))]
-        return self.outbox.offer(event.microbatch, (event.tokens, event.targets), now)
+        attempt = self._attempts[event.microbatch.index]
+        return self.outbox.offer(event.microbatch, (event.tokens, event.targets), now, attempt, repair=attempt > 0)
 
     def message(
         self, sender: ProcessId, message: Accepted | Denied | Routed | Backward, now: float
@@ -69,6 +94,7 @@ class Source:
         return []
 
     def _feed(self) -> list[Action]:
+        self.window = max(1, -(-self._narrowest // self._trainers))
         actions: list[Action] = []
         while self._todo and len(self._under_way) < self.window:
             index = self._todo.pop(0)

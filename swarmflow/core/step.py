@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Count, Log, Send
 from swarmflow.core.ledger import Ledger
-from swarmflow.core.messages import Commit, Committed, Done, Gone, Open, Prepare, Prepared, StepResult, Unprepared
+from swarmflow.core.messages import (
+    Assign,
+    Commit,
+    Committed,
+    Done,
+    Gone,
+    Open,
+    Overflow,
+    Prepare,
+    Prepared,
+    StepResult,
+    Tally,
+    Unprepared,
+    Unrepairable,
+)  # fmt: skip
+from swarmflow.core.outbox import TAKEOVER
+from swarmflow.core.source import shares
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Roster
 
 
@@ -26,33 +42,49 @@ class Step:
 
     phase: `working` until the ledger is `complete`, `preparing` while the stages reduce, `prepared` when all have,
     `committing`, `committed`, or `failed` when it has to be started over (reason in `failure`).
-    opened: who takes work. roster: the same and the newcomers, who take part in the all-reduce and the update. clip:
-    largest global gradient norm, 0: no clipping. learning_rate: of this step.
+    said: the Open that began it; its roster is who was named then. opened: who takes work, of those who live. roster:
+    the same and the newcomers, who take part in the all-reduce and the update. clip: largest global gradient norm, 0:
+    no clipping. learning_rate: of this step. owners: the trainer of each microbatch. overflow: a gradient was too large
+    for the exponent, or no number.
     """
 
     plan: Plan
     term: int
-    epoch: Epoch
-    roster: Roster
+    said: Open
     learning_rate: float
     clip: float
     opened_s: float
     phase: str = "working"
     failure: str = ""
     ballot: int = 0
+    tally: Tally | None = None
     result: StepResult | None = None
+    overflow: Overflow | None = None
+    attempt: int = 0
     opened: Roster = field(init=False)
+    roster: Roster = field(init=False)
     ledger: Ledger = field(init=False)
+    owners: dict[int, ProcessId] = field(init=False)
+    newcomers: dict[ProcessId, Member] = field(default_factory=dict)
     _prepared: dict[ProcessId, dict[str, tuple[float, str]]] = field(default_factory=dict)
     _committed: dict[ProcessId, str] = field(default_factory=dict)
+    _commit: Commit | None = None
 
     def __post_init__(self) -> None:
-        self.opened = self.roster
+        self.opened = self.roster = self.said.roster
         self.ledger = Ledger(self.plan.stages, self.plan.microbatches)
+        trainers = tuple(member.process for member in self.said.roster.trainers)
+        shared = shares(trainers, self.plan.microbatches).items()
+        self.owners = {index: trainer for trainer, share in shared for index in share}
+
+    @property
+    def epoch(self) -> Epoch:
+        """Which try at which step."""
+        return self.said.epoch
 
     def open(self) -> list[Action]:
         """Tell everybody that the step begins."""
-        return [Send(process, Open(self.term, self.epoch, self.roster)) for process in self.roster.processes()]
+        return [Send(process, self.said) for process in self.roster.processes()]
 
     def done(self, sender: ProcessId, message: Done) -> list[Action]:
         """A hop is accumulated."""
@@ -74,6 +106,7 @@ class Step:
         everybody = self.roster.processes()
         self.roster = self.roster.without(process)
         self.opened = self.opened.without(process)
+        self.newcomers.pop(process, None)
         self._prepared.pop(process, None)
         self._committed.pop(process, None)
         if self.phase in ("committing", "committed"):
@@ -82,12 +115,32 @@ class Step:
         lost = self.ledger.gone(process)
         if self.phase == "failed":
             return told
-        if trainer:
-            return told + self._fail(f"trainer {process} is gone")
         if any(not stage for stage in self.opened.stages):
             return told + self._fail(f"nobody is left on a stage after {process} went")
         self.phase = "complete" if self.ledger.complete else "working"
+        if trainer:
+            told += self.assign([index for index, owner in self.owners.items() if owner == process])
         return told + ([Count("hops_lost", amount=lost)] if lost else [])
+
+    def assign(self, orphaned: list[int]) -> list[Action]:
+        """Microbatches whose trainer is dead fall to those who live."""
+        trainers = tuple(member.process for member in self.opened.trainers)
+        self.attempt += TAKEOVER
+        actions: list[Action] = []
+        for trainer, share in shares(trainers, len(orphaned)).items():
+            indices = tuple(orphaned[rank] for rank in share)
+            self.owners |= dict.fromkeys(indices, trainer)
+            if indices:
+                actions.append(Send(trainer, Assign(self.term, self.epoch, indices, self.attempt)))
+        return actions
+
+    def overflowed(self, message: Overflow) -> list[Action]:
+        """A gradient does not fit: the step starts over with a smaller exponent, whoever computes it."""
+        if message.microbatch.epoch != self.epoch or self.phase in ("committing", "committed", "failed"):
+            return []
+        self.overflow = message
+        what = "is too large to be added up exactly" if message.finite else "is not a finite number"
+        return self._fail(f"a gradient of microbatch {message.microbatch} {what}")
 
     def prepare(self, newcomers: tuple[Member, ...]) -> list[Action]:
         """The ledger is complete: a new ballot. newcomers: peers that hold this version and are not in the roster."""
@@ -101,11 +154,15 @@ class Step:
             for stage, members in enumerate(self.roster.stages)
         )
         self.roster = Roster(stages, self.roster.trainers)
-        actions: list[Action] = [Send(m.process, Open(self.term, self.epoch, self.roster)) for m in added]
+        self.newcomers |= {member.process: member for member in added}
+        said = replace(self.said, roster=self.roster, newcomers=tuple(self.newcomers))
+        actions: list[Action] = [Send(member.process, said) for member in added]
         groups = self._groups()
+        self.tally = Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries)
+        came = tuple(self.newcomers.values())
         for process in sorted(self._members()):
             entries = self.ledger.entries(process)
-            message = Prepare(self.term, self.epoch, self.ballot, entries, groups, newcomers)
+            message = Prepare(self.term, self.epoch, self.ballot, entries, groups, self.tally, came)
             actions.append(Send(process, message))
         return actions
 
@@ -129,19 +186,27 @@ class Step:
             return []
         return self._fail(f"{sender} could not prepare: {message.reason}")
 
+    def unrepairable(self, sender: ProcessId, message: Unrepairable) -> list[Action]:
+        """A member has not kept what a repair needs."""
+        if message.epoch != self.epoch or self.phase in ("committing", "committed", "failed"):
+            return []
+        return self._fail(f"{sender} cannot repair it: {message.reason}")
+
     def commit(self, now: float) -> list[Action]:
         """Decide: from here on the step happens. The clip factor is that of the exact norm over all stages."""
+        assert self.tally is not None, "prepare has made it"
         squared = sum(self._prepared[group.members[0]][group.name][0] for group in self._groups())
-        tokens = self.ledger.tokens
+        tokens = self.tally.tokens
         norm = math.sqrt(squared) / tokens
         factor = min(1.0, self.clip / (norm + 1e-6)) if self.clip > 0 else 1.0
         self.phase = "committing"
-        message = Commit(self.term, self.epoch, self.ballot, factor / tokens, self.learning_rate)
         self.result = StepResult(
-            term=self.term, step=self.epoch.step, loss=self.ledger.loss, tokens=tokens, seconds=now - self.opened_s,
+            term=self.term, epoch=self.epoch, loss=self.tally.loss, tokens=tokens, seconds=now - self.opened_s,
             grad_norm=norm, learning_rate=self.learning_rate, microbatches=self.plan.microbatches,
-            peers=tuple(len(stage) for stage in self.roster.stages), retries=self.ledger.retries,
+            peers=tuple(len(stage) for stage in self.roster.stages), retries=self.tally.retries,
         )  # fmt: skip
+        message = Commit(self.term, self.epoch, self.ballot, factor / tokens, self.learning_rate, self.result)
+        self._commit = message
         return [Send(member.process, message) for member in self.roster.members()]
 
     def committed(self, sender: ProcessId, message: Committed) -> list[Action]:
@@ -172,6 +237,39 @@ class Step:
             case "committing":
                 return "the update of " + ", ".join(str(p) for p in sorted(self._members() - set(self._committed)))
         return self.phase
+
+    def resume_commit(self, commit: Commit, digests: dict[ProcessId, str]) -> None:
+        """Take over from a leader that has committed. digests: of the parameters of those who have applied it."""
+        self.phase, self.ballot, self.result = "committing", commit.ballot, commit.result
+        self._commit = replace(commit, term=self.term)
+        self._committed = dict(digests)
+
+    def resume_prepared(self, tally: Tally, results: dict[ProcessId, tuple[tuple[str, float, str], ...]]) -> None:
+        """Take over from a leader that may have committed this ballot: everybody who is left has reduced."""
+        self.phase, self.tally = "prepared", tally
+        self._prepared = {p: {name: (norm, digest) for name, norm, digest in rows} for p, rows in results.items()}
+
+    def commit_again(self) -> list[Action]:
+        """Tell those who have not applied the former leader's commit."""
+        if self._commit is None or self.phase != "committing":
+            return []
+        left = [m.process for m in self.roster.members() if m.process not in self._committed]
+        return [*(Send(process, self._commit) for process in left), *self._commit_if_all()]
+
+    def has_majority(self) -> bool:
+        """Whether no other trainer can have been followed by most of those whom the Open named.
+
+        Where all its trainers are here, nobody else can lead.
+        """
+        named = self.said.roster
+        if {member.process for member in named.trainers} <= {member.process for member in self.roster.trainers}:
+            return True
+        here = set(self.roster.processes()) & set(named.processes())
+        return 2 * len(here) > len(named.processes())
+
+    def summary(self) -> str:
+        """Where it stands, in words."""
+        return f"step {self.epoch.step} is {self.phase}, {self.ledger.done_hops} hops are done"
 
     def _commit_if_all(self) -> list[Action]:
         if self.phase == "committing" and set(self._committed) >= self._members():

@@ -54,6 +54,7 @@ class Epoch:
 
 
 BEFORE_ALL = Epoch(-1, 0)
+EXPONENT = 36  # of a step whose gradients add up as integers, unless they are too large for it
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.demo.sample import sample
 from swarmflow.demo.screen import Screen
 from swarmflow.errors import SwarmflowError
-from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from swarmflow.runtime.local import LocalProcess, LocalSwarm, terminable
 
 STAGES = 3
 PEERS = 6
@@ -30,7 +26,7 @@ SAMPLE_TOKENS = 160
 
 def tell(out: Path, steps: int) -> int:
     """Runs the demonstration; the model goes to `out`. Returns the exit code 0, or raises SwarmflowError."""
-    with _terminable(), Screen(steps) as screen:
+    with terminable(), Screen(steps) as screen:
         folder = Path(tempfile.mkdtemp(prefix="swarmflow-demo-"))
         try:
             with LocalSwarm(folder, _settings(folder / "corpus.txt", steps)) as swarm:
@@ -130,17 +126,3 @@ def _keep(final: Path, out: Path) -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(final, place)
     return place
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Lets SIGTERM end the demonstration as Ctrl-C does, so that its processes are stopped too."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

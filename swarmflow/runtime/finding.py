@@ -64,6 +64,19 @@ async def find_leader(session: Session, invite: Invite, timeout_s: float | None 
         await asyncio.sleep(_AGAIN_S)
 
 
+async def leads_itself(session: Session, name: str, addresses: tuple[str, ...]) -> ProcessId | None:
+    """The present life of a trainer that says it leads; None: it does not answer, or follows another one.
+
+    What stands in the directory may be half a minute old, and its author dead since.
+    """
+    try:
+        described, _ = await _describe(session, name, addresses)
+    except (NetworkError, IncompatibleError) as error:
+        log.debug("%s was said to lead: %s", name[-6:], error)
+        return None
+    return ProcessId(name, described.leader[1]) if described.leader and described.leader[0] == name else None
+
+
 async def _trainers(session: Session, invite: Invite) -> dict[str, tuple[str, ...]]:
     """Name -> addresses of trainers: the leader that the DHT knows first, then those of the invite."""
     known: dict[str, tuple[str, ...]] = {}
@@ -89,6 +102,8 @@ async def _ask(session: Session, name: str, addresses: tuple[str, ...]) -> Found
     if described.leader is None:
         return None
     leader_name, incarnation, where = described.leader
+    if leader_name == session.me.name:
+        return None  # an earlier life of this very process, whose death was not noticed yet
     if leader_name != name:
         itself, manifest = await _describe(session, leader_name, where)
         if itself.leader is None or itself.leader[:2] != (leader_name, incarnation):

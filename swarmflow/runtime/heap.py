@@ -26,8 +26,13 @@ def restart_with_heap_settings() -> None:
     """
     if VARIABLE in os.environ or not _is_glibc():
         return
-    os.environ[VARIABLE] = ":".join(f"{name}={value}" for name, value in TUNABLES.items())
+    os.environ |= heap_environment()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def heap_environment() -> dict[str, str]:
+    """What a process has in its environment that was started with these settings."""
+    return {VARIABLE: ":".join(f"{name}={value}" for name, value in TUNABLES.items())}
 
 
 def _is_glibc() -> bool:

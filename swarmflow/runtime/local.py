@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 from swarmflow.errors import SwarmflowError
+from swarmflow.runtime.forkserver import Forked, ForkServer
+from swarmflow.runtime.invite import TRAINERS_MAX, Invite
 
 POLL_S = 0.05
 STOP_S = 5.0
@@ -39,15 +42,18 @@ class LocalSwarmError(SwarmflowError):
 
 @dataclass
 class LocalProcess:
-    """One trainer or peer, its own session (Ctrl-C reaches only its parent). log: all that it prints.
+    """One life of a trainer or peer, its own session (Ctrl-C reaches only its parent). log: all that it prints.
 
-    expendable: killed or stopped on purpose, so that its exit code is no failure of the swarm.
+    expendable: killed or stopped on purpose, so that its exit code is no failure of the swarm. arguments: of its
+    `swarmflow` command. life: 1, and one more each time that it is started again.
     """
 
     name: str
     log: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     expendable: bool = False
+    arguments: tuple[str, ...] = ()
+    life: int = 1
 
     @property
     def pid(self) -> int:
@@ -81,8 +87,13 @@ class LocalSwarm:
     process computes with `threads` threads. Every wait has a deadline and fails with the end of the logs.
     """
 
-    def __init__(self, folder: Path, settings: RunSettings, *, threads: int = 1) -> None:
-        """settings: RUN.toml, a mapping a section; relative paths in it are relative to `folder`."""
+    def __init__(
+        self, folder: Path, settings: RunSettings, *, threads: int = 1, forks: ForkServer | None = None
+    ) -> None:
+        """settings: RUN.toml, a mapping a section; relative paths in it are relative to `folder`.
+
+        forks: starts the processes, with the environment that it has; `threads` is then its affair.
+        """
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.run_file = self.folder / "RUN.toml"
@@ -91,6 +102,7 @@ class LocalSwarm:
         self.output = self.folder / str(output)
         self.processes: list[LocalProcess] = []
         self._threads = threads
+        self._forks = forks
         self._invite: str | None = None
 
     def __enter__(self) -> Self:
@@ -109,30 +121,45 @@ class LocalSwarm:
     def peers(self) -> list[LocalProcess]:
         return [process for process in self.processes if process.name.startswith("peer")]
 
-    def start_trainer(self, *options: str, timeout_s: float = 60.0) -> LocalProcess:
-        """Starts the next trainer. The first makes the run, and this returns once its invite is there."""
-        first = self._invite is None
+    def start_trainer(self, *options: str, beside: bool = False, timeout_s: float = 60.0) -> LocalProcess:
+        """Starts the next trainer. The first makes the run, and this returns once its invite is there.
+
+        beside: this one needs no invite, finds the run in the output folder, and so may lead it when nobody else does;
+        this returns once its own invite is there, which peers that are started later are given too.
+        """
         name = f"trainer-{len(self.trainers)}"
-        invite_file = self.folder / "invite"
-        where = ["--invite-file", str(invite_file)] if first else ["--join", self.invite]
-        files = ["--json", str(self.json_file(name)), "--state-dir", str(self.folder / name)]
+        tells = beside or self._invite is None
+        invite_file = self.folder / ("invite" if self._invite is None else f"{name}.invite")
+        where = ["--invite-file", str(invite_file)] if tells else ["--join", self.invite]
+        files = ["--json", str(self.json_file(name)), "--state-dir", str(self.state_folder(name))]
         trainer = self._start(name, "trainer", str(self.run_file), *where, *files, *LISTEN, *options)
-        if first:
-            self._invite = self.wait(lambda: _text(invite_file).strip(), "the invite", timeout_s)
+        if tells:
+            told = self.wait(lambda: _text(invite_file).strip(), f"the invite of {name}", timeout_s)
+            self._invite = told if self._invite is None else _merged(self._invite, told)
         return trainer
 
     def start_peer(self, *options: str, stage: int | str = "auto") -> LocalProcess:
         """Starts the next peer and returns at once."""
         name = f"peer-{len(self.peers)}"
-        what = ["--join", self.invite, "--stage", str(stage), "--state-dir", str(self.folder / name)]
+        what = ["--join", self.invite, "--stage", str(stage), "--state-dir", str(self.state_folder(name))]
         return self._start(name, "peer", *what, *LISTEN, *options)
+
+    def start_again(self, process: LocalProcess) -> LocalProcess:
+        """Starts a process that has ended with the same command: its next life, in its place and with its own log."""
+        if process.exit_code is None:
+            raise LocalSwarmError(f"{process.name} is still running; end it before it is started again")
+        return self._start(process.name, *process.arguments, before=process)
 
     @property
     def invite(self) -> str:
-        """Raises LocalSwarmError before the first trainer runs."""
+        """What peers are started with. Raises LocalSwarmError before the first trainer runs."""
         if self._invite is None:
             raise LocalSwarmError("the swarm has no trainer yet; start one first")
         return self._invite
+
+    def state_folder(self, name: str) -> Path:
+        """Where a process keeps its identity, and a trainer its checkpoints."""
+        return self.folder / name
 
     def json_file(self, trainer: str = "trainer-0") -> Path:
         return self.folder / f"{trainer}.jsonl"
@@ -157,7 +184,7 @@ class LocalSwarm:
         """Runs a `swarmflow` command to its end and returns what it printed. Raises LocalSwarmError if it fails."""
         try:
             done = subprocess.run(
-                _command(arguments), env=self._environment(), capture_output=True, text=True, timeout=COMMAND_S
+                _command(arguments), env=environment(self._threads), capture_output=True, text=True, timeout=COMMAND_S
             )
         except subprocess.TimeoutExpired as error:
             raise LocalSwarmError(f"swarmflow {arguments[0]} took more than {COMMAND_S:.0f} s") from error
@@ -204,23 +231,55 @@ class LocalSwarm:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.process.wait(STOP_S)
 
-    def _start(self, name: str, *arguments: str) -> LocalProcess:
-        log = self.folder / f"{name}.log"
+    def _start(self, name: str, *arguments: str, before: LocalProcess | None = None) -> LocalProcess:
+        """before: the former life of the same process, whose place it takes."""
+        life = 1 if before is None else before.life + 1
+        log = self.folder / (f"{name}.log" if life == 1 else f"{name}.life-{life}.log")
+        process = self._spawn(arguments, log) if self._forks is None else self._forks.start(arguments, log)
+        started = LocalProcess(name, log, process, arguments=arguments, life=life)
+        if before is None:
+            self.processes.append(started)
+        else:
+            self.processes[self.processes.index(before)] = started
+        return started
+
+    def _spawn(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         with log.open("wb") as output:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 _command(arguments),
-                env=self._environment(),
+                env=environment(self._threads),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.processes.append(LocalProcess(name, log, process))
-        return self.processes[-1]
 
-    def _environment(self) -> dict[str, str]:
-        environment = {key: value for key, value in os.environ.items() if key != "SWARMFLOW_JOIN"}
-        return {**environment, "OMP_NUM_THREADS": str(self._threads), "PYTHONUNBUFFERED": "1"}
+
+def environment(threads: int) -> dict[str, str]:
+    """Of a process that computes with so many threads, and is told of no other run."""
+    inherited = {key: value for key, value in os.environ.items() if key != "SWARMFLOW_JOIN"}
+    return {**inherited, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Lets SIGTERM end a command as Ctrl-C does, so that the processes that it started are stopped too."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _merged(one: str, other: str) -> str:
+    """An invite with the trainers of both."""
+    first, second = Invite.parse(one), Invite.parse(other)
+    trainers = tuple(dict.fromkeys(first.trainers + second.trainers))[:TRAINERS_MAX]
+    return str(Invite(first.run_id, first.name, trainers))
 
 
 def toml_text(settings: RunSettings) -> str:

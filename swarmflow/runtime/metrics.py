@@ -25,6 +25,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from swarmflow import __version__
 from swarmflow.errors import NetworkError
+from swarmflow.runtime.account import Outcome
 from swarmflow.runtime.frames import FrameErrorKind
 from swarmflow.runtime.hello import LANES
 
@@ -35,6 +36,7 @@ _STEP_SECONDS_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0,
 _DENIALS: Final = ("full", "draining", "stage", "stale", "invalid")
 _RETRIES: Final = ("gone", *_DENIALS)
 _REFUSALS: Final = (*get_args(FrameErrorKind), "hello", "message", "tensor")
+_OUTCOMES: Final = get_args(Outcome)
 _DECISIONS: Final = ("adoptions", "hops_lost", "steps_restarted", "rollbacks", "resynchronisations")
 
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
@@ -79,6 +81,7 @@ class Metrics:
     def _add_work(self) -> None:
         self.microbatches = self._counters("microbatches", "Hops computed by this peer", "stage", "direction")
         self.compute_seconds = self._counters("compute_seconds", "Time spent computing", "direction")
+        self.settled_seconds = self._counters("settled_seconds", "Of these, in a commit by now, or never", "outcome")
         self.queue_length = self._gauge("queue_length", "Microbatches accepted and waiting to be computed")
         self.held_microbatches = self._gauge("held_microbatches", "Microbatches in memory")
         self.capacity_microbatches = self._gauge("capacity_microbatches", "Most microbatches that fit in memory")
@@ -114,7 +117,7 @@ class Metrics:
     def _begin_at_zero(self) -> None:
         for family, values in (
             (self.denials, _DENIALS), (self.retries, _RETRIES), (self.frames_refused, _REFUSALS),
-            (self.decisions, _DECISIONS),
+            (self.decisions, _DECISIONS), (self.settled_seconds, _OUTCOMES),
         ):  # fmt: skip
             for value in values:
                 family.at(value)

@@ -59,12 +59,14 @@ class Node:
         startup_timeout_s: float = 60.0,
         client_mode: bool = False,
         public: bool | None = None,
+        may_be_alone: bool = False,
     ) -> Node:
         """Joins the network that the bootstrap addresses belong to, or begins one when there are none.
 
         listen, announce: HOST:PORT or multiaddrs. bootstrap: multiaddrs that end in /p2p/NAME; one reachable one is
         enough, and one's own is left out. client_mode: use the DHT without storing for others. public: True when
-        everybody can dial this process, False when nobody can, None to find out.
+        everybody can dial this process, False when nobody can, None to find out. may_be_alone: begin a network where no
+        bootstrap address answers.
 
         Raises NetworkError, one line, when an identity, address or port cannot be used, no bootstrap address answers,
         the daemon does not start, or this machine's clock is off by more than the 3 s that hivemind's DHT allows.
@@ -83,7 +85,7 @@ class Node:
             resources.push_async_callback(daemon.stop)
             p2p = await _attach(daemon, startup_timeout_s)
             resources.push_async_callback(p2p.shutdown)
-            reached = await _reach(daemon, entries)
+            reached = await _reach(daemon, entries, may_be_alone)
             node = cls(key, daemon, p2p, await _join(p2p, key, reached, client_mode), resources)
             await node.refresh_addresses()
             node._resources = resources.pop_all()
@@ -158,7 +160,7 @@ async def _attach(daemon: Daemon, timeout_s: float) -> P2P:
         raise NetworkError("the network daemon p2pd started but does not answer") from None
 
 
-async def _reach(daemon: Daemon, entries: Mapping[str, str]) -> list[str]:
+async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool) -> list[str]:
     """Connects to the bootstrap addresses, all at once; those that answered."""
 
     async def connect(text: str, name: str) -> NetworkError | None:
@@ -170,7 +172,7 @@ async def _reach(daemon: Daemon, entries: Mapping[str, str]) -> list[str]:
 
     errors = await asyncio.gather(*(connect(text, name) for text, name in entries.items()))
     failures = [f"{text} ({error})" for text, error in zip(entries, errors, strict=True) if error is not None]
-    if failures and len(failures) == len(entries):
+    if failures and len(failures) == len(entries) and not may_be_alone:
         raise NetworkError(f"nobody answers at {', '.join(failures)}: is the run alive and the invite current?")
     for failure in failures:
         log.warning("a bootstrap address does not answer: %s", failure)

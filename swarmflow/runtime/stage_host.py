@@ -5,19 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from swarmflow.compute.codec import codec_named, decode_ints
 from swarmflow.compute.dropout import DrawKey
-from swarmflow.compute.flat import digest, memory_of, sum_of_squares
+from swarmflow.compute.exact import Overflow
+from swarmflow.compute.flat import digest, memory_of
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage
 from swarmflow.compute.stage_state import StageState
-from swarmflow.core.actions import Apply, Reset, RunBackward, RunForward, RunLoss, Seal, StorePiece, SumPiece
+from swarmflow.core.actions import (
+    Apply,
+    Reset,
+    RunBackward,
+    RunForward,
+    RunLoss,
+    RunReplay,
+    Seal,
+    StorePiece,
+    SumPiece,
+)  # fmt: skip
 from swarmflow.core.events import (
     Applied,
     BackwardComputed,
@@ -25,12 +36,15 @@ from swarmflow.core.events import (
     Event,
     ForwardComputed,
     LossComputed,
+    Overflowed,
     PieceReduced,
+    Replayed,
     Sealed,
 )  # fmt: skip
 from swarmflow.core.types import Microbatch, Ref, Slice
 from swarmflow.errors import FrameError
 from swarmflow.manifest import Manifest
+from swarmflow.runtime.account import Account, Direction
 from swarmflow.runtime.driver import Driver
 from swarmflow.runtime.store import Buffer
 from swarmflow.runtime.wire import Evaluate
@@ -39,7 +53,6 @@ from swarmflow.runtime.worker import Worker
 # Urgency in the compute thread: a backward frees memory and feeds the stage before; a forward only adds work.
 _FIRST, _BACKWARD, _FORWARD, _LATER = (0.0,), 1.0, 2.0, (3.0,)
 
-Direction = Literal["forward", "loss", "backward"]
 X = TypeVar("X")
 Y = TypeVar("Y")
 Evaluated = memoryview | tuple[float, int] | FrameError
@@ -73,12 +86,15 @@ class StageHost:
         self._codec = codec_named(manifest.codec)
         self._dtype = torch.bfloat16 if manifest.precision == "bf16" else torch.float32
         self._run = 0
+        settled = driver.metrics.settled_seconds
+        self._account = Account(lambda outcome, seconds: settled.at(outcome).inc(seconds))
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
         """Which action is done by which method."""
         return {
-            RunForward: self.run_forward, RunLoss: self.run_loss, RunBackward: self.run_backward, Reset: self.reset,
-            SumPiece: self.sum_piece, StorePiece: self.store_piece, Seal: self.seal, Apply: self.apply,
+            RunForward: self.run_forward, RunLoss: self.run_loss, RunBackward: self.run_backward,
+            RunReplay: self.run_replay, Reset: self.reset, SumPiece: self.sum_piece, StorePiece: self.store_piece,
+            Seal: self.seal, Apply: self.apply,
         }  # fmt: skip
 
     async def warm_up(self) -> None:
@@ -132,11 +148,34 @@ class StageHost:
             lambda served, x: served.runner.backward(action.microbatch, x), computed,
         )  # fmt: skip
 
+    def run_replay(self, action: RunReplay) -> None:
+        """Decode, forward, backward."""
+        store, draw = self._driver.store, self._draw(action.microbatch)
+        data, targets = store.get(action.input), store.get(action.targets)
+        gradient = None if action.gradient is None else store.get(action.gradient)
+
+        def decode() -> tuple[Tensor, Tensor]:
+            return self._input(data), self._targets(targets) if gradient is None else self._boundary_tensor(gradient)
+
+        def compute(served: Served, x: tuple[Tensor, Tensor]) -> None:
+            given = {"targets" if gradient is None else "grad": x[1]}
+            served.runner.replay(x[0], action.weight, **given, draw=draw)
+
+        self._decode(
+            action.microbatch, "replay" if action.weight > 0 else "undo", decode, compute,
+            lambda _: self._driver.post(Replayed(action.microbatch)),
+        )  # fmt: skip
+
     def reset(self, action: Reset) -> None:
         """A new epoch begins with nothing accumulated."""
         self._run += 1
+        self._account.void()
         served = self._serving()
-        self._compute.submit(_FIRST, served.runner.clear, lambda _: None)
+        self._compute.submit(_FIRST, lambda: served.runner.begin(action.exponent), lambda _: None)
+
+    def close(self) -> None:
+        """Nothing more is computed: what is in no commit by now will be in none."""
+        self._account.void()
 
     def evaluate(self, message: Evaluate, bodies: list[memoryview], done: Callable[[Evaluated], None]) -> None:
         """Forward only, between steps: hand `done` the activation in wire form, (sum of losses, tokens), or an error.
@@ -169,19 +208,19 @@ class StageHost:
         """A part of a flat gradient, fetched when its turn to be sent comes."""
         served = self._serving()
         name = _flat_name(body.group)
-        flat = served.reduced[name] if body.reduced else served.stage.groups[name].grads
+        flat = served.reduced[name] if body.reduced else served.stage.groups[name].summed
         return lambda: memory_of(flat[body.start : body.stop].cpu())
 
     def sum_piece(self, action: SumPiece) -> None:
         """Add the members' parts in rank order into the reduced buffer."""
         served, name = self._serving(), _flat_name(action.group)
         buffers = [None if part is None else self._driver.store.get(part) for part in action.parts]
-        own = served.stage.groups[name].grads[action.start : action.stop]
+        own = served.stage.groups[name].summed[action.start : action.stop]
         target = self._reduced(served, name)[action.start : action.stop]
 
         def work() -> None:
             for rank, buffer in enumerate(buffers):
-                part = own if buffer is None else _floats(buffer, own)
+                part = own if buffer is None else _elements(buffer, own)
                 if rank == 0:
                     target.copy_(part)
                 else:
@@ -196,7 +235,7 @@ class StageHost:
         buffer = self._driver.store.get(action.sum)
 
         def work() -> None:
-            target.copy_(_floats(buffer, target))
+            target.copy_(_elements(buffer, target))
 
         def done(_: None) -> None:
             self._driver.store.release((action.sum,))
@@ -212,8 +251,9 @@ class StageHost:
             results = []
             for group in action.groups:
                 name = _flat_name(group)
-                flat = served.stage.groups[name].grads if group in action.alone else served.reduced[name]
-                results.append((group, sum_of_squares(flat), digest(flat)))
+                flat_group = served.stage.groups[name]
+                flat = flat_group.summed if group in action.alone else served.reduced[name]
+                results.append((group, flat_group.sum_of_squares(flat), digest(flat)))
             return tuple(results)
 
         for group in action.alone:
@@ -224,10 +264,12 @@ class StageHost:
     def apply(self, action: Apply) -> None:
         """The optimizer's update; then the accumulators are empty again."""
         served = self._serving()
+        self._account.committed()
 
         def work() -> str:
+            served.version = -1  # neither the old nor the new one: nobody should be given a mixture
             for name, group in served.stage.groups.items():
-                gradient = served.reduced.get(name, group.grads)
+                gradient = group.gradient(served.reduced.get(name, group.summed))
                 served.optimizer.apply(group, gradient, action.scale, action.learning_rate, action.epoch.step)
             served.reduced.clear()
             served.runner.weights_written()
@@ -264,22 +306,36 @@ class StageHost:
                 self._driver.post(value)
                 return
             tensor: X = value
-            urgency = (_BACKWARD if direction == "backward" else _FORWARD, float(microbatch.index))
+            urgency = (_FORWARD if direction in ("forward", "loss") else _BACKWARD, float(microbatch.index))
             self._compute.submit(urgency, lambda: work(tensor), finished)
 
-        def work(value: X) -> tuple[Y, float] | None:
+        def work(value: X) -> tuple[Y, float] | Overflowed | None:
             if run != self._run:
                 return None
-            began_s = time.monotonic()
-            result = compute(served, value)
-            return result, time.monotonic() - began_s
+            # On a CPU the thread's own time: a process that is frozen, or waits for its turn, does not compute.
+            clock = time.thread_time if served.stage.device.type == "cpu" else time.monotonic
+            began_s = clock()
+            try:
+                result = compute(served, value)
+            except Overflow as error:
+                return Overflowed(microbatch, error.finite)
+            return result, clock() - began_s
 
-        def finished(outcome: tuple[Y, float] | None) -> None:
-            if outcome is not None and run == self._run:
-                result, seconds = outcome
-                self._driver.metrics.compute_seconds.at(direction).inc(seconds)
-                self._driver.metrics.microbatches.at(served.stage.layout.stage, direction).inc()
-                done(result)
+        def finished(outcome: tuple[Y, float] | Overflowed | None) -> None:
+            if outcome is None:
+                return
+            if isinstance(outcome, Overflowed):
+                if run == self._run:
+                    self._driver.post(outcome)
+                return
+            result, seconds = outcome
+            self._driver.metrics.compute_seconds.at(direction).inc(seconds)
+            self._driver.metrics.microbatches.at(served.stage.layout.stage, direction).inc()
+            if run != self._run:
+                self._account.wasted(seconds)
+                return
+            self._account.spent(microbatch, direction, seconds)
+            done(result)
 
         self._codec_thread.submit(_FIRST, guarded, decoded)
 
@@ -310,7 +366,7 @@ class StageHost:
 
     def _reduced(self, served: Served, name: str) -> Tensor:
         if name not in served.reduced:
-            served.reduced[name] = torch.empty_like(served.stage.groups[name].grads)
+            served.reduced[name] = torch.empty_like(served.stage.groups[name].summed)
         return served.reduced[name]
 
     def _piece_reduced(self, action: SumPiece | StorePiece) -> None:
@@ -322,8 +378,8 @@ def _flat_name(group: str) -> str:
     return "tied" if group == "tied" else "own"
 
 
-def _floats(buffer: Buffer, like: Tensor) -> Tensor:
-    """fp32 bytes from the network as a tensor beside another. Raises FrameError when the size is another."""
-    if len(buffer) != 4 * like.numel():
-        raise FrameError(f"a piece has {len(buffer)} bytes, not {4 * like.numel()}")
-    return torch.frombuffer(buffer, dtype=torch.float32).to(like.device)
+def _elements(buffer: Buffer, like: Tensor) -> Tensor:
+    """Bytes from the network as a tensor of the kind of another. Raises FrameError when the size is another."""
+    if len(buffer) != like.nbytes:
+        raise FrameError(f"a piece has {len(buffer)} bytes, not {like.nbytes}")
+    return torch.frombuffer(buffer, dtype=like.dtype).to(like.device)

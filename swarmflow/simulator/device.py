@@ -171,7 +171,7 @@ class Device:
         weights = self._weights()
         gradient = self._sealed[f"stage-{weights.stage}"]
         weights.apply(action.epoch, gradient)
-        self.world.witness(weights.stage, weights.version, weights.parameters, gradient)
+        self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
         self.world.post(self.process, Applied(action.epoch, weights.parameters))
 
     def _loaded(self, action: LoadState, load: int) -> None:
@@ -197,7 +197,7 @@ class Device:
             held = host.device.weights
             if not host.alive:
                 continue
-            if donor.stage < 0 and action.version in self.world.durable:
+            if donor.stage < 0 and action.version in self.world.disks[donor.process.name]:
                 return Weights(action.stage, action.version, self.world.durable[action.version][action.stage])
             if held is not None and (held.stage, held.version) == (action.stage, action.version):
                 return Weights(action.stage, action.version, held.parameters)
@@ -209,11 +209,14 @@ class Device:
             for member in members:
                 host = self.world.hosts[member.process]
                 weights = host.device.weights
+                if host.alive and member.stage < 0 and action.version in self.world.disks[member.process.name]:
+                    copies[stage] = self.world.durable[action.version][stage]
                 if host.alive and weights is not None and (weights.stage, weights.version) == (stage, action.version):
                     copies[stage] = weights.parameters
         ok = len(copies) == len(action.roster.stages)
         if ok:
             self.world.durable[action.version] = copies
+            self.world.disks[self.process.name].add(action.version)
         self.world.post(self.process, CheckpointWritten(action.version, ok, "" if ok else "a stage was lost"))
 
 

@@ -49,7 +49,10 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
         raise _violated(world, "the last version was not written")
     settled = world.settings.load_s[0] > 2 * world.settings.latency_s[1]  # writing the model takes longer than a way
     for process, host in sorted(world.hosts.items()):
-        if settled and host.alive and host.frozen_until_s <= world.clock.now_s and host.stored:
+        following = host.machine.following
+        left = following.leader != world.finisher or following.lost_s is not None
+        behind = left or host.frozen_until_s > world.clock.now_s
+        if settled and host.alive and not behind and host.stored:
             raise _violated(world, f"{process.name} still holds {list(host.stored.values())}")
 
 
@@ -175,7 +178,7 @@ class Churn:
         """A trainer that does not lead dies, and is started again."""
         for victim in self._some(self.world.living_trainers()):
             self.world.kill(victim)
-            self.world.start_trainer(victim.name)
+            self.world.start_trainer(victim.name, lead=True)
 
     def drain_trainer(self) -> None:
         """A trainer is asked to go; another one comes."""
@@ -206,6 +209,17 @@ class Churn:
         for sleeper in self._some(self.world.living_peers()):
             self.world.freeze(sleeper, self.random.uniform(0.2, 12.0))
 
+    def split(self) -> None:
+        """The network falls apart in two for a while, with trainers on one side or on both."""
+        if self.world.apart:
+            return
+        names = sorted({process.name for process in (*self.world.living_peers(), *self.world.living_trainers())})
+        leader = self.world.leader
+        if leader is not None and self.random.random() < 0.5:
+            names.append(leader.name)
+        apart = set(self.random.sample(names, self.random.randint(1, len(names)))) if names else set()
+        self.world.split(apart, self.random.choice((2.0, 15.0, 70.0)))
+
     def join(self) -> None:
         """A peer comes."""
         self._fresh += 1
@@ -213,9 +227,29 @@ class Churn:
 
     def lead_again(self) -> None:
         """The leader dies and is started again at once."""
+        leader = self.world.leader
+        if leader is not None:
+            self.world.kill(leader)
+            self.world.start_trainer(leader.name, lead=True)
+
+    def kill_leader_at_edge(self) -> None:
+        """The leader dies while a step is reduced or committed, and is started again later."""
+        phase = self.random.choice(("working", "complete", "preparing", "prepared", "committing"))
+        delay_s = self.random.uniform(0.0, 0.1)
+
+        def pick(world: World) -> list[ProcessId]:
+            leader = world.leader
+            if leader is None:
+                return []
+            world.clock.after(self.random.uniform(0.1, 20.0), lambda: world.start_trainer(leader.name, lead=True))
+            return [leader]
+
+        kill_in_phase(self.world, phase, pick, 0.0, delay_s, self.until_s)
+
+    def freeze_leader(self) -> None:
+        """The leader does nothing for a while, at times so long that another one takes over."""
         if self.world.leader is not None:
-            self.world.kill(self.world.leader)
-            self.world.start_trainer(self.world.leader.name, lead=True)
+            self.world.freeze(self.world.leader, self.random.uniform(1.0, 25.0))
 
 
 FAULTS: dict[str, Callable[[Churn], None]] = {
@@ -223,6 +257,7 @@ FAULTS: dict[str, Callable[[Churn], None]] = {
     for fault in (
         Churn.kill, Churn.kill_neighbours, Churn.kill_stage, Churn.kill_at_edge, Churn.restart, Churn.kill_trainer,
         Churn.drain_trainer, Churn.drain, Churn.drain_storm, Churn.cut, Churn.freeze, Churn.join, Churn.lead_again,
+        Churn.kill_leader_at_edge, Churn.freeze_leader, Churn.split,
     )
 }  # fmt: skip
 

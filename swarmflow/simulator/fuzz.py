@@ -30,6 +30,8 @@ def scenario_of(seed: int) -> tuple[Scenario, tuple[str, ...], float]:
         load_s=draw.choice(((0.1, 2.0), (0.01, 0.1), (1.0, 8.0))),
         checkpoint_every=draw.choice((0, 1, 2, 3)),
         validate_every=draw.choice((0, 0, 2)),
+        rebalance_s=draw.choice((0.0, 3.0, 20.0)),
+        journal_bytes_max=draw.choice((1 << 30, 1 << 30, 300)),
         unusable=draw.choice((0.0, 0.0, 0.0, 0.005)),
     )
     faults = [name for name in FAULTS if name != "join"]

@@ -7,8 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 
-from swarmflow.core.actions import Action, Count, Exit, Log, Record, Rejoin, Send
-from swarmflow.core.events import DrainAsked, Event, Lost, Received, Tick
+from swarmflow.core.actions import Action, Count, Exit, Log, Record, Rejoin, Send, TookOver
+from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, Tick
+from swarmflow.core.following import Following
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join, StepResult
@@ -22,6 +23,9 @@ from swarmflow.simulator.arithmetic import digest
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.device import Device
 
+FIND_AGAIN_S = 0.5  # how soon a process looks for a leader again
+RIVALS_EVERY_S = 10.0  # how often leaders look for other leaders
+
 
 class InvariantViolated(AssertionError):
     """Something happened that must never happen; the seed replays it."""
@@ -32,7 +36,8 @@ class Settings:
     """A scenario. Latencies and times in seconds; each is drawn between its two bounds.
 
     broken_s: after which a process notices that its connection to a dead one broke. load_s: to load a stage.
-    unusable: share of the computations that fail because of what the network brought.
+    rebalance_s, journal_bytes_max: of every peer. unusable: share of the computations that fail because of what the
+    network brought.
     """
 
     plan: Plan
@@ -44,6 +49,8 @@ class Settings:
     load_s: tuple[float, float] = (0.1, 2.0)
     checkpoint_every: int = 0
     validate_every: int = 0
+    rebalance_s: float = 0.0
+    journal_bytes_max: int = 1 << 30
     unusable: float = 0.0
 
 
@@ -72,52 +79,89 @@ class World:
     results: list[StepResult] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
-    leader: ProcessId | None = None
+    disks: dict[str, set[int]] = field(default_factory=dict)
     ended: bool = False
+    finisher: ProcessId | None = None
+    apart: set[str] = field(default_factory=set)
     random: random.Random = field(init=False)
     _channels: dict[tuple[ProcessId, ProcessId, bool], float] = field(default_factory=dict)
     _incarnations: int = 0
+    _terms: int = 0
     _refs: int = 0
-    _history: dict[tuple[int, int], str] = field(default_factory=dict)
+    _history: dict[tuple[ProcessId, int, int], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
+        self.clock.after(RIVALS_EVERY_S, self._introduce)
         self.durable[0] = {stage: digest("initial", stage) for stage in range(self.settings.plan.stages)}
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    def start_trainer(self, name: str, lead: bool = False) -> ProcessId:
-        """Start a trainer; the first one leads, from the newest version on disk."""
+    def start_trainer(self, name: str, lead: bool = False) -> None:
+        """Start a trainer. lead: from the newest version on disk, unless another one answers for the run."""
+        if self.ended:
+            return
+        leader = self._leader_for(name)
+        if leader is None and (not lead or self._anybody_may_lead(name)):
+            self.clock.after(FIND_AGAIN_S, partial(self.start_trainer, name, lead))
+            return
         process = self._new_process(name)
-        me = Member(process, -1)
-        plan = self.settings.plan
-        leader = None
-        if lead:
-            version = max(self.durable)
-            rules = LeaderSettings(self.settings.steps, lambda step: 0.1, 1.0, "sim", "run", True,
-                                   self.settings.checkpoint_every, self.settings.validate_every)  # fmt: skip
-            leader = Leader(me, plan, rules, 1, version, version)
-            self.leader = process
-        if self.leader is None:
-            raise ValueError("the first trainer has to lead")
+        me, plan = Member(process, -1), self.settings.plan
+        rules = LeaderSettings(self.settings.steps, lambda step: 0.1, 1.0, "sim", "run", True,
+                               self.settings.checkpoint_every, self.settings.validate_every)  # fmt: skip
+        held = self.disks.setdefault(name, {0})
+        leads = None
+        if leader is None:
+            newest = max(self.durable)
+            held.add(newest)  # trainers beside each other see each other's disks
+            self._terms += 1000
+            leads = Leader(me, plan, rules, self._terms, newest, newest)
+        following = Following(leader or process)
         source = Source(process, plan.microbatches, Outbox(0, Iwrr()))
         join = Join("trainer", "sim", "run", me)
-        machine = TrainerMachine(me, self.leader, source, join, leader)
+        machine = TrainerMachine(me, following, plan, rules, source, join, max(held), leads)
         self.hosts[process] = Host(machine, Device(self, process))
         self.perform(process, machine.start(self.clock.now_s))
         self._arm(process)
-        return process
 
-    def start_peer(self, name: str, wish: int = -1) -> ProcessId:
-        """Start a peer; it joins at the leader."""
-        if self.leader is None:
-            raise ValueError("a peer needs a leader to join")
+    def start_peer(self, name: str, wish: int = -1) -> ProcessId | None:
+        """Start a peer; it joins at the leader, as soon as there is one. None: there is none yet."""
+        leader = self._leader_for(name)
+        if self.ended:
+            return None
+        if leader is None:
+            self.clock.after(FIND_AGAIN_S, partial(self.start_peer, name, wish))
+            return None
         process = self._new_process(name)
-        join = Join("peer", "sim", "run", Member(process, wish, self.settings.capacity))
-        machine = PeerMachine(process, self.leader, self.settings.plan, PeerSettings(join))
+        member = Member(process, wish, self.settings.capacity)
+        join = Join("peer", "sim", "run", member, rebalance_s=self.settings.rebalance_s)
+        settings = PeerSettings(join, journal_bytes_max=self.settings.journal_bytes_max)
+        machine = PeerMachine(process, Following(leader), self.settings.plan, settings)
         self.hosts[process] = Host(machine, Device(self, process), wish)
         self.post(process, Tick())
         return process
+
+    @property
+    def leader(self) -> ProcessId | None:
+        """Who leads, of those alive; of two, the one of the later term."""
+        return max(self._leaders(), default=(0, None))[1]
+
+    def _leaders(self) -> list[tuple[int, ProcessId]]:
+        return [
+            (host.machine.lead.term, process)
+            for process, host in self.hosts.items()
+            if host.alive and isinstance(host.machine, TrainerMachine) and host.machine.lead is not None
+        ]
+
+    def _leader_for(self, name: str) -> ProcessId | None:
+        """Whom a process of this name finds."""
+        found = [(term, process) for term, process in self._leaders() if self._reaches(name, process.name)]
+        return max(found)[1] if found else None
+
+    def _anybody_may_lead(self, name: str) -> bool:
+        """Whether a living trainer that a process of this name reaches was in an epoch, and so may take over."""
+        machines = [self.hosts[p].machine for p in self.living_trainers() if self._reaches(name, p.name)]
+        return any(isinstance(machine, TrainerMachine) and machine.standing is not None for machine in machines)
 
     def kill(self, process: ProcessId) -> None:
         """SIGKILL: it says nothing more; those connected to it notice when their connections break."""
@@ -135,6 +179,29 @@ class World:
         """SIGSTOP, and SIGCONT later: what happens to it meanwhile, it learns then."""
         self.hosts[process].frozen_until_s = self.clock.now_s + seconds
 
+    def split(self, apart: set[str], seconds: float) -> None:
+        """The processes of these names, and those of all others, cannot reach each other for a while."""
+        self.apart = set(apart)
+        for process in sorted(self.hosts):
+            for other in sorted(self.hosts):
+                if self.hosts[process].alive and not self._reaches(process.name, other.name):
+                    self.clock.after(self.draw(self.settings.broken_s), partial(self._lose, process, other))
+        self.clock.after(seconds, self.apart.clear)
+
+    def _introduce(self) -> None:
+        """Now and again leaders that can reach each other find each other in the directory."""
+        for _, process in self._leaders():
+            for _, rival in self._leaders():
+                machine = self.hosts[rival].machine
+                assert isinstance(machine, TrainerMachine)
+                if rival != process and machine.lead is not None and self._reaches(process.name, rival.name):
+                    self.post(process, Rival(rival, machine.lead.version))
+        if not self.ended:
+            self.clock.after(RIVALS_EVERY_S, self._introduce)
+
+    def _reaches(self, one: str, other: str) -> bool:
+        return (one in self.apart) == (other in self.apart)
+
     def cut(self, one: ProcessId, other: ProcessId) -> None:
         """The connection between two processes breaks, and both notice; it can be made anew at once."""
         self._lose(one, other)
@@ -148,7 +215,8 @@ class World:
     def living_trainers(self) -> list[ProcessId]:
         """Trainers that are alive and do not lead, in the order of their ids."""
         living = [p for p, h in sorted(self.hosts.items()) if h.alive and isinstance(h.machine, TrainerMachine)]
-        return [process for process in living if process != self.leader]
+        leading = [leader for _, leader in self._leaders()]
+        return [process for process in living if process not in leading]
 
     def living_peers(self) -> list[ProcessId]:
         """Peers that are alive, in the order of their ids."""
@@ -169,7 +237,7 @@ class World:
 
     def perform(self, process: ProcessId, actions: list[Action]) -> None:
         """Do what a machine asked for."""
-        host = self.hosts[process]
+        host, leading = self.hosts[process], [leader for _, leader in self._leaders()]
         for action in actions:
             match action:
                 case Send():
@@ -183,10 +251,13 @@ class World:
                 case Exit():
                     host.alive = False
                     self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} exits: {action.reason}")
-                    self.ended = self.ended or process == self.leader
+                    if process in leading and not self.ended:
+                        self.ended, self.finisher = True, process
                     self.kill(process)
                 case Rejoin():
                     self._rejoin(process)
+                case TookOver():
+                    self._terms = max(self._terms, action.term)
                 case _:
                     host.device.perform(action)
 
@@ -200,12 +271,18 @@ class World:
         """A number between two bounds."""
         return self.random.uniform(*bounds)
 
-    def witness(self, stage: int, version: int, parameters: str, gradient: Counter[int]) -> None:
+    def witness(
+        self, process: ProcessId, stage: int, version: int, parameters: str, gradient: Counter[int]
+    ) -> None:
         """A peer has applied an update: every microbatch must be in it once, and its stage must agree."""
+        machine = self.hosts[process].machine
+        assert isinstance(machine, PeerMachine)
+        assert machine.standing is not None
+        lineage = machine.standing.opened.lineage
         expected = dict.fromkeys(range(self.settings.plan.microbatches), 1)
         if dict(gradient) != expected:
             raise InvariantViolated(f"seed {self.seed}: version {version} of stage {stage} learnt {dict(gradient)}")
-        usual = self._history.setdefault((stage, version), parameters)
+        usual = self._history.setdefault((lineage, stage, version), parameters)
         if usual != parameters:
             raise InvariantViolated(f"seed {self.seed}: two different versions {version} of stage {stage}")
 
@@ -227,7 +304,7 @@ class World:
         if isinstance(former.machine, PeerMachine):
             self.start_peer(name, former.wish)
         else:
-            self.start_trainer(name)
+            self.start_trainer(name, lead=True)
 
     def _send(self, sender: ProcessId, action: Send) -> None:
         bodies = [self._read(sender, body) for body in action.bodies]
@@ -240,7 +317,7 @@ class World:
 
     def _deliver(self, sender: ProcessId, action: Send, bodies: list[tuple[object, int]]) -> None:
         host = self.hosts.get(action.to)
-        if host is not None and host.alive:
+        if host is not None and host.alive and self._reaches(sender.name, action.to.name):
             refs = tuple(self.store(action.to, value, size_bytes) for value, size_bytes in bodies)
             self.post(action.to, Received(sender, action.message, refs))
         elif self.hosts[sender].alive:

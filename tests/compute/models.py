@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.families import model_config, to_config
 from swarmflow.compute.stage import Stage, build_stage
 from swarmflow.compute.weights import init_stage
@@ -56,8 +57,19 @@ def config_of(family: str) -> dict[str, Any]:
     return model_config(GIVEN[family])
 
 
-def stages_of(config: dict[str, Any], cut: tuple[int, ...], *, seed: int = 0, dropout: bool = False) -> list[Stage]:
-    stages = [build_stage(config, cut, k, device="cpu", dropout=dropout) for k in range(len(cut) + 1)]
+def stages_of(
+    config: dict[str, Any],
+    cut: tuple[int, ...],
+    *,
+    seed: int = 0,
+    dropout: bool = False,
+    microbatches: int | None = None,
+) -> list[Stage]:
+    """microbatches: gradients add up as integers, in steps of so many."""
+    fixed = [None if microbatches is None else FixedPoint(microbatches) for _ in range(len(cut) + 1)]
+    stages = [
+        build_stage(config, cut, k, device="cpu", dropout=dropout, fixed=fixed[k]) for k in range(len(cut) + 1)
+    ]
     for stage in stages:
         init_stage(stage, seed)
     return stages

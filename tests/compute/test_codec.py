@@ -17,6 +17,7 @@ from swarmflow.errors import ConfigError, FrameError
 
 SHAPES = [(), (1,), (255,), (256,), (257,), (2, 3, 129), (1, 1, 1, 5), (0,), (2, 0, 4)]
 DTYPES = [torch.float32, torch.bfloat16]
+ALIGNMENT_BYTES = 64  # of what torch allocates itself
 every_codec = pytest.mark.parametrize("name", list(CODECS))
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
@@ -112,6 +113,18 @@ def test_decoding_from_unaligned_read_only_memory_gives_a_tensor_of_its_own(name
     first = decoded.clone()
     decoded.zero_()
     assert torch.equal(codec.decode(wire, (5, 100), torch.float32), first)
+
+
+@every_codec
+@every_dtype
+@pytest.mark.parametrize("offset", [0, 1, 4, 37])
+def test_decoded_tensors_lie_at_aligned_addresses(name: str, dtype: torch.dtype, offset: int) -> None:
+    """Wherever the bytes lay: matrix products may round differently at another alignment."""
+    codec, shape = codec_named(name), (2, 3, 129)
+    wires = (codec.encode(gaussian(shape, dtype)), encode_ints(np.ones(shape, dtype=np.int32)))
+    tensor, tokens = (memoryview(bytearray(bytes(offset) + bytes(wire)))[offset:] for wire in wires)
+    assert codec.decode(tensor, shape, dtype).data_ptr() % ALIGNMENT_BYTES == 0
+    assert decode_ints(tokens, shape, 2).data_ptr() % ALIGNMENT_BYTES == 0
 
 
 @every_codec

@@ -46,6 +46,10 @@ def test_costs_are_measured_on_few_blocks() -> None:
     assert len(plan_cut(config, 3)) == 2
 
 
+def test_costs_of_a_model_for_short_texts_are_measured_on_short_ones() -> None:
+    assert measure_costs(config_of("gpt2") | {"n_positions": 8}).block_s > 0
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_that_must_work_pass_the_check(family: str) -> None:
     check_family(config_of(family))

@@ -31,6 +31,7 @@ from swarmflow.core.events import (
     StateNotLoaded,
     Tick,
 )  # fmt: skip
+from swarmflow.core.following import Following
 from swarmflow.core.messages import (
     Backward,
     Commit,
@@ -54,7 +55,9 @@ from swarmflow.core.messages import (
     ReducePart,
     Refused,
     Released,
+    StepResult,
     Suspect,
+    Tally,
     Unprepared,
 )  # fmt: skip
 from swarmflow.core.peer import EARLY_MAX, PeerMachine, PeerSettings
@@ -65,6 +68,8 @@ ME, MATE, LEADER, STRANGER = process("me"), process("mate"), process("t0"), proc
 ROSTER = Roster(((member("mate"), member("me")),), (member("t0", -1),))
 INPUT, TARGETS, GRADIENT = Ref(1), Ref(2), Ref(3)
 ELEMENTS = (("stage-0", 10), ("tied", 10))
+TALLY = Tally(2.0, 1, 0)
+RESULT = StepResult(1, EPOCH, 2.0, 1, 1.0, 1.0, 0.1, 1, (2,), 0)
 
 
 @dataclass
@@ -77,7 +82,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         join = Join("peer", "1.0", "run", Member(ME, -1))
-        self.peer = PeerMachine(ME, LEADER, Plan(1, 2), PeerSettings(join, stay=self.stay))
+        self.peer = PeerMachine(ME, Following(LEADER), Plan(1, 2), PeerSettings(join, stay=self.stay))
 
     def event(self, event: Event) -> list[Action]:
         return self.peer.handle(event, self.now)
@@ -88,14 +93,14 @@ class Bench:
     def serve(self, roster: Roster = ROSTER) -> list[Action]:
         self.hear(Granted(1, 0, 0, ()))
         self.event(StateLoaded(0, 0, "digest", 4, ELEMENTS))
-        return self.hear(Open(1, EPOCH, roster))
+        return self.hear(Open(1, EPOCH, roster, LEADER))
 
     def work(self, index: int = 0) -> None:
         self.hear(Forward(microbatch(index), 0, 0), bodies=(INPUT, TARGETS))
         self.event(LossComputed(microbatch(index), 2.0, 1, GRADIENT))
 
     def prepare(self, ballot: int = 1, members: tuple[ProcessId, ...] = (ME,)) -> list[Action]:
-        return self.hear(Prepare(1, EPOCH, ballot, ((0, 0),), (Group("stage-0", members),)))
+        return self.hear(Prepare(1, EPOCH, ballot, ((0, 0),), (Group("stage-0", members),), TALLY))
 
 
 def test_it_joins_and_joins_again_until_it_is_heard() -> None:
@@ -114,7 +119,7 @@ def test_it_loads_what_it_is_granted_and_serves() -> None:
     assert (load.stage, load.version) == (0, 7)
     [(_, ready)] = messages(bench.event(StateLoaded(0, 7, "digest", 4, ELEMENTS)), Ready)
     assert (ready.version, ready.capacity) == (7, 4)
-    actions = bench.hear(Open(1, Epoch(0, 7), ROSTER))
+    actions = bench.hear(Open(1, Epoch(0, 7), ROSTER, LEADER))
     assert of_type(actions, Reset)
     assert bench.peer.phase == "member"
 
@@ -135,7 +140,7 @@ def test_a_step_from_the_first_microbatch_to_the_update() -> None:
     assert of_type(bench.prepare(), Seal)
     results = (("stage-0", 1.0, "x"),)
     assert messages(bench.event(Sealed(EPOCH, 1, results)), Prepared) == [(LEADER, Prepared(EPOCH, 1, results))]
-    assert of_type(bench.hear(Commit(1, EPOCH, 1, 0.5, 0.1)), Apply) == [Apply(EPOCH, 0.5, 0.1)]
+    assert of_type(bench.hear(Commit(1, EPOCH, 1, 0.5, 0.1, RESULT)), Apply) == [Apply(EPOCH, 0.5, 0.1)]
     actions = bench.event(Applied(EPOCH, "new"))
     assert messages(actions, Committed) == [(LEADER, Committed(EPOCH, 1, "new"))]
     assert released(actions) == [TARGETS], "the journal is dropped"
@@ -160,7 +165,7 @@ def test_a_death_revokes_the_ballot_and_a_commit_without_it_is_left() -> None:
     bench.hear(ReducePart(EPOCH, 1, "stage-0", 0), sender=MATE, bodies=(Ref(20),))
     bench.hear(Gone(1, EPOCH, MATE, "killed"))
     assert messages(bench.event(Sealed(EPOCH, 1, ())), Prepared) == []
-    assert of_type(bench.hear(Commit(1, EPOCH, 1, 0.5, 0.1)), Rejoin)
+    assert of_type(bench.hear(Commit(1, EPOCH, 1, 0.5, 0.1, RESULT)), Rejoin)
 
 
 def test_what_comes_before_its_epoch_is_kept_and_then_done() -> None:
@@ -169,7 +174,7 @@ def test_what_comes_before_its_epoch_is_kept_and_then_done() -> None:
     bench.event(StateLoaded(0, 0, "digest", 4, ELEMENTS))
     early = bench.hear(Forward(microbatch(0), 0, 0), sender=LEADER, bodies=(INPUT, TARGETS))
     assert not of_type(early, RunLoss)
-    assert of_type(bench.hear(Open(1, EPOCH, ROSTER)), RunLoss)
+    assert of_type(bench.hear(Open(1, EPOCH, ROSTER, LEADER)), RunLoss)
 
 
 def test_one_sender_cannot_make_it_keep_more_than_a_bound_nor_shut_others_out() -> None:
@@ -188,7 +193,7 @@ def test_one_sender_cannot_make_it_keep_more_than_a_bound_nor_shut_others_out() 
 def test_what_is_void_or_from_strangers_is_released() -> None:
     bench = Bench()
     bench.serve()
-    bench.hear(Open(1, Epoch(1, 0), ROSTER))
+    bench.hear(Open(1, Epoch(1, 0), ROSTER, LEADER))
     stale = Forward(microbatch(0), 0, 0)
     assert released(bench.hear(stale, bodies=(INPUT, TARGETS))) == [INPUT, TARGETS]
     fresh = Forward(microbatch(0, Epoch(1, 0)), 0, 0)
@@ -201,8 +206,9 @@ def test_what_is_void_or_from_strangers_is_released() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Open(1, Epoch(5, 0), ROSTER), Gone(1, EPOCH, ME, "so I say"), Commit(1, EPOCH, 1, 1.0, 1.0), Refused("no"),
-        Granted(1, 0, 0, ()), Evicted("out"), Released(), Finished(3), Prepare(1, EPOCH, 1, (), ()),
+        Open(1, Epoch(5, 0), ROSTER, LEADER), Gone(1, EPOCH, ME, "so I say"), Commit(1, EPOCH, 1, 1.0, 1.0, RESULT),
+        Refused("no"),
+        Granted(1, 0, 0, ()), Evicted("out"), Released(), Finished(3), Prepare(1, EPOCH, 1, (), (), TALLY),
     ],
 )  # fmt: skip
 def test_only_the_leader_leads(message: Message) -> None:
@@ -262,8 +268,17 @@ def test_losses_are_reported_and_a_lost_or_silent_leader_is_left() -> None:
     assert of_type(bench.event(Lost(LEADER, "reset")), Rejoin)
     bench = Bench()
     bench.serve()
-    bench.now = 21.0
-    assert of_type(bench.event(Tick()), Rejoin)
+    for bench.now in range(1, 11):
+        assert not of_type(bench.event(Tick()), Rejoin)
+    bench.now = 11.0
+    assert of_type(bench.event(Tick()), Rejoin), "there is no other trainer to wait for"
+
+
+def test_who_has_slept_does_not_take_the_leader_for_dead() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.now = 60.0
+    assert not of_type(bench.event(Tick()), Rejoin)
 
 
 def test_it_ends_with_the_run_unless_told_to_stay() -> None:
@@ -281,6 +296,6 @@ def test_a_refusal_ends_it_with_the_reason() -> None:
 def test_a_peer_at_another_version_than_the_swarm_joins_again() -> None:
     bench = Bench()
     bench.serve()
-    assert of_type(bench.hear(Open(1, Epoch(0, 5), ROSTER)), Rejoin)
+    assert of_type(bench.hear(Open(1, Epoch(0, 5), ROSTER, LEADER)), Rejoin)
     assert not of_type(bench.event(LossComputed(microbatch(0), 1.0, 1, None)), RunForward)
     assert not of_type(bench.hear(Forward(microbatch(0), 0, 0), bodies=(INPUT, TARGETS)), Send)

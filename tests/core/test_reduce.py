@@ -129,6 +129,14 @@ def test_a_body_of_another_size_does_not_fit() -> None:
     assert not machine.fits(ReducePart(EPOCH, 1, "other", 0), Ref(1, 4 * PIECE_ELEMENTS))
 
 
+def test_integers_take_8_bytes_an_element() -> None:
+    a, b = process("a"), process("b")
+    machine = Reduction(a, EPOCH, 1, (Group("g", (a, b)),), {"g": PIECE_ELEMENTS + 3}, element_bytes=8)
+    assert machine.fits(ReducePart(EPOCH, 1, "g", 0), Ref(1, 8 * PIECE_ELEMENTS))
+    assert machine.fits(ReduceSum(EPOCH, 1, "g", 1), Ref(1, 24))
+    assert not machine.fits(ReducePart(EPOCH, 1, "g", 0), Ref(1, 4 * PIECE_ELEMENTS))
+
+
 def test_abandoning_releases_the_parts() -> None:
     a, b, c = process("a"), process("b"), process("c")
     machine = Reduction(a, EPOCH, 1, (Group("g", (a, b, c)),), {"g": 3 * PIECE_ELEMENTS})

@@ -23,7 +23,7 @@ def source(name: str = "t0", microbatches: int = 8) -> Source:
 
 def opening(trainers: int = 1, capacity: int = 2, epoch: Epoch = EPOCH) -> Open:
     feeders = tuple(member(f"t{number}", -1) for number in range(trainers))
-    return Open(1, epoch, Roster(((member("p", 0, capacity),), (member("q", 1, 100),)), feeders))
+    return Open(1, epoch, Roster(((member("p", 0, capacity),), (member("q", 1, 100),)), feeders), feeders[0].process)
 
 
 @settings(max_examples=30, deadline=None)

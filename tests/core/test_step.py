@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.messages import Commit, Committed, Done, Gone, Open, Prepare, Prepared, Unprepared
+from swarmflow.core.messages import Assign, Commit, Committed, Done, Gone, Open, Prepare, Prepared, Unprepared
 from swarmflow.core.step import Step, reduction_groups
 from swarmflow.core.types import Epoch, Group, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, member, messages, microbatch, process
@@ -18,7 +18,7 @@ PLAN = Plan(stages=2, microbatches=2)
 
 
 def step(clip: float = 0.0) -> Step:
-    return Step(PLAN, 1, EPOCH, ROSTER, 0.1, clip, opened_s=0.0)
+    return Step(PLAN, 1, Open(1, EPOCH, ROSTER, T), 0.1, clip, opened_s=0.0)
 
 
 def complete(machine: Step, holders: tuple[ProcessId, ProcessId] = (A, B)) -> None:
@@ -124,19 +124,23 @@ def test_a_death_after_the_decision_changes_nothing_and_repairs_nothing() -> Non
     assert machine.phase == "committed"
 
 
-@pytest.mark.parametrize(("victim", "why"), [(C, "nobody is left on a stage"), (T, "trainer")])
-def test_a_step_that_cannot_go_on_starts_over(victim: ProcessId, why: str) -> None:
+def test_a_step_that_lost_a_stage_starts_over() -> None:
     machine = step()
-    machine.gone(victim, "test")
+    machine.gone(C, "test")
     assert machine.phase == "failed"
-    assert why in machine.failure
+    assert "nobody is left on a stage" in machine.failure
 
 
-def test_a_second_death_does_not_hide_the_first() -> None:
-    machine = step()
-    machine.gone(T, "silent")
-    machine.gone(A, "silent")
-    assert machine.phase == "failed", "nobody would form the dead trainer's microbatches"
+def test_the_microbatches_of_a_dead_trainer_fall_to_those_who_live() -> None:
+    other, third = process("u"), process("v")
+    roster = Roster(ROSTER.stages, (member("t", -1), member("u", -1), member("v", -1)))
+    machine = Step(Plan(2, 9), 1, Open(1, EPOCH, roster, T), 0.1, 0.0, 0.0)
+    first = dict(messages(machine.gone(T, "test"), Assign))
+    assert {to: message.indices for to, message in first.items()} == {other: (0, 6), third: (3,)}
+    assert machine.phase == "working"
+    [(to, second)] = messages(machine.gone(third, "test"), Assign)
+    assert (to, set(second.indices)) == (other, {2, 3, 5, 8})
+    assert second.attempt > max(message.attempt for message in first.values())
 
 
 def test_members_that_disagree_start_the_step_over() -> None:
@@ -167,7 +171,7 @@ def test_newcomers_take_part_in_the_update_but_not_in_the_work() -> None:
 
 def test_members_whose_parameters_stray_are_found() -> None:
     roster = Roster((tuple(member(name) for name in "abc"),), (member("t", -1),))
-    machine = Step(Plan(1, 1), 1, EPOCH, roster, 0.1, 0.0, 0.0)
+    machine = Step(Plan(1, 1), 1, Open(1, EPOCH, roster, T), 0.1, 0.0, 0.0)
     machine.done(A, Done(microbatch(0), 0, 0, 1.0, 1))
     machine.prepare(())
     for peer in (A, B, C):

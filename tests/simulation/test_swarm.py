@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from swarmflow.core.types import Plan, ProcessId
+from swarmflow.core.types import Plan
 from swarmflow.simulator.world import Settings, World
 
 PLAN = Plan(stages=3, microbatches=8, tied=True)
@@ -76,8 +76,8 @@ def test_random_churn_keeps_the_promises(seed: int) -> None:
         world.clock.after(world.random.expovariate(1 / 2.0), fault)
 
     world.clock.after(1.0, fault)
-    calm: list[ProcessId] = []
-    world.clock.after(70.0, lambda: calm.extend(world.start_peer(f"q{n}") for n in range(3)))
+    for number in range(3):
+        world.clock.after(70.0, partial(world.start_peer, f"q{number}"))
     finish(world)
     assert {result.step for result in world.results} == set(range(8))
 

@@ -1,16 +1,26 @@
-"""The oracle: what a plain single-process PyTorch loop learns from the same model and data. Knows no swarmflow code."""
+"""The models that the tests train, and the plain loop that says what is to be learnt from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config
+from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config
+
+from swarmflow.chaos.compare import relative_difference
+from swarmflow.chaos.plain import Recipe, load_model, parameters, train, write_model
+
+__all__ = [
+    "FAMILIES",
+    "VOCAB",
+    "Recipe",
+    "load_model",
+    "parameters",
+    "relative_difference",
+    "save_model",
+    "tiny_config",
+    "train",
+]
 
 VOCAB = 256
 _GROUPED: dict[str, Any] = {
@@ -27,20 +37,6 @@ _GROUPED: dict[str, Any] = {
 FAMILIES = ("gpt2", "llama", "qwen2")
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What is trained on what: T = seq_len, N = microbatches a step, B = sequences a microbatch.
-
-    optimizer: the keys of RUN.toml's [optimizer]; name "adamw" or "sgd", a constant learning rate.
-    """
-
-    steps: int
-    seq_len: int
-    microbatches: int
-    sequences: int
-    optimizer: Mapping[str, Any]
-
-
 def tiny_config(family: str) -> PreTrainedConfig:
     """A small configuration: gpt2 shares its embedding with the head, llama and qwen2 do not."""
     if family == "gpt2":
@@ -53,91 +49,5 @@ def tiny_config(family: str) -> PreTrainedConfig:
 
 
 def save_model(family: str, folder: Path, seed: int = 0) -> None:
-    """Writes a Hugging Face folder with fresh weights.
-
-    Noise on all of them keeps biases away from zero: of a tensor that is nothing but rounding errors (the key biases'
-    gradient is zero mathematically) a relative difference would say nothing.
-    """
-    torch.manual_seed(seed)
-    factory: Any = AutoModelForCausalLM  # untyped in transformers
-    model: PreTrainedModel = factory.from_config(tiny_config(family), dtype=torch.float32)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.02)
-    model.save_pretrained(folder)
-
-
-def load_model(folder: Path) -> PreTrainedModel:
-    """The model of a folder, as plain transformers loads it, in fp32 and without dropout."""
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    model.eval()
-    return model
-
-
-def parameters(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Name -> fp32 copy, a shared weight once."""
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-
-
-def train(
-    folder: Path, corpus: Path, recipe: Recipe, *, reverse: bool = False
-) -> tuple[dict[str, Tensor], list[float]]:
-    """Trains the model of `folder` on a file's bytes: (parameters, the loss of each step).
-
-    reverse: adds up a step's microbatches from the last to the first, which shows what the order of additions does.
-    """
-    model = load_model(folder)
-    optimizer = _optimizer(model, recipe.optimizer)
-    clip = float(recipe.optimizer.get("clip_grad_norm", 1.0))
-    tokens = torch.frombuffer(bytearray(corpus.read_bytes()), dtype=torch.uint8).long()
-    losses = []
-    for step in range(recipe.steps):
-        optimizer.zero_grad()
-        total = 0.0
-        order = range(recipe.microbatches)
-        for index in reversed(order) if reverse else order:
-            inputs, targets = microbatch(tokens, recipe, step, index)
-            logits = model(input_ids=inputs, use_cache=False).logits
-            loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-            torch.autograd.backward(loss)
-            total += float(loss.detach())
-        count = recipe.microbatches * recipe.sequences * recipe.seq_len
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.grad /= count
-        if clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        losses.append(total / count)
-    return parameters(model), losses
-
-
-def microbatch(tokens: Tensor, recipe: Recipe, step: int, index: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets [B, T] of microbatch `index` of `step`, by the documented rule of the order "sequential"."""
-    length, width = recipe.seq_len, recipe.sequences
-    count = (len(tokens) - 1) // length
-    first = (step * recipe.microbatches + index) * width
-    starts = [((first + b) % count) * length for b in range(width)]
-    inputs = torch.stack([tokens[start : start + length] for start in starts])
-    targets = torch.stack([tokens[start + 1 : start + length + 1] for start in starts])
-    return inputs, targets
-
-
-def relative_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, float]:
-    """Name -> max |a - b| / max |b| of each tensor. Raises ValueError where the names or shapes differ."""
-    if a.keys() != b.keys():
-        raise ValueError(f"only one side has {sorted(a.keys() ^ b.keys())}")
-    for name in b:
-        if a[name].shape != b[name].shape:
-            raise ValueError(f"{name} has the shapes {tuple(a[name].shape)} and {tuple(b[name].shape)}")
-    return {name: float((a[name] - b[name]).abs().max() / b[name].abs().max()) for name in b}
-
-
-def _optimizer(model: PreTrainedModel, settings: Mapping[str, Any]) -> torch.optim.Optimizer:
-    rate, decay = float(settings["lr"]), float(settings.get("weight_decay", 0.1))
-    if settings["name"] == "sgd":
-        momentum = float(settings.get("momentum", 0.9))
-        return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=decay)
-    first, second = settings.get("betas", (0.9, 0.95))
-    eps = float(settings.get("eps", 1e-8))
-    return torch.optim.AdamW(model.parameters(), lr=rate, betas=(first, second), eps=eps, weight_decay=decay)
+    """Writes a Hugging Face folder with fresh weights, as `write_model` does."""
+    write_model(tiny_config(family), folder, seed)

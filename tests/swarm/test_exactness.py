@@ -9,19 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from swarmflow.chaos.compare import LIMIT, order_limits
 from swarmflow.runtime.local import LocalSwarm
 from tests.swarm.reference import FAMILIES, Recipe, load_model, parameters, relative_difference, train
 from tests.swarm.runs import FINISH_S, OPTIMIZERS, STAGES, prepare, recipe, settings, start
-
-LIMIT = 1e-5
-ORDER_NOISE_FACTOR = 20
 
 
 def assert_learnt(found: dict[str, Tensor], model: Path, corpus: Path, of: Recipe) -> list[float]:
     """Compares with the plain loop, tensor by tensor; returns the plain loop's losses."""
     wanted, losses = train(model, corpus, of)
-    noise = relative_difference(train(model, corpus, of, reverse=True)[0], wanted)
-    limits = {name: max(LIMIT, ORDER_NOISE_FACTOR * amount) for name, amount in noise.items()}
+    limits = order_limits(wanted, train(model, corpus, of, reverse=True)[0])
     far = {name: d for name, d in relative_difference(found, wanted).items() if not d <= limits[name]}
     assert far == {}, f"limits {limits}"
     return losses

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from swarmflow.core.messages import StepResult
+from swarmflow.core.types import Epoch
 from trainers.steplog import StepLog
 
 DOCS = Path(__file__).parents[2] / "docs" / "json-log.md"
-RESULT = StepResult(1, 7, 5.25, 4096, 0.9, 1.5, 3e-4, 8, (2, 2, 1), 3, validation_loss=5.5)
+RESULT = StepResult(1, Epoch(0, 7), 5.25, 4096, 0.9, 1.5, 3e-4, 8, (2, 2, 1), 3, validation_loss=5.5)
 
 
 def logged(path: Path, *results: StepResult) -> list[dict[str, object]]:
@@ -43,5 +44,5 @@ def test_a_torn_last_line_is_cut(tmp_path: Path) -> None:
     logged(path, RESULT)
     with path.open("a", encoding="utf-8") as file:
         file.write('{"step": 8, "lo')
-    lines = logged(path, replace(RESULT, step=8))
+    lines = logged(path, replace(RESULT, epoch=Epoch(0, 8)))
     assert [line["step"] for line in lines] == [7, 8]

@@ -1,0 +1,80 @@
+"""The processes of one run under chaos: started, found in the status, and replaced."""
+
+from __future__ import annotations
+
+from swarmflow.chaos.meters import Meters
+from swarmflow.chaos.schedule import TRAINER, Serving
+from swarmflow.chaos.watch import Seen, Sight
+from swarmflow.errors import SwarmflowError
+from swarmflow.runtime.identity import load_identity
+from swarmflow.runtime.local import LocalProcess, LocalSwarm
+
+_METRICS = ("--metrics-port", "0")
+_IDENTITY = "identity.key"
+
+
+class ChaosError(SwarmflowError):
+    """A run under chaos stood still, crashed, or learnt something else than it should have."""
+
+
+class Cast:
+    """Starts processes and knows them again by their libp2p names."""
+
+    def __init__(self, swarm: LocalSwarm, meters: Meters) -> None:
+        self.swarm = swarm
+        self._meters = meters
+        self._names: dict[str, str] = {}
+
+    def start(self, trainers: int, peers: int, stages: int) -> None:
+        """All of them, the peers spread evenly; a trainer that is beside the first may lead after its death."""
+        for number in range(trainers):
+            self._follow(self.swarm.start_trainer(*_METRICS, beside=number > 0))
+        for number in range(peers):
+            self._follow(self.swarm.start_peer(*_METRICS, stage=number % stages))
+
+    def again(self, process: LocalProcess) -> LocalProcess:
+        """The same command once more, with the same state folder."""
+        return self._follow(self.swarm.start_again(process))
+
+    def another(self) -> LocalProcess:
+        """A peer that nobody knows yet; it takes the stage that it is given."""
+        return self._follow(self.swarm.start_peer(*_METRICS))
+
+    def present(self, name: str) -> LocalProcess:
+        """The life that a process has now."""
+        return next(process for process in self.swarm.processes if process.name == name)
+
+    def sight(self, seen: Seen | None, process: LocalProcess) -> Sight | None:
+        """How the leader sees a process, if it knows it."""
+        libp2p_name = self._libp2p_name(process.name)
+        return None if seen is None or libp2p_name is None else seen.processes.get(libp2p_name)
+
+    def serving(self, seen: Seen) -> list[Serving]:
+        """Who serves, by the names that the processes have here."""
+        found: list[Serving] = []
+        for process in self.swarm.processes:
+            sight = self.sight(seen, process)
+            if sight is not None and process.exit_code is None and sight.phase in ("serving", "leading"):
+                found.append(Serving(process.name, sight.stage))
+        return found
+
+    def is_trainer(self, process: LocalProcess) -> bool:
+        """Which role it has."""
+        return process in self.swarm.trainers
+
+    def _follow(self, process: LocalProcess) -> LocalProcess:
+        self._meters.follow(process)
+        return process
+
+    def _libp2p_name(self, name: str) -> str | None:
+        if name not in self._names:
+            path = self.swarm.state_folder(name) / _IDENTITY
+            if not path.is_file():
+                return None  # it has only just been started
+            self._names[name] = load_identity(path).name
+        return self._names[name]
+
+
+def role_of(stage: int) -> str:
+    """For people."""
+    return "trainer" if stage == TRAINER else f"stage {stage}"

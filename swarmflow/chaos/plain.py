@@ -1,0 +1,108 @@
+"""The oracle: what a plain single-process PyTorch loop learns from the same model and data. Knows no swarmflow code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is trained on what: T = seq_len, N = microbatches a step, B = sequences a microbatch.
+
+    optimizer: the keys of RUN.toml's [optimizer]; name "adamw" or "sgd", a constant learning rate.
+    """
+
+    steps: int
+    seq_len: int
+    microbatches: int
+    sequences: int
+    optimizer: Mapping[str, Any]
+
+
+def write_model(config: PreTrainedConfig, folder: Path, seed: int = 0) -> None:
+    """Writes a Hugging Face folder with fresh weights.
+
+    Noise on all of them keeps biases away from zero: of a tensor that is nothing but rounding errors (the key biases'
+    gradient is zero mathematically) a relative difference would say nothing.
+    """
+    torch.manual_seed(seed)
+    factory: Any = AutoModelForCausalLM  # untyped in transformers
+    model: PreTrainedModel = factory.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    model.save_pretrained(folder)
+
+
+def load_model(folder: Path) -> PreTrainedModel:
+    """The model of a folder, as plain transformers loads it, in fp32 and without dropout."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.eval()
+    return model
+
+
+def parameters(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Name -> fp32 copy, a shared weight once."""
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def train(
+    folder: Path, corpus: Path, recipe: Recipe, *, reverse: bool = False
+) -> tuple[dict[str, Tensor], list[float]]:
+    """Trains the model of `folder` on a file's bytes: (parameters, the loss of each step).
+
+    reverse: adds up a step's microbatches from the last to the first, which shows what the order of additions does.
+    """
+    model = load_model(folder)
+    optimizer = _optimizer(model, recipe.optimizer)
+    clip = float(recipe.optimizer.get("clip_grad_norm", 1.0))
+    tokens = torch.frombuffer(bytearray(corpus.read_bytes()), dtype=torch.uint8).long()
+    losses = []
+    for step in range(recipe.steps):
+        optimizer.zero_grad()
+        total = 0.0
+        order = range(recipe.microbatches)
+        for index in reversed(order) if reverse else order:
+            inputs, targets = microbatch(tokens, recipe, step, index)
+            logits = model(input_ids=inputs, use_cache=False).logits
+            loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+            torch.autograd.backward(loss)
+            total += float(loss.detach())
+        count = recipe.microbatches * recipe.sequences * recipe.seq_len
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= count
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        losses.append(total / count)
+    return parameters(model), losses
+
+
+def microbatch(tokens: Tensor, recipe: Recipe, step: int, index: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets [B, T] of microbatch `index` of `step`, by the documented rule of the order "sequential"."""
+    length, width = recipe.seq_len, recipe.sequences
+    count = (len(tokens) - 1) // length
+    first = (step * recipe.microbatches + index) * width
+    starts = [((first + b) % count) * length for b in range(width)]
+    inputs = torch.stack([tokens[start : start + length] for start in starts])
+    targets = torch.stack([tokens[start + 1 : start + length + 1] for start in starts])
+    return inputs, targets
+
+
+def _optimizer(model: PreTrainedModel, settings: Mapping[str, Any]) -> torch.optim.Optimizer:
+    rate, decay = float(settings["lr"]), float(settings.get("weight_decay", 0.1))
+    if settings["name"] == "sgd":
+        momentum = float(settings.get("momentum", 0.9))
+        return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=decay)
+    first, second = settings.get("betas", (0.9, 0.95))
+    eps = float(settings.get("eps", 1e-8))
+    return torch.optim.AdamW(model.parameters(), lr=rate, betas=(first, second), eps=eps, weight_decay=decay)

@@ -1,0 +1,108 @@
+"""What the chaos command shows and writes at its end: what was done to each run, and what that has cost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from swarmflow.chaos.compare import Comparison
+from swarmflow.chaos.run import Ended
+from swarmflow.chaos.setup import Setup
+from swarmflow.errors import CheckpointError
+
+_REPAIRS = {
+    "resent": "resent",
+    "adoptions": "adopted",
+    "hops_lost": "lost",
+    "steps_restarted": "redone",
+    "rollbacks": "rollbacks",
+    "successions": "heirs",
+    "resynchronisations": "resyncs",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run at one rate. seed: None for the undisturbed run. ended: None when it did not come to its end.
+
+    failure: why the run failed or what it has learnt wrongly; None when all is well. comparison: None where there is
+    nothing to compare with.
+    """
+
+    seed: int | None
+    rate: float
+    ended: Ended | None
+    comparison: Comparison | None
+    failure: str | None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return "undisturbed" if self.seed is None else f"seed {self.seed}, rate {self.rate:g}"
+
+    def shares(self, steps: int) -> tuple[float, float]:
+        """Of all seconds computed: those lost with the dead, and those of the living that are in no step of the end.
+
+        Steps that were rolled back and done again were of no use either; each has cost what a commit costs on average.
+        """
+        if self.ended is None or not self.ended.compute.total_s:
+            return float("nan"), float("nan")
+        compute, commits = self.ended.compute, max(1, self.ended.commits)
+        undone_s = (compute.total_s - compute.lost_s - compute.unused_s) * max(0, commits - steps) / commits
+        return compute.lost_s / compute.total_s, (compute.unused_s + undone_s) / compute.total_s
+
+
+def show(results: list[Result], setup: Setup, console: Console) -> None:
+    """Three tables: what was done, what the swarm did about it, and what that cost."""
+    done = Table("seed", "rate", "steps", "s", "kills", "stops", "drains", "trainers", "learnt", title="What was done")
+    about = Table("seed", "rate", *_REPAIRS.values(), title="What the swarm did about it")
+    cost = Table(
+        "seed", "rate", "recomputed", "s computed", "lost with the dead", "unused by the living", title="What that cost"
+    )
+    for result in results:
+        name = ("-" if result.seed is None else str(result.seed), f"{result.rate:g}")
+        if (ended := result.ended) is None:
+            done.add_row(*name, *["-"] * 6, "FAILED")
+            continue
+        counts = ended.counts
+        trainers = f"{counts['trainers_hit']} ({counts['leaders_hit']} led)"
+        learnt = "-" if result.comparison is None else "same" if result.failure is None else "DIFFERENT"
+        blows = (str(counts[kind]) for kind in ("kills", "stops", "drains"))
+        done.add_row(*name, str(ended.commits), f"{ended.seconds:.0f}", *blows, trainers, learnt)
+        about.add_row(*name, *(f"{ended.repairs.get(kind, 0.0):.0f}" for kind in _REPAIRS))
+        shares = (f"{share:.2%}" for share in result.shares(setup.steps))
+        cost.add_row(*name, f"{ended.hops:.0f}", f"{ended.compute.total_s:.1f}", *shares)
+    for table in (done, about, cost):
+        console.print(table)
+
+
+def write(results: list[Result], setup: Setup, path: Path) -> None:
+    """All figures as one JSON object; docs/chaos.md lists them. Raises CheckpointError when it cannot be written."""
+    fields: dict[str, Any] = {
+        "steps": setup.steps, "stages": setup.stages, "peers": setup.peers, "trainers": setup.trainers,
+        "accumulate": setup.accumulate, "codec": setup.codec, "lose_stage": setup.lose_stage,
+        "runs": [_fields(result, setup.steps) for result in results],
+    }  # fmt: skip
+    try:
+        path.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(f"--json {path} cannot be written: {error.strerror}") from None
+
+
+def _fields(result: Result, steps: int) -> dict[str, Any]:
+    fields: dict[str, Any] = {"seed": result.seed, "rate": result.rate, "failure": result.failure}
+    if result.comparison is not None:
+        fields |= {"same": result.comparison.holds, "largest_difference": result.comparison.largest}
+    if (ended := result.ended) is not None:
+        lost, unused = result.shares(steps)
+        fields |= {
+            "seconds": round(ended.seconds, 3), "commits": ended.commits, "faults": dict(ended.counts),
+            "repairs": ended.repairs, "recomputed_hops": ended.hops, "compute_seconds": ended.compute.total_s,
+            "lost_with_the_dead": lost, "unused_by_the_living": unused,
+        }  # fmt: skip
+    return fields

@@ -1,0 +1,164 @@
+"""One run under chaos: follows its steps, lets faults happen, and sees it to its end or says why it has none."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swarmflow.chaos.cast import Cast, ChaosError
+from swarmflow.chaos.diary import Diary
+from swarmflow.chaos.meters import Compute, Meters
+from swarmflow.chaos.schedule import Schedule
+from swarmflow.chaos.setup import MICROBATCHES, Setup
+from swarmflow.chaos.steps import StepLogs
+from swarmflow.chaos.trouble import Trouble
+from swarmflow.chaos.watch import Seen, Watch
+from swarmflow.demo.screen import Screen
+from swarmflow.runtime.local import LocalProcess, LocalSwarm
+
+TICK_S = 0.02
+STANDSTILL_S = 180.0
+END_S = 30.0
+STEP_S_MAX = 5.0
+PASSES = ("forward", "loss", "replay", "undo")  # what computes a hop's forward; a backward alone repeats nothing
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that came to its end. commits: more than its steps where some were done again after a roll-back.
+
+    counts: of what was done to it. repairs: of what it did about it, by name. hops: hops computed beyond one for each
+    microbatch and stage of each step. final: the exported model. losses: by step.
+    """
+
+    seconds: float
+    commits: int
+    counts: Counter[str]
+    repairs: dict[str, float]
+    hops: float
+    compute: Compute
+    final: Path
+    losses: dict[int, float]
+
+
+class Run:
+    """Drives one swarm. Give it to `complete` inside the swarm's `with` block."""
+
+    def __init__(self, swarm: LocalSwarm, setup: Setup, schedule: Schedule, screen: Screen) -> None:
+        self._swarm, self._setup, self._schedule, self._screen = swarm, setup, schedule, screen
+        self._meters = Meters()
+        self._cast = Cast(swarm, self._meters)
+        self._logs = StepLogs()
+        self._troubles: list[Trouble] = []
+        self._progress_s = time.monotonic()
+        self._asked_after_s = 0.0
+
+    def complete(self) -> Ended:
+        """Until the run has ended by itself. Raises SwarmflowError when it does not, or when a process fails."""
+        diary = Diary(self._swarm.folder / "chaos.log", lambda line: self._screen.say(line, "red"))
+        try:
+            with self._meters:
+                self._cast.start(self._setup.trainers, self._setup.peers, self._setup.stages)
+                with Watch(self._swarm.invite) as watch:
+                    while not self._is_finished():
+                        self._tick(time.monotonic(), watch, diary)
+                        time.sleep(TICK_S)
+                    self._let_end(diary)
+            return self._ended(diary)
+        finally:
+            diary.close()
+
+    def _tick(self, now: float, watch: Watch, diary: Diary) -> None:
+        for step in self._logs.read([self._swarm.json_file(trainer.name) for trainer in self._swarm.trainers]):
+            self._progress_s = now
+            self._committed(step, diary)
+            if not self._troubles and step["version"] < self._setup.steps and watch.seen is not None:
+                self._open(step, now, watch.seen, diary)
+        for trouble in self._troubles:
+            trouble.tick(now, watch.seen)
+        self._troubles = [trouble for trouble in self._troubles if not trouble.over]
+        self._check_processes()
+        if watch.failure is not None:
+            raise watch.failure
+        if now - self._progress_s > STANDSTILL_S:
+            raise ChaosError(self._standstill(watch.seen))
+
+    def _committed(self, step: dict[str, Any], diary: Diary) -> None:
+        diary.step = step["version"]
+        self._screen.show(step)
+        if step["microbatches"] != MICROBATCHES:
+            raise ChaosError(f"step {step['step']} was committed with {step['microbatches']} microbatches")
+        if step["version"] == self._setup.steps:
+            self._meters.read_all()  # while the model is written: the peers' last step is in it
+
+    def _open(self, step: dict[str, Any], now: float, seen: Seen, diary: Diary) -> None:
+        """A step opens, and nobody is missing from the last faults: draw the next ones."""
+        faults = self._schedule.at_opening(step["version"], self._cast.serving(seen))
+        step_s = min(step["seconds"], STEP_S_MAX)
+        self._troubles = [Trouble(fault, now, step_s, self._cast, self._meters, diary) for fault in faults]
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _final(self) -> Path:
+        return self._swarm.output / "final"
+
+    def _is_finished(self) -> bool:
+        """The model is there, and a trainer has ended after that: it had nothing more to do."""
+        return self._final.is_dir() and any(trainer.exit_code == 0 for trainer in self._swarm.trainers)
+
+    def _let_end(self, diary: Diary) -> None:
+        """Everybody may hear that the run is over; who was away, or is still starting, waits for no run any more."""
+        deadline_s = time.monotonic() + END_S
+        for process in self._swarm.processes:
+            if process.exit_code is None and process.expendable:
+                process.send(signal.SIGCONT)
+        away = {trouble.process.name for trouble in self._troubles}
+        told = [process for process in self._swarm.processes if process.name not in away]
+        while any(process.exit_code is None for process in told) and time.monotonic() < deadline_s:
+            self._check_processes()
+            time.sleep(TICK_S)
+        left = [process.name for process in self._swarm.processes if process.exit_code is None]
+        diary.note(f"the run is over; still running: {', '.join(left) or 'nobody'}")
+
+    def _ended(self, diary: Diary) -> Ended:
+        compute, setup = self._meters.compute(), self._setup
+        total = self._meters.sum
+        hops = sum(total("swarmflow_microbatches_total", direction=direction) for direction in PASSES)
+        repairs = self._meters.by_label("swarmflow_decisions_total", "kind")
+        repairs["resent"] = total("swarmflow_retries_total", reason="gone")
+        repairs["suspected"] = total("swarmflow_suspected_total")
+        return Ended(
+            seconds=diary.seconds, commits=len(self._logs.commits), counts=diary.counts, repairs=repairs,
+            hops=hops - setup.steps * setup.stages * MICROBATCHES, compute=compute, final=self._final,
+            losses=self._logs.losses(),
+        )  # fmt: skip
+
+    # --- what may go wrong --------------------------------------------------------------------------------------------
+
+    def _check_processes(self) -> None:
+        """A process that nobody hit must not end in failure, and one that was hit only by the signal."""
+        cared_for = {trouble.process.name for trouble in self._troubles}
+        for process in self._swarm.processes:
+            killed = process.expendable and process.exit_code == -signal.SIGKILL
+            if process.name not in cared_for and process.exit_code not in (None, 0) and not killed:
+                raise _failed(process)
+
+    def _standstill(self, seen: Seen | None) -> str:
+        newest = self._logs.newest
+        after = f"after step {newest['step']}" if newest is not None else "and none before"
+        waits = f"the run waits for {seen.waiting_for}" if seen is not None else "no leader was ever seen"
+        if seen is not None and time.monotonic() - seen.at_s > STANDSTILL_S / 2:
+            waits = f"nobody leads; {waits} when a leader was last seen"
+        under_way = ", ".join(map(str, self._troubles)) or "no fault"
+        return f"no step for {STANDSTILL_S:.0f} s {after}: {waits}; under way: {under_way}"
+
+
+def _failed(process: LocalProcess) -> ChaosError:
+    error = ChaosError(f"{process.name} ended with exit code {process.exit_code}")
+    error.add_note(process.tail())
+    return error

@@ -1,0 +1,101 @@
+"""What is asked of the chaos command, and the RUN.toml that follows from it. Checked without loading torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swarmflow.errors import ConfigError
+
+# Small, so that a hundred steps take a minute or two; enough microbatches that a step has a beginning and an end.
+SEQ_LEN = 32
+SEQUENCES = 4
+MICROBATCHES = 32
+CORPUS_BYTES = 1 << 18
+CHECKPOINT_EVERY = 10
+# eps is that of the tests: with a smaller one, Adam makes large updates of what is nothing but rounding.
+OPTIMIZER: dict[str, Any] = {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-3, "weight_decay": 0.1}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Which runs, and of what.
+
+    rates: of faults; 0 is the undisturbed run. hit_trainers: whether trainers are hit too. folder: where all is kept;
+    None: a temporary one, which stays only where something went wrong.
+    """
+
+    seeds: tuple[int, ...]
+    rates: tuple[float, ...]
+    steps: int
+    stages: int
+    peers: int
+    trainers: int
+    accumulate: str
+    codec: str
+    lose_stage: bool
+    hit_trainers: bool
+    folder: Path | None
+    json_file: Path | None
+
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> Setup:
+        """From click's values. Raises ConfigError."""
+        first, folder, json_file = values["first_seed"], values["folder"], values["json_file"]
+        setup = cls(
+            seeds=tuple(range(first, first + values["seeds"])), rates=_rates(values["rates"]), steps=values["steps"],
+            stages=values["stages"], peers=values["peers"], trainers=values["trainers"],
+            accumulate=values["accumulate"], codec=values["codec"], lose_stage=values["lose_stage"],
+            hit_trainers=not values["no_trainers"], folder=Path(folder) if folder else None,
+            json_file=Path(json_file) if json_file else None,
+        )  # fmt: skip
+        if setup.peers < setup.stages:
+            raise ConfigError(f"--peers {setup.peers}: each of the {setup.stages} stages needs one")
+        if setup.accumulate == "fp32" and setup.codec != "none":
+            raise ConfigError(
+                f"--codec {setup.codec} needs --accumulate exact: in fp32 a run is compared with a plain loop, "
+                "which compresses nothing"
+            )
+        return setup
+
+    @property
+    def disturbed(self) -> tuple[tuple[int, float], ...]:
+        """(seed, rate) of the runs that are disturbed."""
+        return tuple((seed, rate) for seed in self.seeds for rate in self.rates if rate > 0)
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether the undisturbed run is needed: it is asked for, or it is what the others are compared with."""
+        return 0.0 in self.rates or self.accumulate == "exact"
+
+    def model_config(self) -> dict[str, Any]:
+        """The model's config.json: one that shares its embedding with the head, so that two stages share a weight."""
+        return {
+            "model_type": "gpt2", "n_embd": 48, "n_layer": max(4, self.stages), "n_head": 4, "vocab_size": 256,
+            "n_positions": SEQ_LEN, "bos_token_id": None, "eos_token_id": None,
+        }  # fmt: skip
+
+    def run_settings(self, model: Path, corpus: Path) -> dict[str, dict[str, Any]]:
+        """RUN.toml, the same for every run."""
+        return {
+            "run": {"name": "chaos", "output": "out"},
+            "model": {"path": str(model), "stages": self.stages},
+            "data": {"path": str(corpus), "tokenizer": "bytes", "seq_len": SEQ_LEN, "order": "sequential"},
+            "optimizer": OPTIMIZER,
+            "train": {
+                "steps": self.steps, "microbatches": MICROBATCHES, "microbatch_sequences": SEQUENCES,
+                "precision": "fp32", "codec": self.codec, "accumulate": self.accumulate,
+                "checkpoint_every": CHECKPOINT_EVERY,
+            },
+        }  # fmt: skip
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    try:
+        rates = tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        rates = ()
+    if not rates or not all(0 <= rate <= 1 for rate in rates):
+        raise ConfigError(f"--rates {text}: give numbers from 0 to 1, separated by commas")
+    return rates

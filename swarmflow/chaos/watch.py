@@ -1,0 +1,118 @@
+"""Watches a run from outside, as `swarmflow status` does, but all the time: one visit that asks again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from swarmflow.chaos.schedule import TRAINER
+from swarmflow.core.types import ProcessId
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.client import visit
+from swarmflow.runtime.finding import find_leader
+from swarmflow.runtime.invite import Invite
+from swarmflow.runtime.session import Session
+
+EVERY_S = 0.2
+_ANSWER_S = 2.0
+_AGAIN_S = 0.5
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One process as the leader sees it. id: of its incarnation. stage: TRAINER for a trainer.
+
+    phase: a peer's is `loading`, `ready`, `serving` or `draining`, a trainer's `serving` or `leading`.
+    """
+
+    id: str
+    name: str
+    stage: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the leader said at one moment. at_s: of the monotonic clock, when it was asked."""
+
+    at_s: float
+    version: int
+    waiting_for: str
+    processes: Mapping[str, Sight]
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any], at_s: float) -> Seen:
+        """From what docs/status.md describes."""
+        sights = [
+            Sight(peer["id"], peer["name"], stage["stage"], peer["phase"])
+            for stage in status["stages"] for peer in stage["peers"]
+        ]  # fmt: skip
+        sights += [
+            Sight(trainer["id"], trainer["name"], TRAINER, "leading" if trainer["leads"] else "serving")
+            for trainer in status["trainers"]
+        ]
+        waiting_for = f"{status['phase']}: {status['waiting_for']}"
+        return cls(at_s, status["version"], waiting_for, {sight.name: sight for sight in sights})
+
+
+class Watch:
+    """Inside its `with` block a thread keeps `seen` up to date, whoever leads; it stays as it was while nobody does."""
+
+    def __init__(self, invite: str) -> None:
+        self.seen: Seen | None = None
+        self.failure: Exception | None = None
+        self._invite = Invite.parse(invite)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._until_stopped())
+        except Exception as error:  # told to who waits for news in vain
+            self.failure = error
+
+    async def _until_stopped(self) -> None:
+        watching = asyncio.create_task(self._watch())
+        while not self._stop.is_set() and not watching.done():
+            await asyncio.sleep(EVERY_S)
+        watching.cancel()
+        try:
+            await watching
+        except asyncio.CancelledError:
+            return
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async with visit(self._invite) as (session, found):
+                    await self._ask(session, found.leader)
+            except NetworkError:
+                await asyncio.sleep(_AGAIN_S)  # nobody leads just now
+
+    async def _ask(self, session: Session, leader: ProcessId) -> None:
+        while True:
+            asked_s = time.monotonic()
+            try:
+                answer = await session.requests.ask(leader, "status", timeout_s=_ANSWER_S)
+            except NetworkError:
+                leader = (await find_leader(session, self._invite, timeout_s=None)).leader
+            else:
+                self.seen = Seen.of(msgspec.json.decode(answer[0]), asked_s)
+                await asyncio.sleep(EVERY_S)

@@ -1,0 +1,56 @@
+"""Which peer should leave the least loaded stage for the most loaded one (SWARM, Algorithm 2), if that helps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swarmflow.core.types import ProcessId
+
+GAIN_MIN = 0.95  # the highest load must fall below this share of what it was: a move costs a download
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A peer of a stage. speed: relative, above 0. movable: it may be moved."""
+
+    process: ProcessId
+    speed: float
+    movable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A peer, the stage that it should serve, and why."""
+
+    process: ProcessId
+    stage: int
+    reason: str
+
+
+def rebalance(costs: Sequence[float], stages: Sequence[Sequence[Server]]) -> Move | None:
+    """The move that Algorithm 2 asks for, or None where there is nothing to gain.
+
+    costs: relative computation of each stage; its load is the cost over the speed of those who serve it. Every stage
+    must have somebody.
+
+    The algorithm as printed moves whenever two loads differ, so that a peer may go to and fro for ever, and it can
+    empty a stage. Here the highest load of the two stages has to fall, and the last peer of a stage never goes. Of the
+    least loaded stage the slowest peer goes whose move lowers the higher load most.
+    """
+    loads = [cost / sum(server.speed for server in servers) for cost, servers in zip(costs, stages, strict=True)]
+    busiest = max(range(len(loads)), key=lambda stage: (loads[stage], -stage))
+    idlest = min(range(len(loads)), key=lambda stage: (loads[stage], stage))
+    servers = stages[idlest]
+    if busiest == idlest or len(servers) < 2:
+        return None
+    there, here = sum(server.speed for server in stages[busiest]), sum(server.speed for server in servers)
+    best: Move | None = None
+    lowest = GAIN_MIN * loads[busiest]
+    for server in sorted(servers, key=lambda server: (server.speed, server.process)):
+        after = max(costs[busiest] / (there + server.speed), costs[idlest] / (here - server.speed))
+        if server.movable and after < lowest:
+            lowest = after
+            reason = f"its load of {loads[busiest]:.3g} falls to {after:.3g}"
+            best = Move(server.process, busiest, reason)
+    return best

@@ -1,0 +1,54 @@
+"""What a process has heard of the epoch at hand: what another leader has to know in order to go on from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.messages import Commit, Done, Join, Open, Prepare, Report, Tally
+from swarmflow.core.types import Epoch, Member, ProcessId
+
+
+@dataclass(slots=True)
+class Standing:
+    """Kept from one Open to the next, and told in a Report."""
+
+    opened: Open
+    gone: dict[ProcessId, None] = field(default_factory=dict)
+    newcomers: dict[ProcessId, Member] = field(default_factory=dict)
+    suspects: dict[ProcessId, None] = field(default_factory=dict)
+    ballot: int = 0
+    tally: Tally | None = None
+    results: tuple[tuple[str, float, str], ...] = ()
+    commit: Commit | None = None
+    digest: str = ""
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch at hand."""
+        return self.opened.epoch
+
+    def died(self, process: ProcessId) -> None:
+        """The leader has declared a process dead: a ballot under way is void."""
+        self.gone[process] = None
+        self.suspects.pop(process, None)
+        self.tally, self.results = None, ()
+
+    def prepare(self, message: Prepare) -> None:
+        """A ballot begins."""
+        self.ballot, self.tally, self.results = message.ballot, message.tally, ()
+        self.newcomers |= {member.process: member for member in message.newcomers}
+
+    def trainers(self) -> list[ProcessId]:
+        """Who may lead, in the order in which they should try."""
+        return [member.process for member in self.opened.roster.trainers if member.process not in self.gone]
+
+    def report(
+        self, term: int, join: Join, member: Member, *, ready: bool, version: int, draining: bool,
+        done: tuple[Done, ...] = (), indices: tuple[int, ...] = (), attempt: int = 0,
+    ) -> Report:  # fmt: skip
+        """All that another leader has to know of this process."""
+        return Report(
+            term, join, member, ready, version, draining, self.opened, tuple(self.gone),
+            tuple(self.newcomers.values()), tuple(self.suspects), done, indices, attempt,
+            self.ballot, self.tally, self.results, self.commit, self.digest,
+        )  # fmt: skip

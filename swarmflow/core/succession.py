@@ -1,0 +1,161 @@
+"""A trainer takes over from a leader that is gone: asks everybody to follow, and goes on from what they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from swarmflow.core.actions import Action, Connect, Send
+from swarmflow.core.messages import Lead, Open, Report
+from swarmflow.core.outbox import TAKEOVER
+from swarmflow.core.standing import Standing
+from swarmflow.core.step import Step
+from swarmflow.core.types import Member, Plan, ProcessId, Roster
+
+
+@dataclass(slots=True)
+class Candidacy:
+    """One try at leading. me: the trainer that tries. standing: what it knows itself.
+
+    Who follows has promised to hear nobody of a lower term any more; a majority of those whom the last Open named must.
+    After that a little time is left to the others: who has not answered by then is taken for dead.
+    """
+
+    me: Member
+    term: int
+    standing: Standing
+    began_s: float
+    ask_every_s: float = 1.0
+    settle_s: float = 2.0
+    reports: dict[ProcessId, Report] = field(default_factory=dict)
+    _asked: dict[ProcessId, Member] = field(default_factory=dict)
+    _lost: set[ProcessId] = field(default_factory=set)
+    _ask_again_s: float = 0.0
+
+    def begin(self, own: Report, now: float) -> list[Action]:
+        """Ask everybody, beginning with the own report."""
+        return [*self.report(self.me.process, own), *self.tick(now)]
+
+    def report(self, sender: ProcessId, message: Report) -> list[Action]:
+        """Somebody follows. It may know of others: those who came in with a Prepare, or with a later Open."""
+        if message.term != self.term:
+            return []
+        self.reports[sender] = message
+        named = (*message.opened.roster.members(), *message.opened.roster.trainers, *message.newcomers)
+        fresh = [m for m in named if m.process not in self._asked and m.process not in self.standing.gone]
+        self._asked |= {member.process: member for member in fresh}
+        return self._ask([member for member in fresh if member.process != self.me.process])
+
+    def lost(self, process: ProcessId) -> None:
+        """It cannot be reached: there is no point in waiting for it."""
+        self._lost.add(process)
+
+    def tick(self, now: float) -> list[Action]:
+        """Ask again those who have not answered: perhaps they did not doubt the former leader yet."""
+        if now < self._ask_again_s:
+            return []
+        self._ask_again_s = now + self.ask_every_s
+        return self._ask([m for p, m in sorted(self._asked.items()) if p not in self.reports])
+
+    def next_deadline(self) -> float:
+        """When tick is due."""
+        return self._ask_again_s
+
+    def elected(self, now: float) -> bool:
+        """Whether this trainer leads now."""
+        named = set(self.latest().roster.processes())
+        if 2 * len(named & set(self.reports)) <= len(named):
+            return False
+        return set(self._asked) <= set(self.reports) | self._lost or now - self.began_s > self.settle_s
+
+    def latest(self) -> Open:
+        """The epoch opened last, as far as anybody who follows knows, with everybody who was named in it."""
+        return max((report.opened for report in self.reports.values()), key=lambda opened: opened.epoch)
+
+    def _ask(self, members: list[Member]) -> list[Action]:
+        if not members:
+            return []
+        return [Connect(tuple(members)), *(Send(m.process, Lead(self.term, self.me)) for m in members)]
+
+
+@dataclass(frozen=True, slots=True)
+class Estate:
+    """What a former leader left, put together from the reports.
+
+    reports: of those who may go on. gone: named in the epoch, and dead or not heard of. expelled: who reported although
+    the former leader had declared it dead. suspects: lost by somebody, and not declared dead.
+    """
+
+    step: Step
+    reports: dict[ProcessId, Report]
+    gone: tuple[ProcessId, ...]
+    expelled: tuple[ProcessId, ...]
+    suspects: tuple[ProcessId, ...]
+
+
+def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: float, now: float) -> Estate:
+    """Where the step stands, and who is left. learning_rate: of the step of the epoch opened last.
+
+    A commit that anybody has heard of is finished. So is a ballot in which everybody who is left has reduced: the
+    former leader may have committed it. Otherwise nobody can have heard of a commit, and the work goes on from what is
+    accumulated (design, "A step commits once, everywhere").
+    """
+    epoch = candidacy.latest().epoch
+    current = {p: r for p, r in sorted(candidacy.reports.items()) if r.opened.epoch == epoch}
+    said, newcomers = _said(list(current.values()), candidacy.term)
+    dead = {process for report in current.values() for process in report.gone}
+    gone = tuple(p for p in said.roster.processes() if p in dead or p not in candidacy.reports)
+    step = Step(plan, candidacy.term, said, learning_rate, clip, now)
+    step.newcomers = newcomers
+    for process in newcomers:
+        step.opened = step.opened.without(process)
+    living = {process: report for process, report in current.items() if process not in dead}
+    _resume(step, living, gone)
+    lost = {process for report in living.values() for process in report.suspects}
+    return Estate(
+        step,
+        {p: r for p, r in sorted(candidacy.reports.items()) if p not in dead},
+        gone,
+        tuple(sorted(dead & set(candidacy.reports))),
+        tuple(sorted(lost - set(gone))),
+    )
+
+
+def _said(current: list[Report], term: int) -> tuple[Open, dict[ProcessId, Member]]:
+    """The Open of the epoch with everybody who came in meanwhile, and who that is."""
+    newcomers = {member.process: member for report in current for member in report.newcomers}
+    for report in current:  # a newcomer may be the only one who has heard of itself
+        named = {member.process: member for member in report.opened.roster.members()}
+        newcomers |= {process: named[process] for process in report.opened.newcomers if process in named}
+    opened = current[0].opened
+    stages = tuple(
+        tuple(sorted({*members, *(member for member in newcomers.values() if member.stage == stage)}))
+        for stage, members in enumerate(opened.roster.stages)
+    )
+    roster = Roster(stages, opened.roster.trainers)
+    return replace(opened, term=term, roster=roster, newcomers=tuple(sorted(newcomers))), newcomers
+
+
+def _resume(step: Step, living: dict[ProcessId, Report], gone: tuple[ProcessId, ...]) -> None:
+    """Bring a step to where those who are left have come."""
+    for process, report in living.items():
+        step.owners |= dict.fromkeys(report.indices, process)
+    step.attempt = TAKEOVER + max(report.attempt for report in living.values())
+    step.ballot = max(report.ballot for report in living.values())
+    left = step.roster
+    for process in gone:
+        left = left.without(process)
+    members = {member.process: living.get(member.process) for member in left.members()}
+    commits = [report.commit for report in living.values() if report.commit is not None]
+    if commits:
+        step.roster = left
+        step.resume_commit(commits[0], {p: report.digest for p, report in members.items() if report and report.digest})
+        return
+    reduced = {p: r for p, r in members.items() if r is not None and r.ballot == step.ballot and r.results}
+    if all(left.stages) and len(reduced) == len(members):
+        step.roster = left
+        tally = next(report.tally for report in reduced.values() if report.tally is not None)
+        step.resume_prepared(tally, {process: report.results for process, report in reduced.items()})
+        return
+    for process, report in living.items():
+        for done in report.done:
+            step.done(process, done)

@@ -1,0 +1,52 @@
+"""What becomes of the seconds that a peer computes: of use once a commit holds them, in vain when it never will."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+from swarmflow.core.types import Microbatch
+
+Direction = Literal["forward", "loss", "backward", "replay", "undo"]
+Outcome = Literal["used", "unused"]
+
+_ACCUMULATES: Final = ("loss", "backward", "replay")
+
+
+class Account:
+    """The seconds of the step at hand, by microbatch, until it is known whether they were of use.
+
+    What a process that dies has in it died with it; all else is settled sooner or later.
+    """
+
+    def __init__(self, settle: Callable[[Outcome, float], None]) -> None:
+        """settle: told the seconds whose outcome is known now."""
+        self._settle = settle
+        self._open: dict[Microbatch, dict[Direction, float]] = {}
+
+    def spent(self, microbatch: Microbatch, direction: Direction, seconds: float) -> None:
+        """A hop was computed. Of what is computed twice only the last time can be of use, of what is undone nothing."""
+        hop = self._open.setdefault(microbatch, {})
+        if direction in hop or direction == "replay":
+            self.wasted(sum(hop.values()))
+            hop.clear()
+        hop[direction] = seconds
+        if direction == "undo":
+            self.wasted(sum(hop.values()))
+            del self._open[microbatch]
+
+    def wasted(self, seconds: float) -> None:
+        """The result is of no use, for instance because it came too late for its step."""
+        self._settle("unused", seconds)
+
+    def committed(self) -> None:
+        """The step is committed: what was accumulated is in it, and a forward without its backward is not."""
+        for hop in self._open.values():
+            used = any(direction in hop for direction in _ACCUMULATES)
+            self._settle("used" if used else "unused", sum(hop.values()))
+        self._open.clear()
+
+    def void(self) -> None:
+        """The step starts over, or is not this process's any more."""
+        self.wasted(sum(sum(hop.values()) for hop in self._open.values()))
+        self._open.clear()

@@ -1,0 +1,215 @@
+"""Starts `swarmflow` processes by forking one that has loaded the libraries already: in a moment instead of in seconds.
+
+Each is a process of its own, in a session of its own, which reads the same command line as any other. A swarm whose
+processes are started again and again would else spend its machine on importing torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+from swarmflow.errors import SwarmflowError
+from swarmflow.runtime.heap import heap_environment
+
+_READY_S = 120.0
+_ANSWER_S = 20.0
+_POLL_S = 0.02
+_ENDED = "the fork server has ended, and with it all of its processes"
+
+
+class ForkServerError(SwarmflowError):
+    """The server does not start or has ended."""
+
+
+class Forked:
+    """A process that the server forked; to be used as a subprocess.Popen."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self.pid = pid
+        self._server = server
+
+    def poll(self) -> int | None:
+        """None while it runs; its exit code, -N where signal N ended it."""
+        return self._server.exit_code(self.pid)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, once it has ended. Raises subprocess.TimeoutExpired."""
+        deadline_s = time.monotonic() + (timeout if timeout is not None else float("inf"))
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline_s:
+                raise subprocess.TimeoutExpired("swarmflow", timeout or 0.0)
+            time.sleep(_POLL_S)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Nothing where it has ended. The server keeps its number from being used again."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class ForkServer:
+    """Inside its `with` block it forks processes; all that are left are killed at its end, or when its owner dies.
+
+    Several threads may use it.
+    """
+
+    def __init__(self, environment: Mapping[str, str], module: str = __name__) -> None:
+        """environment: of the server and of all that it forks, which cannot begin anew for the sake of their heap.
+
+        module: what the server runs; it ends in `main()`.
+        """
+        self._environment = {**heap_environment(), **environment}
+        self._module = module
+        self._ended: dict[int, int] = {}
+        self._text = b""
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", self._module],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._answer(_READY_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait(_ANSWER_S)
+        self._server.stdout.close()
+
+    def start(self, arguments: Sequence[str], log: Path) -> Forked:
+        """Runs `swarmflow ARGUMENTS`, with all that it prints in `log`. Raises ForkServerError."""
+        assert self._server.stdin is not None
+        with self._lock:
+            self._server.stdin.write(json.dumps([str(log), *arguments]).encode() + b"\n")
+            self._server.stdin.flush()
+            return Forked(self, self._answer(_ANSWER_S))
+
+    def exit_code(self, pid: int) -> int | None:
+        """Of a process that was forked here; None while it runs. Raises ForkServerError when nobody can know."""
+        with self._lock:
+            if pid not in self._ended:
+                for answer in self._answers(0.0):
+                    raise ForkServerError(f"the fork server speaks out of turn: {answer}")
+            return self._ended.get(pid)
+
+    def _answer(self, timeout_s: float) -> int:
+        for answer in self._answers(timeout_s):
+            return answer
+        raise ForkServerError(f"the fork server has not answered within {timeout_s:.0f} s")
+
+    def _answers(self, timeout_s: float) -> Iterator[int]:
+        """The numbers that the server answers with; on the way, what it says of processes that have ended."""
+        assert self._server.stdout is not None
+        if self._server.stdout.closed:
+            raise ForkServerError(_ENDED)
+        deadline_s = time.monotonic() + timeout_s
+        descriptor = self._server.stdout.fileno()
+        while select.select([descriptor], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+            data = os.read(descriptor, 65536)
+            if not data:
+                raise ForkServerError(_ENDED)
+            *lines, self._text = (self._text + data).split(b"\n")
+            answers = []
+            for line in lines:
+                said = json.loads(line)
+                if isinstance(said, list):
+                    self._ended[said[0]] = said[1]
+                else:
+                    answers.append(said)
+            yield from answers
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def _serve() -> None:
+    """Forks for each line that comes in, and tells of each child that has ended. A child returns from here too."""
+    _load()
+    _say(0)
+    children: set[int] = set()
+    text = b""
+    while True:
+        readable, _, _ = select.select([0], [], [], _POLL_S)
+        if readable:
+            data = os.read(0, 65536)
+            if not data:
+                break
+            *lines, text = (text + data).split(b"\n")
+            for line in lines:
+                log, *arguments = json.loads(line)
+                pid = os.fork()
+                if pid == 0:
+                    _become(log, arguments)
+                    return
+                children.add(pid)
+        for pid in sorted(children):
+            # A child that has ended is not waited for: as long as it is there, no other process gets its number.
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                children.remove(pid)
+                _say([pid, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status])
+    for pid in sorted(children):
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    os._exit(0)
+
+
+def _load() -> None:
+    """What takes seconds to import; nothing of it may start a thread before the fork."""
+    import swarmflow.compute.checkpoint
+    import swarmflow.compute.device
+    import swarmflow.compute.optimizer
+    import swarmflow.runtime.evaluation
+    import swarmflow.runtime.exporting
+    import swarmflow.runtime.session
+    import swarmflow.runtime.stage_host  # noqa: F401
+
+
+def _say(what: int | list[int]) -> None:
+    os.write(1, json.dumps(what).encode() + b"\n")
+
+
+def _become(log: str, arguments: list[str]) -> None:
+    """In the child: what a shell would have set up for the command. The owner is told when it is a session."""
+    os.setsid()
+    _say(os.getpid())
+    with open(os.devnull, "rb") as nothing, open(log, "wb") as file:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.argv = ["swarmflow", *arguments]
+
+
+def main() -> NoReturn:
+    """Serve; in each process that is forked, run its command."""
+    _serve()
+
+    from swarmflow import cli
+
+    exit_code = cli.main()
+    sys.stdout.flush()
+    os._exit(exit_code)  # to take the loaded libraries apart, object by object, takes seconds
+
+
+if __name__ == "__main__":
+    main()

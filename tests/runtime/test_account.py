@@ -1,0 +1,66 @@
+"""Seconds of compute are settled once each: used when a commit holds them, unused when none ever will."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from swarmflow.core.types import Epoch, Microbatch
+from swarmflow.runtime.account import Account
+
+ONE, OTHER = (Microbatch(Epoch(0, 3), index) for index in (0, 1))
+
+
+def account() -> tuple[Account, Counter[str]]:
+    settled: Counter[str] = Counter()
+
+    def settle(outcome: str, seconds: float) -> None:
+        settled[outcome] += seconds  # type: ignore[assignment]  # Counter's values may be any number
+
+    return Account(settle), settled
+
+
+def test_what_was_accumulated_is_used_at_the_commit() -> None:
+    work, settled = account()
+    work.spent(ONE, "forward", 1.0)
+    work.spent(ONE, "backward", 2.0)
+    work.spent(OTHER, "loss", 4.0)
+    assert settled == {}
+    work.committed()
+    assert settled == {"used": 7.0}
+
+
+def test_a_forward_that_got_no_backward_is_of_no_use() -> None:
+    work, settled = account()
+    work.spent(ONE, "forward", 1.0)
+    work.committed()
+    assert settled == {"unused": 1.0}
+
+
+def test_what_is_computed_twice_is_used_once() -> None:
+    work, settled = account()
+    work.spent(ONE, "forward", 1.0)
+    work.spent(ONE, "forward", 2.0)
+    work.spent(ONE, "backward", 4.0)
+    work.committed()
+    assert settled == {"used": 6.0, "unused": 1.0}
+
+
+def test_what_is_undone_is_of_no_use_nor_is_the_undoing() -> None:
+    work, settled = account()
+    work.spent(ONE, "forward", 1.0)
+    work.spent(ONE, "backward", 2.0)
+    work.spent(ONE, "undo", 4.0)
+    assert settled == {"unused": 7.0}
+    work.spent(ONE, "replay", 8.0)
+    work.committed()
+    assert settled == {"unused": 7.0, "used": 8.0}
+
+
+def test_a_step_that_starts_over_leaves_nothing_open() -> None:
+    work, settled = account()
+    work.spent(ONE, "loss", 1.0)
+    work.void()
+    work.wasted(2.0)
+    work.committed()
+    assert settled["unused"] == 3.0
+    assert settled["used"] == 0.0

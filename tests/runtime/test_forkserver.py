@@ -1,0 +1,59 @@
+"""Forked processes behave as started ones do: their output, exit codes, signals and sessions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarmflow import __version__
+from swarmflow.runtime.forkserver import Forked, ForkServer, ForkServerError
+from swarmflow.runtime.local import environment
+
+END_S = 30.0
+# A command that waits for something: for a run that nobody has started, whose invite is well formed.
+NOBODY = "/ip4/127.0.0.1/tcp/9/p2p/QmNnooDu7bfjPFoTZYxMNLWUQJyrVwtbZg5gBMjTezGAJN"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    with ForkServer(environment(threads=1)) as started:
+        yield started
+
+
+def waiting_peer(server: ForkServer, log: Path) -> Forked:
+    from swarmflow.runtime.invite import Invite
+
+    return server.start(["peer", "--join", str(Invite("run", "name", (NOBODY,))), "--listen", "127.0.0.1:0"], log)
+
+
+def test_what_it_prints_is_in_its_log_and_its_exit_code_is_known(server: ForkServer, tmp_path: Path) -> None:
+    told = server.start(["--version"], tmp_path / "version.log")
+    wrong = server.start(["peer", "--stage", "x"], tmp_path / "wrong.log")
+    assert (told.wait(END_S), wrong.wait(END_S)) == (0, 2)
+    assert __version__ in (tmp_path / "version.log").read_text(encoding="utf-8")
+    assert "--stage x: must be auto" in (tmp_path / "wrong.log").read_text(encoding="utf-8")
+
+
+def test_a_signal_that_ends_it_is_its_exit_code(server: ForkServer, tmp_path: Path) -> None:
+    process = waiting_peer(server, tmp_path / "peer.log")
+    assert process.poll() is None
+    assert os.getsid(process.pid) == process.pid
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.0)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait(END_S) == -signal.SIGKILL
+    process.send_signal(signal.SIGKILL)  # to nobody
+
+
+def test_nobody_is_left_when_the_server_ends(tmp_path: Path) -> None:
+    with ForkServer(environment(threads=1)) as server:
+        process = waiting_peer(server, tmp_path / "peer.log")
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+    with pytest.raises(ForkServerError, match="has ended"):
+        process.poll()

@@ -1,0 +1,309 @@
+"""What a peer computes for its machine: with integers no order and no member shows, and a replay undoes to the bit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from swarmflow.compute.codec import codec_named, encode_ints
+from swarmflow.compute.exact import FixedPoint
+from swarmflow.compute.layout import TIED
+from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
+from swarmflow.compute.runner import StageRunner
+from swarmflow.compute.stage import build_stage
+from swarmflow.compute.stage_state import StageState
+from swarmflow.compute.weights import init_stage
+from swarmflow.core.actions import (
+    Action,
+    Apply,
+    Release,
+    Reset,
+    RunBackward,
+    RunForward,
+    RunLoss,
+    RunReplay,
+    Seal,
+    Send,
+    StorePiece,
+    SumPiece,
+)  # fmt: skip
+from swarmflow.core.events import (
+    Applied,
+    BackwardComputed,
+    ComputeFailed,
+    Event,
+    ForwardComputed,
+    LossComputed,
+    Overflowed,
+    PieceReduced,
+    Replayed,
+    Sealed,
+    Tick,
+)  # fmt: skip
+from swarmflow.core.messages import ReducePart, ReduceSum
+from swarmflow.core.reduce import Reduction
+from swarmflow.core.types import Epoch, Group, Microbatch, ProcessId, Ref, Slice
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.driver import Driver
+from swarmflow.runtime.metrics import Metrics
+from swarmflow.runtime.stage_host import Served, StageHost
+from swarmflow.runtime.store import Store
+from swarmflow.runtime.worker import Worker
+from tests.compute.models import VOCAB, config_of
+
+DEADLINE_S = 30.0
+CUT = (2,)
+EPOCH = Epoch(0, 3)
+SHAPE = (2, 8, 32)  # of a boundary tensor: B, T, H
+GROUPS = ("stage-1", "tied")
+
+
+def manifest(**changes: Any) -> Manifest:  # noqa: ANN401  # fields of many types
+    """Two stages of a tiny gpt2, 4 microbatches a step."""
+    fields: dict[str, Any] = {
+        "run_id": "r", "name": "r", "software": "0", "model": config_of("gpt2"), "cut": CUT, "costs": (),
+        "dropout": False, "from_seed": True, "seed": 0, "vocab_size": VOCAB, "hidden_size": SHAPE[2],
+        "seq_len": SHAPE[1], "microbatch_sequences": SHAPE[0], "microbatches": 4, "optimizer": "adamw",
+        "betas": (0.9, 0.95), "momentum": 0.9, "eps": 1e-8, "weight_decay": 0.1, "precision": "fp32",
+        "accumulate": "exact", "codec": "blockwise8", "tied": True, "tokenizer": "bytes", "corpus": "", "config": {},
+    }  # fmt: skip
+    return Manifest(**fields | changes)
+
+
+@dataclass
+class Heard:
+    """The machine in a driver's hands: it decides nothing and keeps what it is told."""
+
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        if not isinstance(event, Tick):
+            self.events.put_nowait(event)
+        return []
+
+    def next_deadline(self) -> float:
+        return asyncio.get_running_loop().time() + 10 * DEADLINE_S
+
+
+@dataclass
+class Peer:
+    """A stage in the hands of a real driver and real threads."""
+
+    me: ProcessId
+    of: Manifest
+    host: StageHost
+    driver: Driver
+    heard: Heard
+    failures: asyncio.Queue[BaseException]
+
+    async def ask(self, action: Action) -> Event:
+        """Does the action; the event that answers."""
+        self.driver.perform([action])
+        return await asyncio.wait_for(self.heard.events.get(), DEADLINE_S)
+
+    def keep(self, data: bytes | memoryview) -> Ref:
+        """As bytes from the network are kept: a part of a frame, at any address."""
+        return self.driver.store.add(memoryview(bytearray(b"\0" + bytes(data)))[1:])
+
+    def hidden(self, index: int) -> Ref:
+        """The activation, or gradient, that the microbatch brings."""
+        values = torch.randn(SHAPE, generator=torch.Generator().manual_seed(index))
+        dtype = torch.bfloat16 if self.of.precision == "bf16" else torch.float32
+        return self.keep(codec_named(self.of.codec).encode(values.to(dtype)))
+
+    def tokens(self, index: int) -> Ref:
+        values = torch.randint(VOCAB, SHAPE[:2], generator=torch.Generator().manual_seed(index))
+        return self.keep(encode_ints(values.int().numpy()))
+
+    async def loss(self, index: int) -> Event:
+        return await self.ask(RunLoss(Microbatch(EPOCH, index), self.hidden(index), self.tokens(index)))
+
+
+@asynccontextmanager
+async def peers(of: Manifest, count: int = 1, stage: int = 1) -> AsyncIterator[list[Peer]]:
+    """`count` peers of one stage at one version."""
+    made = [_peer(ProcessId(f"p{number}", 1), of, stage) for number in range(count)]
+    try:
+        yield [peer for peer, _ in made]
+        assert all(peer.failures.empty() for peer, _ in made)
+    finally:
+        for peer, workers in made:
+            peer.driver.halt()
+            for worker in workers:
+                worker.stop()
+
+
+def _peer(me: ProcessId, of: Manifest, number: int) -> tuple[Peer, list[Worker]]:
+    failures: asyncio.Queue[BaseException] = asyncio.Queue()
+    workers = [Worker(name, failures.put_nowait) for name in ("compute", "codec")]
+    driver = Driver(me, Store(), Metrics(), {}, failures.put_nowait, lambda body: None)
+    host = StageHost(of, driver, *workers)
+    driver.add_effects(host.effects())
+    heard = Heard()
+    driver.run(heard, [])
+    fixed = FixedPoint(of.microbatches) if of.accumulate == "exact" else None
+    stage = build_stage(of.model, of.cut, number, device="cpu", dropout=of.dropout, fixed=fixed)
+    init_stage(stage, of.seed)
+    optimizer = make_optimizer(OptimizerSettings(of.optimizer, of.betas, of.momentum, of.eps, of.weight_decay))
+    for group in stage.groups.values():
+        group.allocate(optimizer.state_names())
+    host.served = Served(stage, StageRunner(stage, of.precision), optimizer, StageState(stage.groups), EPOCH.step)
+    driver.perform([Reset()])
+    return Peer(me, of, host, driver, heard, failures), workers
+
+
+async def reduce(members: Sequence[Peer]) -> list[Sealed]:
+    """The all-reduce of these members, by the core's own machine and the bytes that it has sent."""
+    by_id = {peer.me: peer for peer in members}
+    groups = tuple(Group(name, tuple(by_id)) for name in GROUPS)
+    flats = {name: _elements(members[0], name) for name in GROUPS}
+    size = 8 if members[0].of.accumulate == "exact" else 4
+    machines = {me: Reduction(me, EPOCH, 1, groups, flats, size) for me in by_id}
+    todo = [(by_id[me], action) for me, machine in machines.items() for action in machine.start()]
+    sealed = []
+    while todo:
+        peer, action = todo.pop(0)
+        machine = machines[peer.me]
+        follows: list[Action] = []
+        match action:
+            case Send(to, ReducePart() | ReduceSum() as message, (Slice() as body,)):
+                ref, other = by_id[to].keep(bytes(peer.host.read(body)())), machines[to]
+                assert other.fits(message, ref)
+                answer: Callable[..., list[Action]] = other.part if isinstance(message, ReducePart) else other.summed
+                todo += [(by_id[to], each) for each in answer(peer.me, message, ref)]
+            case SumPiece() | StorePiece():
+                event = await peer.ask(action)
+                assert isinstance(event, PieceReduced)
+                follows = machine.reduced(event.group, event.piece)
+            case Release():
+                peer.driver.perform([action])
+            case Seal():
+                event = await peer.ask(action)
+                assert isinstance(event, Sealed)
+                sealed.append(event)
+        todo += [(peer, each) for each in follows]
+    return sealed
+
+
+def _elements(peer: Peer, group: str) -> int:
+    assert peer.host.served is not None
+    return peer.host.served.stage.groups[TIED if group == "tied" else "own"].params.numel()
+
+
+async def step(of: Manifest, shares: Sequence[Sequence[int]]) -> set[tuple[tuple[tuple[str, float, str], ...], str]]:
+    """What each member has after a step: norms and digests of the gradients, digest of the parameters.
+
+    shares: the microbatches of each member, in the order in which it computes them.
+    """
+    async with peers(of, len(shares)) as members:
+        for peer, share in zip(members, shares, strict=True):
+            for index in share:
+                assert isinstance(await peer.loss(index), LossComputed)
+        if len(members) == 1:
+            sealed = [await members[0].ask(Seal(EPOCH, 1, GROUPS, GROUPS))]
+        else:
+            sealed = list(await reduce(members))
+        applied = [await peer.ask(Apply(EPOCH, scale=0.01, learning_rate=0.1)) for peer in members]
+        found = set()
+        for seal, update in zip(sealed, applied, strict=True):
+            assert isinstance(seal, Sealed)
+            assert isinstance(update, Applied)
+            found.add((tuple(sorted(seal.results)), update.digest))
+        return found
+
+
+@pytest.mark.parametrize("codec", ["none", "blockwise8"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
+def test_a_step_has_the_same_bits_whoever_computed_what_and_when(optimizer: str, codec: str) -> None:
+    shares = [[[0, 1, 2, 3]], [[3, 1, 0, 2]], [[2, 0], [1, 3]], [[1], [3, 2], [0]], [[0, 1, 2, 3], []]]
+
+    async def outcomes(accumulate: str) -> list[Any]:
+        of = manifest(optimizer=optimizer, codec=codec, accumulate=accumulate)
+        found = [await step(of, share) for share in shares]
+        assert all(len(members) == 1 for members in found), "the members of one step agree in either mode"
+        return [members.pop() for members in found]
+
+    exact, floats = asyncio.run(outcomes("exact")), asyncio.run(outcomes("fp32"))
+    assert len(set(exact)) == 1
+    assert len(set(floats)) > 1, "this test could not tell integers from floats"
+    squared = {name: norm for name, norm, _ in floats[0][0]}
+    assert {name: norm for name, norm, _ in exact[0][0]} == pytest.approx(squared, rel=1e-5)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("changes", [{}, {"dropout": True}, {"precision": "bf16"}, {"codec": "fp16"}], ids=str)
+def test_a_replay_takes_away_and_adds_what_a_hop_added(stage: int, changes: dict[str, Any]) -> None:
+    async def hop(peer: Peer, index: int) -> None:
+        if stage == 1:
+            await peer.loss(index)
+            return
+        microbatch = Microbatch(EPOCH, index)
+        assert isinstance(await peer.ask(RunForward(microbatch, peer.tokens(index))), ForwardComputed)
+        assert isinstance(await peer.ask(RunBackward(microbatch, peer.hidden(index))), BackwardComputed)
+
+    def again(peer: Peer, index: int, weight: int) -> RunReplay:
+        entered = peer.hidden(index) if stage == 1 else peer.tokens(index)
+        gradient = None if stage == 1 else peer.hidden(index)
+        return RunReplay(Microbatch(EPOCH, index), entered, peer.tokens(index), gradient, weight)
+
+    async def main() -> None:
+        async with peers(manifest(**changes), stage=stage) as (peer,):
+            groups = (f"stage-{stage}", "tied")
+            seals = []
+            await hop(peer, 0)
+            seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
+            await hop(peer, 1)
+            seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
+            for weight in (-1, 1):
+                assert await peer.ask(again(peer, 1, weight)) == Replayed(Microbatch(EPOCH, 1))
+                seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
+            assert seals[2] == seals[0] != seals[1] == seals[3]
+
+    asyncio.run(main())
+
+
+def test_what_does_not_fit_is_told_and_the_next_try_may_have_another_exponent() -> None:
+    async def main() -> None:
+        async with peers(manifest(codec="none")) as (peer,):
+            peer.driver.perform([Reset(exponent=60)])
+            assert await peer.loss(0) == Overflowed(Microbatch(EPOCH, 0), finite=True)
+            peer.driver.perform([Reset(exponent=44)])
+            assert isinstance(await peer.loss(0), LossComputed)
+            broken = codec_named("none").encode(torch.full(SHAPE, torch.nan))
+            action = RunLoss(Microbatch(EPOCH, 1), peer.keep(broken), peer.tokens(1))
+            assert await peer.ask(action) == Overflowed(Microbatch(EPOCH, 1), finite=False)
+
+    asyncio.run(main())
+
+
+def test_the_exponent_of_a_step_does_not_show_in_its_gradient_but_for_its_last_digits() -> None:
+    async def main() -> None:
+        async with peers(manifest()) as (peer,):
+            norms = []
+            for exponent in (36, 44):
+                peer.driver.perform([Reset(exponent)])
+                await peer.loss(0)
+                sealed = await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
+                assert isinstance(sealed, Sealed)
+                norms.append([norm for _, norm, _ in sealed.results])
+            assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+            assert norms[0] != norms[1]
+
+    asyncio.run(main())
+
+
+def test_a_replay_of_bytes_that_do_not_decode_is_refused() -> None:
+    async def main() -> None:
+        async with peers(manifest()) as (peer,):
+            action = RunReplay(Microbatch(EPOCH, 0), peer.keep(b"short"), peer.tokens(0), None, 1)
+            event = await peer.ask(action)
+            assert isinstance(event, ComputeFailed)
+            assert "5 bytes" in event.reason
+
+    asyncio.run(main())

@@ -1,0 +1,119 @@
+"""With exact accumulation a swarm learns the very bits that one process learns, whichever peer computed what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from swarmflow.chaos.plain import microbatch
+from swarmflow.compute.codec import Codec, codec_named
+from swarmflow.compute.exact import FixedPoint
+from swarmflow.compute.families import model_config
+from swarmflow.compute.layout import OWN, TIED
+from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
+from swarmflow.compute.runner import StageRunner
+from swarmflow.compute.stage import Stage, build_stage
+from swarmflow.compute.weights import load_stage
+from swarmflow.runtime.local import LocalSwarm
+from tests.swarm.reference import Recipe, load_model, parameters
+from tests.swarm.runs import FINISH_S, prepare, recipe, settings
+
+CUT = (1,)
+Learnt = tuple[dict[str, bytes], list[float]]  # every parameter's bytes, and the gradient norm of each step
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """As many as the swarm's processes have: what torch computes may depend on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.swarm
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.parametrize("codec", ["none", "blockwise8"])
+def test_no_bit_tells_which_peer_computed_what_and_when(codec: str, tmp_path: Path) -> None:
+    model, corpus = prepare(tmp_path, "gpt2")
+    of = recipe("adamw", steps=10)
+    wanted, norms = alone(model, corpus, of, codec_named(codec))
+    learnt, norms_of_swarm = together(tmp_path / "swarm", model, corpus, of, codec)
+    assert norms_of_swarm == norms
+    assert learnt == wanted
+
+
+def together(folder: Path, model: Path, corpus: Path, of: Recipe, codec: str) -> Learnt:
+    """What two peers a stage learn, between which microbatches go as they happen to go."""
+    run = settings(model, corpus, of, codec=codec, stages=2)
+    run["model"]["cut"] = list(CUT)
+    run["train"]["accumulate"] = "exact"
+    with LocalSwarm(folder, run) as swarm:
+        swarm.start_trainer()
+        for stage in (0, 0, 1, 1):
+            swarm.start_peer(stage=stage)
+        swarm.wait_finished(FINISH_S)
+        steps = swarm.steps()
+    assert steps[-1]["peers"] == [2, 2]
+    found = parameters(load_model(swarm.output / "final"))
+    return {name: _bytes(value) for name, value in found.items()}, [step["grad_norm"] for step in steps]
+
+
+def alone(model: Path, corpus: Path, of: Recipe, codec: Codec) -> Learnt:
+    """What one process learns that runs the same two stages in turn, the last microbatch of a step first."""
+    stages = [
+        build_stage(model_config(model), CUT, number, device="cpu", fixed=FixedPoint(of.microbatches))
+        for number in range(2)
+    ]
+    for stage in stages:
+        load_stage(stage, model)
+    given = of.optimizer
+    betas = (given["betas"][0], given["betas"][1])
+    optimizer = make_optimizer(
+        OptimizerSettings(given["name"], betas, eps=given["eps"], weight_decay=given["weight_decay"])
+    )
+    for stage in stages:
+        for group in stage.groups.values():
+            group.allocate(optimizer.state_names())
+    norms = []
+    for step in range(of.steps):
+        norms.append(_accumulate(stages, corpus, of, step, codec))
+        count = of.microbatches * of.sequences * of.seq_len
+        scale = min(1.0, 1.0 / (norms[-1] + 1e-6)) / count
+        for stage in stages:
+            for group in stage.groups.values():
+                optimizer.apply(group, group.gradient(group.summed), scale, given["lr"], step)
+            stage.zero_grads()
+    return {name: _bytes(value) for stage in stages for name, value, _ in stage.named_parameters()}, norms
+
+
+def _accumulate(stages: list[Stage], corpus: Path, of: Recipe, step: int, codec: Codec) -> float:
+    """Adds up the gradients of a step, on both ends for the weight that they share; the norm of their mean."""
+    first, last = (StageRunner(stage) for stage in stages)
+    tokens = torch.frombuffer(bytearray(corpus.read_bytes()), dtype=torch.uint8).long()
+    for index in reversed(range(of.microbatches)):
+        x, y = microbatch(tokens, of, step, index)
+        _, _, grad = last.loss(index, _sent(first.forward(index, x), codec), y)
+        assert grad is not None
+        first.backward(index, _sent(grad, codec))
+    ends = [stage.groups[TIED] for stage in stages]
+    total = ends[0].summed + ends[1].summed
+    for end in ends:
+        end.summed.copy_(total)
+    groups = [stages[0].groups[OWN], stages[1].groups[OWN], ends[0]]
+    squared = sum(group.sum_of_squares(group.summed) for group in groups)
+    return math.sqrt(squared) / (of.microbatches * of.sequences * of.seq_len)
+
+
+def _sent(x: Tensor, codec: Codec) -> Tensor:
+    return codec.decode(codec.encode(x), x.shape, x.dtype)
+
+
+def _bytes(value: Tensor) -> bytes:
+    return value.detach().contiguous().numpy().tobytes()
