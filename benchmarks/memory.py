@@ -48,13 +48,22 @@ def stage_bytes(config: dict[str, Any], cut: tuple[int, ...], stage: int, shape:
     return weights * FLOAT_BYTES * COPIES_ADAMW + held * StageRunner(built).activation_bytes(x)
 
 
+def resident_bytes(pid: int) -> tuple[int, int]:
+    """What a process, and its children together, hold in memory now; 0 for those that have ended."""
+    return _bytes(pid, "VmRSS"), sum(_bytes(child, "VmRSS") for child in _children(pid))
+
+
 def _peak_bytes(pid: int) -> int:
-    """VmHWM, 0 for a process that has ended."""
+    return _bytes(pid, "VmHWM")
+
+
+def _bytes(pid: int, field: str) -> int:
+    """A field of /proc/PID/status, 0 for a process that has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    found = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
 
 

@@ -127,7 +127,7 @@ def run_plain(folder: Path, corpus: Path, work: Work) -> list[float]:
 
 def run_swarm(folder: Path, corpus: Path, work: Work, peak: PeakMemory) -> list[float]:
     """Tokens/s of each step but the first, from commit to commit: nothing between two steps is left out."""
-    with LocalSwarm(folder, _settings(corpus, work), threads=1) as swarm:
+    with LocalSwarm(folder, settings(corpus, work), threads=1) as swarm:
         swarm.start_trainer()
         for stage in range(STAGES):
             swarm.start_peer("--capacity", str(work.capacity), stage=stage)
@@ -141,7 +141,8 @@ def run_swarm(folder: Path, corpus: Path, work: Work, peak: PeakMemory) -> list[
     return [after["tokens"] / (after["time"] - before["time"]) for before, after in itertools.pairwise(steps)]
 
 
-def _settings(corpus: Path, work: Work) -> dict[str, dict[str, Any]]:
+def settings(corpus: Path, work: Work) -> dict[str, dict[str, Any]]:
+    """RUN.toml."""
     return {
         "run": {"name": "throughput", "output": "out"},
         "model": {"config": work.model, "cut": work.cut},

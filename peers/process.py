@@ -38,6 +38,7 @@ from swarmflow.runtime.worker import Worker
 
 log = logging.getLogger("swarmflow")
 
+_RUN = "run"  # the file in the state folder that names the run which this peer has joined
 FIRST_FIND_S = 20.0  # a newcomer without a trainer is told so; who has trained waits for one as long as it takes
 
 
@@ -53,6 +54,7 @@ def main(options: Options) -> int:
 
 async def _run(options: Options, folder: Path) -> int:
     invite = options.invite
+    first = not _has_joined(folder, invite.run_id)
     async with AsyncExitStack() as stack:
         metrics = Metrics()
         stack.callback(metrics.close)
@@ -61,15 +63,14 @@ async def _run(options: Options, folder: Path) -> int:
             log.info("metrics: http://%s:%d/metrics", options.metrics_host, port)
         node = await Node.start(
             identity_path=folder / "identity.key", listen=[options.listen], announce=list(options.announce),
-            bootstrap=list(invite.trainers),
+            bootstrap=list(invite.trainers), patient=not first,
         )  # fmt: skip
         stack.push_async_callback(node.stop)
         metrics.describe_process("peer", node.name, invite.run_id)
         stop = _Signals()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
-        first = True
         while True:
-            outcome = await _one_life(options, node, metrics, stop, first=first)
+            outcome = await _one_life(options, folder, node, metrics, stop, first=first)
             if isinstance(outcome, Exit):
                 log.info("%s", outcome.reason)
                 if not outcome.ok:
@@ -82,7 +83,15 @@ async def _run(options: Options, folder: Path) -> int:
             first = False
 
 
-async def _one_life(options: Options, node: Node, metrics: Metrics, stop: _Signals, *, first: bool) -> Exit | Rejoin:
+def _has_joined(folder: Path, run_id: str) -> bool:
+    """Whether an earlier life had found this run: it is there, or will be again, and can be waited for."""
+    path = folder / _RUN
+    return path.is_file() and path.read_text(encoding="utf-8") == run_id
+
+
+async def _one_life(
+    options: Options, folder: Path, node: Node, metrics: Metrics, stop: _Signals, *, first: bool
+) -> Exit | Rejoin:
     """One incarnation: from joining until it leaves or has to join again. After the first, it waits for a trainer."""
     session = Session(node, options.invite.run_id, metrics)
     life = _Life(session, options)
@@ -94,6 +103,7 @@ async def _one_life(options: Options, node: Node, metrics: Metrics, stop: _Signa
         finding = find_leader(session, options.invite, timeout_s=FIRST_FIND_S if first else None)
         found = await session.unless_ended(finding)
         if found is not None:
+            (folder / _RUN).write_text(options.invite.run_id, encoding="utf-8")
             life.begin(found)
             stop.on_first = lambda: session.driver.post(DrainAsked())
         outcome: Exit | Rejoin = await session.ended

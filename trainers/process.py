@@ -41,10 +41,10 @@ def main(run: Run) -> int:
 async def _run(run: Run) -> int:
     invite = None if run.try_to_lead() else await _invite_to_join(run)
     async with AsyncExitStack() as stack:
-        node = await _start_node(run, invite)
+        first = run.folder.manifest() is None  # else it has trained here before, and can wait for the others
+        node = await _start_node(run, invite, patient=not first)
         stack.push_async_callback(node.stop)
         stop = _Stop()
-        first = True
         while True:
             outcome = await _one_life(run, node, invite, stop, first=first)
             if isinstance(outcome, Exit):
@@ -93,7 +93,7 @@ def _latest_invite(run: Run, invite: Invite | None) -> Invite | None:
     return Invite.parse(run.invite_path.read_text())
 
 
-async def _start_node(run: Run, invite: Invite | None) -> Node:
+async def _start_node(run: Run, invite: Invite | None, *, patient: bool) -> Node:
     listen = run.options.listen or "0.0.0.0:0"
     any_port = listen.endswith(":0")
     if any_port:
@@ -102,6 +102,7 @@ async def _start_node(run: Run, invite: Invite | None) -> Node:
     node = await Node.start(
         identity_path=run.folder.identity, listen=[listen], announce=list(run.options.announce),
         bootstrap=list(dict.fromkeys(known)), may_be_alone=invite is None,
+        patient=patient and invite is not None,
     )  # fmt: skip
     ports = [part.split("/")[0] for address in node.addresses() for part in address.split("/tcp/")[1:]]
     if ports and any_port:

@@ -80,7 +80,7 @@ class Setup:
         """RUN.toml, the same for every run."""
         return {
             "run": {"name": "chaos", "output": "out"},
-            "model": {"path": str(model), "stages": self.stages},
+            "model": {"path": str(model), "stages": self.stages, "cut": self._cut()},
             "data": {"path": str(corpus), "tokenizer": "bytes", "seq_len": SEQ_LEN, "order": "sequential"},
             "optimizer": OPTIMIZER,
             "train": {
@@ -89,6 +89,11 @@ class Setup:
                 "checkpoint_every": CHECKPOINT_EVERY,
             },
         }  # fmt: skip
+
+    def _cut(self) -> list[int]:
+        """The first block of each stage but the first: measured cuts differ, and a codec does with them."""
+        blocks = self.model_config()["n_layer"]
+        return [-(-blocks * stage // self.stages) for stage in range(1, self.stages)]
 
 
 def _rates(text: str) -> tuple[float, ...]:

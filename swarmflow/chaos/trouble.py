@@ -81,7 +81,7 @@ class Trouble:
     def _coming(self, now: float, seen: Seen | None) -> None:
         """Wait until it serves. A replacement may be killed once more as it loads its stage."""
         if self.process.exit_code is not None:
-            self._start_again_if_in_vain()
+            self._see_why_it_ended()
         elif now > self._since_s + SERVE_S:
             raise ChaosError(f"{self.process.name} does not serve {SERVE_S:.0f} s after the {self.fault.kind}")
         sight = self._cast.sight(seen, self.process)
@@ -136,7 +136,11 @@ class Trouble:
         self._diary.note(f"{self.process.name} is started, life {self.process.life}")
         self._state = self._coming
 
-    def _start_again_if_in_vain(self) -> None:
+    def _see_why_it_ended(self) -> None:
+        """The run may be over; or there was nobody who leads it, and it is started again."""
+        if self.process.exit_code == 0:
+            self.over = True
+            return
         lines = self.process.log.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
         if self.process.exit_code != 1 or not any(words in lines[-1] for words in _IN_VAIN):
             raise ChaosError(f"{self.process.name} ended with exit code {self.process.exit_code}: {lines[-1]}")

@@ -65,6 +65,13 @@ class RunReplay:
 
 
 @dataclass(frozen=True, slots=True)
+class Discard:
+    """This hop is another's: drop its graph, and what of it is queued."""
+
+    microbatch: Microbatch
+
+
+@dataclass(frozen=True, slots=True)
 class Reset:
     """Drop all graphs and queued work, and zero the accumulators.
 
@@ -216,7 +223,7 @@ class Exit:
 
 
 Action = (
-    Send | Release | RunForward | RunLoss | RunBackward | RunReplay | Reset | SumPiece | StorePiece | Seal | Apply
-    | LoadState | FormMicrobatch | WriteCheckpoint | Validate | Record | TookOver | Connect | Forget | Log | Count
-    | Rejoin | Exit
+    Send | Release | RunForward | RunLoss | RunBackward | RunReplay | Discard | Reset | SumPiece | StorePiece | Seal
+    | Apply | LoadState | FormMicrobatch | WriteCheckpoint | Validate | Record | TookOver | Connect | Forget | Log
+    | Count | Rejoin | Exit
 )  # fmt: skip

@@ -4,9 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.actions import Action, Count, Release, RunBackward, RunForward, RunLoss, Send
+from swarmflow.core.actions import (
+    Action,
+    Count,
+    Discard,
+    Release,
+    RunBackward,
+    RunForward,
+    RunLoss,
+    RunReplay,
+    Send,
+)  # fmt: skip
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed
-from swarmflow.core.messages import Accepted, Adopt, Backward, Denied, Done, Forward, Room, Routed, Unrepairable
+from swarmflow.core.messages import (
+    Accepted,
+    Adopt,
+    Backward,
+    Denied,
+    Done,
+    Forward,
+    Relieve,
+    Room,
+    Routed,
+    Unrepairable,
+)
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
 
@@ -16,7 +37,8 @@ class Hop:
     """One microbatch at this stage. gradient: of its input, kept so that a replaced predecessor can have it.
 
     repair, held_by: as the predecessor said. told: which successor the predecessor was told of. done: as the leader was
-    told, once its gradient is accumulated. evicted: its bytes are kept no more.
+    told, once its gradient is accumulated. evicted: its bytes are kept no
+    more. orphan: the manifest counts another's: what was added is being taken away. input, gradient_in: kept for that.
     """
 
     microbatch: Microbatch
@@ -32,6 +54,7 @@ class Hop:
     gradient: Ref | None = None
     gradient_in: Ref | None = None
     evicted: bool = False
+    orphan: bool = False
 
 
 @dataclass(slots=True)
@@ -41,7 +64,7 @@ class Hops:
     me: the own process. stage, stages: which slice this peer serves, of how many. capacity: microbatches held at a
     time; beyond it a peer denies. leader: where `Done` goes. journal_bytes_max: of what is kept for repairs; above it
     the bytes of the microbatches that were finished first are given up, and a repair that needs them starts the step
-    over.
+    over. dropped: orphans that were taken away. closed: a ballot is under way, and nothing more is accumulated.
     """
 
     me: ProcessId
@@ -52,15 +75,17 @@ class Hops:
     leader: ProcessId
     journal_bytes_max: int = 1 << 30
     epoch: Epoch = BEFORE_ALL
+    closed: bool = False
     draining: bool = False
     hops: dict[int, Hop] = field(default_factory=dict)
+    dropped: dict[int, None] = field(default_factory=dict)
     _denied: dict[ProcessId, None] = field(default_factory=dict)
     _dead: set[ProcessId] = field(default_factory=set)
     _floor: dict[int, int] = field(default_factory=dict)
 
     def open(self, epoch: Epoch, next_stage: tuple[ProcessId, ...]) -> list[Action]:
         """A new epoch: what was held for another is void."""
-        self.epoch = epoch
+        self.epoch, self.closed = epoch, False
         self._denied.clear()
         self._dead.clear()
         return [*self.clear(), *self.outbox.open(next_stage)]
@@ -73,6 +98,7 @@ class Hops:
             if hop.microbatch.index not in self.outbox.entries:
                 refs.append(hop.targets)  # else the outbox releases them
         self.hops.clear()
+        self.dropped.clear()
         self._floor.clear()
         actions = self.outbox.clear()
         return [*actions, Release(tuple(refs))] if refs else actions
@@ -80,7 +106,7 @@ class Hops:
     @property
     def held(self) -> int:
         """Microbatches whose graph is, or will be, in memory."""
-        return sum(hop.done is None for hop in self.hops.values())
+        return sum(hop.done is None and not hop.orphan for hop in self.hops.values())
 
     @property
     def queued(self) -> int:
@@ -95,8 +121,13 @@ class Hops:
     @property
     def journal_bytes(self) -> int:
         """Bytes kept for repairs until the step is committed."""
-        own = sum(hop.gradient.size_bytes for hop in self.hops.values() if hop.gradient is not None)
-        return own + self.outbox.size_bytes
+        kept = (ref for hop in self.hops.values() for ref in (hop.input, hop.gradient_in, hop.gradient))
+        return sum(ref.size_bytes for ref in kept if ref is not None) + self.outbox.size_bytes
+
+    @property
+    def settling(self) -> bool:
+        """Whether orphans are still being taken away."""
+        return any(hop.orphan for hop in self.hops.values())
 
     def entries(self) -> tuple[tuple[int, int], ...]:
         """(index, attempt) of everything accumulated here."""
@@ -108,41 +139,39 @@ class Hops:
 
     def forward(self, sender: ProcessId, message: Forward, bodies: tuple[Ref, ...]) -> list[Action]:
         """A predecessor hands over a microbatch."""
-        refuse = self._refusal(message)
+        refuse = self._refusal(message) or (None if len(bodies) == 2 else "invalid")
         hop = self.hops.get(message.microbatch.index)
-        if refuse is not None or hop is not None or len(bodies) != 2:
-            drop: list[Action] = [Release(bodies)] if bodies else []
-            if hop is not None and refuse is None:
-                return [*drop, *self._take_over(hop, sender, message.attempt)]
-            return [*drop, *self._deny(sender, message, refuse or "invalid")]
+        drop: list[Action] = [Release(bodies)] if bodies else []
+        if refuse is not None:
+            return [*drop, *self._deny(sender, message, refuse)]
+        if hop is not None and not hop.orphan:
+            return [*drop, *self._take_over(hop, sender, message.attempt)]
         leaving = self.draining and not message.insist
-        if self.held >= self.capacity or leaving:
+        if hop is not None or self.closed or self.held >= self.capacity or leaving:
             self._denied[sender] = None
-            return [Release(bodies), *self._deny(sender, message, "draining" if leaving else "full")]
-        hop = Hop(message.microbatch, message.attempt, sender, message.repair, message.held_by, *bodies)
+            return [*drop, *self._deny(sender, message, "draining" if leaving else "full")]
+        data, targets = bodies
+        hop = Hop(message.microbatch, message.attempt, sender, message.repair, message.held_by, data, targets)
         self.hops[message.microbatch.index] = hop
-        work: Action = (
-            RunLoss(hop.microbatch, bodies[0], bodies[1]) if self.last else RunForward(hop.microbatch, bodies[0])
-        )
+        work: Action = RunLoss(hop.microbatch, data, targets) if self.last else RunForward(hop.microbatch, data)
         return [Send(sender, Accepted(message.microbatch, self.stage, message.attempt)), work]
 
     def adopt(self, sender: ProcessId, message: Adopt) -> list[Action]:
         """A replaced predecessor asks for what this peer may hold already."""
         hop = self.hops.get(message.microbatch.index)
-        if hop is None:
+        if hop is None or hop.orphan:
             self._floor[message.microbatch.index] = message.attempt
             return [Send(sender, Denied(message.microbatch, self.stage, message.attempt, "unknown"))]
         return self._take_over(hop, sender, message.attempt)
 
     def forward_computed(self, event: ForwardComputed, now: float) -> list[Action]:
-        """Pass the activation on; the input is not needed any more (the predecessor keeps its bytes)."""
+        """Pass the activation on."""
         hop = self._hop(event.microbatch)
-        if hop is None:
+        if hop is None or not hop.computing:
             return [Release((event.output,))]
         hop.computing = False
-        actions: list[Action] = self._release_input(hop)
         bodies = (event.output, hop.targets)
-        actions += self.outbox.offer(hop.microbatch, bodies, now, hop.attempt, hop.repair, hop.held_by)
+        actions = self.outbox.offer(hop.microbatch, bodies, now, hop.attempt, hop.repair, hop.held_by)
         return actions + self._tell_successor(hop)
 
     def loss_computed(self, event: LossComputed) -> list[Action]:
@@ -156,8 +185,8 @@ class Hops:
     def backward(self, sender: ProcessId, message: Backward, bodies: tuple[Ref, ...], now: float) -> list[Action]:
         """The gradient of this hop's output came from downstream."""
         hop = self._hop(message.microbatch)
-        wanted = hop is not None and len(bodies) == 1 and hop.done is None and hop.gradient_in is None
-        if hop is None or not wanted or not self.outbox.returned(sender, message.microbatch, message.attempt, now):
+        fresh = self.outbox.returned(sender, message.microbatch, message.attempt, now)
+        if hop is None or not fresh or len(bodies) != 1 or not self._wants_gradient(hop):
             return [Release(bodies)] if bodies else []
         hop.gradient_in = bodies[0]
         hop.computing = True
@@ -169,6 +198,67 @@ class Hops:
         if hop is None:
             return [Release((event.gradient,))] if event.gradient is not None else []
         return self._finish(hop, event.gradient, Done(hop.microbatch, self.stage, hop.attempt))
+
+    def relieve(self, sender: ProcessId, message: Relieve) -> list[Action]:
+        """This peer was too slow. Unless its gradient is being added already, the hop is another's work now."""
+        hop = self._hop(message.microbatch)
+        if hop is None or (hop.upstream, hop.attempt) != (sender, message.attempt):
+            return []
+        return self._drop(hop) if hop.done is None and not self._accumulates(hop) else []
+
+    def reconcile(self, entries: tuple[tuple[int, int], ...]) -> tuple[list[Action], str]:
+        """Hold exactly what the manifest lists. What it does not list is taken away: the rest may go on meanwhile.
+
+        Returns a reason when something that it lists is not here.
+        """
+        here = dict(self.entries())
+        if any(here.get(index) != attempt for index, attempt in entries):
+            return [], f"{len(here)} accumulated, {len(entries)} listed"
+        self.closed = True
+        listed = {index for index, _ in entries}
+        orphans = [hop for index, hop in sorted(self.hops.items()) if index not in listed and not hop.orphan]
+        return [action for hop in orphans for action in self._disown(hop)], ""
+
+    def reopen(self) -> list[Action]:
+        """The ballot is void: there may be work again."""
+        self.closed = False
+        return self._make_room()
+
+    def replayed(self, microbatch: Microbatch) -> list[Action]:
+        """An orphan is taken away."""
+        hop = self._hop(microbatch)
+        if hop is None or not hop.orphan:
+            return []
+        self.dropped[microbatch.index] = None
+        return self._drop(hop)
+
+    def _wants_gradient(self, hop: Hop) -> bool:
+        return hop.done is None and hop.gradient_in is None and not hop.orphan
+
+    def _accumulates(self, hop: Hop) -> bool:
+        """Whether the gradient of a hop that is not done is on its way into the accumulator."""
+        return hop.gradient_in is not None or (self.last and hop.computing)
+
+    def _disown(self, hop: Hop) -> list[Action]:
+        if hop.done is None and not self._accumulates(hop):
+            return self._drop(hop)
+        finished, hop.orphan, hop.done = hop.done is not None, True, None
+        return self._undo(hop) if finished else []  # else it is taken away when it is there
+
+    def _undo(self, hop: Hop) -> list[Action]:
+        if hop.input is None:
+            return [self._unrepairable([hop.microbatch.index])]
+        replay = RunReplay(hop.microbatch, hop.input, hop.targets, hop.gradient_in, -1)
+        return [Count("orphans_subtracted"), replay]
+
+    def _drop(self, hop: Hop) -> list[Action]:
+        index = hop.microbatch.index
+        del self.hops[index]
+        refs = [ref for ref in (hop.input, hop.gradient, hop.gradient_in) if ref is not None]
+        if index not in self.outbox.entries:
+            refs.append(hop.targets)  # else the outbox releases them
+        release: list[Action] = [Release(tuple(refs))] if refs else []
+        return [Discard(hop.microbatch), *release, *self.outbox.forget(index), *self._make_room()]
 
     def failed(self, microbatch: Microbatch) -> tuple[ProcessId | None, list[Action]]:
         """The bytes of a hop were not what they should be. Returns who sent them, for the leader."""
@@ -200,11 +290,12 @@ class Hops:
         """Time has passed."""
         return self._tell_all(self.outbox.tick(now))
 
-    def gone(self, process: ProcessId, now: float) -> list[Action]:
-        """A process died: what it held downstream is sent to others."""
+    def gone(self, process: ProcessId, now: float, lost: tuple[tuple[int, int], ...] = ()) -> list[Action]:
+        """A process died: what it held downstream is sent to others. lost: hops (stage, index) that nobody holds."""
         self._denied.pop(process, None)
         self._dead.add(process)
-        actions = self._tell_all(self.outbox.gone(process, now))
+        after = {index for stage, index in lost if stage == self.stage + 1 and index in self.hops}
+        actions = self._tell_all(self.outbox.gone(process, now, after))
         if self.outbox.unrepairable:
             actions.append(self._unrepairable(self.outbox.unrepairable))
         return actions
@@ -254,21 +345,23 @@ class Hops:
                 continue
             hop.evicted = True
             actions.append(Count("evictions"))
-            if hop.gradient is not None:
-                actions.append(Release((hop.gradient,)))
-                hop.gradient = None
+            refs = tuple(ref for ref in (hop.input, hop.gradient_in, hop.gradient) if ref is not None)
+            hop.input = hop.gradient_in = hop.gradient = None
+            actions += [Release(refs)] if refs else []
             actions += self.outbox.evict(hop.microbatch.index)
         return actions
 
     def _finish(self, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:
         hop.computing = False
-        hop.done = done
         hop.gradient = gradient
-        actions: list[Action] = self._release_input(hop)
-        if hop.gradient_in is not None:
-            actions.append(Release((hop.gradient_in,)))
-            hop.gradient_in = None
-        actions += [self._return(hop), Send(self.leader, done), *self._evict()]
+        if hop.orphan:
+            return self._undo(hop)
+        hop.done = done
+        actions: list[Action] = [self._return(hop), Send(self.leader, done), *self._evict()]
+        return actions + self._make_room()
+
+    def _make_room(self) -> list[Action]:
+        actions: list[Action] = []
         for waiting in list(self._denied)[: max(1, self.capacity - self.held)]:
             del self._denied[waiting]
             actions.append(Send(waiting, Room(self.stage)))
@@ -277,13 +370,6 @@ class Hops:
     def _return(self, hop: Hop) -> Send:
         bodies = () if hop.gradient is None else (hop.gradient,)
         return Send(hop.upstream, Backward(hop.microbatch, self.stage - 1, hop.attempt), bodies)
-
-    def _release_input(self, hop: Hop) -> list[Action]:
-        if hop.input is None:
-            return []
-        released: list[Action] = [Release((hop.input,))]
-        hop.input = None
-        return released
 
     def _tell_successor(self, hop: Hop | None) -> list[Action]:
         """The predecessor has to know to whom a microbatch went, should this process die."""

@@ -106,7 +106,7 @@ class Leader:
             actions += step.commit(now)
         actions += step.commit_again()
         for process in estate.gone:
-            actions += step.gone(process, "not heard of after the former leader was lost")
+            actions += step.gone(process, "not heard of after the former leader was lost", taken_over=True)
         for process in estate.suspects:
             actions += self._gone(process, "lost while nobody led", now)
         return actions + self._due(now)

@@ -16,20 +16,28 @@ class Ledger:
     stages: int
     microbatches: int
     _holders: dict[tuple[int, int], tuple[ProcessId, int]] = field(default_factory=dict)
+    _orphans: dict[tuple[int, int], tuple[ProcessId, int]] = field(default_factory=dict)
     _losses: dict[int, tuple[float, int]] = field(default_factory=dict)
     retries: int = 0
 
-    def done(self, sender: ProcessId, message: Done) -> bool:
-        """Enter a hop. False: another living process has accumulated it too, so that it would count twice."""
+    def done(self, sender: ProcessId, message: Done) -> None:
+        """Enter a hop. Of two living processes that have accumulated it, the one of the higher attempt holds it.
+
+        The other one's is an orphan, which may yet be needed.
+        """
         key = (message.stage, message.microbatch.index)
         holder = self._holders.get(key)
+        if holder is not None and holder[0] == sender:
+            return
+        if holder is not None and holder[1] >= message.attempt:
+            self._orphans[key] = (sender, message.attempt)
+            return
         if holder is not None:
-            return holder[0] == sender
+            self._orphans[key] = holder
         self._holders[key] = (sender, message.attempt)
         self.retries += message.attempt % TAKEOVER >= REPAIR  # a denial costs nothing: only what was lost counts
         if message.stage == self.stages - 1:
             self._losses[message.microbatch.index] = (message.loss_sum, message.tokens)
-        return True
 
     def valid(self, message: Done) -> bool:
         """Whether a report names a hop that exists, and, on the last stage, how many tokens it had."""
@@ -37,12 +45,24 @@ class Ledger:
             return False
         return 0 <= message.stage < self.stages and 0 <= message.microbatch.index < self.microbatches
 
-    def gone(self, process: ProcessId) -> int:
-        """A holder died: its hops are open again. Returns how many."""
+    def gone(self, process: ProcessId) -> tuple[tuple[int, int], ...]:
+        """A holder died. Returns its hops (stage, index) that nobody else has accumulated: they are open again."""
+        self._orphans = {key: holder for key, holder in self._orphans.items() if holder[0] != process}
         lost = [key for key, holder in self._holders.items() if holder[0] == process]
         for key in lost:
             del self._holders[key]
-        return len(lost)
+            if key in self._orphans:
+                self._holders[key] = self._orphans.pop(key)
+        return tuple(key for key in lost if key not in self._holders)
+
+    def missing(self) -> tuple[tuple[int, int], ...]:
+        """The hops (stage, index) that nobody holds."""
+        every = ((stage, index) for stage in range(self.stages) for index in range(self.microbatches))
+        return tuple(key for key in every if key not in self._holders)
+
+    def settle(self) -> None:
+        """The manifest is told: orphans are taken away, and are of no use from now on."""
+        self._orphans.clear()
 
     @property
     def complete(self) -> bool:

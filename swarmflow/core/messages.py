@@ -62,6 +62,15 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
+class Relieve:
+    """You are late: the hop is another's now. What you have accumulated of it, the step's manifest decides about."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Routed:
     """To the predecessor: the hop after mine went to `successor`. attempt: the one that the predecessor gave me."""
 
@@ -113,12 +122,17 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A process of the roster is dead to this epoch. A ballot under way is revoked."""
+    """A process of the roster is dead to this epoch. A ballot under way is revoked.
+
+    lost: hops (stage, index) that were accumulated and have no holder any more: whoever believes that one of them is
+    done sends it again.
+    """
 
     term: int
     epoch: Epoch
     process: ProcessId
     reason: str
+    lost: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,9 +417,9 @@ class Report:
 
     join: as it was said to the former leader. member: with the stage served. ready: it is loaded, at `version`. opened:
     the epoch; gone: who died to it, newcomers: who came in for its update; suspects: whom I lost although nobody has
-    declared them dead. done: what is accumulated here. indices, attempt: a trainer's own microbatches, and the highest
-    Assign. ballot, tally: of the last Prepare; results: of its Prepared, if it came so far. commit: if it was heard;
-    digest: of the parameters, if it is applied.
+    declared them dead. done: what is accumulated here; dropped: what was, as an orphan. indices, attempt: a trainer's
+    own microbatches, and the highest Assign. ballot, tally: of the last Prepare; results: of its Prepared, if
+    it came so far. commit: if it was heard; digest: of the parameters, if it is applied.
     """
 
     term: int
@@ -419,6 +433,7 @@ class Report:
     newcomers: tuple[Member, ...] = ()
     suspects: tuple[ProcessId, ...] = ()
     done: tuple[Done, ...] = ()
+    dropped: tuple[int, ...] = ()
     indices: tuple[int, ...] = ()
     attempt: int = 0
     ballot: int = 0
@@ -436,7 +451,7 @@ class Deposed:
 
 
 Message = (
-    Forward | Adopt | Accepted | Denied | Room | Routed | Backward | Done
+    Forward | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Done
     | Open | Gone | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed
     | StepResult | ReducePart | ReduceSum
     | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Drain | Released | Heartbeat | Beat | Suspect

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Release, Send
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Adopt, Forward
+from swarmflow.core.messages import Adopt, Forward, Relieve
 from swarmflow.core.types import Microbatch, ProcessId, Ref
 
+LATE_FACTOR = 10.0  # a peer that is a tenth as fast as it was is as good as gone, for the microbatch at hand
 TAKEOVER = 1_000_000  # what one trainer's attempts stay below, so that those of the trainer after it are higher
 REPAIR = 1000  # attempts are numbered repair * REPAIR + try, so that a repair's are higher than all that the dead made
 
@@ -18,7 +20,8 @@ class Entry:
     """One microbatch on its way through the next stage.
 
     repair: somebody may hold it already. hint: who probably does. successor: to whom `holder` has passed it on.
-    asked: peers whose answer to an Adopt is awaited. bodies: empty once they were evicted.
+    asked: peers whose answer to an Adopt is awaited. bodies: empty once they were evicted. late_s: when the holder has
+    had it for too long without passing it on; patience: how often that was, of this microbatch.
     """
 
     microbatch: Microbatch
@@ -30,8 +33,15 @@ class Entry:
     successor: ProcessId | None = None
     asked: set[ProcessId] = field(default_factory=set)
     sent_at_s: float = 0.0
+    late_s: float = 0.0
+    patience: int = 0
     measured: bool = False
     returned: bool = False
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody has it and has not passed it on yet."""
+        return self.holder is not None and not self.measured and not self.returned
 
 
 @dataclass(slots=True)
@@ -41,12 +51,14 @@ class Outbox:
     The bytes sent stay here until the step is committed: whoever loses a peer re-sends what that peer held. The
     replacement computes the dead peer's hop, and asks the stage after it who holds the next one before it sends
     anything: only the dead peer's own work is done again (GWTF, V-D; design, Failures). unrepairable: microbatches that
-    have to be sent again although their bytes were evicted.
+    have to be sent again although their bytes were evicted. A holder is late after LATE_FACTOR times the usual time,
+    and late_min_s at least; its microbatch goes to another, if there is one, and the next deadline is twice as long.
     """
 
     stage: int
     router: Iwrr
     pause_s: float = 5.0
+    late_min_s: float = 15.0
     entries: dict[int, Entry] = field(default_factory=dict)
     unrepairable: list[int] = field(default_factory=list)
     _alive: dict[ProcessId, None] = field(default_factory=dict)
@@ -140,25 +152,34 @@ class Outbox:
         bodies, entry.bodies = entry.bodies, ()
         return [Release(bodies)]
 
-    def gone(self, process: ProcessId, now: float) -> list[Action]:
-        """A peer died: what it held is sent to others, and who holds the hop after it is told."""
-        if process not in self._alive:
-            return []
-        del self._alive[process]
-        self._paused_until_s.pop(process, None)
-        self._draining.pop(process, None)
-        self.router.ban(process)
+    def gone(self, process: ProcessId, now: float, lost: Collection[int] = ()) -> list[Action]:
+        """A process died: what it held is sent to others, and who holds the hop after it is told.
+
+        lost: microbatches of this stage that nobody holds any more, whoever the holder seemed to be: it may have been
+        an orphan that was taken away.
+        """
+        served = process in self._alive
+        if served:
+            del self._alive[process]
+            self._paused_until_s.pop(process, None)
+            self._draining.pop(process, None)
+            self.router.ban(process)
         actions: list[Action] = []
         for entry in list(self.entries.values()):
             if process in entry.asked:
                 actions += self._unanswered(entry, process, now)
-            elif entry.holder == process and not entry.bodies:
-                self.unrepairable.append(entry.microbatch.index)
-            elif entry.holder == process:
-                entry.attempt = (entry.attempt // REPAIR + 1) * REPAIR
-                entry.holder, entry.repair = None, True
-                actions += [Count("retries", "gone"), *self._route(entry, now)]
-        return actions + self._retry(now)  # if only those are left who want to leave, they have to take what waits
+            elif entry.holder == process or (entry.returned and entry.microbatch.index in lost):
+                actions += self._send_again(entry, now)
+        # If only those are left who want to leave, they have to take what waits.
+        return actions + (self._retry(now) if served else [])
+
+    def _send_again(self, entry: Entry, now: float) -> list[Action]:
+        if not entry.bodies:
+            self.unrepairable.append(entry.microbatch.index)
+            return []
+        entry.attempt = (entry.attempt // REPAIR + 1) * REPAIR
+        entry.holder, entry.repair, entry.returned = None, True, False
+        return [Count("retries", "gone"), *self._route(entry, now)]
 
     def holder(self, index: int) -> ProcessId | None:
         """Who has a microbatch, as far as is known."""
@@ -176,15 +197,46 @@ class Outbox:
         return sum(ref.size_bytes for entry in self.entries.values() for ref in entry.bodies)
 
     def next_deadline(self) -> float | None:
-        """When a paused peer is tried again although it never said that it had room."""
-        return min(self._paused_until_s.values(), default=None) if self._waiting else None
+        """When a paused peer is tried again although it never said that it had room, or a holder is late."""
+        times = [entry.late_s for entry in self.entries.values() if entry.awaited]
+        if self._waiting:
+            times += self._paused_until_s.values()
+        return min(times, default=None)
 
     def tick(self, now: float) -> list[Action]:
         """Give up pauses that have lasted long enough."""
         due = [process for process, until_s in self._paused_until_s.items() if until_s <= now]
         for process in due:
             del self._paused_until_s[process]
-        return self._retry(now) if due else []
+        late = [entry for entry in self.entries.values() if entry.awaited and entry.late_s <= now]
+        actions = [action for entry in late for action in self._reroute(entry, now)]
+        return actions + (self._retry(now) if due else [])
+
+    def forget(self, index: int) -> list[Action]:
+        """The hop before it is not this process's any more."""
+        entry = self.entries.pop(index, None)
+        self._waiting.pop(index, None)
+        return [Release(entry.bodies)] if entry is not None and entry.bodies else []
+
+    def _reroute(self, entry: Entry, now: float) -> list[Action]:
+        """A holder is late: somebody else gets its microbatch, unless there is nobody else."""
+        former, attempt = entry.holder, entry.attempt
+        assert former is not None, "only what is held can be late"
+        entry.patience += 1
+        entry.late_s = now + self._deadline_s(entry, former)
+        others = self._alive.keys() - self._paused_until_s.keys() - self._draining.keys() - {former}
+        if not others or not entry.bodies:
+            return []
+        entry.attempt, entry.repair, entry.holder = (attempt // REPAIR + 1) * REPAIR, True, None
+        return [
+            Count("retries", "late"),
+            Send(former, Relieve(entry.microbatch, self.stage, attempt)),
+            *self._route(entry, now, but=former),
+        ]
+
+    def _deadline_s(self, entry: Entry, holder: ProcessId) -> float:
+        usual_s = self.router.seconds(holder) or 0.0
+        return float(max(self.late_min_s, LATE_FACTOR * usual_s) * 2.0**entry.patience)
 
     def _current(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> Entry | None:
         entry = self.entries.get(microbatch.index)
@@ -217,16 +269,18 @@ class Outbox:
             entry.asked = {other for other in self._alive if other != process}
         return self._ask(entry, now)
 
-    def _route(self, entry: Entry, now: float) -> list[Action]:
+    def _route(self, entry: Entry, now: float, but: ProcessId | None = None) -> list[Action]:
         index = entry.microbatch.index
         insist = set(self._draining) >= set(self._alive)  # a stage whose last peers all want to leave still has work
         paused = self._paused_until_s.keys()
-        choice = self.router.choose(paused if insist else paused | self._draining)
+        excluded = {*paused, *(() if insist else self._draining), *(() if but is None else (but,))}
+        choice = self.router.choose(excluded)
         if choice is None:
             self._waiting[index] = None
             return []
         self._waiting.pop(index, None)
         entry.holder, entry.sent_at_s, entry.measured = choice.process, now, False
+        entry.late_s = now + self._deadline_s(entry, choice.process)
         message = Forward(entry.microbatch, self.stage, entry.attempt, entry.repair, entry.successor, insist)
         return [Send(choice.process, message, entry.bodies)]
 

@@ -32,6 +32,7 @@ from swarmflow.core.events import (
     Overflowed,
     PieceReduced,
     Received,
+    Replayed,
     Sealed,
     StateLoaded,
     StateNotLoaded,
@@ -70,6 +71,7 @@ from swarmflow.core.messages import (
     ReduceSum,
     Refused,
     Released,
+    Relieve,
     Room,
     Routed,
     Suspect,
@@ -93,6 +95,7 @@ class PeerSettings:
     rejoin_s: float = 5.0
     stay: bool = False
     journal_bytes_max: int = 1 << 30
+    late_min_s: float = 15.0
 
 
 @dataclass(slots=True)
@@ -118,6 +121,7 @@ class PeerMachine:
     hops: Hops | None = None
     standing: Standing | None = None
     _ballot: _Ballot | None = None
+    _unsettled: Prepare | None = None
     _elements: dict[str, int] = field(default_factory=dict)
     _element_bytes: int = 4
     _grant: int = 0
@@ -211,7 +215,7 @@ class PeerMachine:
         self._elements, self._element_bytes = dict(event.group_elements), event.element_bytes
         self.phase = "ready"
         member = replace(self.settings.join.member, stage=self.stage, capacity=event.capacity)
-        outbox = Outbox(self.stage + 1, Iwrr())
+        outbox = Outbox(self.stage + 1, Iwrr(), late_min_s=self.settings.late_min_s)
         kept = self.settings.journal_bytes_max
         self.hops = Hops(self.me, self.stage, self.plan.stages, member.capacity, outbox, self.leader, kept)
         return [
@@ -311,6 +315,7 @@ class PeerMachine:
         """Peers hear the leader over other connections: their first messages may come before its Open or Prepare."""
         if isinstance(message, ReducePart | ReduceSum):
             ballot = self.standing.ballot if self.standing is not None else -1
+            ballot -= self._unsettled is not None  # parts of the ballot that waits for orphans to be taken away
             return (message.epoch, message.ballot) > (self.epoch, ballot)
         return message.microbatch.epoch > self.epoch if hasattr(message, "microbatch") else False
 
@@ -359,7 +364,8 @@ class PeerMachine:
             return self._leave(f"taken for dead: {message.reason}")
         self.standing.died(message.process)
         self.roster = self.roster.without(message.process)
-        return [*self._revoke(), *self.hops.gone(message.process, now), Forget(message.process)]
+        actions = [*self._revoke(), *self.hops.gone(message.process, now, message.lost), *self.hops.reopen()]
+        return [*actions, Forget(message.process)]
 
     def _prepare(self, event: Received, now: float) -> list[Action]:
         message = event.message
@@ -367,16 +373,34 @@ class PeerMachine:
         if message.epoch != self.epoch or self.hops is None or self.standing is None:
             return []
         self.standing.prepare(message)
-        actions = self._revoke()
-        if self.hops.entries() != tuple(sorted(message.entries)) or self.hops.held:
-            have, held = len(self.hops.entries()), self.hops.held
-            reason = f"{have} accumulated, {len(message.entries)} listed, {held} under way"
-            return [*actions, Send(self.leader, Unprepared(self.epoch, message.ballot, reason))]
+        taken, missing = self.hops.reconcile(message.entries)
+        actions = [*self._revoke(), *taken]
+        if missing:
+            return [*actions, Send(self.leader, Unprepared(self.epoch, message.ballot, missing))]
+        if self.hops.settling:
+            self._unsettled = message
+            return actions
+        return [*actions, *self._reduce(message, now)]
+
+    def _replayed(self, event: Replayed, now: float) -> list[Action]:
+        if self.hops is None:
+            return []
+        return [*self.hops.replayed(event.microbatch), *self._settled(now)]
+
+    def _settled(self, now: float) -> list[Action]:
+        """The ballot that waited for orphans to be taken away goes on when the last one is."""
+        message = self._unsettled
+        if message is None or self.hops is None or self.hops.settling:
+            return []
+        self._unsettled = None
+        return self._reduce(message, now)
+
+    def _reduce(self, message: Prepare, now: float) -> list[Action]:
         mine = tuple(group for group in message.groups if self.me in group.members)
         reduction = Reduction(self.me, self.epoch, message.ballot, mine, self._elements, self._element_bytes)
         self._ballot = _Ballot(message.ballot, reduction)
         newcomers = tuple(member for member in message.newcomers if member.process != self.me)
-        return [*actions, Connect(newcomers), *reduction.start(), *self._replay_early(now)]
+        return [Connect(newcomers), *reduction.start(), *self._replay_early(now)]
 
     def _commit(self, event: Received, now: float) -> list[Action]:
         message = event.message
@@ -390,6 +414,7 @@ class PeerMachine:
         return [Apply(self.epoch, message.scale, message.learning_rate)]
 
     def _revoke(self) -> list[Action]:
+        self._unsettled = None
         ballot, self._ballot = self._ballot, None
         return ballot.reduction.abandon() if ballot is not None else []
 
@@ -456,20 +481,22 @@ class PeerMachine:
         standing, following = self.standing, self.following
         if standing is None or sender not in standing.trainers():
             return [Count("messages_ignored", "Lead")]
-        again = (sender, message.term) == (self.leader, following.term)
+        again = sender == self.leader and message.term >= following.term
         if not again and message.term <= following.term:
             return [Send(sender, Deposed(following.term))]
         if not again and not following.doubts(now):
             return []
         following.follow(sender, message.term, now)
+        self._grant = -1  # it counts its grants anew: what comes of a former leader's must not look like one of them
         done: tuple[Done, ...] = ()
+        dropped: tuple[int, ...] = ()
         if self.hops is not None:
-            self.hops.leader, done = sender, self.hops.done()
+            self.hops.leader, done, dropped = sender, self.hops.done(), tuple(self.hops.dropped)
         capacity = self.hops.capacity if self.hops is not None else self.settings.join.member.capacity
         member = replace(self.settings.join.member, stage=self.stage, capacity=capacity)
         report = standing.report(
             message.term, self.settings.join, member, ready=self.hops is not None, version=self.version,
-            draining=self._drain_until_s is not None, done=done,
+            draining=self._drain_until_s is not None, done=done, dropped=dropped,
         )  # fmt: skip
         answer: list[Action] = [Connect((message.me,)), Send(sender, report)]
         return answer if again else [*answer, Log("info", f"trainer {sender} leads from here on")]
@@ -513,6 +540,8 @@ class PeerMachine:
                 return []
             case Room():
                 return hops.room(sender, now)
+            case Relieve():
+                return hops.relieve(sender, message)
         raise TypeError(f"not about a hop: {type(message).__name__}")
 
 
@@ -524,7 +553,7 @@ _FROM_LEADER = (Open, Gone, Prepare, Commit, Granted, Refused, Evicted, Released
 
 _Remote = Callable[[PeerMachine, Received, float], list[Action]]
 _REMOTE: dict[type, _Remote] = {
-    **dict.fromkeys((Forward, Adopt, Backward, Accepted, Denied, Routed, Room), PeerMachine._hop_message),
+    **dict.fromkeys((Forward, Adopt, Backward, Accepted, Denied, Relieve, Routed, Room), PeerMachine._hop_message),
     Open: PeerMachine._open,
     Gone: PeerMachine._gone,
     Prepare: PeerMachine._prepare,
@@ -550,6 +579,7 @@ _LOCAL: dict[type, Callable[[PeerMachine, Any, float], list[Action]]] = {
     BackwardComputed: PeerMachine._computed,
     ComputeFailed: PeerMachine._compute_failed,
     Overflowed: PeerMachine._overflowed,
+    Replayed: PeerMachine._replayed,
     PieceReduced: PeerMachine._piece_reduced,
     Sealed: PeerMachine._sealed,
     Applied: PeerMachine._applied,

@@ -44,11 +44,11 @@ class Standing:
 
     def report(
         self, term: int, join: Join, member: Member, *, ready: bool, version: int, draining: bool,
-        done: tuple[Done, ...] = (), indices: tuple[int, ...] = (), attempt: int = 0,
+        done: tuple[Done, ...] = (), dropped: tuple[int, ...] = (), indices: tuple[int, ...] = (), attempt: int = 0,
     ) -> Report:  # fmt: skip
         """All that another leader has to know of this process."""
         return Report(
             term, join, member, ready, version, draining, self.opened, tuple(self.gone),
-            tuple(self.newcomers.values()), tuple(self.suspects), done, indices, attempt,
+            tuple(self.newcomers.values()), tuple(self.suspects), done, dropped, indices, attempt,
             self.ballot, self.tally, self.results, self.commit, self.digest,
         )  # fmt: skip

@@ -45,7 +45,8 @@ class Step:
     said: the Open that began it; its roster is who was named then. opened: who takes work, of those who live. roster:
     the same and the newcomers, who take part in the all-reduce and the update. clip: largest global gradient norm, 0:
     no clipping. learning_rate: of this step. owners: the trainer of each microbatch. overflow: a gradient was too large
-    for the exponent, or no number.
+    for the exponent, or no number. dropped: hops of which
+    somebody has taken an orphan away, when this leader took over.
     """
 
     plan: Plan
@@ -66,6 +67,7 @@ class Step:
     ledger: Ledger = field(init=False)
     owners: dict[int, ProcessId] = field(init=False)
     newcomers: dict[ProcessId, Member] = field(default_factory=dict)
+    dropped: set[tuple[int, int]] = field(default_factory=set)
     _prepared: dict[ProcessId, dict[str, tuple[float, str]]] = field(default_factory=dict)
     _committed: dict[ProcessId, str] = field(default_factory=dict)
     _commit: Commit | None = None
@@ -92,14 +94,16 @@ class Step:
             return []
         if sender not in self._members() or not self.ledger.valid(message):
             return []
-        if not self.ledger.done(sender, message):
-            return self._fail(f"microbatch {message.microbatch} was accumulated twice on stage {message.stage}")
+        self.ledger.done(sender, message)
         if self.phase == "working" and self.ledger.complete:
             self.phase = "complete"
         return []
 
-    def gone(self, process: ProcessId, reason: str) -> list[Action]:
-        """A process died. What it had accumulated is done again by others, from its neighbours' journals."""
+    def gone(self, process: ProcessId, reason: str, taken_over: bool = False) -> list[Action]:
+        """A process died. What it had accumulated is done again by others, from its neighbours' journals.
+
+        taken_over: the ledger was put together from reports; what it lacks and somebody has dropped was the dead one's.
+        """
         if process not in self.roster.processes():
             return []
         trainer = process in [member.process for member in self.roster.trainers]
@@ -111,8 +115,9 @@ class Step:
         self._committed.pop(process, None)
         if self.phase in ("committing", "committed"):
             return self._commit_if_all()  # nobody is told: they would send again what needs no repair any more
-        told: list[Action] = [Send(other, Gone(self.term, self.epoch, process, reason)) for other in everybody]
         lost = self.ledger.gone(process)
+        message = Gone(self.term, self.epoch, process, reason, self._missing() if taken_over else lost)
+        told: list[Action] = [Send(other, message) for other in everybody]
         if self.phase == "failed":
             return told
         if any(not stage for stage in self.opened.stages):
@@ -120,7 +125,7 @@ class Step:
         self.phase = "complete" if self.ledger.complete else "working"
         if trainer:
             told += self.assign([index for index, owner in self.owners.items() if owner == process])
-        return told + ([Count("hops_lost", amount=lost)] if lost else [])
+        return told + ([Count("hops_lost", amount=len(lost))] if lost else [])
 
     def assign(self, orphaned: list[int]) -> list[Action]:
         """Microbatches whose trainer is dead fall to those who live."""
@@ -146,6 +151,7 @@ class Step:
         """The ledger is complete: a new ballot. newcomers: peers that hold this version and are not in the roster."""
         self.ballot += 1
         self.phase = "preparing"
+        self.ledger.settle()
         self._prepared.clear()
         present = self._members()
         added = tuple(member for member in newcomers if member.process not in present)
@@ -264,12 +270,15 @@ class Step:
         named = self.said.roster
         if {member.process for member in named.trainers} <= {member.process for member in self.roster.trainers}:
             return True
-        here = set(self.roster.processes()) & set(named.processes())
-        return 2 * len(here) > len(named.processes())
+        began = set(named.processes()) - set(self.said.newcomers)
+        return 2 * len(began & set(self.roster.processes())) > len(began)
 
     def summary(self) -> str:
         """Where it stands, in words."""
         return f"step {self.epoch.step} is {self.phase}, {self.ledger.done_hops} hops are done"
+
+    def _missing(self) -> tuple[tuple[int, int], ...]:
+        return tuple(hop for hop in self.ledger.missing() if hop in self.dropped)
 
     def _commit_if_all(self) -> list[Action]:
         if self.phase == "committing" and set(self._committed) >= self._members():

@@ -33,7 +33,8 @@ class Candidacy:
 
     def begin(self, own: Report, now: float) -> list[Action]:
         """Ask everybody, beginning with the own report."""
-        return [*self.report(self.me.process, own), *self.tick(now)]
+        self._ask_again_s = now + self.ask_every_s
+        return self.report(self.me.process, own)
 
     def report(self, sender: ProcessId, message: Report) -> list[Action]:
         """Somebody follows. It may know of others: those who came in with a Prepare, or with a later Open."""
@@ -62,7 +63,8 @@ class Candidacy:
 
     def elected(self, now: float) -> bool:
         """Whether this trainer leads now."""
-        named = set(self.latest().roster.processes())
+        latest = self.latest()
+        named = set(latest.roster.processes()) - set(latest.newcomers)
         if 2 * len(named & set(self.reports)) <= len(named):
             return False
         return set(self._asked) <= set(self.reports) | self._lost or now - self.began_s > self.settle_s
@@ -126,7 +128,8 @@ def _said(current: list[Report], term: int) -> tuple[Open, dict[ProcessId, Membe
     for report in current:  # a newcomer may be the only one who has heard of itself
         named = {member.process: member for member in report.opened.roster.members()}
         newcomers |= {process: named[process] for process in report.opened.newcomers if process in named}
-    opened = current[0].opened
+    # A newcomer was told who lived when it came; which microbatches fell to whom follows from who lived at first.
+    opened = max((report.opened for report in current), key=lambda heard: len(heard.roster.trainers))
     stages = tuple(
         tuple(sorted({*members, *(member for member in newcomers.values() if member.stage == stage)}))
         for stage, members in enumerate(opened.roster.stages)
@@ -157,5 +160,6 @@ def _resume(step: Step, living: dict[ProcessId, Report], gone: tuple[ProcessId, 
         step.resume_prepared(tally, {process: report.results for process, report in reduced.items()})
         return
     for process, report in living.items():
+        step.dropped |= {(report.member.stage, index) for index in report.dropped}
         for done in report.done:
             step.done(process, done)

@@ -214,7 +214,7 @@ class TrainerMachine:
         standing, following = self.standing, self.following
         if standing is None or sender not in standing.trainers() or self.lead is not None:
             return [Count("messages_ignored", "Lead")]
-        again = (sender, message.term) == (self.leader, following.term)
+        again = sender == self.leader and message.term >= following.term
         if not again and message.term <= following.term:
             return [Send(sender, Deposed(following.term))] if message.term < following.term else []
         if not again and not following.doubts(now):
@@ -312,8 +312,10 @@ class TrainerMachine:
         handler = _FROM_LEADER.get(type(message))
         if isinstance(message, Gone) and self.following.passed_over(self.me.process, sender, message, self.standing):
             return [*drop, *self._leave(f"taken for dead: {message.reason}")]
-        if handler is None or sender != self.leader:
+        followed = self.candidacy is not None and len(self.candidacy.reports) > 1
+        if handler is None or sender != self.leader or followed:
             return [*drop, Count("messages_ignored", type(message).__name__)]
+        self.candidacy = None  # nobody else has promised anything yet: it stands anew, from what it has heard now
         return [*drop, *handler(self, message, now)]
 
     def _open(self, message: Open, now: float) -> list[Action]:
@@ -334,9 +336,10 @@ class TrainerMachine:
             self.standing.died(message.process)
         actions: list[Action] = [] if self.lead is not None else [Forget(message.process)]
         if message.process not in self._peers:
-            return [*actions, *self.source.trainer_gone()]
+            actions += self.source.trainer_gone()
         self._peers.discard(message.process)
-        return actions + self.source.outbox.gone(message.process, now)
+        first = {index for stage, index in message.lost if stage == 0}
+        return actions + self.source.outbox.gone(message.process, now, first)
 
     def _assign(self, message: Assign, now: float) -> list[Action]:
         return self.source.assign(message) if message.epoch == self.epoch else []

@@ -30,6 +30,7 @@ StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awai
 PORT_WAIT_S = 3.0
 PORT_RETRY_S = 0.2
 BOOTSTRAP_TIMEOUT_S = 10.0
+_REACH_AGAIN_S = 1.0
 LOOPBACK = ("/ip4/127.", "/ip6/::1/")
 CONNECTIONS_LOW, CONNECTIONS_HIGH = 2048, 4096
 _CLOCKS = re.compile(r"local: ([\d.]+), peer: ([\d.]+)")
@@ -60,13 +61,14 @@ class Node:
         client_mode: bool = False,
         public: bool | None = None,
         may_be_alone: bool = False,
+        patient: bool = False,
     ) -> Node:
         """Joins the network that the bootstrap addresses belong to, or begins one when there are none.
 
         listen, announce: HOST:PORT or multiaddrs. bootstrap: multiaddrs that end in /p2p/NAME; one reachable one is
         enough, and one's own is left out. client_mode: use the DHT without storing for others. public: True when
         everybody can dial this process, False when nobody can, None to find out. may_be_alone: begin a network where no
-        bootstrap address answers.
+        bootstrap address answers. patient: wait, for as long as it takes, until one answers.
 
         Raises NetworkError, one line, when an identity, address or port cannot be used, no bootstrap address answers,
         the daemon does not start, or this machine's clock is off by more than the 3 s that hivemind's DHT allows.
@@ -85,7 +87,7 @@ class Node:
             resources.push_async_callback(daemon.stop)
             p2p = await _attach(daemon, startup_timeout_s)
             resources.push_async_callback(p2p.shutdown)
-            reached = await _reach(daemon, entries, may_be_alone)
+            reached = await _reach(daemon, entries, may_be_alone, patient)
             node = cls(key, daemon, p2p, await _join(p2p, key, reached, client_mode), resources)
             await node.refresh_addresses()
             node._resources = resources.pop_all()
@@ -160,8 +162,8 @@ async def _attach(daemon: Daemon, timeout_s: float) -> P2P:
         raise NetworkError("the network daemon p2pd started but does not answer") from None
 
 
-async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool) -> list[str]:
-    """Connects to the bootstrap addresses, all at once; those that answered."""
+async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool, patient: bool) -> list[str]:
+    """Connects to the bootstrap addresses, all at once, patiently again and again; those that answered."""
 
     async def connect(text: str, name: str) -> NetworkError | None:
         try:
@@ -171,6 +173,11 @@ async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool)
         return None
 
     errors = await asyncio.gather(*(connect(text, name) for text, name in entries.items()))
+    if patient and entries and all(errors):
+        log.info("waiting for the run: nobody answers at %s", ", ".join(entries))
+        while all(errors):
+            await asyncio.sleep(_REACH_AGAIN_S)
+            errors = await asyncio.gather(*(connect(text, name) for text, name in entries.items()))
     failures = [f"{text} ({error})" for text, error in zip(entries, errors, strict=True) if error is not None]
     if failures and len(failures) == len(entries) and not may_be_alone:
         raise NetworkError(f"nobody answers at {', '.join(failures)}: is the run alive and the invite current?")

@@ -100,9 +100,14 @@ class Session:
                 log.debug("%s failed", what, exc_info=True)
                 self.fail(error)
 
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if asyncio.iscoroutine(work):
+                work.close()  # where it was cancelled before it began, Python would complain
+
         task = asyncio.get_running_loop().create_task(guarded())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
         return task
 
     async def unless_ended(self, work: Coroutine[Any, Any, T]) -> T | None:

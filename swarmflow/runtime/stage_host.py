@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from swarmflow.compute.stage import Stage
 from swarmflow.compute.stage_state import StageState
 from swarmflow.core.actions import (
     Apply,
+    Discard,
     Reset,
     RunBackward,
     RunForward,
@@ -86,6 +88,7 @@ class StageHost:
         self._codec = codec_named(manifest.codec)
         self._dtype = torch.bfloat16 if manifest.precision == "bf16" else torch.float32
         self._run = 0
+        self._discards: Counter[Microbatch] = Counter()
         settled = driver.metrics.settled_seconds
         self._account = Account(lambda outcome, seconds: settled.at(outcome).inc(seconds))
 
@@ -93,8 +96,8 @@ class StageHost:
         """Which action is done by which method."""
         return {
             RunForward: self.run_forward, RunLoss: self.run_loss, RunBackward: self.run_backward,
-            RunReplay: self.run_replay, Reset: self.reset, SumPiece: self.sum_piece, StorePiece: self.store_piece,
-            Seal: self.seal, Apply: self.apply,
+            RunReplay: self.run_replay, Discard: self.discard, Reset: self.reset, SumPiece: self.sum_piece,
+            StorePiece: self.store_piece, Seal: self.seal, Apply: self.apply,
         }  # fmt: skip
 
     async def warm_up(self) -> None:
@@ -166,9 +169,16 @@ class StageHost:
             lambda _: self._driver.post(Replayed(action.microbatch)),
         )  # fmt: skip
 
+    def discard(self, action: Discard) -> None:
+        """Another peer does this hop: what of it is queued is dropped when its turn comes, and its graph now."""
+        self._discards[action.microbatch] += 1
+        served = self._serving()
+        self._compute.submit(_FIRST, lambda: served.runner.drop(action.microbatch), lambda _: None)
+
     def reset(self, action: Reset) -> None:
         """A new epoch begins with nothing accumulated."""
         self._run += 1
+        self._discards.clear()
         self._account.void()
         served = self._serving()
         self._compute.submit(_FIRST, lambda: served.runner.begin(action.exponent), lambda _: None)
@@ -291,7 +301,7 @@ class StageHost:
         compute: Callable[[Served, X], Y], done: Callable[[Y], None],
     ) -> None:  # fmt: skip
         """Codec thread, then compute thread, then `done` on the loop, unless the epoch is over by then."""
-        run, served = self._run, self._serving()
+        run, served, discards = self._run, self._serving(), self._discards[microbatch]
 
         def guarded() -> X | ComputeFailed:
             try:
@@ -310,7 +320,7 @@ class StageHost:
             self._compute.submit(urgency, lambda: work(tensor), finished)
 
         def work(value: X) -> tuple[Y, float] | Overflowed | None:
-            if run != self._run:
+            if run != self._run or discards != self._discards[microbatch]:
                 return None
             # On a CPU the thread's own time: a process that is frozen, or waits for its turn, does not compute.
             clock = time.thread_time if served.stage.device.type == "cpu" else time.monotonic

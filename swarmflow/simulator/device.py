@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from swarmflow.core.actions import (
     Action,
     Apply,
+    Discard,
     FormMicrobatch,
     LoadState,
     Release,
@@ -18,6 +19,7 @@ from swarmflow.core.actions import (
     RunBackward,
     RunForward,
     RunLoss,
+    RunReplay,
     Seal,
     StorePiece,
     SumPiece,
@@ -34,6 +36,7 @@ from swarmflow.core.events import (
     LossComputed,
     MicrobatchFormed,
     PieceReduced,
+    Replayed,
     Sealed,
     StateLoaded,
     StateNotLoaded,
@@ -47,17 +50,20 @@ if TYPE_CHECKING:
     from swarmflow.simulator.world import World
 
 GROUP_PIECES = 3  # of each pretended flat gradient: enough for several owners
+SLOWNESS = 30.0
 TOKENS = 10  # of a pretended microbatch
 
 
 @dataclass(slots=True)
 class Device:
-    """What the runtime does with a machine's actions, pretended."""
+    """What the runtime does with a machine's actions, pretended. Until slow_until_s it takes SLOWNESS times as long."""
 
     world: World
     process: ProcessId
     weights: Weights | None = None
+    slow_until_s: float = 0.0
     _free_at_s: float = 0.0
+    _discards: Counter[Microbatch] = field(default_factory=Counter)
     _run: int = 0
     _load: int = 0
     _sealed: dict[str, Gradient] = field(default_factory=dict)
@@ -66,7 +72,11 @@ class Device:
         """Do it, and answer with the event that the action names."""
         match action:
             case RunForward() | RunLoss() | RunBackward():
-                self._compute(partial(self._computed, action, self._run))
+                self._compute(partial(self._computed, action, self._run, self._discards[action.microbatch]))
+            case Discard():
+                self._discards[action.microbatch] += 1
+            case RunReplay():
+                self._compute(partial(self._replayed, action, self._run))
             case Reset():
                 self._run += 1
                 self._weights().accumulated = Counter()
@@ -113,13 +123,15 @@ class Device:
 
     def _compute(self, done: Callable[[], None]) -> None:
         seconds = self.world.draw(self.world.settings.compute_s)
+        if self.world.clock.now_s < self.slow_until_s:
+            seconds *= SLOWNESS
         self._free_at_s = max(self._free_at_s, self.world.clock.now_s) + seconds
         self.world.clock.after(self._free_at_s - self.world.clock.now_s, done)
 
-    def _computed(self, action: RunForward | RunLoss | RunBackward, run: int) -> None:
-        if run != self._run or not self.world.hosts[self.process].alive:
-            return
+    def _computed(self, action: RunForward | RunLoss | RunBackward, run: int, discards: int) -> None:
         microbatch = action.microbatch
+        if run != self._run or discards != self._discards[microbatch] or not self.world.hosts[self.process].alive:
+            return
         event: Event
         unusable = self.world.settings.unusable
         if unusable and self.world.random.random() < unusable:
@@ -136,6 +148,16 @@ class Device:
             else:
                 event = BackwardComputed(microbatch, gradient)
         self.world.post(self.process, event)
+
+    def _replayed(self, action: RunReplay, run: int) -> None:
+        if run != self._run or not self.world.hosts[self.process].alive:
+            return
+        index, accumulated = action.microbatch.index, self._weights().accumulated
+        accumulated[index] += action.weight
+        if accumulated[index] == 0:
+            del accumulated[index]
+        self.world.counts["undone"] += action.weight < 0
+        self.world.post(self.process, Replayed(action.microbatch))
 
     def _gradient(self, microbatch: Microbatch) -> Ref | None:
         return self._store("gradient", 100) if self._weights().stage > 0 else None

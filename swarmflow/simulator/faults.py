@@ -220,6 +220,12 @@ class Churn:
         apart = set(self.random.sample(names, self.random.randint(1, len(names)))) if names else set()
         self.world.split(apart, self.random.choice((2.0, 15.0, 70.0)))
 
+    def slow(self) -> None:
+        """A peer computes at a fraction of its speed for a while."""
+        for victim in self._some(self.world.living_peers()):
+            device = self.world.hosts[victim].device
+            device.slow_until_s = self.world.clock.now_s + self.random.uniform(1.0, 30.0)
+
     def join(self) -> None:
         """A peer comes."""
         self._fresh += 1
@@ -257,7 +263,7 @@ FAULTS: dict[str, Callable[[Churn], None]] = {
     for fault in (
         Churn.kill, Churn.kill_neighbours, Churn.kill_stage, Churn.kill_at_edge, Churn.restart, Churn.kill_trainer,
         Churn.drain_trainer, Churn.drain, Churn.drain_storm, Churn.cut, Churn.freeze, Churn.join, Churn.lead_again,
-        Churn.kill_leader_at_edge, Churn.freeze_leader, Churn.split,
+        Churn.kill_leader_at_edge, Churn.freeze_leader, Churn.split, Churn.slow,
     )
 }  # fmt: skip
 

@@ -31,6 +31,7 @@ def scenario_of(seed: int) -> tuple[Scenario, tuple[str, ...], float]:
         checkpoint_every=draw.choice((0, 1, 2, 3)),
         validate_every=draw.choice((0, 0, 2)),
         rebalance_s=draw.choice((0.0, 3.0, 20.0)),
+        late_min_s=draw.choice((3.0, 15.0)),
         journal_bytes_max=draw.choice((1 << 30, 1 << 30, 300)),
         unusable=draw.choice((0.0, 0.0, 0.0, 0.005)),
     )

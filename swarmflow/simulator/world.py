@@ -36,7 +36,8 @@ class Settings:
     """A scenario. Latencies and times in seconds; each is drawn between its two bounds.
 
     broken_s: after which a process notices that its connection to a dead one broke. load_s: to load a stage.
-    rebalance_s, journal_bytes_max: of every peer. unusable: share of the computations that fail because of what the
+    rebalance_s, journal_bytes_max, late_min_s: of every
+    peer. unusable: share of the computations that fail because of what the
     network brought.
     """
 
@@ -51,6 +52,7 @@ class Settings:
     validate_every: int = 0
     rebalance_s: float = 0.0
     journal_bytes_max: int = 1 << 30
+    late_min_s: float = 15.0
     unusable: float = 0.0
 
 
@@ -117,7 +119,7 @@ class World:
             self._terms += 1000
             leads = Leader(me, plan, rules, self._terms, newest, newest)
         following = Following(leader or process)
-        source = Source(process, plan.microbatches, Outbox(0, Iwrr()))
+        source = Source(process, plan.microbatches, Outbox(0, Iwrr(), late_min_s=self.settings.late_min_s))
         join = Join("trainer", "sim", "run", me)
         machine = TrainerMachine(me, following, plan, rules, source, join, max(held), leads)
         self.hosts[process] = Host(machine, Device(self, process))
@@ -135,7 +137,9 @@ class World:
         process = self._new_process(name)
         member = Member(process, wish, self.settings.capacity)
         join = Join("peer", "sim", "run", member, rebalance_s=self.settings.rebalance_s)
-        settings = PeerSettings(join, journal_bytes_max=self.settings.journal_bytes_max)
+        settings = PeerSettings(
+            join, journal_bytes_max=self.settings.journal_bytes_max, late_min_s=self.settings.late_min_s
+        )
         machine = PeerMachine(process, Following(leader), self.settings.plan, settings)
         self.hosts[process] = Host(machine, Device(self, process), wish)
         self.post(process, Tick())

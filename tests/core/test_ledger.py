@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.core.ledger import Ledger
 from swarmflow.core.messages import Done
+from swarmflow.core.types import ProcessId
 from tests.core.samples import microbatch, process
 
 A, B = process("a"), process("b")
@@ -22,9 +24,9 @@ def done(stage: int, index: int, attempt: int = 0, loss_sum: float = 0.0, tokens
 def test_complete_when_each_hop_has_a_holder() -> None:
     ledger = Ledger(stages=2, microbatches=2)
     for stage, index in ((0, 0), (1, 0), (0, 1)):
-        assert ledger.done(A, done(stage, index))
+        ledger.done(A, done(stage, index))
         assert not ledger.complete
-    assert ledger.done(B, done(1, 1, attempt=1000))
+    ledger.done(B, done(1, 1, attempt=1000))
     assert ledger.complete
     assert sorted(ledger.entries(A)) == [(0, 0), (0, 0), (1, 0)]
     assert ledger.entries(B) == ((1, 1000),)
@@ -32,11 +34,26 @@ def test_complete_when_each_hop_has_a_holder() -> None:
     assert ledger.retries == 1
 
 
-def test_a_hop_that_two_hold_is_noticed() -> None:
+@pytest.mark.parametrize("first", [A, B])
+def test_of_two_that_hold_a_hop_the_later_attempt_counts_and_the_other_is_an_orphan(first: ProcessId) -> None:
     ledger = Ledger(1, 1)
-    assert ledger.done(A, done(0, 0))
-    assert ledger.done(A, done(0, 0)), "the same holder may say it again"
-    assert not ledger.done(B, done(0, 0, attempt=1000))
+    attempts = {A: 0, B: 1000}
+    for holder in (first, first, *(other for other in (A, B) if other != first)):
+        ledger.done(holder, done(0, 0, attempts[holder]))
+    assert ledger.manifest() == ((0, 0, B, 1000),)
+    assert ledger.entries(A) == ()
+
+
+def test_an_orphan_is_of_use_until_the_manifest_is_told() -> None:
+    ledger = Ledger(1, 1)
+    ledger.done(A, done(0, 0))
+    ledger.done(B, done(0, 0, attempt=1000))
+    assert ledger.gone(B) == (), "another one has accumulated it"
+    assert ledger.manifest() == ((0, 0, A, 0),)
+    ledger.done(B, done(0, 0, attempt=2000))
+    ledger.settle()
+    assert ledger.gone(B) == ((0, 0),), "what was an orphan is taken away by now"
+    assert ledger.missing() == ((0, 0),)
 
 
 def test_a_death_opens_its_hops_and_their_losses_are_not_counted_twice() -> None:
@@ -44,7 +61,7 @@ def test_a_death_opens_its_hops_and_their_losses_are_not_counted_twice() -> None
     ledger.done(A, done(0, 0, loss_sum=6.0, tokens=3))
     ledger.done(B, done(0, 1, loss_sum=4.0, tokens=2))
     assert (ledger.tokens, ledger.loss) == (5, 2.0)
-    assert ledger.gone(A) == 1
+    assert ledger.gone(A) == ((0, 0),)
     assert not ledger.complete
     ledger.done(B, done(0, 0, attempt=1000, loss_sum=6.0, tokens=3))
     assert ledger.complete

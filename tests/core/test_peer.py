@@ -16,6 +16,7 @@ from swarmflow.core.actions import (
     Reset,
     RunForward,
     RunLoss,
+    RunReplay,
     Seal,
     Send,
 )  # fmt: skip
@@ -26,6 +27,7 @@ from swarmflow.core.events import (
     LossComputed,
     Lost,
     Received,
+    Replayed,
     Sealed,
     StateLoaded,
     StateNotLoaded,
@@ -143,18 +145,44 @@ def test_a_step_from_the_first_microbatch_to_the_update() -> None:
     assert of_type(bench.hear(Commit(1, EPOCH, 1, 0.5, 0.1, RESULT)), Apply) == [Apply(EPOCH, 0.5, 0.1)]
     actions = bench.event(Applied(EPOCH, "new"))
     assert messages(actions, Committed) == [(LEADER, Committed(EPOCH, 1, "new"))]
-    assert released(actions) == [TARGETS], "the journal is dropped"
+    assert sorted(released(actions)) == [INPUT, TARGETS], "the journal is dropped"
 
 
 def test_it_prepares_only_with_exactly_what_is_listed() -> None:
     bench = Bench()
     bench.serve()
     [(_, refused)] = messages(bench.prepare(), Unprepared)
-    assert refused.reason == "0 accumulated, 1 listed, 0 under way"
+    assert refused.reason == "0 accumulated, 1 listed"
     bench.work()
+    assert of_type(bench.prepare(ballot=2), Seal)
+
+
+def test_an_orphan_is_taken_away_before_the_all_reduce() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.work(0)
     bench.hear(Forward(microbatch(1), 0, 0), bodies=(Ref(8), Ref(9)))
-    [(_, refused)] = messages(bench.prepare(ballot=2), Unprepared)
-    assert refused.reason == "1 accumulated, 1 listed, 1 under way"
+    bench.event(LossComputed(microbatch(1), 2.0, 1, None))
+    actions = bench.prepare()
+    assert of_type(actions, RunReplay) == [RunReplay(microbatch(1), Ref(8), Ref(9), None, -1)]
+    assert not of_type(actions, Seal)
+    [(_, denied)] = messages(bench.hear(Forward(microbatch(1), 0, 1000), bodies=(Ref(10), Ref(11))), Denied)
+    assert denied.reason == "full", "nothing is accumulated while a ballot is under way"
+    actions = bench.event(Replayed(microbatch(1)))
+    assert sorted(released(actions)) == [Ref(8), Ref(9)]
+    assert of_type(actions, Seal)
+
+
+def test_an_orphan_that_is_being_computed_is_taken_away_when_it_is_there() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.work(0)
+    bench.hear(Forward(microbatch(1), 0, 0), bodies=(Ref(8), Ref(9)))
+    assert not of_type(bench.prepare(), Seal)
+    actions = bench.event(LossComputed(microbatch(1), 2.0, 1, None))
+    assert not messages(actions, Done)
+    assert of_type(actions, RunReplay)
+    assert of_type(bench.event(Replayed(microbatch(1))), Seal)
 
 
 def test_a_death_revokes_the_ballot_and_a_commit_without_it_is_left() -> None:
@@ -225,7 +253,7 @@ def test_a_newer_grant_frees_what_was_held() -> None:
     bench.serve()
     bench.work()
     actions = bench.hear(Granted(1, 0, 0, ()))
-    assert sorted(released(actions)) == [TARGETS, GRADIENT]
+    assert sorted(released(actions)) == [INPUT, TARGETS, GRADIENT]
 
 
 def test_it_drains_at_the_steps_edge_and_not_later_than_asked() -> None:

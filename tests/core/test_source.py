@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from swarmflow.core.actions import FormMicrobatch
 from swarmflow.core.events import MicrobatchFormed
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Accepted, Backward, Denied, Forward, Open
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.messages import Accepted, Adopt, Assign, Backward, Denied, Forward, Open
+from swarmflow.core.outbox import TAKEOVER, Outbox
 from swarmflow.core.source import Source
 from swarmflow.core.types import Epoch, Ref, Roster
 from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process, released
@@ -73,3 +73,54 @@ def test_what_was_formed_for_another_epoch_is_released() -> None:
 
 def test_a_trainer_outside_the_roster_forms_nothing() -> None:
     assert not of_type(source("stranger").open(opening()), FormMicrobatch)
+
+
+def assigned() -> Source:
+    """Trainer t0 of two, to which microbatches 1 and 3 of the dead t1 have fallen."""
+    machine = source(microbatches=4)
+    machine.open(opening(trainers=2, capacity=100))
+    formed = of_type(machine.assign(Assign(1, EPOCH, (1, 3), TAKEOVER)), FormMicrobatch)
+    assert [action.microbatch.index for action in formed] == [1, 3]
+    return machine
+
+
+def test_what_is_assigned_is_looked_for_before_it_is_sent() -> None:
+    machine = assigned()
+    assert (machine.indices, machine.attempt) == ((0, 1, 2, 3), TAKEOVER)
+    actions = machine.formed(MicrobatchFormed(microbatch(1), Ref(1), Ref(2)), 0.0)
+    assert messages(actions, Adopt) == [(PEER, Adopt(microbatch(1), 0, TAKEOVER))]
+    assert not messages(actions, Forward)
+    actions = machine.message(PEER, Denied(microbatch(1), 0, TAKEOVER, "unknown"), 0.0)
+    [(to, sent)] = messages(actions, Forward)
+    assert (to, sent.attempt > TAKEOVER, sent.repair) == (PEER, True, True), "nobody holds it: it is sent anew"
+
+
+def test_what_is_assigned_and_held_is_only_waited_for() -> None:
+    machine = assigned()
+    machine.formed(MicrobatchFormed(microbatch(3), Ref(1), Ref(2)), 0.0)
+    assert machine.message(PEER, Accepted(microbatch(3), 0, TAKEOVER), 0.0) == []
+    assert machine.outbox.holder(3) == PEER
+    machine.message(PEER, Backward(microbatch(3), -1, TAKEOVER), 0.0)
+    assert machine.outbox.entries[3].returned
+
+
+def test_what_is_assigned_twice_is_formed_once_and_an_own_one_keeps_its_attempt() -> None:
+    machine = assigned()
+    assert not of_type(machine.assign(Assign(2, EPOCH, (0, 1), 2 * TAKEOVER)), FormMicrobatch)
+    assert machine.attempt == 2 * TAKEOVER
+    own = messages(machine.formed(MicrobatchFormed(microbatch(0), Ref(1), Ref(2)), 0.0), Forward)
+    assert [(to, message.attempt, message.repair) for to, message in own] == [(PEER, 0, False)]
+
+
+def test_what_was_assigned_ends_with_its_epoch() -> None:
+    machine = assigned()
+    machine.open(opening(trainers=2, capacity=100, epoch=Epoch(1, 0)))
+    assert (machine.indices, machine.attempt) == ((0, 2), 0)
+
+
+def test_fewer_trainers_have_more_under_way_each() -> None:
+    machine = source()
+    order = [action.microbatch.index for action in of_type(machine.open(opening(trainers=2)), FormMicrobatch)]
+    assert (order, machine.window) == ([0], 1)
+    assert [action.microbatch.index for action in of_type(machine.trainer_gone(), FormMicrobatch)] == [2]
+    assert machine.window == 2

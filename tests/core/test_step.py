@@ -77,12 +77,21 @@ def test_the_clip_factor_is_that_of_torch(values: list[float], clip: float) -> N
         assert scale * value == pytest.approx(parameter.grad.item(), abs=1e-12)
 
 
-def test_what_is_done_twice_starts_the_step_over() -> None:
+def test_what_is_done_twice_is_listed_once() -> None:
     machine = step()
-    machine.done(A, Done(microbatch(0), 0, 0))
-    machine.done(B, Done(microbatch(0), 0, 1))
-    assert machine.phase == "failed"
-    assert "accumulated twice" in machine.failure
+    complete(machine)
+    machine.done(B, Done(microbatch(0), 0, 1000))
+    prepare = dict(messages(machine.prepare(()), Prepare))
+    assert {to: message.entries for to, message in prepare.items()} == {
+        A: (), B: ((0, 1000), (1, 0)), C: ((0, 0), (1, 0)),
+    }  # fmt: skip
+
+
+def test_a_death_tells_which_hops_nobody_holds() -> None:
+    machine = step()
+    complete(machine)
+    told = messages(machine.gone(A, "killed"), Gone)
+    assert {message.lost for _, message in told} == {((0, 0),)}
 
 
 def test_strangers_and_other_epochs_do_not_count() -> None:

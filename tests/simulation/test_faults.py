@@ -8,27 +8,16 @@ from functools import partial
 import pytest
 
 from swarmflow.core.types import Plan, ProcessId
-from swarmflow.simulator.arithmetic import digest, digest_of
 from swarmflow.simulator.faults import Churn, Scenario, finish, kill_in_phase, leader_phase, peers_of
 from swarmflow.simulator.fuzz import main, play
 from swarmflow.simulator.world import InvariantViolated, Settings, World
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
 
-SETTINGS = Settings(Plan(stages=3, microbatches=8, tied=True), steps=6, checkpoint_every=2)
-SWARM = Scenario(SETTINGS)
 THREE_EACH = replace(SWARM, peers=9)
-SETTLED_S = 6.0  # by then everybody has loaded its stage
 ALL_FAULTS_BUT_JOIN = (
     "kill", "kill_neighbours", "kill_stage", "kill_at_edge", "restart", "kill_trainer", "drain_trainer", "drain",
     "drain_storm", "cut", "freeze", "lead_again",
 )  # fmt: skip
-
-
-def parameters(stage: int, version: int, microbatches: int = 8) -> str:
-    """What a stage's parameters must be at a version: each microbatch of each step was learnt once."""
-    expected = digest("initial", stage)
-    for _ in range(version):
-        expected = digest(expected, stage, digest_of(dict.fromkeys(range(microbatches), 1)))  # type: ignore[arg-type]
-    return expected
 
 
 def one_of_each(world: World, stages: tuple[int, ...]) -> list[ProcessId]:

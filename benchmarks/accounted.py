@@ -1,0 +1,98 @@
+"""A fork server whose processes write down, at their end, what their bookkeeping took: see bookkeeping.py.
+
+Seconds are of CPU time of the thread that worked, so that what else the machine does counts for nothing; those of the
+edge are of the clock.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from swarmflow import cli
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.step import Step
+from swarmflow.core.trainer import TrainerMachine
+from swarmflow.runtime import driver, forkserver, stage_host
+from swarmflow.runtime.worker import Worker
+
+FILE = "account.json"
+_seconds: dict[str, float] = defaultdict(float)
+_edge: dict[int, float] = {}
+
+
+def _timed(work: Callable[..., object], entry: str) -> Callable[..., object]:
+    @functools.wraps(work)
+    def timed(*args: object, **kwargs: object) -> object:
+        began_s = time.thread_time()
+        try:
+            return work(*args, **kwargs)
+        finally:
+            _seconds[entry] += time.thread_time() - began_s
+
+    return timed
+
+
+def _account_for(owner: object, name: str, entry: str) -> None:
+    setattr(owner, name, _timed(getattr(owner, name), entry))
+
+
+def _account_for_workers(owner: object, name: str) -> None:
+    """What is submitted to a worker is timed where it runs."""
+    submit: Callable[..., None] = getattr(owner, name)
+
+    def submitted(
+        worker: object, priority: object, work: Callable[..., object], done: Callable[..., object]
+    ) -> None:
+        ends_step = work.__qualname__.startswith(("StageHost.seal", "StageHost.apply"))
+        submit(worker, priority, _timed(work, "update" if ends_step else "work"), done)
+
+    setattr(owner, name, submitted)
+
+
+def _account_for_edges(owner: object, ends: str, begins: str) -> None:
+    """Between the end of a step's work and the opening of the next step."""
+    end, begin = getattr(owner, ends), getattr(owner, begins)
+
+    def ended(step: Step, newcomers: object) -> object:
+        _edge[step.epoch.step] = -time.monotonic()
+        return end(step, newcomers)
+
+    def began(step: Step) -> object:
+        if step.epoch.step - 1 in _edge:
+            _edge[step.epoch.step - 1] += time.monotonic()
+        return begin(step)
+
+    setattr(owner, ends, ended)
+    setattr(owner, begins, began)
+
+
+def _write_at_the_end(owner: object, name: str) -> None:
+    run: Callable[[], int] = getattr(owner, name)
+
+    def run_and_write() -> int:
+        code = run()
+        _seconds["loop"] = time.thread_time()
+        _seconds["edges"] = sum(seconds for seconds in _edge.values() if seconds > 0)
+        folder = Path(sys.argv[sys.argv.index("--state-dir") + 1])
+        (folder / FILE).write_text(json.dumps(_seconds), encoding="utf-8")
+        return code
+
+    setattr(owner, name, run_and_write)
+
+
+if __name__ == "__main__":
+    for machine in (PeerMachine, TrainerMachine):
+        _account_for(machine, "handle", "decisions")
+    for function in ("encode_header", "decode_header"):
+        _account_for(driver, function, "messages")
+    _account_for(stage_host, "digest", "digests")
+    _account_for_workers(Worker, "submit")
+    _account_for_edges(Step, "prepare", "open")
+    _write_at_the_end(cli, "main")
+    forkserver.main()

@@ -1,0 +1,67 @@
+"""What a process has heard of the epoch at hand, and tells to another leader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmflow.core.messages import Commit, Done, Join, Open, Prepare, StepResult, Tally
+from swarmflow.core.standing import Standing
+from swarmflow.core.types import Group, Roster
+from tests.core.samples import EPOCH, member, microbatch, process
+
+A, B, N, T0, T1 = process("a"), process("b"), process("n"), process("t0"), process("t1")
+ROSTER = Roster(((member("a"), member("b")),), (member("t0", -1), member("t1", -1)))
+OPENED = Open(3, EPOCH, ROSTER, T0)
+TALLY = Tally(2.0, 10, 1)
+RESULTS = (("stage-0", 1.0, "digest"),)
+COMMIT = Commit(3, EPOCH, 1, 0.1, 0.5, StepResult(3, EPOCH, 2.0, 10, 1.0, 1.0, 0.5, 4, (3,), 1))
+PREPARE = Prepare(3, EPOCH, 1, ((0, 0),), (Group("stage-0", (A, B, N)),), TALLY, (member("n"),))
+
+
+def reduced() -> Standing:
+    """Of one that has heard of a death and a suspicion, and has reduced the first ballot."""
+    standing = Standing(OPENED)
+    standing.suspects[B] = None
+    standing.died(T1)
+    standing.prepare(PREPARE)
+    standing.results = RESULTS
+    return standing
+
+
+def test_all_that_was_heard_is_told() -> None:
+    standing = reduced()
+    standing.commit, standing.digest = COMMIT, "parameters"
+    join, done = Join("peer", "1.0", "run", member("a")), (Done(microbatch(0), 0, 0, 2.0, 10),)
+    report = standing.report(4, join, member("a"), ready=True, version=1, draining=True, done=done)
+    assert (report.term, report.join, report.member) == (4, join, member("a"))
+    assert (report.ready, report.version, report.draining, report.done) == (True, 1, True, done)
+    assert (report.opened, report.gone, report.suspects) == (OPENED, (T1,), (B,))
+    assert (report.newcomers, report.ballot, report.tally) == ((member("n"),), 1, TALLY)
+    assert (report.results, report.commit, report.digest) == (RESULTS, COMMIT, "parameters")
+    feeder = standing.report(
+        4, join, member("t1", -1), ready=True, version=0, draining=False, indices=(1, 3), attempt=2_000_000
+    )
+    assert (feeder.indices, feeder.attempt) == ((1, 3), 2_000_000)
+
+
+def test_a_death_revokes_the_ballot_but_not_its_number() -> None:
+    standing = reduced()
+    standing.died(B)
+    assert (list(standing.gone), list(standing.suspects)) == ([T1, B], [])
+    assert (standing.ballot, standing.tally, standing.results) == (1, None, ())
+    assert list(standing.newcomers) == [N], "who came in with a ballot stays"
+
+
+def test_a_higher_ballot_forgets_what_the_lower_one_gave() -> None:
+    standing = reduced()
+    standing.prepare(replace(PREPARE, ballot=2, newcomers=()))
+    assert (standing.ballot, standing.tally, standing.results) == (2, TALLY, ())
+    assert list(standing.newcomers) == [N]
+
+
+def test_trainers_stand_in_the_order_of_the_roster_unless_they_are_dead() -> None:
+    standing = Standing(OPENED)
+    assert standing.trainers() == [T0, T1]
+    standing.died(T0)
+    assert standing.trainers() == [T1]
+    assert standing.epoch == EPOCH

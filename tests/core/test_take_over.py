@@ -1,0 +1,313 @@
+"""A leader that takes over goes on from each point of a step; without a majority it waits; what overflows is redone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from swarmflow.core.actions import Action, Count, Exit, Log, Validate, WriteCheckpoint
+from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
+from swarmflow.core.leader import EXPONENT_MIN, EXPONENT_STEP, Leader
+from swarmflow.core.messages import (
+    Assign,
+    Commit,
+    Committed,
+    Done,
+    Evicted,
+    Gone,
+    Granted,
+    Heartbeat,
+    Join,
+    Keep,
+    Message,
+    Open,
+    Overflow,
+    Prepare,
+    Prepared,
+    Ready,
+    Released,
+    Report,
+    StepResult,
+    Suspect,
+    Tally,
+)  # fmt: skip
+from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.standing import Standing
+from swarmflow.core.succession import Candidacy, estate_of
+from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster
+from tests.core.samples import member, messages, microbatch, of_type, process
+
+A, B, C = process("a"), process("b"), process("c")
+T0, ME, T2 = process("t0"), process("t1"), process("t2")
+PEERS = (member("a"), member("b"), member("c"))
+TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
+EPOCH = Epoch(2, 5)
+OPENED = Open(3, EPOCH, Roster((PEERS,), TRAINERS), T0, exponent=20)
+PLAN = Plan(1, 3)
+TALLY = Tally(2.0, 30, 1)
+RESULT = StepResult(3, EPOCH, 2.0, 30, 1.0, 0.5, 0.3, 3, (3,), 1)
+COMMIT = Commit(3, EPOCH, 1, 1 / 30, 0.3, RESULT)
+REDUCED = (("stage-0", 1.0, "x"),)
+SETTINGS = LeaderSettings(9, lambda step: 0.1 * step, 0.0, "1.0", "run", from_seed=True)
+
+
+def report(who: Member, opened: Open = OPENED) -> Report:
+    role = "trainer" if who.stage < 0 else "peer"
+    indices = (TRAINERS.index(who),) if who in TRAINERS else ()
+    return Report(4, Join(role, "1.0", "run", who), who, True, opened.epoch.step, False, opened, indices=indices)
+
+
+def reduced(told: Report) -> Report:
+    return replace(told, ballot=1, tally=TALLY, results=REDUCED)
+
+
+def peers(*but: ProcessId) -> list[Report]:
+    return [report(who) for who in PEERS if who.process not in but]
+
+
+def done(index: int) -> Done:
+    return Done(replace(microbatch(index), epoch=EPOCH), 0, 0, 20.0, 10)
+
+
+@dataclass
+class Bench:
+    """Trainer t1, which takes over the run of trainer t0 in term 4: step 5, in its third try, on one stage."""
+
+    reports: list[Report]
+    own: Report = field(default_factory=lambda: report(TRAINERS[1]))
+    settings: LeaderSettings = SETTINGS
+    on_disk: int = 4
+    now: float = 100.0
+    leader: Leader = field(init=False)
+    began: list[Action] = field(init=False)
+
+    def __post_init__(self) -> None:
+        tried = Candidacy(TRAINERS[1], 4, Standing(OPENED), self.now)
+        for told in (self.own, *self.reports):
+            tried.report(told.member.process, told)
+        estate = estate_of(tried, PLAN, self.settings.learning_rate(5), 0.0, self.now)
+        self.leader = Leader(TRAINERS[1], PLAN, self.settings, 4, 5, self.on_disk)
+        self.began = self.leader.take_over(estate, self.now)
+
+    def hear(self, sender: ProcessId, message: Message) -> list[Action]:
+        return self.leader.handle(Received(sender, message), self.now)
+
+    def wait(self, seconds: float, *living: ProcessId) -> list[Action]:
+        """Let time pass, in which these are heard each second."""
+        actions: list[Action] = []
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            for process_heard in living:
+                actions += self.hear(process_heard, Heartbeat())
+            actions += self.leader.handle(Tick(), self.now)
+        return actions
+
+    def commit(self, epoch: Epoch, *members: ProcessId) -> list[Action]:
+        """All members apply the step that is committed; returns what followed from the last one."""
+        actions: list[Action] = []
+        for peer in members:
+            actions = self.hear(peer, Committed(epoch, epoch.step + 1, "same"))
+        return actions
+
+
+# --- each point of a step ---------------------------------------------------------------------------------------------
+
+
+def test_the_work_of_a_step_goes_on() -> None:
+    a, b, c = peers()
+    bench = Bench([replace(a, done=(done(0),)), replace(b, done=(done(1),)), c])
+    assert {dead.process for _, dead in messages(bench.began, Gone)} == {T0, T2}
+    assert {(dead.term, dead.epoch) for _, dead in messages(bench.began, Gone)} == {(4, EPOCH)}
+    given = [(to, message.indices) for to, message in messages(bench.began, Assign) if to == ME]
+    assert sorted(index for _, indices in given for index in indices) == [0, 2], "those of t0 and t2"
+    assert not messages(bench.began, Open), "who is in the epoch stays in it"
+    prepare = messages(bench.hear(C, done(2)), Prepare)
+    assert [(to, message.entries, message.ballot) for to, message in prepare] == [
+        (A, ((0, 0),), 1), (B, ((1, 0),), 1), (C, ((2, 0),), 1),
+    ]  # fmt: skip
+    for peer in (A, B, C):
+        actions = bench.hear(peer, Prepared(EPOCH, 1, REDUCED))
+    assert [(to, message.learning_rate) for to, message in messages(actions, Commit)] == [(A, 0.5), (B, 0.5), (C, 0.5)]
+    actions = bench.commit(EPOCH, A, B, C)
+    [(_, opened)] = [sent for sent in messages(actions, Open) if sent[0] == A]
+    assert (opened.term, opened.epoch, opened.lineage, opened.exponent) == (4, Epoch(2, 6), T0, EXPONENT)
+    assert [trainer.process for trainer in opened.roster.trainers] == [ME]
+
+
+def test_a_ballot_that_everybody_has_reduced_is_committed_at_once() -> None:
+    bench = Bench([reduced(told) for told in peers()])
+    commit = dict(messages(bench.began, Commit))
+    assert list(commit) == [A, B, C]
+    assert {(message.term, message.ballot, message.scale) for message in commit.values()} == {(4, 1, 1 / 30)}
+    assert not messages(bench.began, Gone), "no repair of what is committed"
+    [(to, result)] = messages(bench.commit(EPOCH, A, B, C), StepResult)
+    assert (to, result.epoch, result.loss, result.tokens, result.retries) == (ME, EPOCH, 2.0, 30, 1)
+
+
+def test_a_commit_is_told_to_those_who_have_not_applied_it() -> None:
+    told = [reduced(told) for told in peers()]
+    told[1] = replace(told[1], commit=COMMIT, digest="same", version=6)
+    bench = Bench(told)
+    assert messages(bench.began, Commit) == [(A, replace(COMMIT, term=4)), (C, replace(COMMIT, term=4))]
+    actions = bench.commit(EPOCH, A, C)
+    assert messages(actions, StepResult) == [(ME, RESULT)], "the very line that the former leader would have told"
+    assert bench.leader.version == 6
+
+
+def test_a_step_that_everybody_has_applied_is_followed_by_the_next() -> None:
+    applied = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
+    bench = Bench(applied, settings=replace(SETTINGS, validate_every=6))
+    assert not messages(bench.began, Commit)
+    assert [action.version for action in of_type(bench.began, Validate)] == [6]
+    assert not messages(bench.began, StepResult), "it is told with its validation loss"
+    opened = messages(Bench(applied).began, Open)
+    assert {message.epoch for _, message in opened} == {Epoch(2, 6)}
+    assert [to for to, _ in opened] == [A, B, C, ME]
+
+
+def test_parameters_that_stray_are_found_by_the_next_leader_too() -> None:
+    told = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
+    told[2] = replace(told[2], digest="other")
+    assert [to for to, _ in messages(Bench(told).began, Evicted)] == [C]
+
+
+# --- who is there -----------------------------------------------------------------------------------------------------
+
+
+def test_everybody_who_reported_is_known_as_what_it_is() -> None:
+    told = peers(C)
+    told[1] = replace(told[1], draining=True)
+    bench = Bench([*told, report(TRAINERS[2])])
+    known = bench.leader.membership.known
+    assert sorted(known) == [A, B, ME, T2]
+    assert [(entry.phase, entry.version, entry.draining) for entry in (known[A], known[B])] == [
+        ("ready", 5, False), ("ready", 5, True),
+    ]  # fmt: skip
+    assert {dead.process for _, dead in messages(bench.began, Gone)} == {C, T0}
+    [(to, _)] = messages(bench.hear(C, Heartbeat()), Evicted)
+    assert to == C, "who has not answered has to join again"
+
+
+def test_a_leaver_is_let_go_by_the_next_leader() -> None:
+    told = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
+    told[0] = replace(told[0], draining=True)
+    assert [to for to, _ in messages(Bench(told).began, Released)] == [A]
+
+
+def test_who_has_not_heard_of_the_epoch_is_told_of_it() -> None:
+    late = replace(report(PEERS[0], replace(OPENED, epoch=Epoch(2, 4))), version=5)
+    bench = Bench([late, *peers(A)])
+    [(to, opened)] = messages(bench.began, Open)
+    assert (to, opened.term, opened.epoch, opened.exponent) == (A, 4, EPOCH, 20)
+    assert bench.leader.step is not None
+    assert A in bench.leader.step.roster.processes()
+
+
+def test_who_was_loading_is_granted_its_stage_anew() -> None:
+    told = replace(report(PEERS[2]), ready=False, version=-1)
+    bench = Bench([*peers(C), told])
+    [(to, granted)] = messages(bench.began, Granted)
+    assert (to, granted.term, granted.stage, granted.version) == (C, 4, 0, 5)
+    assert [donor.process for donor in granted.donors] == [A, B]
+    assert bench.leader.membership.known[C].phase == "loading"
+    bench.hear(C, Ready(0, 5, "digest", 4, grant=-1))
+    assert bench.leader.membership.known[C].phase == "loading", "the answer to a grant of the former leader"
+    bench.hear(C, Ready(0, 5, "digest", 4, granted.grant))
+    assert bench.leader.membership.known[C].phase == "ready"
+
+
+def test_suspects_are_given_up_and_the_expelled_are_told() -> None:
+    told = peers()
+    told[0] = replace(told[0], suspects=(B,))
+    told[2] = replace(told[2], gone=(T2,))
+    bench = Bench([*told, report(TRAINERS[2])])
+    assert {dead.process for _, dead in messages(bench.began, Gone)} == {T0, T2, B}
+    assert {to for to, _ in messages(bench.began, Evicted)} == {B, T2}
+    assert sorted(bench.leader.membership.known) == [A, C, ME]
+
+
+def test_a_stage_that_nobody_is_left_of_goes_back_to_what_is_on_its_own_disk() -> None:
+    bench = Bench([report(TRAINERS[2])], on_disk=4)
+    assert Count("rollbacks") in bench.began
+    assert (bench.leader.version, bench.leader.generation) == (4, 4), "one for the step, one for the run"
+    assert bench.leader.waiting_for == "a peer for stage 0"
+
+
+def test_what_is_on_disk_is_kept_by_the_other_trainers_too() -> None:
+    applied = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
+    bench = Bench([*applied, report(TRAINERS[2])], settings=replace(SETTINGS, checkpoint_every=2))
+    assert [write.version for write in of_type(bench.began, WriteCheckpoint)] == [6]
+    kept = messages(bench.leader.handle(CheckpointWritten(6, ok=True), bench.now), Keep)
+    assert kept == [(T2, Keep(6, TRAINERS[1]))]
+    assert not messages(bench.leader.handle(CheckpointWritten(6, False, "no space"), bench.now), Keep)
+
+
+# --- without a majority -----------------------------------------------------------------------------------------------
+
+
+def left_alone() -> Bench:
+    """A leader that only one peer is left of, of the six that the Open named; that one has reduced the step."""
+    bench = Bench([*peers(), report(TRAINERS[2])])
+    for victim in (T2, B, C):
+        bench.leader.handle(Lost(victim, "cut off"), bench.now)
+    for index in range(PLAN.microbatches):
+        bench.hear(A, done(index))
+    assert not messages(bench.hear(A, Prepared(EPOCH, 1, REDUCED)), Commit)
+    return bench
+
+
+def test_without_a_majority_nothing_is_committed_until_it_has_stayed_away_for_long() -> None:
+    bench = left_alone()
+    assert bench.leader.step is not None
+    assert bench.leader.step.phase == "prepared"
+    actions = bench.wait(SETTINGS.quorum_timeout_s - 1, A)
+    assert not messages(actions, Commit)
+    assert not messages(actions, Open)
+    actions = bench.wait(1, A)
+    assert Count("lineages") in actions
+    opened = messages(actions, Open)
+    assert [to for to, _ in opened] == [A, ME]
+    assert {(message.epoch, message.lineage) for _, message in opened} == {(Epoch(3, 5), ME)}
+
+
+def test_the_wait_for_a_majority_is_told_once() -> None:
+    bench = left_alone()
+    assert not [log for log in of_type(bench.wait(20, A), Log) if "most of the swarm" in log.text], "told before"
+
+
+# --- gradients that do not fit ----------------------------------------------------------------------------------------
+
+
+def overflow(bench: Bench, finite: bool = True) -> list[Action]:
+    assert bench.leader.step is not None
+    lost = Overflow(replace(microbatch(1), epoch=bench.leader.step.epoch), finite)
+    return bench.hear(A, lost)
+
+
+def test_a_step_whose_gradients_overflow_starts_over_with_a_smaller_exponent() -> None:
+    bench = Bench(peers())
+    exponents = [20]
+    while opened := messages(overflow(bench), Open):
+        exponents.append(opened[0][1].exponent)
+        assert opened[0][1].epoch == Epoch(2 + len(exponents) - 1, 5)
+    assert exponents == list(range(20, EXPONENT_MIN - 1, -EXPONENT_STEP))
+
+
+@pytest.mark.parametrize("finite", [True, False])
+def test_a_gradient_that_no_exponent_holds_ends_the_run_with_the_reason(finite: bool) -> None:
+    bench = Bench(peers())
+    bench.leader.exponent = EXPONENT_MIN if finite else EXPONENT
+    [left] = of_type(overflow(bench, finite), Exit)
+    assert not left.ok
+    assert "step 5: a gradient of microbatch 5/1 is" in left.reason
+
+
+def test_the_next_step_begins_with_the_usual_exponent() -> None:
+    bench = Bench([replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()])
+    assert {message.exponent for _, message in messages(bench.began, Open)} == {EXPONENT}
+
+
+def test_a_suspicion_is_a_death_to_the_next_leader_too() -> None:
+    bench = Bench(peers())
+    assert {dead.process for _, dead in messages(bench.hear(A, Suspect(B, "reset")), Gone)} == {B}

@@ -1,0 +1,373 @@
+"""The trainer's machine: whom it follows, when it stands itself, and what it does as the next leader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from swarmflow.core.actions import (
+    Action,
+    Connect,
+    Count,
+    Exit,
+    FormMicrobatch,
+    Record,
+    Rejoin,
+    TookOver,
+    WriteCheckpoint,
+)  # fmt: skip
+from swarmflow.core.events import CheckpointWritten, DrainAsked, Event, Lost, Received, Tick
+from swarmflow.core.following import Following
+from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.leader import Leader
+from swarmflow.core.messages import (
+    Assign,
+    Beat,
+    Deposed,
+    Done,
+    Drain,
+    Evicted,
+    Finished,
+    Gone,
+    Heartbeat,
+    Join,
+    Keep,
+    Lead,
+    Message,
+    Open,
+    Refused,
+    Released,
+    Report,
+    StepResult,
+    Suspect,
+    Welcome,
+)  # fmt: skip
+from swarmflow.core.outbox import TAKEOVER, Outbox
+from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.source import Source
+from swarmflow.core.trainer import CANDIDACY_S, RANK_DELAY_S, TrainerMachine
+from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
+from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process
+
+A, B, C = process("a"), process("b"), process("c")
+LEADER, SECOND, THIRD, STRANGER = process("t0"), process("t1"), process("t2"), process("x")
+PEERS = (member("a"), member("b"), member("c"))
+TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
+OPENED = Open(1, EPOCH, Roster((PEERS,), TRAINERS), LEADER)
+PLAN = Plan(1, 3)
+SETTINGS = LeaderSettings(4, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True)
+RESULT = StepResult(1, EPOCH, 2.0, 30, 1.0, 0.5, 0.1, 3, (3,), 0)
+
+
+@dataclass
+class Bench:
+    """A trainer that follows t0 in term 1; its peers are a, b and c, on the one stage."""
+
+    name: str = "t1"
+    lead: bool = False
+    now: float = 0.0
+    trainer: TrainerMachine = field(init=False)
+
+    def __post_init__(self) -> None:
+        me = member(self.name, -1)
+        leads = Leader(me, PLAN, SETTINGS, 1, 0, 0) if self.lead else None
+        following = Following(me.process if self.lead else LEADER, 1)
+        source = Source(me.process, PLAN.microbatches, Outbox(0, Iwrr()))
+        join = Join("trainer", "1.0", "run", me)
+        self.trainer = TrainerMachine(me, following, PLAN, SETTINGS, source, join, lead=leads)
+        self.trainer.start(0.0)
+
+    def event(self, event: Event) -> list[Action]:
+        return self.trainer.handle(event, self.now)
+
+    def hear(self, message: Message, sender: ProcessId = LEADER) -> list[Action]:
+        return self.event(Received(sender, message))
+
+    def join(self) -> list[Action]:
+        self.hear(Welcome(1))
+        return self.hear(OPENED)
+
+    def lose(self) -> list[Action]:
+        return self.event(Lost(LEADER, "reset"))
+
+    def wait(self, seconds: float) -> list[Action]:
+        """Let time pass, as a runtime does that wakes the machine at each of its deadlines."""
+        actions: list[Action] = []
+        until = self.now + seconds
+        while (due := max(self.now, self.trainer.next_deadline())) <= until:
+            self.now = due if due > self.now else self.now + 0.1
+            actions += self.event(Tick())
+        self.now = until
+        return actions + self.event(Tick())
+
+
+def following(who: Member, term: int = 2, opened: Open = OPENED) -> Report:
+    return Report(term, Join("peer", "1.0", "run", who), who, True, opened.epoch.step, False, opened)
+
+
+def elected() -> tuple[Bench, list[Action]]:
+    """Trainer t1, which leads in term 2 after the peers have answered, and what it did then."""
+    bench = Bench()
+    bench.join()
+    bench.lose()
+    for peer in PEERS:
+        bench.hear(following(peer), peer.process)
+    return bench, bench.wait(3.0)
+
+
+# --- as one that follows ----------------------------------------------------------------------------------------------
+
+
+def test_it_joins_until_it_is_heard_and_takes_up_its_share() -> None:
+    bench = Bench()
+    assert [to for to, _ in messages(bench.wait(5.0), Join)] == [LEADER]
+    formed = of_type(bench.join(), FormMicrobatch)
+    assert [action.microbatch.index for action in formed] == [1]
+    assert not messages(bench.wait(20.0), Join)
+
+
+def test_what_was_assigned_in_this_epoch_is_taken_up() -> None:
+    bench = Bench()
+    bench.join()
+    formed = of_type(bench.hear(Assign(1, EPOCH, (2,), TAKEOVER)), FormMicrobatch)
+    assert [action.microbatch.index for action in formed] == [2]
+    assert bench.hear(Assign(1, Epoch(0, 9), (0,), TAKEOVER)) == []
+    assert bench.hear(Assign(2, EPOCH, (0,), TAKEOVER), THIRD) == [Count("messages_ignored", "Assign")]
+
+
+def test_a_result_told_twice_is_recorded_once() -> None:
+    bench = Bench()
+    bench.join()
+    assert of_type(bench.hear(RESULT), Record) == [Record(RESULT)]
+    assert not of_type(bench.hear(replace(RESULT, term=2)), Record)
+    assert of_type(bench.hear(replace(RESULT, epoch=Epoch(0, 1))), Record)
+
+
+def test_what_is_on_the_leaders_disk_is_copied_to_its_own_once() -> None:
+    bench = Bench()
+    bench.join()
+    actions = bench.hear(Keep(2, TRAINERS[0]))
+    [write] = of_type(actions, WriteCheckpoint)
+    assert (write.version, write.roster.stages) == (2, ((TRAINERS[0],),))
+    assert of_type(actions, Connect) == [Connect((TRAINERS[0],))]
+    bench.event(CheckpointWritten(2, ok=False, reason="no space"))
+    assert bench.trainer.on_disk == 0
+    bench.event(CheckpointWritten(2, ok=True))
+    assert bench.trainer.on_disk == 2
+    assert not of_type(bench.hear(Keep(2, TRAINERS[0])), WriteCheckpoint)
+    assert bench.hear(Keep(3, PEERS[0]), A) == [Count("messages_ignored", "Keep")]
+
+
+def test_a_lost_peer_is_told_and_remembered_for_the_next_leader() -> None:
+    bench = Bench()
+    bench.join()
+    [(to, suspect)] = messages(bench.event(Lost(A, "reset")), Suspect)
+    assert (to, suspect.process) == (LEADER, A)
+    assert not messages(bench.event(Lost(STRANGER, "reset")), Suspect)
+    bench.wait(4.0)
+    [(_, report)] = messages(bench.hear(Lead(2, TRAINERS[2]), THIRD), Report)
+    assert report.suspects == (A,)
+
+
+@pytest.mark.parametrize(("message", "ok"), [(Released(), True), (Finished(4), True), (Refused("install"), False)])
+def test_the_leader_lets_it_go(message: Message, ok: bool) -> None:
+    bench = Bench()
+    bench.join()
+    assert [left.ok for left in of_type(bench.hear(message), Exit)] == [ok]
+    assert not of_type(bench.wait(60.0), Exit), "an ended machine does nothing"
+
+
+@pytest.mark.parametrize("message", [Evicted("out"), Gone(1, EPOCH, SECOND, "silent")])
+def test_who_is_taken_for_dead_joins_again(message: Message) -> None:
+    bench = Bench()
+    bench.join()
+    assert not of_type(bench.hear(message, STRANGER), Rejoin)
+    assert of_type(bench.hear(message), Rejoin)
+
+
+# --- without a leader -------------------------------------------------------------------------------------------------
+
+
+def test_the_first_in_the_roster_stands_at_once_and_the_next_later() -> None:
+    bench = Bench("t1")
+    bench.join()
+    assert {to for to, _ in messages(bench.lose(), Lead)} == {A, B, C, LEADER, THIRD}
+    bench = Bench("t2")
+    bench.join()
+    assert not messages(bench.lose(), Lead)
+    assert not messages(bench.wait(RANK_DELAY_S - 0.1), Lead)
+    asked = messages(bench.wait(0.1), Lead)
+    assert {to for to, _ in asked} == {A, B, C, LEADER, SECOND}
+    assert {message.term for _, message in asked} == {2}
+
+
+def test_the_dead_keep_no_place_in_the_line() -> None:
+    bench = Bench("t2")
+    bench.join()
+    bench.hear(Gone(1, EPOCH, SECOND, "silent"))
+    assert {to for to, _ in messages(bench.lose(), Lead)} == {A, B, C, LEADER}
+
+
+def test_silence_is_a_loss() -> None:
+    bench = Bench()
+    bench.join()
+    assert not messages(bench.wait(10.0), Lead)
+    assert messages(bench.wait(1.0), Lead)
+
+
+def test_one_that_was_in_no_epoch_looks_for_the_run_anew() -> None:
+    bench = Bench()
+    bench.hear(Welcome(1))
+    assert of_type(bench.lose(), Rejoin)
+
+
+def test_one_that_is_leaving_does_not_stand() -> None:
+    bench = Bench()
+    bench.join()
+    assert messages(bench.event(DrainAsked()), Drain)
+    actions = bench.lose()
+    assert of_type(actions, Rejoin)
+    assert not messages(actions, Lead)
+
+
+def test_one_that_is_not_elected_stands_again_in_a_later_term_and_gives_up_in_the_end() -> None:
+    bench = Bench()
+    bench.join()
+    bench.lose()
+    assert {message.term for _, message in messages(bench.wait(CANDIDACY_S), Lead)} == {2}
+    assert {message.term for _, message in messages(bench.wait(1.0), Lead)} == {3}
+    actions = bench.wait(20.0)
+    assert not of_type(actions, TookOver)
+    assert of_type(actions, Rejoin)
+
+
+def test_it_gives_way_to_a_higher_term_and_to_no_lower_one() -> None:
+    bench = Bench()
+    bench.join()
+    bench.lose()
+    assert messages(bench.hear(Lead(1, TRAINERS[2]), THIRD), Deposed) == [(THIRD, Deposed(2))]
+    assert not messages(bench.hear(Lead(2, TRAINERS[2]), THIRD), Report), "it stands in this term itself"
+    [(to, report)] = messages(bench.hear(Lead(3, TRAINERS[2]), THIRD), Report)
+    assert (to, report.term, report.indices) == (THIRD, 3, (1,))
+    assert bench.trainer.leader == THIRD
+    assert not messages(bench.wait(9.0), Lead), "it follows, and stands no more"
+
+
+def test_whoever_hears_the_leader_does_not_follow_another() -> None:
+    bench = Bench()
+    bench.join()
+    assert not messages(bench.hear(Lead(2, TRAINERS[2]), THIRD), Report)
+    bench.wait(4.0)
+    assert messages(bench.hear(Lead(2, TRAINERS[2]), THIRD), Report), "silent for longer than is sure"
+    assert messages(bench.hear(Lead(2, TRAINERS[2]), THIRD), Report), "asked again, it tells again"
+    [(_, report)] = messages(bench.hear(Lead(3, TRAINERS[2]), THIRD), Report)
+    assert report.term == 3, "who is followed may need a later term to be elected"
+
+
+def test_only_a_living_trainer_of_the_epoch_is_followed() -> None:
+    bench = Bench()
+    bench.join()
+    bench.hear(Gone(1, EPOCH, THIRD, "silent"))
+    bench.wait(4.0)
+    for sender in (STRANGER, A, THIRD):
+        assert Count("messages_ignored", "Lead") in bench.hear(Lead(2, TRAINERS[2]), sender)
+    assert bench.trainer.leader == LEADER
+
+
+def test_a_leader_that_is_back_before_anybody_has_promised_leads_on() -> None:
+    bench = Bench()
+    bench.join()
+    bench.lose()
+    assert not messages(bench.hear(Beat(1, EPOCH)), Deposed)
+    assert bench.trainer.candidacy is None
+    assert [to for to, _ in messages(bench.wait(1.0), Heartbeat)] == [LEADER]
+
+
+def test_a_leader_that_is_back_too_late_is_told_and_not_heard_any_more() -> None:
+    bench = Bench()
+    bench.join()
+    bench.lose()
+    bench.hear(following(PEERS[0]), A)
+    assert messages(bench.hear(Beat(1, EPOCH)), Deposed) == [(LEADER, Deposed(2))]
+    later = replace(OPENED, epoch=Epoch(0, 1))
+    for message in (later, RESULT, Assign(1, EPOCH, (2,), TAKEOVER), Gone(1, EPOCH, A, "silent")):
+        assert Count("messages_ignored", type(message).__name__) in bench.hear(message)
+    assert bench.trainer.epoch == EPOCH, "its followers go on from there"
+
+
+def test_what_a_leader_said_before_it_was_lost_may_come_after_that() -> None:
+    bench = Bench()
+    bench.join()
+    bench.lose()
+    later = replace(OPENED, epoch=Epoch(0, 1))
+    assert messages(bench.hear(later), Lead), "it stands anew"
+    assert bench.trainer.candidacy is not None
+    assert bench.trainer.candidacy.latest() == later
+
+
+def test_a_later_term_that_it_hears_of_makes_it_stand_in_a_later_one() -> None:
+    bench = Bench()
+    bench.join()
+    bench.lose()
+    assert {message.term for _, message in messages(bench.hear(Deposed(7), A), Lead)} == {8}
+
+
+def test_a_later_leader_that_has_passed_it_over_makes_it_join_again() -> None:
+    bench = Bench()
+    bench.join()
+    assert not of_type(bench.hear(Gone(1, EPOCH, SECOND, "silent"), THIRD), Rejoin)
+    assert of_type(bench.hear(Gone(2, EPOCH, SECOND, "not heard of"), THIRD), Rejoin)
+
+
+# --- as the next leader -----------------------------------------------------------------------------------------------
+
+
+def test_elected_it_leads_on_and_tells_who_is_gone() -> None:
+    bench, actions = elected()
+    assert of_type(actions, TookOver) == [TookOver(2)]
+    assert Count("successions") in actions
+    assert bench.trainer.leader == SECOND
+    assert {dead.process for _, dead in messages(actions, Gone)} == {LEADER, THIRD}
+    assert {to for to, _ in messages(actions, Gone)} >= {A, B, C, SECOND}
+    assert {to for to, beat in messages(actions, Beat) if beat.term == 2} == {A, B, C}
+    assert not messages(bench.hear(Lead(9, TRAINERS[2]), THIRD), Report), "a leader gives way to Deposed alone"
+
+
+def test_what_it_was_told_before_it_led_is_not_lost() -> None:
+    bench = Bench()
+    bench.join()
+    bench.lose()
+    assert Count("messages_ignored", "Done") in bench.hear(Done(microbatch(2), 0, 0, 2.0, 10), A), "no follower yet"
+    for peer in PEERS:
+        bench.hear(following(peer), peer.process)
+        bench.hear(Done(microbatch(PEERS.index(peer)), 0, 0, 2.0, 10), peer.process)
+    bench.wait(3.0)
+    assert bench.trainer.lead is not None
+    assert bench.trainer.lead.step is not None
+    assert bench.trainer.lead.step.ledger.done_hops == 3
+
+
+def test_a_leader_that_is_deposed_joins_again() -> None:
+    bench, _ = elected()
+    assert not of_type(bench.hear(Deposed(2), A), Rejoin), "of its own term"
+    assert of_type(bench.hear(Deposed(3), A), Rejoin)
+    assert bench.trainer.ended
+    first = Bench("t0", lead=True)
+    assert of_type(first.hear(Deposed(2), A), Rejoin)
+
+
+def test_a_leader_needs_no_copy_of_its_own() -> None:
+    bench, _ = elected()
+    assert not of_type(bench.hear(Keep(5, TRAINERS[1]), SECOND), WriteCheckpoint)
+
+
+def test_a_former_leader_is_told_that_it_is_one() -> None:
+    bench = Bench()
+    bench.join()
+    bench.wait(4.0)
+    bench.hear(Lead(2, TRAINERS[2]), THIRD)
+    assert messages(bench.hear(Beat(1, EPOCH)), Deposed) == [(LEADER, Deposed(2))]
+    assert not of_type(bench.hear(RESULT), Record)
+    assert of_type(bench.hear(replace(RESULT, term=2), THIRD), Record)
+    assert {message.term for _, message in messages(bench.wait(14.0), Lead)} == {3}, "it looks after the new leader"

@@ -1,0 +1,141 @@
+"""The leader dies or freezes at each point of a step: another one goes on, and no step is lost or done twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.faults import Scenario, finish, kill_in_phase, leader_phase, peers_of
+from swarmflow.simulator.world import World
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
+
+LASTING = ("working", "preparing", "prepared", "committing")
+PHASES = ("complete", *LASTING)
+STEPS, HOPS = SETTINGS.steps, SETTINGS.steps * 8 * 3
+LONG = replace(SWARM, settings=replace(SETTINGS, steps=40))
+SLOW = replace(SWARM, settings=replace(SETTINGS, checkpoint_every=1, load_s=(2.0, 3.0)))
+
+
+def the_leader(world: World) -> list[ProcessId]:
+    return [world.leader] if world.leader is not None else []
+
+
+def start_slow(scenario: Scenario, seed: int) -> World:
+    """A swarm in which each phase lasts: a newcomer loads (`complete`), and versions are written (`prepared`)."""
+    world = scenario.start(seed)
+    world.clock.after(SETTLED_S, lambda: world.start_peer("late"))
+    return world
+
+
+def check(world: World, scenario: Scenario, leaders: int = 1, began_again: bool = False) -> None:
+    """Every step exactly once, on every stage; so many trainers took over; nothing was computed again."""
+    finish(world)
+    text = "\n".join(world.log)
+    steps = scenario.settings.steps
+    told = Counter(result.step for result in world.results)
+    assert sorted(told) == list(range(steps)), text
+    assert max(told.values()) <= scenario.trainers, "a step was recorded twice by one trainer"
+    assert world.durable[steps] == {stage: parameters(stage, steps) for stage in range(3)}
+    assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0, text
+    assert (world.counts["successions"], world.counts["lineages"]) == (leaders, int(began_again)), text
+
+
+@pytest.mark.parametrize("trainers", [2, 3])
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("seed", range(6))
+def test_the_leader_dies_at_each_point_of_a_step(seed: int, phase: str, trainers: int) -> None:
+    scenario = replace(SLOW, trainers=trainers)
+    world = start_slow(scenario, seed)
+    kill_in_phase(world, phase, the_leader, SETTLED_S, world.random.uniform(0.0, 0.08))
+    check(world, scenario)
+    assert world.counts["backward"] == HOPS, "no hop of the living is done again"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_leader_dies_between_a_commit_and_the_next_open(seed: int) -> None:
+    """A step that everybody has applied, and whose validation loss is being measured, is told by the next leader."""
+    scenario = replace(SWARM, settings=replace(SETTINGS, validate_every=1))
+    world = scenario.start(seed)
+    kill_in_phase(world, "", the_leader, SETTLED_S, world.random.uniform(0.0, 0.08))
+    check(world, scenario)
+    assert world.counts["backward"] == HOPS
+    assert {result.validation_loss for result in world.results} == {1.0}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_leaders_die_one_after_the_other(seed: int) -> None:
+    scenario = replace(SLOW, trainers=3)
+    world = start_slow(scenario, seed)
+    kill_in_phase(world, "working", the_leader, SETTLED_S, world.random.uniform(0.0, 1.0))
+    kill_in_phase(world, LASTING[seed], the_leader, SETTLED_S + 8.0, world.random.uniform(0.0, 0.05))
+    check(world, scenario, leaders=2)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leader_and_a_peer_die_together(seed: int, phase: str) -> None:
+    world = start_slow(SLOW, seed)
+    stage = seed % 3
+    kill_in_phase(world, phase, lambda w: [*the_leader(w), peers_of(w, stage)[0]], SETTLED_S)
+    check(world, SLOW)
+
+
+@pytest.mark.parametrize("frozen_s", [11.0, 11.5, 12.0, 12.5, 14.0, 30.0])
+@pytest.mark.parametrize("phase", ["working", "committing"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_frozen_leader_wakes_as_a_deposed_one_and_joins_again(seed: int, phase: str, frozen_s: float) -> None:
+    world = LONG.start(seed)
+
+    def freeze() -> None:
+        if leader_phase(world) == phase and world.leader is not None:
+            world.freeze(world.leader, frozen_s)
+        else:
+            world.clock.after(0.002, freeze)
+
+    world.clock.after(SETTLED_S, freeze)
+    check(world, LONG)
+    assert any(" t1 trainer t0." in line and line.endswith("joined") for line in world.log), "\n".join(world.log)
+    assert world.finisher == ProcessId("t1", 2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_leader_that_froze_for_a_moment_leads_on(seed: int) -> None:
+    world = LONG.start(seed)
+    world.clock.after(SETTLED_S + world.random.uniform(0.0, 2.0), lambda: world.freeze(the_leader(world)[0], 8.0))
+    check(world, LONG, leaders=0)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("seed", range(3))
+def test_all_trainers_but_the_leader_die(seed: int, phase: str) -> None:
+    scenario = replace(SWARM, trainers=3)
+    world = scenario.start(seed)
+    kill_in_phase(world, phase, lambda w: w.living_trainers(), SETTLED_S, world.random.uniform(0.0, 0.5))
+    check(world, scenario, leaders=0)
+    assert world.counts["backward"] == HOPS, "the leader answers for their microbatches, which others hold"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leader_whom_most_have_left_waits_and_then_goes_on_alone(seed: int) -> None:
+    world = SWARM.start(seed)
+    left: list[float] = []
+
+    def pick(world: World) -> list[ProcessId]:
+        left.append(world.clock.now_s)
+        return [*world.living_trainers(), *(peers_of(world, stage)[0] for stage in range(3))]
+
+    kill_in_phase(world, "working", pick, SETTLED_S)
+    check(world, SWARM, leaders=0, began_again=True)
+    assert world.clock.now_s > left[0] + 30.0, "others might have had another leader"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leader_that_starts_again_finds_the_one_that_has_taken_over(seed: int) -> None:
+    world = LONG.start(seed)
+    kill_in_phase(world, "working", the_leader, SETTLED_S, world.random.uniform(0.0, 1.0))
+    world.clock.after(SETTLED_S + 2.0, lambda: world.start_trainer("t0", lead=True))
+    check(world, LONG)
+    assert world.results[-1].term == world.results[-2].term

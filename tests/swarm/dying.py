@@ -1,0 +1,60 @@
+"""A fork server whose processes kill themselves amid an all-reduce, where the test has told them to.
+
+The position is counted inside the process: from outside, nobody hits the one moment between two pieces.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarmflow.core import peer, reduce
+from swarmflow.core.actions import Action
+from swarmflow.core.reduce import Reduction
+from swarmflow.runtime import forkserver
+
+# A sixteenth of the usual size: what matters are the moments, of which a small model then has as many as a large one.
+PIECE_ELEMENTS = 2**14
+_FILE = "die-at"
+
+
+def tell(state_folder: Path, pieces: int) -> None:
+    """The peer with this folder dies by SIGKILL when so many pieces of its next all-reduce are reduced."""
+    part = state_folder / f"{_FILE}.part"
+    part.write_text(str(pieces), encoding="utf-8")
+    part.replace(state_folder / _FILE)
+
+
+def forgive(state_folder: Path) -> None:
+    """Its next life is spared."""
+    (state_folder / _FILE).unlink()
+
+
+class _Mortal(Reduction):
+    def start(self) -> list[Action]:
+        self._die_where_told()
+        return super().start()
+
+    def reduced(self, group: str, piece: int) -> list[Action]:
+        actions = super().reduced(group, piece)
+        self._die_where_told()
+        return actions
+
+    def _die_where_told(self) -> None:
+        told = Path(sys.argv[sys.argv.index("--state-dir") + 1]) / _FILE
+        pieces = sum(len(state.reduced) for state in self._groups.values())
+        if told.is_file() and int(told.read_text(encoding="utf-8")) == pieces:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    import transformers.models.llama.modeling_llama  # noqa: F401  # once for all of them
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(reduce, "PIECE_ELEMENTS", PIECE_ELEMENTS)
+    patch.setattr(peer, "Reduction", _Mortal)
+    forkserver.main()

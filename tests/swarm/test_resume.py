@@ -1,0 +1,144 @@
+"""Everything is killed, or all of a stage: the run goes on from its newest checkpoint, and learns the same bits."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from swarmflow.chaos.compare import compare_bits
+from swarmflow.chaos.plain import load_model, parameters
+from swarmflow.compute.checkpoint import generations
+from swarmflow.runtime.forkserver import ForkServer
+from swarmflow.runtime.local import LocalProcess, LocalSwarm, environment
+from tests.swarm.runs import FINISH_S, prepare, recipe, settings
+
+pytestmark = [pytest.mark.swarm, pytest.mark.slow]
+
+STAGES = 2
+STEPS = 24
+EVERY = 4
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What the run is, and what comes of it when nothing happens. losses: and gradient norms, by step."""
+
+    run: dict[str, Any]
+    forks: ForkServer
+    wanted: dict[str, Tensor]
+    losses: list[tuple[float, float]]
+
+    def swarm(self, folder: Path) -> LocalSwarm:
+        """The same run, to be disturbed."""
+        return LocalSwarm(folder, self.run, forks=self.forks)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbed]:
+    """With everything that has a state: shuffled data, a schedule, moments, dropout."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    model, corpus = prepare(folder, "gpt2")
+    of = recipe("adamw", steps=STEPS)
+    run = settings(model, corpus, of, codec="blockwise8", stages=STAGES)
+    run["model"] |= {"cut": [1], "dropout": True}
+    run["data"]["order"] = "shuffled"
+    run["optimizer"] = {**of.optimizer, "schedule": "cosine", "warmup_steps": 3}
+    run["train"] |= {"accumulate": "exact", "checkpoint_every": EVERY}
+    with pytest.MonkeyPatch.context() as patch, ForkServer(environment(threads=1)) as forks:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))  # only runs of these tests are found without an invite
+        with LocalSwarm(folder / "swarm", run, forks=forks) as swarm:
+            swarm.start_trainer()
+            for stage in range(STAGES):
+                swarm.start_peer(stage=stage)
+            swarm.wait_finished(FINISH_S)
+            wanted = parameters(load_model(swarm.output / "final"))
+            yield Undisturbed(run, forks, wanted, learnt(swarm.steps()))
+
+
+def learnt(steps: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+    """What tells one course of a run from another."""
+    return [(step["loss"], step["grad_norm"]) for step in steps]
+
+
+def assert_same(swarm: LocalSwarm, undisturbed: Undisturbed, trainer: str = "trainer-0") -> None:
+    """Bit for bit what comes of the undisturbed run."""
+    assert learnt(swarm.steps(trainer)) == undisturbed.losses
+    comparison = compare_bits(parameters(load_model(swarm.output / "final")), undisturbed.wanted, "the undisturbed run")
+    assert comparison.holds, str(comparison)
+
+
+def start(swarm: LocalSwarm) -> None:
+    """Two trainers that may both lead, and two peers a stage that may serve either."""
+    swarm.start_trainer()
+    swarm.start_trainer(beside=True)
+    for _ in range(2 * STAGES):
+        swarm.start_peer()
+
+
+def log_of(process: LocalProcess) -> str:
+    return process.log.read_text(encoding="utf-8")
+
+
+def amid_a_step(swarm: LocalSwarm) -> None:
+    """A checkpoint lies on two disks, and the run has gone on from there."""
+    folders = [swarm.state_folder(trainer.name) / "checkpoints" for trainer in swarm.trainers]
+
+    def beyond() -> bool:
+        kept = all(any(copy.complete for copy in generations(folder)) for folder in folders)
+        return kept and len(swarm.steps()) > EVERY + 1
+
+    swarm.wait(beyond, "steps beyond the first checkpoint", FINISH_S)
+
+
+# --- every process ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["trainers first", "peers first", "leader's disk lost"])
+def test_every_process_is_killed_and_started_again(first: str, undisturbed: Undisturbed, tmp_path: Path) -> None:
+    with undisturbed.swarm(tmp_path / "swarm") as swarm:
+        start(swarm)
+        amid_a_step(swarm)
+        for process in swarm.processes:
+            process.kill()
+        reached = len(swarm.steps())
+        assert EVERY < reached < STEPS
+        if first == "leader's disk lost":
+            shutil.rmtree(swarm.state_folder("trainer-0"))
+        order = swarm.processes if first != "peers first" else swarm.peers + swarm.trainers
+        for process in list(order):
+            swarm.start_again(process)
+        swarm.wait_finished(FINISH_S)
+        logs = "".join(log_of(trainer) for trainer in swarm.trainers)
+        assert "resuming at version " in logs
+        assert "resuming at version 0" not in logs
+        assert_same(swarm, undisturbed)
+
+
+# --- every peer of a stage --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["others move", "new ones come"])
+@pytest.mark.parametrize("stage", range(STAGES))
+def test_every_peer_of_a_stage_is_killed(stage: int, new: bool, undisturbed: Undisturbed, tmp_path: Path) -> None:
+    with undisturbed.swarm(tmp_path / "swarm") as swarm:
+        start(swarm)
+        amid_a_step(swarm)
+        serving = f"serving stage {stage} from"
+        victims = [peer for peer in swarm.peers if serving in log_of(peer)]
+        assert 0 < len(victims) < len(swarm.peers)
+        for victim in victims:
+            victim.kill()
+        if new:
+            for victim in victims:
+                swarm.start_again(victim)
+        survivors = [process for process in swarm.processes if process.exit_code is None]
+        swarm.wait(lambda: all(p.exit_code is not None for p in survivors), "the end of the run", FINISH_S)
+        log = log_of(swarm.trainers[0])
+        assert f"stage {stage} has lost everybody: back from version " in log
+        assert_same(swarm, undisturbed)
