@@ -61,7 +61,7 @@ class StageLoader:
     async def _load(self, action: LoadState) -> None:
         post = self._session.driver.post
         try:
-            self._host.served = None  # what was served before makes room
+            self._host.unload()  # what was served before makes room
             await self._host.warm_up()
             served, one_bytes = await self._compute.call(_FIRST, lambda: self._build(action.stage))
             await self._fill(action, served)

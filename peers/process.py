@@ -162,7 +162,7 @@ class _Life:
     def close(self) -> None:
         """End the threads."""
         if self._host is not None:
-            self._host.close()
+            self._host.unload()
         for worker in self._workers:
             worker.stop()
 

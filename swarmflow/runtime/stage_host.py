@@ -114,7 +114,7 @@ class StageHost:
             self._encode(output, lambda ref: ForwardComputed(action.microbatch, ref))
 
         self._decode(
-            action.microbatch, "forward", lambda: self._input(data),
+            action.microbatch, "forward", lambda stage: self._input(stage, data),
             lambda served, x: served.runner.forward(action.microbatch, x, self._draw(action.microbatch)), computed,
         )  # fmt: skip
 
@@ -133,8 +133,9 @@ class StageHost:
                 self._encode(gradient, lambda ref: LossComputed(action.microbatch, loss_sum, tokens, ref))
 
         self._decode(
-            action.microbatch, "loss", lambda: (self._input(data), self._targets(targets)), compute, computed
-        )
+            action.microbatch, "loss", lambda stage: (self._input(stage, data), self._targets(targets)),
+            compute, computed,
+        )  # fmt: skip
 
     def run_backward(self, action: RunBackward) -> None:
         """Decode, backward, encode."""
@@ -147,7 +148,7 @@ class StageHost:
                 self._encode(gradient, lambda ref: BackwardComputed(action.microbatch, ref))
 
         self._decode(
-            action.microbatch, "backward", lambda: self._boundary_tensor(data),
+            action.microbatch, "backward", lambda stage: self._boundary_tensor(stage, data),
             lambda served, x: served.runner.backward(action.microbatch, x), computed,
         )  # fmt: skip
 
@@ -157,8 +158,9 @@ class StageHost:
         data, targets = store.get(action.input), store.get(action.targets)
         gradient = None if action.gradient is None else store.get(action.gradient)
 
-        def decode() -> tuple[Tensor, Tensor]:
-            return self._input(data), self._targets(targets) if gradient is None else self._boundary_tensor(gradient)
+        def decode(stage: Stage) -> tuple[Tensor, Tensor]:
+            given = self._targets(targets) if gradient is None else self._boundary_tensor(stage, gradient)
+            return self._input(stage, data), given
 
         def compute(served: Served, x: tuple[Tensor, Tensor]) -> None:
             given = {"targets" if gradient is None else "grad": x[1]}
@@ -183,9 +185,11 @@ class StageHost:
         served = self._serving()
         self._compute.submit(_FIRST, lambda: served.runner.begin(action.exponent), lambda _: None)
 
-    def close(self) -> None:
-        """Nothing more is computed: what is in no commit by now will be in none."""
+    def unload(self) -> None:
+        """Serve nothing any more: what is under way is dropped, and is in no commit."""
+        self._run += 1
         self._account.void()
+        self.served = None
 
     def evaluate(self, message: Evaluate, bodies: list[memoryview], done: Callable[[Evaluated], None]) -> None:
         """Forward only, between steps: hand `done` the activation in wire form, (sum of losses, tokens), or an error.
@@ -199,7 +203,8 @@ class StageHost:
 
         def work() -> Evaluated:
             try:
-                x, targets = self._input(bodies[0], message.rows), self._targets(bodies[1], message.rows)
+                x = self._input(served.stage, bodies[0], message.rows)
+                targets = self._targets(bodies[1], message.rows)
             except FrameError as error:
                 return error
             if served.stage.last:
@@ -297,7 +302,7 @@ class StageHost:
         return self.served
 
     def _decode(
-        self, microbatch: Microbatch, direction: Direction, decode: Callable[[], X],
+        self, microbatch: Microbatch, direction: Direction, decode: Callable[[Stage], X],
         compute: Callable[[Served, X], Y], done: Callable[[Y], None],
     ) -> None:  # fmt: skip
         """Codec thread, then compute thread, then `done` on the loop, unless the epoch is over by then."""
@@ -305,7 +310,7 @@ class StageHost:
 
         def guarded() -> X | ComputeFailed:
             try:
-                return decode()
+                return decode(served.stage)
             except FrameError as error:
                 return ComputeFailed(microbatch, str(error))
 
@@ -358,16 +363,16 @@ class StageHost:
 
         self._codec_thread.submit(_FIRST, lambda: self._codec.encode(tensor.detach().to(self._dtype)), encoded)
 
-    def _input(self, data: Buffer, rows: int | None = None) -> Tensor:
-        return self._targets(data, rows) if self._serving().stage.first else self._boundary_tensor(data, rows)
+    def _input(self, stage: Stage, data: Buffer, rows: int | None = None) -> Tensor:
+        return self._targets(data, rows) if stage.first else self._boundary_tensor(stage, data, rows)
 
     def _targets(self, data: Buffer, rows: int | None = None) -> Tensor:
         shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len)
         return decode_ints(data, shape, self.manifest.vocab_size)
 
-    def _boundary_tensor(self, data: Buffer, rows: int | None = None) -> Tensor:
+    def _boundary_tensor(self, stage: Stage, data: Buffer, rows: int | None = None) -> Tensor:
         shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len, self.manifest.hidden_size)
-        return self._codec.decode(data, shape, self._dtype, self._serving().stage.device)
+        return self._codec.decode(data, shape, self._dtype, stage.device)
 
     def _draw(self, microbatch: Microbatch) -> DrawKey | None:
         if not self.manifest.dropout:

@@ -307,3 +307,28 @@ def test_a_replay_of_bytes_that_do_not_decode_is_refused() -> None:
             assert "5 bytes" in event.reason
 
     asyncio.run(main())
+
+
+def test_a_stage_that_is_given_up_amid_its_work_leaves_nothing_behind() -> None:
+    """What its threads still had to do is neither an error nor an answer, and counts as computed in vain."""
+
+    async def given_up() -> None:
+        async with peers(manifest()) as [peer]:
+            served = peer.host.served
+            for index in range(4):
+                peer.driver.perform([RunLoss(Microbatch(EPOCH, index), peer.hidden(index), peer.tokens(index))])
+            peer.host.unload()
+            await peer.host.warm_up()  # done in the thread that has what was queued before
+            peer.host.served = served
+            peer.driver.perform([Reset()])
+            event = await peer.loss(0)
+            assert isinstance(event, LossComputed)
+            await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
+            await peer.ask(Apply(EPOCH, scale=0.01, learning_rate=0.1))
+            assert peer.heard.events.empty()
+            counted = peer.driver.metrics.registry.get_sample_value
+            computed = counted("swarmflow_compute_seconds_total", {"direction": "loss"})
+            settled = [counted("swarmflow_settled_seconds_total", {"outcome": kind}) for kind in ("used", "unused")]
+            assert sum(value or 0.0 for value in settled) == pytest.approx(computed)
+
+    asyncio.run(given_up())
