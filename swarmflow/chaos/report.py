@@ -62,7 +62,14 @@ def show(results: list[Result], setup: Setup, console: Console) -> None:
     done = Table("seed", "rate", "steps", "s", "kills", "stops", "drains", "trainers", "learnt", title="What was done")
     about = Table("seed", "rate", *_REPAIRS.values(), title="What the swarm did about it")
     cost = Table(
-        "seed", "rate", "recomputed", "s computed", "lost with the dead", "unused by the living", title="What that cost"
+        "seed",
+        "rate",
+        "recomputed",
+        "undone",
+        "s computed",
+        "lost with the dead",
+        "unused by the living",
+        title="What that cost",
     )
     for result in results:
         name = ("-" if result.seed is None else str(result.seed), f"{result.rate:g}")
@@ -76,7 +83,8 @@ def show(results: list[Result], setup: Setup, console: Console) -> None:
         done.add_row(*name, str(ended.commits), f"{ended.seconds:.0f}", *blows, trainers, learnt)
         about.add_row(*name, *(f"{ended.repairs.get(kind, 0.0):.0f}" for kind in _REPAIRS))
         shares = (f"{share:.2%}" for share in result.shares(setup.steps))
-        cost.add_row(*name, f"{ended.hops:.0f}", f"{ended.compute.total_s:.1f}", *shares)
+        orphans = ended.repairs.get("orphans_subtracted", 0.0)
+        cost.add_row(*name, f"{ended.hops:.0f}", f"{orphans:.0f}", f"{ended.compute.total_s:.1f}", *shares)
     for table in (done, about, cost):
         console.print(table)
 

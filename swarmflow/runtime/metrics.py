@@ -37,7 +37,10 @@ _DENIALS: Final = ("full", "draining", "stage", "stale", "invalid")
 _RETRIES: Final = ("gone", *_DENIALS)
 _REFUSALS: Final = (*get_args(FrameErrorKind), "hello", "message", "tensor")
 _OUTCOMES: Final = get_args(Outcome)
-_DECISIONS: Final = ("adoptions", "hops_lost", "steps_restarted", "rollbacks", "resynchronisations")
+_DECISIONS: Final = (
+    "adoptions", "hops_lost", "orphans_subtracted", "steps_restarted", "rollbacks", "resynchronisations", "evictions",
+    "successions", "lineages", "lineages_given_up", "rebalances",
+)  # fmt: skip
 
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
 

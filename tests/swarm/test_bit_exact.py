@@ -19,6 +19,7 @@ from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage, build_stage
 from swarmflow.compute.weights import load_stage
+from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.local import LocalSwarm
 from tests.swarm.reference import Recipe, load_model, parameters
 from tests.swarm.runs import FINISH_S, prepare, recipe, settings
@@ -40,21 +41,21 @@ def _one_thread() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("codec", ["none", "blockwise8"])
-def test_no_bit_tells_which_peer_computed_what_and_when(codec: str, tmp_path: Path) -> None:
+def test_no_bit_tells_which_peer_computed_what_and_when(codec: str, tmp_path: Path, forks: ForkServer) -> None:
     model, corpus = prepare(tmp_path, "gpt2")
     of = recipe("adamw", steps=10)
     wanted, norms = alone(model, corpus, of, codec_named(codec))
-    learnt, norms_of_swarm = together(tmp_path / "swarm", model, corpus, of, codec)
+    learnt, norms_of_swarm = together(tmp_path / "swarm", model, corpus, of, codec, forks)
     assert norms_of_swarm == norms
     assert learnt == wanted
 
 
-def together(folder: Path, model: Path, corpus: Path, of: Recipe, codec: str) -> Learnt:
+def together(folder: Path, model: Path, corpus: Path, of: Recipe, codec: str, forks: ForkServer) -> Learnt:
     """What two peers a stage learn, between which microbatches go as they happen to go."""
     run = settings(model, corpus, of, codec=codec, stages=2)
     run["model"]["cut"] = list(CUT)
     run["train"]["accumulate"] = "exact"
-    with LocalSwarm(folder, run) as swarm:
+    with LocalSwarm(folder, run, forks=forks) as swarm:
         swarm.start_trainer()
         for stage in (0, 0, 1, 1):
             swarm.start_peer(stage=stage)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from swarmflow.chaos.compare import LIMIT, order_limits
+from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.local import LocalSwarm
 from tests.swarm.reference import FAMILIES, Recipe, load_model, parameters, relative_difference, train
 from tests.swarm.runs import FINISH_S, OPTIMIZERS, STAGES, prepare, recipe, settings, start
@@ -28,10 +29,12 @@ def assert_learnt(found: dict[str, Tensor], model: Path, corpus: Path, of: Recip
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_swarm_learns_what_one_process_learns(family: str, optimizer: str, tmp_path: Path) -> None:
+def test_the_swarm_learns_what_one_process_learns(
+    family: str, optimizer: str, tmp_path: Path, forks: ForkServer
+) -> None:
     model, corpus = prepare(tmp_path, family)
     of = recipe(optimizer)
-    with LocalSwarm(tmp_path / "swarm", settings(model, corpus, of)) as swarm:
+    with LocalSwarm(tmp_path / "swarm", settings(model, corpus, of), forks=forks) as swarm:
         start(swarm, trainers=2, peers=2 * STAGES)
         swarm.wait_finished(FINISH_S)
         steps = swarm.steps()

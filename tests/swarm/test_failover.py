@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.local import LocalProcess, LocalSwarm
 from tests.swarm.reference import load_model, parameters
 from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings
@@ -26,10 +27,10 @@ def start(swarm: LocalSwarm) -> LocalProcess:
 @pytest.mark.swarm
 @pytest.mark.slow
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "restarted"])
-def test_another_trainer_leads_on(again: bool, tmp_path: Path) -> None:
+def test_another_trainer_leads_on(again: bool, tmp_path: Path, forks: ForkServer) -> None:
     model, corpus = prepare(tmp_path, "llama")
     of = recipe("adamw", steps=STEPS)
-    with LocalSwarm(tmp_path / "swarm", settings(model, corpus, of)) as swarm:
+    with LocalSwarm(tmp_path / "swarm", settings(model, corpus, of), forks=forks) as swarm:
         leader = start(swarm)
         swarm.wait(lambda: len(swarm.steps("trainer-1")) > STEPS // 4, "a quarter of the steps", FINISH_S)
         leader.kill()
