@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import platform
 import threading
@@ -28,6 +29,8 @@ from swarmflow.errors import NetworkError
 from swarmflow.runtime.account import Outcome
 from swarmflow.runtime.frames import FrameErrorKind
 from swarmflow.runtime.hello import LANES
+
+log = logging.getLogger(__name__)
 
 LABEL_SETS_MAX: Final = 256
 OTHER: Final = "other"
@@ -149,6 +152,7 @@ class Metrics:
             raise NetworkError(
                 f"cannot serve metrics on {host}:{port}: {error}; choose another --metrics-port (0: any free one)"
             ) from error
+        server.handle_error = _tell_quietly  # type: ignore[method-assign, assignment]  # its own prints a traceback
         self._server = (server, thread)
         return server.server_port
 
@@ -175,3 +179,8 @@ class Metrics:
 
     def _gauges(self, name: str, text: str, *labels: str) -> Labelled[Gauge]:
         return Labelled(Gauge(f"swarmflow_{name}", text, labels, registry=self.registry), labels)
+
+
+def _tell_quietly(request: object, address: object) -> None:
+    """Whoever asks for metrics and goes away, or speaks something else than HTTP, harms nobody."""
+    log.debug("a question for metrics from %s failed", address, exc_info=True)

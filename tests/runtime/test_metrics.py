@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
+import struct
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -103,6 +106,19 @@ def test_a_port_that_cannot_be_used_is_one_line(port: int | None) -> None:
         Metrics().serve(port or taken)
     first.close()
     assert "\n" not in str(caught.value)
+
+
+def test_who_goes_away_without_asking_is_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    metrics = Metrics()
+    port = metrics.serve(0)
+    with socket.create_connection(("127.0.0.1", port)) as visitor:
+        visitor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it ends with a reset
+    scrape(port)  # asked later, so that the visitor has its thread by now
+    for thread in threading.enumerate():
+        if "process_request" in thread.name:
+            thread.join(10)
+    metrics.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_labels_from_the_network_cannot_fill_the_memory() -> None:
