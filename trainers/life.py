@@ -61,6 +61,7 @@ class Life:
         self._machine: TrainerMachine | None = None
         self._manifest: Manifest | None = None
         self._checkpoints: Checkpoints | None = None
+        self._measuring: asyncio.Task[None] | None = None
 
     def effects(self) -> dict[type[Any], Effect]:
         """What a trainer does for each kind of action."""
@@ -105,9 +106,7 @@ class Life:
         self._manifest = manifest
         weights = None if manifest.from_seed else self._config.model.path
         every = self._config.train.checkpoint_every
-        self._checkpoints = Checkpoints(
-            manifest, self._folder, self._config.run.output, weights, self._corpus, every
-        )
+        self._checkpoints = Checkpoints(manifest, self._folder, self._config.run.output, weights, self._corpus, every)
         self._checkpoints.resume(newest)
         self._checkpoints.serve(self._session)
         self._corpus.save_tokenizer(self._folder.tokenizer)
@@ -181,11 +180,14 @@ class Life:
         self._checkpoints.write(self._session, action)
 
     def _validate(self, action: Validate) -> None:
+        if self._measuring is not None:
+            self._measuring.cancel()  # one of those whom it went through is gone, and would be waited for
+
         async def measure() -> None:
             loss = await measure_loss(self._session, action.version, action.roster, self._corpus.validation())
             self._session.driver.post(Validated(action.version, loss))
 
-        self._session.spawn(measure(), "measuring the validation loss")
+        self._measuring = self._session.spawn(measure(), "measuring the validation loss")
 
     def _record(self, action: Record) -> None:
         result, metrics = action.result, self._session.metrics

@@ -156,7 +156,7 @@ class WriteCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Validate:
-    """Measure the validation loss of `version` on these peers -> Validated."""
+    """Measure the validation loss of `version` on these peers -> Validated. Given again: on these, and no others."""
 
     version: int
     roster: Roster

@@ -236,10 +236,16 @@ class Leader:
                 entry.tries += 1
                 actions += self._grant(entry, entry.member.stage, "it came too late for this step")
         every = self.settings.validate_every
-        if every and self.version % every == 0 and self._complete():
-            self.phase = "validating"
-            return [*actions, Validate(self.version, self.membership.roster(self.version))]
+        if every and self.version % every == 0:
+            return actions + self._measure(now)
         return actions + self._next(now)
+
+    def _measure(self, now: float) -> list[Action]:
+        """Have the validation loss measured on those who are there; a version that has lost a stage has none."""
+        if not self._complete():
+            return self._next(now)
+        self.phase = "validating"
+        return [Validate(self.version, self.membership.roster(self.version))]
 
     def _validated(self, event: Validated, now: float) -> list[Action]:
         if self.phase != "validating" or event.version != self.version or self.last is None:
@@ -506,6 +512,8 @@ class Leader:
             actions += self.step.gone(process, reason)
         elif self.phase == "gathering":
             actions += self._try_open(now)
+        elif self.phase == "validating":
+            actions += self._measure(now)
         return actions
 
     def _evict(self, process: ProcessId, reason: str) -> list[Action]:

@@ -103,9 +103,7 @@ class Membership:
 
     def roster(self, version: int) -> Roster:
         """Everybody who could take part in a step at this version."""
-        stages = tuple(
-            tuple(e.member for e in self.ready(stage, version)) for stage in range(self.plan.stages)
-        )
+        stages = tuple(tuple(e.member for e in self.ready(stage, version)) for stage in range(self.plan.stages))
         return Roster(stages, tuple(e.member for e in self.trainers()))
 
     def place(self, wish: int) -> tuple[int, str]:

@@ -101,9 +101,7 @@ class Outbox:
             entry.holder = sender
             entry.asked.clear()
 
-    def denied(
-        self, sender: ProcessId, microbatch: Microbatch, attempt: int, reason: str, now: float
-    ) -> list[Action]:
+    def denied(self, sender: ProcessId, microbatch: Microbatch, attempt: int, reason: str, now: float) -> list[Action]:
         """Somebody does not have it or does not want it: ask or try the next one; leave who is full alone."""
         entry = self.entries.get(microbatch.index)
         if entry is None or entry.microbatch != microbatch or entry.attempt != attempt:
@@ -125,9 +123,7 @@ class Outbox:
         self._paused_until_s.pop(sender, None)
         return self._retry(now)
 
-    def routed(
-        self, sender: ProcessId, microbatch: Microbatch, attempt: int, successor: ProcessId, now: float
-    ) -> None:
+    def routed(self, sender: ProcessId, microbatch: Microbatch, attempt: int, successor: ProcessId, now: float) -> None:
         """The holder has passed it on, which tells how long it took."""
         entry = self._current(sender, microbatch, attempt)
         if entry is not None:

@@ -243,9 +243,7 @@ class PeerMachine:
             Log("info", f"draining: no new work; leaving after this step, in {self.settings.drain_s:.0f} s at most"),
         ]
 
-    def _computed(
-        self, event: ForwardComputed | LossComputed | BackwardComputed, now: float
-    ) -> list[Action]:
+    def _computed(self, event: ForwardComputed | LossComputed | BackwardComputed, now: float) -> list[Action]:
         """A result of a stage that this process serves no more is dropped."""
         if self.hops is None:
             ref = event.output if isinstance(event, ForwardComputed) else event.gradient

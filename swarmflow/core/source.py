@@ -73,9 +73,7 @@ class Source:
         attempt = self._attempts[event.microbatch.index]
         return self.outbox.offer(event.microbatch, (event.tokens, event.targets), now, attempt, repair=attempt > 0)
 
-    def message(
-        self, sender: ProcessId, message: Accepted | Denied | Routed | Backward, now: float
-    ) -> list[Action]:
+    def message(self, sender: ProcessId, message: Accepted | Denied | Routed | Backward, now: float) -> list[Action]:
         """Stage 0 answers."""
         microbatch = message.microbatch
         if microbatch.epoch != self.epoch:

@@ -57,9 +57,7 @@ async def export_run(invite: Invite, out: Path) -> int:
                 elements = state_elements(manifest, stage)
                 writer = generation.writer(stage, elements)
                 try:
-                    _, listing = await first_donor(
-                        session.requests, [leader], stage, version, elements, writer.write
-                    )
+                    _, listing = await first_donor(session.requests, [leader], stage, version, elements, writer.write)
                     if set(listing.tensors) != set(elements):
                         raise NetworkError("the run is at version 0: export the folder that it began from")
                     generation.add(stage, writer)

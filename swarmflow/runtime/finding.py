@@ -128,5 +128,3 @@ async def _describe(session: Session, name: str, addresses: tuple[str, ...]) -> 
     if len(answer) != 2:
         raise NetworkError(f"{name[-6:]} does not hold the manifest of the run yet")
     return described, Manifest.decode(answer[1])
-
-

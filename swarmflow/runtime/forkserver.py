@@ -65,10 +65,11 @@ class ForkServer:
     """
 
     def __init__(self, environment: Mapping[str, str], module: str = __name__) -> None:
-        """environment: of the server and of all that it forks, which cannot begin anew for the sake of their heap.
+        """environment: of the server. What libraries read when they are loaded (threads) is so for all that it forks.
 
         module: what the server runs; it ends in `main()`.
         """
+        # Of the server, because what it forks cannot begin anew for the sake of its heap.
         self._environment = {**heap_environment(), **environment}
         self._module = module
         self._ended: dict[int, int] = {}
@@ -95,11 +96,15 @@ class ForkServer:
         self._server.wait(_ANSWER_S)
         self._server.stdout.close()
 
-    def start(self, arguments: Sequence[str], log: Path) -> Forked:
-        """Runs `swarmflow ARGUMENTS`, with all that it prints in `log`. Raises ForkServerError."""
+    def start(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> Forked:
+        """Runs `swarmflow ARGUMENTS`, with all that it prints in `log`. Raises ForkServerError.
+
+        environment: its own; None: the server's.
+        """
         assert self._server.stdin is not None
+        order = [None if environment is None else dict(environment), str(log), *arguments]
         with self._lock:
-            self._server.stdin.write(json.dumps([str(log), *arguments]).encode() + b"\n")
+            self._server.stdin.write(json.dumps(order).encode() + b"\n")
             self._server.stdin.flush()
             return Forked(self, self._answer(_ANSWER_S))
 
@@ -155,10 +160,10 @@ def _serve() -> None:
                 break
             *lines, text = (text + data).split(b"\n")
             for line in lines:
-                log, *arguments = json.loads(line)
+                environment, log, *arguments = json.loads(line)
                 pid = os.fork()
                 if pid == 0:
-                    _become(log, arguments)
+                    _become(log, arguments, environment)
                     return
                 children.add(pid)
         for pid in sorted(children):
@@ -188,8 +193,11 @@ def _say(what: int | list[int]) -> None:
     os.write(1, json.dumps(what).encode() + b"\n")
 
 
-def _become(log: str, arguments: list[str]) -> None:
+def _become(log: str, arguments: list[str], environment: dict[str, str] | None) -> None:
     """In the child: what a shell would have set up for the command. The owner is told when it is a session."""
+    if environment is not None:
+        os.environ.clear()
+        os.environ |= {**environment, **heap_environment()}
     os.setsid()
     _say(os.getpid())
     with open(os.devnull, "rb") as nothing, open(log, "wb") as file:

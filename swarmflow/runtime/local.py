@@ -92,7 +92,7 @@ class LocalSwarm:
     ) -> None:
         """settings: RUN.toml, a mapping a section; relative paths in it are relative to `folder`.
 
-        forks: starts the processes, with the environment that it has; `threads` is then its affair.
+        forks: starts the processes; `threads` is then its affair.
         """
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -235,7 +235,7 @@ class LocalSwarm:
         """before: the former life of the same process, whose place it takes."""
         life = 1 if before is None else before.life + 1
         log = self.folder / (f"{name}.log" if life == 1 else f"{name}.life-{life}.log")
-        process = self._spawn(arguments, log) if self._forks is None else self._forks.start(arguments, log)
+        process = self._spawn(arguments, log)
         started = LocalProcess(name, log, process, arguments=arguments, life=life)
         if before is None:
             self.processes.append(started)
@@ -243,11 +243,14 @@ class LocalSwarm:
             self.processes[self.processes.index(before)] = started
         return started
 
-    def _spawn(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    def _spawn(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes] | Forked:
+        own = environment(self._threads)
+        if self._forks is not None:
+            return self._forks.start(arguments, log, own)
         with log.open("wb") as output:
             return subprocess.Popen(
                 _command(arguments),
-                env=environment(self._threads),
+                env=own,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

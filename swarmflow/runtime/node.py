@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import ValidationError
-from hivemind.p2p import P2P
+from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.utils.multiaddr import Multiaddr
 
@@ -31,6 +32,8 @@ PORT_WAIT_S = 3.0
 PORT_RETRY_S = 0.2
 BOOTSTRAP_TIMEOUT_S = 10.0
 _REACH_AGAIN_S = 1.0
+_DHT_STARTS_S = 10.0
+_NEIGHBOURS_S = 3.0
 LOOPBACK = ("/ip4/127.", "/ip6/::1/")
 CONNECTIONS_LOW, CONNECTIONS_HIGH = 2048, 4096
 _CLOCKS = re.compile(r"local: ([\d.]+), peer: ([\d.]+)")
@@ -88,7 +91,7 @@ class Node:
             p2p = await _attach(daemon, startup_timeout_s)
             resources.push_async_callback(p2p.shutdown)
             reached = await _reach(daemon, entries, may_be_alone, patient)
-            node = cls(key, daemon, p2p, await _join(p2p, key, reached, client_mode), resources)
+            node = cls(key, daemon, p2p, await _join(p2p, key, reached, client_mode, patient), resources)
             await node.refresh_addresses()
             node._resources = resources.pop_all()
         return node
@@ -186,21 +189,31 @@ async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool,
     return [text for text, error in zip(entries, errors, strict=True) if error is None]
 
 
-async def _join(p2p: P2P, key: IdentityKey, reached: Sequence[str], client_mode: bool) -> DHTNode:
+async def _join(p2p: P2P, key: IdentityKey, reached: Sequence[str], client_mode: bool, patient: bool) -> DHTNode:
+    """In the DHT. What starts at this very moment takes the daemon's call before it answers in the DHT: ask again."""
+    dht = await DHTNode.create(
+        p2p=p2p,
+        client_mode=client_mode,
+        record_validator=OwnedRecords(key),
+        cache_locally=False,
+        cache_nearest=0,
+        reuse_get_requests=False,
+    )
+    names = [PeerID.from_base58(peer_of(text)) for text in reached]
+    deadline_s = time.monotonic() + _DHT_STARTS_S
     try:
-        return await DHTNode.create(
-            p2p=p2p,
-            initial_peers=reached,
-            client_mode=client_mode,
-            record_validator=OwnedRecords(key),
-            cache_locally=False,
-            cache_nearest=0,
-            reuse_get_requests=False,
-        )
+        while names and not any(
+            await asyncio.gather(*(dht.protocol.call_ping(name, validate=True, strict=True) for name in names))
+        ):
+            if not patient and time.monotonic() > deadline_s:
+                raise NetworkError(f"the swarm at {', '.join(reached)} does not answer")
+            log.debug("nobody answers in the DHT yet")
+            await asyncio.sleep(_REACH_AGAIN_S)
     except ValidationError as error:
         raise NetworkError(refusal(str(error))) from None
-    except RuntimeError as error:  # hivemind raises it bare when nobody answered its first ping
-        raise NetworkError(f"the swarm at {', '.join(reached)} does not answer: {error}") from None
+    if names:
+        await asyncio.wait({asyncio.create_task(dht.find_nearest_nodes([dht.node_id]))}, timeout=_NEIGHBOURS_S)
+    return dht
 
 
 def refusal(text: str) -> str:

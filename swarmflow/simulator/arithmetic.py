@@ -48,5 +48,3 @@ class Weights:
 def initial(stage: int) -> Weights:
     """Version 0 of a stage."""
     return Weights(stage, 0, digest("initial", stage))
-
-

@@ -96,8 +96,7 @@ class Device:
             case WriteCheckpoint():
                 self.world.clock.after(self.world.draw(self.world.settings.load_s), partial(self._write, action))
             case Validate():
-                validated = partial(self.world.post, self.process, Validated(action.version, 1.0))
-                self.world.clock.after(self.world.draw(self.world.settings.load_s), validated)
+                self.world.clock.after(self.world.draw(self.world.settings.load_s), partial(self._validate, action))
             case Release():
                 for ref in action.refs:
                     del self._stored[ref.key]
@@ -225,6 +224,11 @@ class Device:
                 return Weights(action.stage, action.version, held.parameters)
         return None
 
+    def _validate(self, action: Validate) -> None:
+        """A measurement that goes through somebody who is gone does not end."""
+        if all(self.world.hosts[member.process].alive for member in action.roster.members()):
+            self.world.post(self.process, Validated(action.version, 1.0))
+
     def _write(self, action: WriteCheckpoint) -> None:
         copies: dict[int, str] = {}
         for stage, members in enumerate(action.roster.stages):
@@ -240,5 +244,3 @@ class Device:
             self.world.durable[action.version] = copies
             self.world.disks[self.process.name].add(action.version)
         self.world.post(self.process, CheckpointWritten(action.version, ok, "" if ok else "a stage was lost"))
-
-

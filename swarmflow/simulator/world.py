@@ -275,9 +275,7 @@ class World:
         """A number between two bounds."""
         return self.random.uniform(*bounds)
 
-    def witness(
-        self, process: ProcessId, stage: int, version: int, parameters: str, gradient: Counter[int]
-    ) -> None:
+    def witness(self, process: ProcessId, stage: int, version: int, parameters: str, gradient: Counter[int]) -> None:
         """A peer has applied an update: every microbatch must be in it once, and its stage must agree."""
         machine = self.hosts[process].machine
         assert isinstance(machine, PeerMachine)
@@ -350,5 +348,3 @@ class World:
         if host.alive and host.wake_s == due_s:
             host.wake_s = float("inf")
             self.post(process, Tick())
-
-

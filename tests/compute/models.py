@@ -67,9 +67,7 @@ def stages_of(
 ) -> list[Stage]:
     """microbatches: gradients add up as integers, in steps of so many."""
     fixed = [None if microbatches is None else FixedPoint(microbatches) for _ in range(len(cut) + 1)]
-    stages = [
-        build_stage(config, cut, k, device="cpu", dropout=dropout, fixed=fixed[k]) for k in range(len(cut) + 1)
-    ]
+    stages = [build_stage(config, cut, k, device="cpu", dropout=dropout, fixed=fixed[k]) for k in range(len(cut) + 1)]
     for stage in stages:
         init_stage(stage, seed)
     return stages

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -237,3 +240,14 @@ def test_noise_is_no_tokens(noise: bytes) -> None:
 def test_64_bit_tokens_are_not_cut_silently() -> None:
     with pytest.raises(TypeError):
         encode_ints(np.array([[2**40]]))
+
+
+def test_the_codec_does_not_load_torchs_compiler() -> None:
+    """A peer of a small stage would need a tenth more memory for it, and another second to start."""
+    program = (
+        "import os, sys, torch; from swarmflow.compute.codec import codec_named;"
+        "codec_named('blockwise8').encode(torch.ones(300));"
+        "assert 'torch._inductor.compile_fx' not in sys.modules; assert 'TORCHDYNAMO_DISABLE' not in os.environ"
+    )
+    inherited = {key: value for key, value in os.environ.items() if key != "TORCHDYNAMO_DISABLE"}
+    subprocess.run([sys.executable, "-c", program], env=inherited, check=True, timeout=60)

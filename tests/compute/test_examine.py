@@ -24,6 +24,5 @@ def test_the_answer_is_the_same_wherever_it_is_found(here: bool, monkeypatch: py
     costs = examine(LLAMA, measure=True)
     assert costs is not None
     assert costs.block_s > 0
-    assert examine(LLAMA, measure=False) is None
     with pytest.raises(ModelError, match="granite"):
         examine(GRANITE, measure=False)

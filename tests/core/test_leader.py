@@ -298,6 +298,20 @@ def test_a_validated_step_is_reported_with_its_validation_loss_even_if_somebody_
     assert result.validation_loss == 1.5
 
 
+def test_a_death_amid_the_validation_has_it_measured_on_the_others() -> None:
+    bench = Bench(replace(SETTINGS, validate_every=1))
+    bench.serve(A, B)
+    bench.commit()
+    [again] = of_type(bench.leader.handle(Lost(B, "gone"), 0.0), Validate)
+    assert again.roster.processes() == (A, *(t.process for t in again.roster.trainers))
+    actions = bench.leader.handle(Lost(A, "gone"), 0.0)
+    assert not of_type(actions, Validate)
+    [(_, result)] = messages(actions, StepResult)
+    assert result.validation_loss is None
+    assert bench.leader.phase == "gathering"
+    assert messages(bench.leader.handle(Validated(1, 1.5), 0.0), StepResult) == []
+
+
 def test_silence_is_death_and_a_stranger_has_to_join() -> None:
     bench = Bench()
     bench.serve(A, B)

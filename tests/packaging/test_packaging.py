@@ -26,7 +26,9 @@ DECLARED = PROJECT["entry-points"][cli.COMMAND_GROUP]
 
 
 def run(*arguments: str | Path, cwd: Path = ROOT) -> str:
-    done = subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, timeout=120)
+    # A checkout on the caller's PYTHONPATH would pass for the installed wheel.
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(arguments, cwd=cwd, env=inherited, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, f"{arguments}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hivemind.dht.node import DHTNode
 from hivemind.p2p import P2P
 
 from swarmflow.errors import NetworkError
@@ -52,6 +54,43 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
             assert f"127.0.0.1:{port}" in await fails(tmp_path, listen=f"127.0.0.1:{port}")
 
     run(main())
+
+
+class Told(logging.Handler):
+    """Is set when something is logged that has these words."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(logging.DEBUG)
+        self.words, self.event = words, asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.words in record.getMessage():
+            self.event.set()
+
+
+def test_a_node_waits_for_one_that_is_about_to_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A daemon takes connections a moment before its process answers in the DHT."""
+    told = Told("nobody answers in the DHT yet")
+    caplog.set_level(logging.DEBUG, "swarmflow.runtime.node")
+    logging.getLogger("swarmflow.runtime.node").addHandler(told)
+
+    async def main() -> None:
+        early = await P2P.create(dht_mode="server")
+        address = str((await early.get_visible_maddrs())[0])
+        joining = asyncio.create_task(Node.start(identity_path=tmp_path / "id", bootstrap=[address]))
+        async with asyncio.timeout(30):
+            await told.event.wait()
+            dht = await DHTNode.create(p2p=early)
+            node = await joining
+        assert early.peer_id in node.dht.protocol.routing_table.peer_id_to_uid
+        await node.stop()
+        await dht.shutdown()
+        await early.shutdown()
+
+    try:
+        run(main())
+    finally:
+        logging.getLogger("swarmflow.runtime.node").removeHandler(told)
 
 
 def test_an_address_where_nobody_answers_is_named(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.invite import Invite
 from swarmflow.runtime.local import LocalSwarm, toml_text
 from tests.swarm.commands import swarmflow
@@ -58,18 +59,18 @@ def alone(work: Path) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def live(work: Path) -> Iterator[LocalSwarm]:
+def live(work: Path, forks: ForkServer) -> Iterator[LocalSwarm]:
     """A run whose trainer waits for peers."""
-    with LocalSwarm(work / "live", settings(work)) as swarm:
+    with LocalSwarm(work / "live", settings(work), forks=forks) as swarm:
         swarm.start_trainer()
         yield swarm
         assert swarm.trainers[0].exit_code is None, "a newcomer's mistake must not end the run"
 
 
 @pytest.fixture(scope="module")
-def finished(work: Path) -> Path:
+def finished(work: Path, forks: ForkServer) -> Path:
     """The RUN.toml of a run of one stage that is finished; beside it lies its output, with the versions 2 and 4."""
-    with LocalSwarm(work / "finished", alone(work)) as swarm:
+    with LocalSwarm(work / "finished", alone(work), forks=forks) as swarm:
         swarm.start_trainer()
         swarm.start_peer()
         swarm.wait_finished(FINISH_S)
@@ -258,10 +259,10 @@ def test_changed_data_of_an_earlier_run_are_told(finished: Path, work: Path, tmp
     assert ended.cpu_s < LIGHT_CPU_S
 
 
-def test_one_corrupt_checkpoint_leaves_the_other(finished: Path, work: Path, tmp_path: Path) -> None:
+def test_one_corrupt_checkpoint_leaves_the_other(finished: Path, work: Path, tmp_path: Path, forks: ForkServer) -> None:
     shutil.copytree(finished.with_name("out"), tmp_path / "run" / "out")
     flip_a_byte(next(tmp_path.glob("run/out/state/trainer-0/checkpoints/version-00000004/stage-0.*")))
-    with LocalSwarm(tmp_path / "run", alone(work)) as swarm:
+    with LocalSwarm(tmp_path / "run", alone(work), forks=forks) as swarm:
         trainer = swarm.start_trainer()
         log = trainer.log.read_text(encoding="utf-8")
         assert "stage-0.safetensors is corrupt" in log

@@ -11,7 +11,7 @@ from tests.swarm.commands import started, swarmflow
 
 pytestmark = [pytest.mark.swarm, pytest.mark.slow]
 
-STEPS = 12
+STEPS = 8
 FINISH_S = 240.0
 
 

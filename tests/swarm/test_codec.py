@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.local import LocalSwarm
 from tests.swarm.reference import train
 from tests.swarm.runs import FINISH_S, prepare, recipe, settings, start
@@ -15,11 +16,12 @@ LOSS_DIFFERENCE_MAX = 0.01
 
 @pytest.mark.swarm
 @pytest.mark.slow
-def test_blockwise8_ends_within_a_hundredth_of_the_uncompressed_loss(tmp_path: Path) -> None:
+def test_blockwise8_ends_within_a_hundredth_of_the_uncompressed_loss(tmp_path: Path, forks: ForkServer) -> None:
     """The uncompressed run is the plain loop: test_exactness shows that a swarm without a codec does the same."""
     model, corpus = prepare(tmp_path, "llama", corpus_bytes=12000)
     of = recipe("adamw", steps=200, microbatches=4)
-    with LocalSwarm(tmp_path / "swarm", settings(model, corpus, of, codec="blockwise8")) as swarm:
+    run = settings(model, corpus, of, codec="blockwise8")
+    with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
         start(swarm, trainers=1, peers=3)
         swarm.wait_finished(FINISH_S)
         losses = [step["loss"] for step in swarm.steps()]

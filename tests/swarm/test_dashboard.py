@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.local import LocalProcess, LocalSwarm
 from tests.swarm.runs import prepare, recipe, settings
 
@@ -82,7 +83,7 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def watched(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterator[Watched]:
     """Two stages, three peers and a trainer that validates, at work until the tests are over."""
     folder = tmp_path_factory.mktemp("dashboard")
     model, corpus = prepare(folder, "llama")
@@ -91,7 +92,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     validation.write_bytes(corpus.read_bytes()[:200])
     run["data"]["validation_path"] = str(validation)
     run["train"] |= {"validate_every": 5, "checkpoint_every": 20}
-    with LocalSwarm(folder / "swarm", run) as swarm:
+    with LocalSwarm(folder / "swarm", run, forks=forks) as swarm:
         swarm.start_trainer("--metrics-port", "0")
         for _ in range(3):
             swarm.start_peer("--metrics-port", "0")

@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.local import LocalProcess, LocalSwarm
 from tests.swarm.reference import Recipe, load_model, parameters
 from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings, start
@@ -48,12 +49,12 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def story(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterator[Story]:
     """3 stages x 2 peers and 2 trainers; one peer is killed amid forward work, and later a seventh one joins."""
     folder = tmp_path_factory.mktemp("story")
     model, corpus = prepare(folder, "gpt2")
     of = recipe("adamw", steps=60, microbatches=32, sequences=8)
-    with LocalSwarm(folder / "swarm", settings(model, corpus, of)) as swarm:
+    with LocalSwarm(folder / "swarm", settings(model, corpus, of), forks=forks) as swarm:
         start(swarm, trainers=2, peers=2 * STAGES, trainer_options=["--metrics-port", "0"])
         swarm.wait(lambda: _full_step(swarm), "a step with all peers", FINISH_S)
         killed_after = len(swarm.steps())

@@ -17,6 +17,7 @@ from swarmflow.core.messages import Evicted, Finished, Gone, Message
 from swarmflow.core.types import Epoch, ProcessId
 from swarmflow.runtime.addresses import peer_of
 from swarmflow.runtime.directory import Directory
+from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.frames import FrameLimits, pack_front
 from swarmflow.runtime.hello import Hello, pack_hello, read_reply
 from swarmflow.runtime.invite import Invite
@@ -36,12 +37,12 @@ ANY = FrameLimits()
 
 
 @pytest.fixture(scope="module")
-def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSwarm]:
+def swarm(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterator[LocalSwarm]:
     """One trainer and one peer at work, both with metrics."""
     folder = tmp_path_factory.mktemp("hostile")
     model, corpus = prepare(folder, "gpt2")
     run = settings(model, corpus, recipe("sgd", steps=FOR_EVER, microbatches=4), stages=1)
-    with LocalSwarm(folder / "swarm", run) as swarm:
+    with LocalSwarm(folder / "swarm", run, forks=forks) as swarm:
         swarm.start_trainer("--metrics-port", "0")
         swarm.start_peer("--metrics-port", "0")
         swarm.wait_steps(1, WAIT_S)

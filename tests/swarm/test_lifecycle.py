@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.local import LocalProcess, LocalSwarm
 from tests.swarm.commands import started
 from tests.swarm.reference import load_model, parameters, relative_difference, train
@@ -52,14 +53,14 @@ class Lives:
 
 
 @pytest.fixture(scope="module")
-def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+def lives(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterator[Lives]:
     folder = tmp_path_factory.mktemp("lives")
     model, corpus = prepare(folder, "gpt2")
     run = settings(model, corpus, recipe("adamw", steps=FOR_EVER, microbatches=4), stages=1)
     run["data"]["validation_path"] = str(corpus)
     run["train"]["validate_every"] = 4
     with ExitStack() as swarms:
-        first = swarms.enter_context(LocalSwarm(folder / "swarm", run))
+        first = swarms.enter_context(LocalSwarm(folder / "swarm", run, forks=forks))
         trainer = first.start_trainer()
         stayed, drained = first.start_peer("--stay"), first.start_peer()
         first.wait(lambda: first.steps() and first.steps()[-1]["peers"] == [2], "a step with both", FINISH_S)
@@ -76,7 +77,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
             file.write(TORN)
         for life in (1, 2):
             run["train"]["steps"] = found.stopped_at + life * MORE
-            again = swarms.enter_context(LocalSwarm(folder / "swarm", run))
+            again = swarms.enter_context(LocalSwarm(folder / "swarm", run, forks=forks))
             trainer = again.start_trainer()
             found.invites.append(again.invite)
             again.wait_finished(FINISH_S)
@@ -146,16 +147,18 @@ def _pair(folder: Path) -> dict[str, dict[str, Any]]:
     return run
 
 
-def test_the_second_trainer_of_a_folder_joins_leaves_comes_back_and_takes_over(tmp_path: Path) -> None:
+def test_the_second_trainer_of_a_folder_joins_leaves_comes_back_and_takes_over(
+    tmp_path: Path, forks: ForkServer
+) -> None:
     run = _pair(tmp_path)
     with ExitStack() as swarms:
-        leading = swarms.enter_context(LocalSwarm(tmp_path / "leading", run))
+        leading = swarms.enter_context(LocalSwarm(tmp_path / "leading", run, forks=forks))
         leader = leading.start_trainer()
         # Found without an invite: the run is alive on this machine.
         peer = swarms.enter_context(started(tmp_path / "peer.log", "peer", "--listen", "127.0.0.1:0"))
         leading.wait_steps(1, FINISH_S)
 
-        second = swarms.enter_context(LocalSwarm(tmp_path / "second", run))
+        second = swarms.enter_context(LocalSwarm(tmp_path / "second", run, forks=forks))
         joined = second.start_trainer()
         second.wait_steps(2, FINISH_S)
         assert "another trainer leads" in _log(joined)
@@ -163,7 +166,7 @@ def test_the_second_trainer_of_a_folder_joins_leaves_comes_back_and_takes_over(t
         assert joined.process.wait(FINISH_S) == 0
         assert "left after the step" in _log(joined)
 
-        third = swarms.enter_context(LocalSwarm(tmp_path / "third", run))
+        third = swarms.enter_context(LocalSwarm(tmp_path / "third", run, forks=forks))
         heir = third.start_trainer()
         third.wait_steps(1, FINISH_S)
         leading.wait(lambda: f"version {EVERY} is on disk" in _log(leader), "a checkpoint", FINISH_S)

@@ -15,7 +15,7 @@ from swarmflow.chaos.compare import compare_bits
 from swarmflow.chaos.plain import load_model, parameters
 from swarmflow.compute.checkpoint import generations
 from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm, environment
+from swarmflow.runtime.local import LocalProcess, LocalSwarm
 from tests.swarm.runs import FINISH_S, prepare, recipe, settings
 
 pytestmark = [pytest.mark.swarm, pytest.mark.slow]
@@ -40,7 +40,7 @@ class Undisturbed:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbed]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterator[Undisturbed]:
     """With everything that has a state: shuffled data, a schedule, moments, dropout."""
     folder = tmp_path_factory.mktemp("undisturbed")
     model, corpus = prepare(folder, "gpt2")
@@ -50,7 +50,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbe
     run["data"]["order"] = "shuffled"
     run["optimizer"] = {**of.optimizer, "schedule": "cosine", "warmup_steps": 3}
     run["train"] |= {"accumulate": "exact", "checkpoint_every": EVERY}
-    with pytest.MonkeyPatch.context() as patch, ForkServer(environment(threads=1)) as forks:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(folder))  # only runs of these tests are found without an invite
         with LocalSwarm(folder / "swarm", run, forks=forks) as swarm:
             swarm.start_trainer()
