@@ -1,0 +1,53 @@
+"""Every message between processes, as data. Bodies (tensors) travel beside a message, never in it."""
+
+from __future__ import annotations
+
+from swarmflow.core.messages.hop import Accepted, Adopt, Backward, Denied, Done, Forward, Relieve, Room, Routed
+from swarmflow.core.messages.membership import (
+    Beat,
+    Drain,
+    Evicted,
+    Finished,
+    Granted,
+    Heartbeat,
+    Join,
+    Keep,
+    LoadFailed,
+    Ready,
+    Refused,
+    Released,
+    Suspect,
+    Welcome,
+)  # fmt: skip
+from swarmflow.core.messages.step import (
+    Assign,
+    Commit,
+    Committed,
+    Gone,
+    Open,
+    Overflow,
+    Prepare,
+    Prepared,
+    ReducePart,
+    ReduceSum,
+    StepResult,
+    Tally,
+    Unprepared,
+    Unrepairable,
+)  # fmt: skip
+from swarmflow.core.messages.succession import Deposed, Lead, Report
+
+__all__ = [
+    "Accepted", "Adopt", "Assign", "Backward", "Beat", "Commit", "Committed", "Denied", "Deposed", "Done", "Drain",
+    "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Lead", "LoadFailed", "Message",
+    "Open", "Overflow", "Prepare", "Prepared", "Ready", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve",
+    "Report", "Room", "Routed", "StepResult", "Suspect", "Tally", "Unprepared", "Unrepairable", "Welcome",
+]  # fmt: skip
+
+Message = (
+    Forward | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Done
+    | Open | Gone | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed
+    | StepResult | ReducePart | ReduceSum
+    | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Drain | Released | Heartbeat | Beat | Suspect
+    | Evicted | Finished | Lead | Report | Deposed
+)  # fmt: skip

@@ -1,0 +1,98 @@
+"""Messages about one hop of one microbatch, between those who carry it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmflow.core.types import Microbatch, ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Do this hop. Bodies: the input (token ids for stage 0, else the activation) and the targets, in wire form.
+
+    attempt: counted by the sender; a newer attempt replaces an older one. repair: a peer that had this hop died, so
+    that the hop after it may be held by somebody already (held_by, where known): the receiver asks before it sends.
+    insist: nobody else can take it, so that a draining peer has to.
+    """
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    repair: bool = False
+    held_by: ProcessId | None = None
+    insist: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """If you hold this hop, I am its predecessor from now on, and its gradient goes to me; lower attempts are void."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The hop is mine."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The hop is not mine; reason is one of `full`, `draining`, `unknown`, `stale`, `stage`, `invalid`."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """I denied you because I was full; now there is room."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relieve:
+    """You are late: the hop is another's now. What you have accumulated of it, the step's manifest decides about."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """To the predecessor: the hop after mine went to `successor`. attempt: the one that the predecessor gave me."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    successor: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """To the predecessor: the gradient of what it sent (body). To a trainer (no body): the microbatch is complete."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """To the leader: the gradient of this hop is accumulated. loss_sum, tokens: from the last stage only."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    loss_sum: float = 0.0
+    tokens: int = 0

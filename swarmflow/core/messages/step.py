@@ -1,0 +1,179 @@
+"""Messages about a step: opened, worked off, reduced and committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmflow.core.types import EXPONENT, Epoch, Group, Member, Microbatch, ProcessId, Roster
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A step begins, or begins anew: everybody in the roster takes part; what belongs to another epoch is void.
+
+    Weights are at version `epoch.step`. Microbatch i is formed by trainer i mod (number of trainers). lineage: who
+    began the history that the epoch belongs to. newcomers: of the roster, those that come in as the step ends, for its
+    update alone. exponent: where gradients add up as integers, one of them counts 2^-exponent.
+    """
+
+    term: int
+    epoch: Epoch
+    roster: Roster
+    lineage: ProcessId
+    newcomers: tuple[ProcessId, ...] = ()
+    exponent: int = EXPONENT
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A process of the roster is dead to this epoch. A ballot under way is revoked.
+
+    lost: hops (stage, index) that were accumulated and have no holder any more: whoever believes that one of them is
+    done sends it again.
+    """
+
+    term: int
+    epoch: Epoch
+    process: ProcessId
+    reason: str
+    lost: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """To a trainer: these microbatches of a dead one are yours now.
+
+    attempt: higher than all that the dead one gave them. Who holds them already is asked before they are sent again.
+    """
+
+    term: int
+    epoch: Epoch
+    indices: tuple[int, ...]
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """To the leader: a gradient of this hop is too large for the step's exponent, or no number (finite: False)."""
+
+    microbatch: Microbatch
+    finite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a step's manifest amounts to: mean loss, target tokens, hops that were done again after a death."""
+
+    loss: float
+    tokens: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Accumulate nothing more; check that you hold exactly `entries` ((index, attempt)), and reduce over `groups`.
+
+    newcomers: peers that loaded this version during the step. They have accumulated nothing, but take part in the
+    all-reduce and the update, so that they are at the next version like everybody without loading it again. tally: of
+    the whole manifest, so that another leader can finish the ballot.
+    """
+
+    term: int
+    epoch: Epoch
+    ballot: int
+    entries: tuple[tuple[int, int], ...]
+    groups: tuple[Group, ...]
+    tally: Tally
+    newcomers: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """My groups are reduced: (group, squared norm of the summed gradient, digest of its bits)."""
+
+    epoch: Epoch
+    ballot: int
+    results: tuple[tuple[str, float, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unprepared:
+    """I do not hold what the manifest lists for me."""
+
+    epoch: Epoch
+    ballot: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """To the trainers: a step is committed, with everything that the log of the run tells of it."""
+
+    term: int
+    epoch: Epoch
+    loss: float
+    tokens: int
+    seconds: float
+    grad_norm: float
+    learning_rate: float
+    microbatches: int
+    peers: tuple[int, ...]
+    retries: int
+    validation_loss: float | None = None
+
+    @property
+    def step(self) -> int:
+        """Its number, from 0."""
+        return self.epoch.step
+
+
+@dataclass(frozen=True, slots=True)
+class Unrepairable:
+    """To the leader: what a repair needs was evicted from my journal; the step has to start over."""
+
+    epoch: Epoch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Apply: gradient = scale * summed gradient, at this learning rate. scale = clip factor / target tokens.
+
+    result: of the step, so that another leader can tell it.
+    """
+
+    term: int
+    epoch: Epoch
+    ballot: int
+    scale: float
+    learning_rate: float
+    result: StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """My parameters are at `version`, with this digest."""
+
+    epoch: Epoch
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReducePart:
+    """Body: my addend of a piece of a group's gradient, fp32, to the owner of the piece."""
+
+    epoch: Epoch
+    ballot: int
+    group: str
+    piece: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceSum:
+    """Body: the sum of a piece, fp32, from its owner to all members."""
+
+    epoch: Epoch
+    ballot: int
+    group: str
+    piece: int

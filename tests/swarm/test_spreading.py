@@ -1,0 +1,64 @@
+"""Peers that all began on one stage spread while they train, and go where others have died; what is learnt is exact."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from swarmflow.runtime.forkserver import ForkServer
+from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from tests.swarm.reference import load_model, parameters
+from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings
+from tests.swarm.test_exactness import assert_learnt
+
+PEERS = 8
+PERIOD_S = 2
+FOR_EVER = 100_000
+
+
+@pytest.mark.swarm
+@pytest.mark.slow
+def test_peers_spread_by_themselves_and_fill_the_gaps(tmp_path: Path, forks: ForkServer) -> None:
+    model, corpus = prepare(tmp_path, "llama")
+    of = recipe("adamw", steps=FOR_EVER)
+    run = settings(model, corpus, of)
+    run["model"]["cut"] = [1, 2]
+    with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
+        trainer = swarm.start_trainer()
+        for _ in range(PEERS):
+            swarm.start_peer("--rebalance-period", str(PERIOD_S), stage=0)
+        swarm.wait(lambda: min(serving(swarm)) >= 2, "the peers to spread", FINISH_S)
+        stage = max(range(STAGES), key=lambda stage: (serving(swarm)[stage] <= 3, serving(swarm)[stage]))
+        victims = peers_of(swarm, stage)[1:]
+        for victim in victims:
+            victim.kill()
+        swarm.wait(lambda: sum(serving(swarm)) == PEERS - len(victims), "a step without the dead", FINISH_S)
+        swarm.wait(lambda: min(serving(swarm)) >= 2, "another peer to move to them", FINISH_S)
+        trainer.send(signal.SIGINT)
+        swarm.wait(lambda: trainer.exit_code is not None, "the trainer's end", FINISH_S)
+        steps, log = swarm.steps(), trainer.log.read_text(encoding="utf-8")
+        swarm.command("export", "--state-dir", str(swarm.state_folder("trainer-0")), "--out", str(tmp_path / "found"))
+    assert "rebalanced, its load of" in log
+    for said in ("starts over", "back from version"):
+        assert said not in log, "no move and no death costs a step"
+    assert {step["microbatches"] for step in steps} == {of.microbatches}
+    assert_learnt(parameters(load_model(tmp_path / "found")), model, corpus, replace(of, steps=len(steps)))
+
+
+def serving(swarm: LocalSwarm) -> list[int]:
+    """How many peers of each stage took part in the last step."""
+    steps = swarm.steps()
+    return list(steps[-1]["peers"]) if steps else [0] * STAGES
+
+
+def peers_of(swarm: LocalSwarm, stage: int) -> list[LocalProcess]:
+    """Those whose last word is that they serve this stage."""
+    found = []
+    for peer in swarm.peers:
+        said = [line for line in peer.log.read_text(encoding="utf-8").splitlines() if "serving stage" in line]
+        if said and f"serving stage {stage} from" in said[-1]:
+            found.append(peer)
+    return found
