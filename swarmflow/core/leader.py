@@ -360,6 +360,9 @@ class Leader:
         if self.phase in ("finished", "saving") or self._stopping:
             return []
         self.phase = "gathering"
+        if self._epoch() == Epoch(0, 0) and self.membership.ready_peers() < self.settings.peers_first:
+            self._waiting_for = f"{self.settings.peers_first} peers to be ready"
+            return []
         empty = [s for s in range(self.plan.stages) if not self.membership.ready(s, self.version)]
         if empty:
             return self._refill(empty, now)

@@ -83,6 +83,10 @@ class Membership:
         """Peers that hold a stage at a version and mean to stay."""
         return [e for e in self.peers(stage) if e.phase == "ready" and e.version == version and not e.draining]
 
+    def ready_peers(self) -> int:
+        """How many peers hold their stage, whatever it is."""
+        return sum(entry.role == "peer" and entry.phase == "ready" for entry in self.known.values())
+
     def trainers(self) -> list[Known]:
         """Trainers that mean to stay, in the order of their ids."""
         entries = (e for e in self.known.values() if e.role == "trainer" and not e.draining)

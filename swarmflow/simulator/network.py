@@ -1,0 +1,154 @@
+"""Pretended networks: when a message that is sent now arrives, beside all others that are in flight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.drawn import Drawn, share_of
+
+INFINITE = float("inf")
+PAIRS_KEPT = 4096  # below which the table of pairs is not searched for those that are idle again
+
+
+class Network(Protocol):
+    """Says when messages arrive. A message is asked for twice: when it is sent, and when its last byte has come."""
+
+    def sent_s(self, sender: ProcessId, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> float:
+        """When the last byte of a message that is sent now has crossed the sender's uplink and the way between."""
+        ...
+
+    def received_s(self, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> float:
+        """When the receiver has a message whose last byte has crossed the way by now; now_s or later."""
+        ...
+
+
+@dataclass(slots=True)
+class Jittery:
+    """A network for the hunt for faults: any delay between two bounds, no limit of bandwidth, two lanes a pair."""
+
+    random: Random
+    latency_s: tuple[float, float]
+    _lanes: dict[tuple[ProcessId, ProcessId, bool], float] = field(default_factory=dict)
+
+    def sent_s(self, sender: ProcessId, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> float:
+        """After a random delay, but not before what was sent earlier on this lane."""
+        delay_s = 0.0 if receiver == sender else self.random.uniform(*self.latency_s)
+        # Two lanes, as in the runtime: what was sent first on a lane arrives first, but tensors do not hold up words.
+        lane = (sender, receiver, bulk)
+        arrival_s = max(now_s + delay_s, self._lanes.get(lane, 0.0))
+        self._lanes[lane] = arrival_s
+        return arrival_s
+
+    def received_s(self, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> float:
+        """At once."""
+        return now_s
+
+
+class Links(Protocol):
+    """The ways between places. A place is a machine or a region."""
+
+    def between(self, sender: int, receiver: int) -> tuple[float, float]:
+        """Latency in seconds and bandwidth in bytes a second of the way from one place to another."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Latencies and bandwidths (bytes/s) by [from][to], not necessarily symmetric."""
+
+    latency_s: tuple[tuple[float, ...], ...]
+    bytes_per_s: tuple[tuple[float, ...], ...]
+
+    def between(self, sender: int, receiver: int) -> tuple[float, float]:
+        """What the tables say."""
+        return self.latency_s[sender][receiver], self.bytes_per_s[sender][receiver]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Latency and bandwidth (bytes/s) of each ordered pair drawn from distributions, the same at each question."""
+
+    latency_s: Drawn
+    bytes_per_s: Drawn
+    seed: int
+    symmetric: bool = False
+
+    def between(self, sender: int, receiver: int) -> tuple[float, float]:
+        """What the pair's own two random numbers give."""
+        if self.symmetric and sender > receiver:
+            sender, receiver = receiver, sender
+        latency_s = self.latency_s.at(share_of(self.seed, sender, receiver))
+        return latency_s, self.bytes_per_s.at(share_of(self.seed + 1, sender, receiver))
+
+
+@dataclass(slots=True)
+class Port:
+    """A machine's connection. place: for Links. up, down: bytes a second.
+
+    The others say until when each direction is taken, [control, bulk].
+    """
+
+    place: int
+    up: float = INFINITE
+    down: float = INFINITE
+    up_free_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    down_free_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+
+@dataclass(slots=True)
+class Shared:
+    """A network whose messages take latency + bytes / bandwidth, on uplinks and downlinks that are shared.
+
+    Each uplink and each downlink serves what is in flight one message after the other, in the order of sending and of
+    arriving, at its full rate; so does the way between two machines, at its own rate. A message may be on all three
+    at a time, as its bytes flow through: alone it takes latency + bytes over the narrowest of them. Whatever is in
+    flight together is through a link at the moment at which it would be if the link were shared evenly among all of
+    it, since neither ever idles; only the order within the burst differs, and it is the order that the runtime's
+    streams keep. Even (max-min) sharing would have to recompute every flow at each start and end of another one,
+    which 10,000 peers cannot afford; this is a few additions a message.
+
+    Two lanes, as in the runtime: the few bytes of control messages go before tensors, and take their share of the
+    link from them; within a lane between two machines the order is kept.
+    """
+
+    links: Links
+    ports: dict[str, Port] = field(default_factory=dict)
+    _pairs: dict[tuple[str, str, bool], float] = field(default_factory=dict)
+    _keep: int = PAIRS_KEPT
+
+    def sent_s(self, sender: ProcessId, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> float:
+        """Queue on the uplink, then on the way between the two."""
+        if sender.name == receiver.name:
+            return now_s
+        here, there = self.ports[sender.name], self.ports[receiver.name]
+        latency_s, rate = self.links.between(here.place, there.place)
+        free = here.up_free_s
+        start_s = max(now_s, free[bulk])
+        end_s = free[bulk] = start_s + size_bytes / here.up
+        if not bulk and free[1] > now_s:
+            free[1] += size_bytes / here.up
+        pair = (sender.name, receiver.name, bulk)
+        if (busy_s := self._pairs.get(pair, 0.0)) > start_s:
+            start_s = busy_s
+        end_s = max(end_s, start_s + size_bytes / min(rate, there.down))
+        self._pairs[pair] = end_s
+        if len(self._pairs) > self._keep:
+            self._tidy(now_s)
+        return end_s + latency_s
+
+    def received_s(self, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> float:
+        """Queue on the downlink, on which the message may have been coming in for a while."""
+        there = self.ports[receiver.name]
+        free, needs_s = there.down_free_s, size_bytes / there.down
+        end_s = free[bulk] = max(now_s, free[bulk] + needs_s)
+        if not bulk and free[1] > now_s:
+            free[1] += needs_s
+        return end_s
+
+    def _tidy(self, now_s: float) -> None:
+        """Forget pairs that are idle: they hold nothing up."""
+        self._pairs = {pair: free_s for pair, free_s in self._pairs.items() if free_s > now_s}
+        self._keep = max(PAIRS_KEPT, 2 * len(self._pairs))
