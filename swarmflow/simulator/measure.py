@@ -11,7 +11,8 @@ class Meter:
     """Totals of a world. useful_s: computing of what was committed. wasted_s: of living peers, repeated or unused.
 
     lost_s: computing that died with a peer before it was committed. transit_s: boundary tensors on the way, from being
-    sent to being had by the receiver, and how many those were. messages, wire_bytes: by the name of the message.
+    sent to being had by the receiver. messages, wire_bytes: by the name of the message. decision_s: of the
+    computer that simulates, in the machines of the core, for so many decisions.
     """
 
     messages: Counter[str] = field(default_factory=Counter)
@@ -20,7 +21,8 @@ class Meter:
     wasted_s: float = 0.0
     lost_s: float = 0.0
     transit_s: float = 0.0
-    tensors: int = 0
+    decision_s: float = 0.0
+    decisions: int = 0
 
 
 @dataclass(slots=True)

@@ -59,7 +59,11 @@ class Host:
 
 @dataclass(slots=True)
 class World:
-    """Drives every machine through handle(event, now), as the runtime does, and checks what must always hold."""
+    """Drives every machine through handle(event, now), as the runtime does, and checks what must always hold.
+
+    on_result: told of each step that a trainer records. trace: given a line for all that happens. stopwatch: of the
+    computer that simulates; with it, what decisions cost is measured, and nothing else changes.
+    """
 
     settings: Settings
     seed: int
@@ -78,6 +82,7 @@ class World:
     apart: set[str] = field(default_factory=set)
     on_result: Callable[[StepResult], None] | None = None
     trace: Callable[[str], None] | None = None
+    stopwatch: Callable[[], float] | None = None
     random: Random = field(init=False)
     network: Network = field(init=False)
     hardware: Hardware = field(init=False)
@@ -244,7 +249,14 @@ class World:
         if host.frozen_until_s > self.clock.now_s:
             self.clock.after(host.frozen_until_s - self.clock.now_s, partial(self.post, process, event))
             return
-        self.perform(process, host.machine.handle(event, self.clock.now_s))
+        if self.stopwatch is None:
+            actions = host.machine.handle(event, self.clock.now_s)
+        else:
+            began_s = self.stopwatch()
+            actions = host.machine.handle(event, self.clock.now_s)
+            self.meter.decision_s += self.stopwatch() - began_s
+            self.meter.decisions += 1
+        self.perform(process, actions)
         self._arm(process)
 
     def perform(self, process: ProcessId, actions: list[Action]) -> None:
@@ -336,7 +348,6 @@ class World:
         had_s = self.network.received_s(action.to, size_bytes, bool(bodies), now_s)
         if bodies and isinstance(action.message, Forward | Backward):
             self.meter.transit_s += had_s - sent_s
-            self.meter.tensors += 1
         if had_s > now_s:
             self.clock.at(had_s, partial(self._deliver, sender, action, bodies))
         else:
