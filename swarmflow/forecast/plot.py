@@ -42,7 +42,7 @@ def plot(report: Report, path: Path) -> None:
         left = [under + value for under, value in zip(left, values, strict=True)]
     below.set_ylabel("seconds computed")
     below.set_xlabel("iteration")
-    below.legend()
+    figure.legend(loc="outside lower center", ncols=3)
     try:
         figure.savefig(path)
     except OSError as error:
