@@ -261,18 +261,16 @@ class StageHost:
     def seal(self, action: Seal) -> None:
         """Norm and digest of every reduced gradient."""
         served = self._serving()
-
-        def work() -> tuple[tuple[str, float, str], ...]:
-            results = []
-            for group in action.groups:
-                name = _flat_name(group)
-                flat_group = served.stage.groups[name]
-                flat = flat_group.summed if group in action.alone else served.reduced[name]
-                results.append((group, flat_group.sum_of_squares(flat), digest(flat)))
-            return tuple(results)
-
         for group in action.alone:
             served.reduced.pop(_flat_name(group), None)
+        # Taken now: the next ballot may have other members, and buffers, before the thread comes to this one.
+        sealed = [(group, served.stage.groups[_flat_name(group)]) for group in action.groups]
+        flats = [flat.summed if name in action.alone else served.reduced[_flat_name(name)] for name, flat in sealed]
+
+        def work() -> tuple[tuple[str, float, str], ...]:
+            pairs = zip(sealed, flats, strict=True)
+            return tuple((name, group.sum_of_squares(flat), digest(flat)) for (name, group), flat in pairs)
+
         post = self._driver.post
         self._compute.submit(_FIRST, work, lambda results: post(Sealed(action.epoch, action.ballot, results)))
 
