@@ -149,5 +149,3 @@ class StageLoader:
         if served is None or (served.stage.layout.stage, served.version) != (stage, version):
             raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
         return served
-
-

@@ -357,7 +357,7 @@ class PeerMachine:
         message = event.message
         assert isinstance(message, Gone)
         if message.epoch != self.epoch or self.hops is None or self.standing is None:
-            return []
+            return [Forget(message.process)] if self.phase == "loading" else []  # it may be what it loads from
         if message.process == self.me:
             return self._leave(f"taken for dead: {message.reason}")
         self.standing.died(message.process)

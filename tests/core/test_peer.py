@@ -11,6 +11,7 @@ from swarmflow.core.actions import (
     Apply,
     Count,
     Exit,
+    Forget,
     LoadState,
     Rejoin,
     Reset,
@@ -124,6 +125,16 @@ def test_it_loads_what_it_is_granted_and_serves() -> None:
     actions = bench.hear(Open(1, Epoch(0, 7), ROSTER, LEADER))
     assert of_type(actions, Reset)
     assert bench.peer.phase == "member"
+
+
+def test_it_expects_nothing_of_a_donor_that_is_gone() -> None:
+    bench = Bench()
+    bench.hear(Granted(1, 0, 7, (member("mate"),)))
+    gone = Gone(1, Epoch(0, 7), MATE, "silent")
+    assert of_type(bench.hear(gone), Forget) == [Forget(MATE)]
+    assert not bench.hear(gone, STRANGER)[1:], "only the leader tells"
+    bench.event(StateLoaded(0, 7, "digest", 4, ELEMENTS))
+    assert not of_type(bench.hear(gone), Forget)
 
 
 def test_a_load_that_fails_is_told() -> None:
