@@ -76,7 +76,7 @@ class Device:
             case Discard():
                 self._discards[action.microbatch] += 1
             case RunReplay():
-                self._compute(partial(self._replayed, action, self._run))
+                self._compute(partial(self._replayed, action, self._run, self._discards[action.microbatch]))
             case Reset():
                 self._run += 1
                 self._weights().accumulated = Counter()
@@ -132,11 +132,10 @@ class Device:
         if run != self._run or discards != self._discards[microbatch] or not self.world.hosts[self.process].alive:
             return
         event: Event
-        unusable = self.world.settings.unusable
-        if unusable and self.world.random.random() < unusable:
+        if self._unusable():
             event = ComputeFailed(microbatch, "it does not decode")
         elif isinstance(action, RunForward):
-            self.world.counts["forward"] += 1
+            self.world.counts["forward" if action.keep else "recomputed"] += 1
             event = ForwardComputed(microbatch, self._store("activation", 100))
         else:
             self._weights().accumulated[microbatch.index] += 1
@@ -148,15 +147,28 @@ class Device:
                 event = BackwardComputed(microbatch, gradient)
         self.world.post(self.process, event)
 
-    def _replayed(self, action: RunReplay, run: int) -> None:
-        if run != self._run or not self.world.hosts[self.process].alive:
+    def _replayed(self, action: RunReplay, run: int, discards: int) -> None:
+        microbatch = action.microbatch
+        if run != self._run or discards != self._discards[microbatch] or not self.world.hosts[self.process].alive:
             return
-        index, accumulated = action.microbatch.index, self._weights().accumulated
-        accumulated[index] += action.weight
-        if accumulated[index] == 0:
-            del accumulated[index]
+        if self._unusable():
+            self.world.post(self.process, ComputeFailed(microbatch, "it does not decode"))
+            return
+        if action.weight == 0:
+            self.world.counts["recomputed"] += 1
+            self.world.post(self.process, Replayed(microbatch, 0, self._gradient(microbatch)))
+            return
+        accumulated = self._weights().accumulated
+        accumulated[microbatch.index] += action.weight
+        if accumulated[microbatch.index] == 0:
+            del accumulated[microbatch.index]
         self.world.counts["undone"] += action.weight < 0
-        self.world.post(self.process, Replayed(action.microbatch))
+        self.world.post(self.process, Replayed(microbatch, action.weight))
+
+    def _unusable(self) -> bool:
+        """Whether the network has brought bytes that are none."""
+        share = self.world.settings.unusable
+        return share > 0 and self.world.random.random() < share
 
     def _gradient(self, microbatch: Microbatch) -> Ref | None:
         return self._store("gradient", 100) if self._weights().stage > 0 else None

@@ -179,7 +179,7 @@ def test_an_orphan_is_taken_away_before_the_all_reduce() -> None:
     assert not of_type(actions, Seal)
     [(_, denied)] = messages(bench.hear(Forward(microbatch(1), 0, 1000), bodies=(Ref(10), Ref(11))), Denied)
     assert denied.reason == "full", "nothing is accumulated while a ballot is under way"
-    actions = bench.event(Replayed(microbatch(1)))
+    actions = bench.event(Replayed(microbatch(1), -1))
     assert sorted(released(actions)) == [Ref(8), Ref(9)]
     assert of_type(actions, Seal)
 
@@ -193,7 +193,7 @@ def test_an_orphan_that_is_being_computed_is_taken_away_when_it_is_there() -> No
     actions = bench.event(LossComputed(microbatch(1), 2.0, 1, None))
     assert not messages(actions, Done)
     assert of_type(actions, RunReplay)
-    assert of_type(bench.event(Replayed(microbatch(1))), Seal)
+    assert of_type(bench.event(Replayed(microbatch(1), -1)), Seal)
 
 
 def test_a_death_revokes_the_ballot_and_a_commit_without_it_is_left() -> None:

@@ -267,7 +267,7 @@ def test_a_replay_takes_away_and_adds_what_a_hop_added(stage: int, changes: dict
             await hop(peer, 1)
             seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
             for weight in (-1, 1):
-                assert await peer.ask(again(peer, 1, weight)) == Replayed(Microbatch(EPOCH, 1))
+                assert await peer.ask(again(peer, 1, weight)) == Replayed(Microbatch(EPOCH, 1), weight)
                 seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
             assert seals[2] == seals[0] != seals[1] == seals[3]
 
