@@ -38,7 +38,7 @@ demo: venv
 	@$(BIN)/swarmflow demo
 
 test: venv-dev
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 lint: venv-dev
 	@$(BIN)/ruff check .

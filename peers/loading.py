@@ -62,6 +62,7 @@ class StageLoader:
         post = self._session.driver.post
         try:
             self._host.unload()  # what was served before makes room
+            self._listed = None  # another stage, or the same one gone back, has a version of that number too
             await self._host.warm_up()
             served, one_bytes = await self._compute.call(_FIRST, lambda: self._build(action.stage))
             await self._fill(action, served)
@@ -127,11 +128,12 @@ class StageLoader:
 
     def _listing(self, stage: int, version: int) -> Listing:
         served = self._held(stage, version)
-        if self._listed is None or self._listed[0] != version:
-            digest = served.state.digest()
+        listed = self._listed
+        if listed is None or listed[0] != version:
+            listed = (version, served.state.digest())
             self._held(stage, version)  # an update meanwhile would have mixed two versions
-            self._listed = (version, digest)
-        return Listing(served.state.elements(), self._listed[1])
+            self._listed = listed
+        return Listing(served.state.elements(), listed[1])
 
     def _read(self, stage: int, version: int, tensor: str, start: int, stop: int) -> bytes:
         served = self._held(stage, version)
@@ -147,5 +149,3 @@ class StageLoader:
         if served is None or (served.stage.layout.stage, served.version) != (stage, version):
             raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
         return served
-
-

@@ -1,8 +1,18 @@
-"""Settings that every test shares."""
+"""What every test shares."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
+
 # Set before torch or OpenMP is loaded: the tests start many processes, and more threads than cores only slow them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Says what `--dist loadgroup` keeps together: all swarms, so that no two of them run at once, else a file's tests."""
+    for item in items:
+        group = "swarm" if item.get_closest_marker("swarm") else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))

@@ -33,6 +33,7 @@ class Checkpoints:
         self._corpus = corpus
         self._every = every
         self._newest: Generation | None = None
+        self._writing = asyncio.Lock()  # of two copies of one version, each would name only its own files
         self._open: dict[tuple[int, int], StageState | LayoutReader] = {}
 
     def resume(self, generation: Generation | None) -> None:
@@ -49,11 +50,12 @@ class Checkpoints:
 
     async def _write(self, session: Session, action: WriteCheckpoint) -> None:
         try:
-            held = self._newest is not None and self._newest.version == action.version
-            generation = self._newest if held else await self._copy(session, action)
-            assert generation is not None
-            self._newest = generation
-            await asyncio.to_thread(self._after, generation, action)
+            async with self._writing:
+                held = self._newest is not None and self._newest.version == action.version
+                generation = self._newest if held else await self._copy(session, action)
+                assert generation is not None
+                self._newest = generation
+                await asyncio.to_thread(self._after, generation, action)
         except SwarmflowError as error:
             session.driver.post(CheckpointWritten(action.version, False, str(error)))
         else:
@@ -62,9 +64,7 @@ class Checkpoints:
     async def _copy(self, session: Session, action: WriteCheckpoint) -> Generation:
         """All stages beside one another, each from the first of its peers that can give it whole."""
         manifest = self._manifest
-        generation = Generation.begin(
-            self._folder.checkpoints, action.version, manifest.fingerprint, manifest.stages
-        )
+        generation = Generation.begin(self._folder.checkpoints, action.version, manifest.fingerprint, manifest.stages)
         jobs = [
             self._copy_stage(session, generation, stage, action.roster.stages[stage])
             for stage in range(manifest.stages)
@@ -91,8 +91,9 @@ class Checkpoints:
             self.export(generation, self._output / "final")
         if generation.version % self._every == 0 and generation.version > 0:
             self.export(generation, self._output / f"step-{generation.version}")
-        for key in [key for key in self._open if key[1] != generation.version]:
-            self._open.pop(key).close()
+        for key in list(self._open):  # other threads open more meanwhile, for those who ask
+            if key[1] != generation.version:
+                self._open.pop(key).close()
         prune(self._folder.checkpoints)
 
     def export(self, generation: Generation, out: Path) -> None:
@@ -120,15 +121,16 @@ class Checkpoints:
             raise NetworkError(f"there is no such part of the state: {error}") from None
 
     def _source(self, stage: int, version: int) -> StageState | LayoutReader:
-        key = (stage, version)
-        if key not in self._open:
+        source = self._open.get((stage, version))
+        if source is None:
             if self._newest is not None and self._newest.version == version:
-                self._open[key] = self._newest.state(stage)
+                source = self._newest.state(stage)
             elif version == 0 and self._weights is not None:
-                self._open[key] = LayoutReader(self._layout(stage), self._weights)
+                source = LayoutReader(self._layout(stage), self._weights)
             else:
                 raise NetworkError(f"version {version} is not on this trainer's disk")
-        return self._open[key]
+            self._open[stage, version] = source
+        return source
 
     def _layout(self, stage: int) -> StageLayout:
         return stage_layout(self._manifest.model, self._manifest.cut, stage)

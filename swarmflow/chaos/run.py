@@ -24,7 +24,8 @@ TICK_S = 0.02
 STANDSTILL_S = 180.0
 END_S = 30.0
 STEP_S_MAX = 5.0
-PASSES = ("forward", "loss", "replay", "undo")  # what computes a hop's forward; a backward alone repeats nothing
+# What computes a hop's forward; a backward alone repeats nothing.
+PASSES = ("forward", "loss", "replay", "undo", "recompute")
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,16 @@ class StageRunner:
 
         draw: seeds dropout; needed where it is on. A graph already kept under the key is replaced.
         """
-        leaf, entered = self._enter(x, draw)
-        with self._precision():
-            output = self.stage.trunk(entered, draw)
+        leaf, output = self._forward(x, draw)
         self._graphs[key] = _Held(leaf, get_gradient_edge(output))
         return output.detach()
+
+    def recompute(self, x: Tensor, draw: DrawKey | None = None) -> Tensor:
+        """The output of `forward`, to the bit, keeping nothing.
+
+        It builds the graph all the same: without one torch may choose other kernels, whose results round differently.
+        """
+        return self._forward(x, draw)[1].detach()
 
     def backward(self, key: Hashable, grad: Tensor) -> Tensor | None:
         """Backward of a kept microbatch, from the gradient [B, T, H] of its output; its graph is freed.
@@ -85,21 +90,23 @@ class StageRunner:
         grad: Tensor | None = None,
         targets: Tensor | None = None,
         draw: DrawKey | None = None,
-    ) -> None:
+    ) -> Tensor | None:
         """Forward and backward once more, to add the gradients of a microbatch (weight 1) or take them away (-1).
 
         grad: of the output [B, T, H]; on the last stage targets [B, T] instead. As integers, what is taken away leaves
-        no trace; in fp32 it leaves a rounding error.
+        no trace; in fp32 it leaves a rounding error. weight 0 accumulates nothing, and returns the gradient of the
+        input [B, T, H], to the bit that of the first time; it needs a stage that is not the first.
         """
         if targets is not None:
-            self._loss(x, targets, draw, weight)
-            return
+            gradient = self._loss(x, targets, draw, weight)[2]
+            return gradient if weight == 0 else None
         assert grad is not None
-        _, entered = self._enter(x, draw)
-        with self._precision():
-            output = self.stage.trunk(entered, draw)
-        torch.autograd.backward(output, grad.to(self.stage.device) * self._factor(weight))
+        leaf, output = self._forward(x, draw)
+        torch.autograd.backward(output, grad.to(self.stage.device) * self._factor(weight), inputs=_only(leaf, weight))
+        if weight == 0:
+            return None if leaf is None else leaf.grad
         self.stage.gather(weight)
+        return None
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, targets: Tensor | None = None) -> Tensor | tuple[float, int]:
@@ -137,9 +144,7 @@ class StageRunner:
         weights = {group.params.untyped_storage().data_ptr() for group in self.stage.groups.values()}
         weights |= self._half.storages if self._half is not None else set()
         with _counting(weights) as sizes:
-            leaf, entered = self._enter(x, draw)
-            with self._precision():
-                output = self.stage.trunk(entered, draw)
+            leaf, output = self._forward(x, draw)
             if leaf is not None:
                 sizes[leaf.untyped_storage().data_ptr()] = leaf.untyped_storage().nbytes()
             total = sum(sizes.values())
@@ -156,26 +161,31 @@ class StageRunner:
         return max(0, (memory_limit_bytes - fixed) // max(1, self.activation_bytes(x, draw)))
 
     def _loss(self, x: Tensor, targets: Tensor, draw: DrawKey | None, weight: int) -> tuple[float, int, Tensor | None]:
-        leaf, entered = self._enter(x, draw)
         targets = targets.to(self.stage.device)
         total = 0.0
-        with self._precision():
-            hidden = self.stage.trunk(entered, draw)
+        leaf, hidden = self._forward(x, draw)
         # The head's graph ends at a detached copy, so that the logits of one piece are freed before the next ones.
         top = hidden.detach().requires_grad_()
         for piece, wanted in self.stage.pieces(top, targets):
             with self._precision():
                 loss = self.stage.head_loss(piece, wanted)
-            torch.autograd.backward(loss, torch.full_like(loss, self._factor(weight)))
+            torch.autograd.backward(loss, torch.full_like(loss, self._factor(weight)), inputs=_only(top, weight))
             total += float(loss.detach())
         assert top.grad is not None
-        torch.autograd.backward(hidden, top.grad)
-        self.stage.gather(weight)
+        torch.autograd.backward(hidden, top.grad, inputs=_only(leaf, weight))
+        if weight:
+            self.stage.gather(weight)
         return total, targets.numel(), None if leaf is None else leaf.grad
 
     def _factor(self, weight: int) -> float:
         """Of a gradient in autograd: integers are negated when they are added, and so are just those of weight 1."""
-        return float(weight) if self.stage.fixed is None else 1.0
+        return float(weight) if self.stage.fixed is None and weight else 1.0
+
+    def _forward(self, x: Tensor, draw: DrawKey | None) -> tuple[Tensor | None, Tensor]:
+        """(input where its gradient ends, None on stage 0; hidden [B, T, H] with its graph)."""
+        leaf, entered = self._enter(x, draw)
+        with self._precision():
+            return leaf, self.stage.trunk(entered, draw)
 
     def _enter(self, x: Tensor, draw: DrawKey | None) -> tuple[Tensor | None, Tensor]:
         if self.stage.dropout and draw is None:
@@ -191,6 +201,14 @@ class StageRunner:
             return contextlib.nullcontext()
         self._half.refresh()
         return torch.autocast(self.stage.device.type, dtype=torch.bfloat16)
+
+
+def _only(leaf: Tensor | None, weight: int) -> list[Tensor] | None:
+    """Where a backward accumulates: with weight 0 in its leaf alone, else in every parameter too."""
+    if weight:
+        return None
+    assert leaf is not None, "with weight 0 there is nothing else to compute"
+    return [leaf]
 
 
 @contextlib.contextmanager

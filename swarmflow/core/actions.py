@@ -26,10 +26,11 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class RunForward:
-    """Forward through the stage, keeping the graph -> ForwardComputed."""
+    """Forward through the stage -> ForwardComputed. keep: the graph, for the backward; not where it is done again."""
 
     microbatch: Microbatch
     input: Ref
+    keep: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,10 @@ class RunBackward:
 
 @dataclass(frozen=True, slots=True)
 class RunReplay:
-    """Forward and backward of a hop again, from bytes of the journal, only for what it accumulates -> Replayed.
+    """Forward and backward of a hop again -> Replayed.
 
     gradient: of the stage's output; None on the last stage, where targets give the loss. weight: 1, or -1 to take away
-    what the hop once added.
+    what the hop once added; 0 accumulates nothing, and is for the gradient of the input alone (not on stage 0).
     """
 
     microbatch: Microbatch

@@ -66,9 +66,11 @@ class ComputeFailed:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The hop's gradient is added once more, or taken away, as RunReplay said."""
+    """The hop is done once more, with the weight that RunReplay said. gradient: of its input, where that is 0."""
 
     microbatch: Microbatch
+    weight: int
+    gradient: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True)

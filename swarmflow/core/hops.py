@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.actions import (
-    Action,
-    Count,
-    Discard,
-    Release,
-    RunBackward,
-    RunForward,
-    RunLoss,
-    RunReplay,
-    Send,
-)  # fmt: skip
-from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed
+from swarmflow.core.actions import Action, Count, Discard, Release, RunBackward, RunForward, RunLoss, Send  # fmt: skip
+from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
+from swarmflow.core.hop import Hop
+from swarmflow.core.journal import Journal
 from swarmflow.core.messages import (
     Accepted,
     Adopt,
@@ -23,6 +15,8 @@ from swarmflow.core.messages import (
     Denied,
     Done,
     Forward,
+    Recall,
+    Recalled,
     Relieve,
     Room,
     Routed,
@@ -33,38 +27,12 @@ from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
 
 
 @dataclass(slots=True)
-class Hop:
-    """One microbatch at this stage. gradient: of its input, kept so that a replaced predecessor can have it.
-
-    repair, held_by: as the predecessor said. told: which successor the predecessor was told of. done: as the leader was
-    told, once its gradient is accumulated. evicted: its bytes are kept no
-    more. orphan: the manifest counts another's: what was added is being taken away. input, gradient_in: kept for that.
-    """
-
-    microbatch: Microbatch
-    attempt: int
-    upstream: ProcessId
-    repair: bool
-    held_by: ProcessId | None
-    input: Ref | None
-    targets: Ref
-    told: ProcessId | None = None
-    computing: bool = True
-    done: Done | None = None
-    gradient: Ref | None = None
-    gradient_in: Ref | None = None
-    evicted: bool = False
-    orphan: bool = False
-
-
-@dataclass(slots=True)
 class Hops:
     """A peer's part in the forward and backward work of an epoch.
 
     me: the own process. stage, stages: which slice this peer serves, of how many. capacity: microbatches held at a
-    time; beyond it a peer denies. leader: where `Done` goes. journal_bytes_max: of what is kept for repairs; above it
-    the bytes of the microbatches that were finished first are given up, and a repair that needs them starts the step
-    over. dropped: orphans that were taken away. closed: a ballot is under way, and nothing more is accumulated.
+    time; beyond it a peer denies. leader: where `Done` goes. journal_bytes_max: of what is kept for repairs. dropped:
+    orphans that were taken away. closed: a ballot is under way, and nothing more is accumulated.
     """
 
     me: ProcessId
@@ -79,29 +47,29 @@ class Hops:
     draining: bool = False
     hops: dict[int, Hop] = field(default_factory=dict)
     dropped: dict[int, None] = field(default_factory=dict)
+    journal: Journal = field(init=False)
     _denied: dict[ProcessId, None] = field(default_factory=dict)
     _dead: set[ProcessId] = field(default_factory=set)
     _floor: dict[int, int] = field(default_factory=dict)
 
-    def open(self, epoch: Epoch, next_stage: tuple[ProcessId, ...]) -> list[Action]:
-        """A new epoch: what was held for another is void."""
+    def __post_init__(self) -> None:
+        bytes_max = self.journal_bytes_max
+        self.journal = Journal(self.stage, self.stages, self.capacity, self.outbox, bytes_max, self.hops)
+
+    def open(self, epoch: Epoch, next_stage: tuple[ProcessId, ...], before: tuple[ProcessId, ...] = ()) -> list[Action]:
+        """A new epoch: what was held for another is void. before: who serves the stage before, or the trainers."""
         self.epoch, self.closed = epoch, False
         self._denied.clear()
         self._dead.clear()
-        return [*self.clear(), *self.outbox.open(next_stage)]
+        actions = self.clear()
+        self.journal.open(before)
+        return [*actions, *self.outbox.open(next_stage)]
 
     def clear(self) -> list[Action]:
         """The step is committed, or void: drop the journal."""
-        refs: list[Ref] = []
-        for hop in self.hops.values():
-            refs += [ref for ref in (hop.input, hop.gradient, hop.gradient_in) if ref is not None]
-            if hop.microbatch.index not in self.outbox.entries:
-                refs.append(hop.targets)  # else the outbox releases them
-        self.hops.clear()
         self.dropped.clear()
         self._floor.clear()
-        actions = self.outbox.clear()
-        return [*actions, Release(tuple(refs))] if refs else actions
+        return self.journal.clear()
 
     @property
     def held(self) -> int:
@@ -121,8 +89,7 @@ class Hops:
     @property
     def journal_bytes(self) -> int:
         """Bytes kept for repairs until the step is committed."""
-        kept = (ref for hop in self.hops.values() for ref in (hop.input, hop.gradient_in, hop.gradient))
-        return sum(ref.size_bytes for ref in kept if ref is not None) + self.outbox.size_bytes
+        return self.journal.size_bytes
 
     @property
     def settling(self) -> bool:
@@ -145,7 +112,7 @@ class Hops:
         if refuse is not None:
             return [*drop, *self._deny(sender, message, refuse)]
         if hop is not None and not hop.orphan:
-            return [*drop, *self._take_over(hop, sender, message.attempt)]
+            return [*self.journal.offered(hop, bodies), *self._take_over(hop, sender, message.attempt)]
         leaving = self.draining and not message.insist
         if hop is not None or self.closed or self.held >= self.capacity or leaving:
             self._denied[sender] = None
@@ -167,12 +134,14 @@ class Hops:
     def forward_computed(self, event: ForwardComputed, now: float) -> list[Action]:
         """Pass the activation on."""
         hop = self._hop(event.microbatch)
-        if hop is None or not hop.computing:
+        if hop is None:
             return [Release((event.output,))]
+        if not hop.computing:
+            return self.journal.recomputed(hop, event.output, now) + self._tell_successor(hop)
         hop.computing = False
         bodies = (event.output, hop.targets)
         actions = self.outbox.offer(hop.microbatch, bodies, now, hop.attempt, hop.repair, hop.held_by)
-        return actions + self._tell_successor(hop)
+        return actions + self._tell_successor(hop) + self.journal.advance(hop)
 
     def loss_computed(self, event: LossComputed) -> list[Action]:
         """The last stage is done with a microbatch."""
@@ -186,8 +155,10 @@ class Hops:
         """The gradient of this hop's output came from downstream."""
         hop = self._hop(message.microbatch)
         fresh = self.outbox.returned(sender, message.microbatch, message.attempt, now)
-        if hop is None or not fresh or len(bodies) != 1 or not self._wants_gradient(hop):
+        if hop is None or not fresh or len(bodies) != 1:
             return [Release(bodies)] if bodies else []
+        if not self._wants_gradient(hop):
+            return self.journal.returned(hop, bodies[0]) + self.journal.resend()
         hop.gradient_in = bodies[0]
         hop.computing = True
         return [RunBackward(hop.microbatch, bodies[0])]
@@ -224,13 +195,23 @@ class Hops:
         self.closed = False
         return self._make_room()
 
-    def replayed(self, microbatch: Microbatch) -> list[Action]:
-        """An orphan is taken away."""
-        hop = self._hop(microbatch)
-        if hop is None or not hop.orphan:
-            return []
-        self.dropped[microbatch.index] = None
+    def replayed(self, event: Replayed) -> list[Action]:
+        """An orphan is taken away, or the gradient that others need is there again."""
+        hop = self._hop(event.microbatch)
+        if hop is None:
+            return [Release((event.gradient,))] if event.gradient is not None else []
+        if event.weight == 0:
+            return self.journal.replayed(hop, event)
+        self.dropped[event.microbatch.index] = None
         return self._drop(hop)
+
+    def recall(self, sender: ProcessId, message: Recall) -> list[Action]:
+        """A neighbour needs bytes again that this peer once gave it, or gave to another one in its place."""
+        return self.journal.recall(sender, message)
+
+    def recalled(self, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...]) -> list[Action]:
+        """A neighbour answers."""
+        return self.journal.recalled(sender, message, bodies)
 
     def _wants_gradient(self, hop: Hop) -> bool:
         return hop.done is None and hop.gradient_in is None and not hop.orphan
@@ -243,34 +224,25 @@ class Hops:
         if hop.done is None and not self._accumulates(hop):
             return self._drop(hop)
         finished, hop.orphan, hop.done = hop.done is not None, True, None
-        return self._undo(hop) if finished else []  # else it is taken away when it is there
-
-    def _undo(self, hop: Hop) -> list[Action]:
-        if hop.input is None:
-            return [self._unrepairable([hop.microbatch.index])]
-        replay = RunReplay(hop.microbatch, hop.input, hop.targets, hop.gradient_in, -1)
-        return [Count("orphans_subtracted"), replay]
+        return self.journal.undo(hop) if finished else []  # else it is taken away when it is there
 
     def _drop(self, hop: Hop) -> list[Action]:
-        index = hop.microbatch.index
-        del self.hops[index]
-        refs = [ref for ref in (hop.input, hop.gradient, hop.gradient_in) if ref is not None]
-        if index not in self.outbox.entries:
-            refs.append(hop.targets)  # else the outbox releases them
-        release: list[Action] = [Release(tuple(refs))] if refs else []
-        return [Discard(hop.microbatch), *release, *self.outbox.forget(index), *self._make_room()]
+        del self.hops[hop.microbatch.index]
+        return [Discard(hop.microbatch), *self.journal.drop(hop), *self._make_room()]
 
     def failed(self, microbatch: Microbatch) -> tuple[ProcessId | None, list[Action]]:
         """The bytes of a hop were not what they should be. Returns who sent them, for the leader."""
         hop = self._hop(microbatch)
         if hop is None:
             return None, []
+        if hop.done is not None or hop.orphan:  # its gradient is in the sum: without the bytes it stays there
+            reason = f"the bytes of microbatch {microbatch.index} that were brought back cannot be used"
+            return None, [Send(self.leader, Unrepairable(self.epoch, reason))]
         del self.hops[microbatch.index]
-        sent = self.outbox.entries.pop(microbatch.index, None)
+        sent = self.outbox.entries.get(microbatch.index)
         culprit = hop.upstream if sent is None else sent.holder
-        kept = (hop.input, hop.gradient_in, *(sent.bodies if sent is not None else (hop.targets,)))
-        refs = tuple(ref for ref in kept if ref is not None)
-        return culprit, [Release(refs), Send(hop.upstream, Denied(microbatch, self.stage, hop.attempt, "invalid"))]
+        denied = Send(hop.upstream, Denied(microbatch, self.stage, hop.attempt, "invalid"))
+        return culprit, [*self.journal.drop(hop), denied]
 
     def accepted(self, sender: ProcessId, message: Accepted) -> list[Action]:
         """The successor has it."""
@@ -288,17 +260,19 @@ class Hops:
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
-        return self._tell_all(self.outbox.tick(now))
+        return self._tell_all(self.outbox.tick(now)) + self.journal.tick(now)
+
+    def next_deadline(self) -> float | None:
+        """When tick is due."""
+        times = (self.outbox.next_deadline(), self.journal.next_deadline())
+        return min((time for time in times if time is not None), default=None)
 
     def gone(self, process: ProcessId, now: float, lost: tuple[tuple[int, int], ...] = ()) -> list[Action]:
         """A process died: what it held downstream is sent to others. lost: hops (stage, index) that nobody holds."""
         self._denied.pop(process, None)
         self._dead.add(process)
         after = {index for stage, index in lost if stage == self.stage + 1 and index in self.hops}
-        actions = self._tell_all(self.outbox.gone(process, now, after))
-        if self.outbox.unrepairable:
-            actions.append(self._unrepairable(self.outbox.unrepairable))
-        return actions
+        return self._tell_all(self.outbox.gone(process, now, after)) + self.journal.gone(process)
 
     def _refusal(self, message: Forward) -> str | None:
         if message.stage != self.stage:
@@ -325,39 +299,15 @@ class Hops:
             Send(sender, Accepted(hop.microbatch, self.stage, attempt)),
             *self._tell_successor(hop),
         ]
-        if hop.done is not None and hop.evicted:
-            actions.append(self._unrepairable([hop.microbatch.index]))
-        elif hop.done is not None:
-            actions.append(self._return(hop))
-        return actions
-
-    def _unrepairable(self, indices: list[int]) -> Send:
-        reason = f"its journal has given up {len(indices)} microbatches: --journal-bytes-max is too small for a step"
-        return Send(self.leader, Unrepairable(self.epoch, reason))
-
-    def _evict(self) -> list[Action]:
-        """Keep the journal within its bound, at the cost of those that were finished first."""
-        actions: list[Action] = []
-        for hop in self.hops.values():
-            if self.journal_bytes <= self.journal_bytes_max:
-                break
-            if hop.done is None or hop.evicted:
-                continue
-            hop.evicted = True
-            actions.append(Count("evictions"))
-            refs = tuple(ref for ref in (hop.input, hop.gradient_in, hop.gradient) if ref is not None)
-            hop.input = hop.gradient_in = hop.gradient = None
-            actions += [Release(refs)] if refs else []
-            actions += self.outbox.evict(hop.microbatch.index)
-        return actions
+        return actions + (self.journal.give_back(hop) if hop.done is not None else [])
 
     def _finish(self, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:
         hop.computing = False
         hop.gradient = gradient
         if hop.orphan:
-            return self._undo(hop)
+            return self.journal.undo(hop)
         hop.done = done
-        actions: list[Action] = [self._return(hop), Send(self.leader, done), *self._evict()]
+        actions = [*self.journal.give_back(hop), Send(self.leader, done), *self.journal.evict()]
         return actions + self._make_room()
 
     def _make_room(self) -> list[Action]:
@@ -366,10 +316,6 @@ class Hops:
             del self._denied[waiting]
             actions.append(Send(waiting, Room(self.stage)))
         return actions
-
-    def _return(self, hop: Hop) -> Send:
-        bodies = () if hop.gradient is None else (hop.gradient,)
-        return Send(hop.upstream, Backward(hop.microbatch, self.stage - 1, hop.attempt), bodies)
 
     def _tell_successor(self, hop: Hop | None) -> list[Action]:
         """The predecessor has to know to whom a microbatch went, should this process die."""

@@ -16,6 +16,7 @@ from swarmflow.core.messages import (
     Drain,
     Evicted,
     Finished,
+    Gone,
     Granted,
     Heartbeat,
     Join,
@@ -105,8 +106,10 @@ class Leader:
         if step.phase == "prepared":
             actions += step.commit(now)
         actions += step.commit_again()
+        why = "not heard of after the former leader was lost"
         for process in estate.gone:
-            actions += step.gone(process, "not heard of after the former leader was lost", taken_over=True)
+            # Forgotten first: it may yet live, and then it has to hear that it is gone.
+            actions += [Forget(process), *step.gone(process, why, taken_over=True), *self._tell_loading(process, why)]
         for process in estate.suspects:
             actions += self._gone(process, "lost while nobody led", now)
         return actions + self._due(now)
@@ -510,6 +513,7 @@ class Leader:
             Send(process, Evicted(reason)),
             Forget(process),
             Count("gone"),
+            *self._tell_loading(process, reason),
         ]
         if self.step is not None:
             actions += self.step.gone(process, reason)
@@ -518,6 +522,11 @@ class Leader:
         elif self.phase == "validating":
             actions += self._measure(now)
         return actions
+
+    def _tell_loading(self, process: ProcessId, reason: str) -> list[Action]:
+        """Who loads is in no epoch yet, but may be waiting for the dead one to give it its state."""
+        message = Gone(self.term, self._epoch(), process, reason)
+        return [Send(entry.process, message) for entry in self.membership.peers() if entry.phase == "loading"]
 
     def _evict(self, process: ProcessId, reason: str) -> list[Action]:
         self.membership.leave(process)

@@ -20,12 +20,14 @@ class Entry:
     """One microbatch on its way through the next stage.
 
     repair: somebody may hold it already. hint: who probably does. successor: to whom `holder` has passed it on.
-    asked: peers whose answer to an Adopt is awaited. bodies: empty once they were evicted. late_s: when the holder has
-    had it for too long without passing it on; patience: how often that was, of this microbatch.
+    asked: peers whose answer to an Adopt is awaited. data: the input of the hop, None once it was evicted; restored: it
+    was brought back to be sent again. late_s: when the holder has had it for too long without passing it on; patience:
+    how often that was, of this microbatch.
     """
 
     microbatch: Microbatch
-    bodies: tuple[Ref, ...]
+    data: Ref | None
+    targets: Ref
     attempt: int
     repair: bool = False
     hint: ProcessId | None = None
@@ -37,6 +39,12 @@ class Entry:
     patience: int = 0
     measured: bool = False
     returned: bool = False
+    restored: bool = False
+
+    @property
+    def bodies(self) -> tuple[Ref, ...]:
+        """The bytes that are here; a Forward carries both."""
+        return (self.targets,) if self.data is None else (self.data, self.targets)
 
     @property
     def awaited(self) -> bool:
@@ -50,9 +58,10 @@ class Outbox:
 
     The bytes sent stay here until the step is committed: whoever loses a peer re-sends what that peer held. The
     replacement computes the dead peer's hop, and asks the stage after it who holds the next one before it sends
-    anything: only the dead peer's own work is done again (GWTF, V-D; design, Failures). unrepairable: microbatches that
-    have to be sent again although their bytes were evicted. A holder is late after LATE_FACTOR times the usual time,
-    and late_min_s at least; its microbatch goes to another, if there is one, and the next deadline is twice as long.
+    anything: only the dead peer's own work is done again (GWTF, V-D; design, Failures). starved: microbatches that have
+    to be sent again although their bytes were evicted; they wait for a refill. A holder is late after LATE_FACTOR times
+    the usual time, and late_min_s at least; its microbatch goes to another, if there is one, and the next deadline is
+    twice as long.
     """
 
     stage: int
@@ -60,7 +69,7 @@ class Outbox:
     pause_s: float = 5.0
     late_min_s: float = 15.0
     entries: dict[int, Entry] = field(default_factory=dict)
-    unrepairable: list[int] = field(default_factory=list)
+    starved: dict[int, None] = field(default_factory=dict)
     _alive: dict[ProcessId, None] = field(default_factory=dict)
     _paused_until_s: dict[ProcessId, float] = field(default_factory=dict)
     _draining: dict[ProcessId, None] = field(default_factory=dict)
@@ -79,7 +88,7 @@ class Outbox:
         """The step is committed, or void: what was kept for repairs is not needed any more."""
         refs = tuple(ref for entry in self.entries.values() for ref in entry.bodies)
         self.entries.clear()
-        self.unrepairable.clear()
+        self.starved.clear()
         self._waiting.clear()
         return [Release(refs)] if refs else []
 
@@ -88,7 +97,8 @@ class Outbox:
         attempt: int = 0, repair: bool = False, hint: ProcessId | None = None,
     ) -> list[Action]:  # fmt: skip
         """Take a microbatch over. attempt: that of the own hop; those downstream are no lower."""
-        entry = Entry(microbatch, bodies, attempt // REPAIR * REPAIR, repair, hint)
+        data, targets = bodies
+        entry = Entry(microbatch, data, targets, attempt // REPAIR * REPAIR, repair, hint)
         self.entries[microbatch.index] = entry
         return self._find_or_route(entry, now)
 
@@ -137,16 +147,31 @@ class Outbox:
         if entry is None or entry.returned:
             return False
         self._measure(entry, sender, now)
-        entry.returned = True
+        entry.returned, entry.restored = True, False
         return True
 
-    def evict(self, index: int) -> list[Action]:
-        """Give up the bytes of a microbatch whose gradient has come back: they are of use to a repair alone."""
+    def evict(self, index: int) -> Ref | None:
+        """Give up what was sent of a microbatch whose gradient has come back: it is of use to a repair alone.
+
+        The targets stay: they are nothing beside an activation, and spare a repair to ask for them.
+        """
         entry = self.entries.get(index)
-        if entry is None or not entry.returned or not entry.bodies:
+        if entry is None or not entry.returned:
+            return None
+        data, entry.data = entry.data, None
+        return data
+
+    def refill(self, index: int, data: Ref, now: float) -> list[Action]:
+        """Evicted bytes are there again; if they have to be sent, they are."""
+        entry = self.entries.get(index)
+        if entry is None or entry.data is not None:
+            return [Release((data,))]
+        entry.data = data
+        if index not in self.starved:
             return []
-        bodies, entry.bodies = entry.bodies, ()
-        return [Release(bodies)]
+        del self.starved[index]
+        entry.restored = True
+        return self._route(entry, now)
 
     def gone(self, process: ProcessId, now: float, lost: Collection[int] = ()) -> list[Action]:
         """A process died: what it held is sent to others, and who holds the hop after it is told.
@@ -170,17 +195,23 @@ class Outbox:
         return actions + (self._retry(now) if served else [])
 
     def _send_again(self, entry: Entry, now: float) -> list[Action]:
-        if not entry.bodies:
-            self.unrepairable.append(entry.microbatch.index)
-            return []
         entry.attempt = (entry.attempt // REPAIR + 1) * REPAIR
         entry.holder, entry.repair, entry.returned = None, True, False
-        return [Count("retries", "gone"), *self._route(entry, now)]
+        again: list[Action] = [Count("retries", "gone")]
+        if entry.data is None:
+            self.starved[entry.microbatch.index] = None
+            return again
+        return again + self._route(entry, now)
 
     def holder(self, index: int) -> ProcessId | None:
         """Who has a microbatch, as far as is known."""
         entry = self.entries.get(index)
         return None if entry is None else entry.holder
+
+    @property
+    def alive(self) -> tuple[ProcessId, ...]:
+        """The peers of the stage."""
+        return tuple(self._alive)
 
     @property
     def waiting(self) -> int:
@@ -212,7 +243,8 @@ class Outbox:
         """The hop before it is not this process's any more."""
         entry = self.entries.pop(index, None)
         self._waiting.pop(index, None)
-        return [Release(entry.bodies)] if entry is not None and entry.bodies else []
+        self.starved.pop(index, None)
+        return [Release(entry.bodies)] if entry is not None else []
 
     def _reroute(self, entry: Entry, now: float) -> list[Action]:
         """A holder is late: somebody else gets its microbatch, unless there is nobody else."""
@@ -221,7 +253,7 @@ class Outbox:
         entry.patience += 1
         entry.late_s = now + self._deadline_s(entry, former)
         others = self._alive.keys() - self._paused_until_s.keys() - self._draining.keys() - {former}
-        if not others or not entry.bodies:
+        if not others:
             return []
         entry.attempt, entry.repair, entry.holder = (attempt // REPAIR + 1) * REPAIR, True, None
         return [

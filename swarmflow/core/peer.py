@@ -67,6 +67,8 @@ from swarmflow.core.messages import (
     Prepare,
     Prepared,
     Ready,
+    Recall,
+    Recalled,
     ReducePart,
     ReduceSum,
     Refused,
@@ -158,7 +160,7 @@ class PeerMachine:
             times.append(self._next_join_s)
         if self._drain_until_s is not None:
             times.append(self._drain_until_s)
-        if self.hops is not None and (paused := self.hops.outbox.next_deadline()) is not None:
+        if self.hops is not None and (paused := self.hops.next_deadline()) is not None:
             times.append(paused)
         return min(times)
 
@@ -348,16 +350,18 @@ class PeerMachine:
             actions.append(Log("info", f"serving stage {self.stage} from step {self.epoch.step} on"))
         self.phase = "member"
         following = self.roster.stages[self.stage + 1] if not self.hops.last else ()
+        before = self.roster.stages[self.stage - 1] if self.stage > 0 else self.roster.trainers
         members = (*self.roster.members(), *self.roster.trainers)
         actions += [Connect(tuple(m for m in members if m.process != self.me)), Reset(message.exponent)]
-        actions += self.hops.open(self.epoch, tuple(m.process for m in following))
+        processes = (tuple(member.process for member in members) for members in (following, before))
+        actions += self.hops.open(self.epoch, *processes)
         return actions + self._replay_early(now)
 
     def _gone(self, event: Received, now: float) -> list[Action]:
         message = event.message
         assert isinstance(message, Gone)
         if message.epoch != self.epoch or self.hops is None or self.standing is None:
-            return []
+            return [Forget(message.process)] if self.phase == "loading" else []  # it may be what it loads from
         if message.process == self.me:
             return self._leave(f"taken for dead: {message.reason}")
         self.standing.died(message.process)
@@ -382,8 +386,8 @@ class PeerMachine:
 
     def _replayed(self, event: Replayed, now: float) -> list[Action]:
         if self.hops is None:
-            return []
-        return [*self.hops.replayed(event.microbatch), *self._settled(now)]
+            return _release((event.gradient,) if event.gradient is not None else ())
+        return [*self.hops.replayed(event), *self._settled(now)]
 
     def _settled(self, now: float) -> list[Action]:
         """The ballot that waited for orphans to be taken away goes on when the last one is."""
@@ -540,6 +544,10 @@ class PeerMachine:
                 return hops.room(sender, now)
             case Relieve():
                 return hops.relieve(sender, message)
+            case Recall():
+                return hops.recall(sender, message)
+            case Recalled():
+                return hops.recalled(sender, message, event.bodies)
         raise TypeError(f"not about a hop: {type(message).__name__}")
 
 
@@ -551,7 +559,9 @@ _FROM_LEADER = (Open, Gone, Prepare, Commit, Granted, Refused, Evicted, Released
 
 _Remote = Callable[[PeerMachine, Received, float], list[Action]]
 _REMOTE: dict[type, _Remote] = {
-    **dict.fromkeys((Forward, Adopt, Backward, Accepted, Denied, Relieve, Routed, Room), PeerMachine._hop_message),
+    **dict.fromkeys(
+        (Forward, Adopt, Backward, Accepted, Denied, Relieve, Routed, Room, Recall, Recalled), PeerMachine._hop_message
+    ),
     Open: PeerMachine._open,
     Gone: PeerMachine._gone,
     Prepare: PeerMachine._prepare,

@@ -35,7 +35,8 @@ class Safekeeping:
 
     def written(self, event: CheckpointWritten) -> Log:
         """It is written, or could not be."""
-        self.saving = None
+        if event.version == self.saving:  # else it was begun for a former leader
+            self.saving = None
         if event.ok:
             self.durable = max(self.durable, event.version)
             return Log("info", f"version {event.version} is on disk")

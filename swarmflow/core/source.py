@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.actions import Action, FormMicrobatch, Release
+from swarmflow.core.actions import Action, FormMicrobatch, Release, Send
 from swarmflow.core.events import MicrobatchFormed
-from swarmflow.core.messages import Accepted, Assign, Backward, Denied, Open, Routed
+from swarmflow.core.messages import Accepted, Assign, Backward, Denied, Open, Recall, Recalled, Routed
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId
 
@@ -72,6 +72,13 @@ class Source:
             return [Release((event.tokens, event.targets))]
         attempt = self._attempts[event.microbatch.index]
         return self.outbox.offer(event.microbatch, (event.tokens, event.targets), now, attempt, repair=attempt > 0)
+
+    def recall(self, sender: ProcessId, message: Recall) -> list[Action]:
+        """A peer of stage 0 has given up its input."""
+        entry = self.outbox.entries.get(message.microbatch.index)
+        here = entry is not None and entry.microbatch == message.microbatch and not message.gradient
+        bodies = entry.bodies if entry is not None and here else ()
+        return [Send(sender, Recalled(message.microbatch, message.stage, message.gradient), bodies)]
 
     def message(self, sender: ProcessId, message: Accepted | Denied | Routed | Backward, now: float) -> list[Action]:
         """Stage 0 answers."""

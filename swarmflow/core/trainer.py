@@ -56,6 +56,7 @@ from swarmflow.core.messages import (
     Overflow,
     Prepared,
     Ready,
+    Recall,
     Refused,
     Released,
     Report,
@@ -307,6 +308,8 @@ class TrainerMachine:
                 return [*drop, *self._deposed(message, now)]
         if isinstance(message, _ABOUT_HOPS) and sender in self._peers:
             return [*drop, *self.source.message(sender, message, now)]
+        if isinstance(message, Recall) and sender in self._peers:
+            return [*drop, *self.source.recall(sender, message)]
         if isinstance(message, Room) and sender in self._peers:
             return [*drop, *self.source.outbox.room(sender, now)]
         handler = _FROM_LEADER.get(type(message))

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from swarmflow.core.types import Microbatch
 
-Direction = Literal["forward", "loss", "backward", "replay", "undo"]
+Direction = Literal["forward", "loss", "backward", "replay", "undo", "recompute"]
 Outcome = Literal["used", "unused"]
 
 _ACCUMULATES: Final = ("loss", "backward", "replay")
@@ -25,7 +25,13 @@ class Account:
         self._open: dict[Microbatch, dict[Direction, float]] = {}
 
     def spent(self, microbatch: Microbatch, direction: Direction, seconds: float) -> None:
-        """A hop was computed. Of what is computed twice only the last time can be of use, of what is undone nothing."""
+        """A hop was computed. Of what is computed twice only the last time can be of use, of what is undone nothing.
+
+        What is recomputed for others repeats work that is in use already.
+        """
+        if direction == "recompute":
+            self.wasted(seconds)
+            return
         hop = self._open.setdefault(microbatch, {})
         if direction in hop or direction == "replay":
             self.wasted(sum(hop.values()))

@@ -29,6 +29,9 @@ from swarmflow.errors import NetworkError
 log = logging.getLogger(__name__)
 
 IDLE_TIMEOUT_S = 30
+# p2pd is written in Go, whose heap grows to twice what lives before it is collected, and keeps most of what it grew
+# to. With 25 MB alive a daemon came to 82 MB over forty deaths of another process, with this to 69 MB, as fast.
+COLLECT_PERCENT = "50"
 OUTPUT_LINE_BYTES_MAX = 1 << 20
 STALE_SOCKET_AGE_S = 60.0
 TERMINATE_TIMEOUT_S = 3.0
@@ -54,7 +57,7 @@ class Daemon:
         socket_path = Path(tempfile.gettempdir()) / f"hivemind-p2pd-{secrets.token_urlsafe(8)}.sock"
         arguments = [f"-{name}={value}" for name, value in options.items()]
         arguments += [f"-listen=/unix{socket_path}", f"-idleTimeout={IDLE_TIMEOUT_S}s"]
-        environment = {"GOLOG_LOG_LEVEL": "error", **os.environ}
+        environment = {"GOLOG_LOG_LEVEL": "error", "GOGC": COLLECT_PERCENT, **os.environ}
         with as_file(files("hivemind.hivemind_cli") / "p2pd") as program:
             try:
                 process = await asyncio.create_subprocess_exec(

@@ -96,13 +96,20 @@ class ForkServer:
         self._server.wait(_ANSWER_S)
         self._server.stdout.close()
 
-    def start(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> Forked:
+    def start(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        errors: Path | None = None,
+    ) -> Forked:
         """Runs `swarmflow ARGUMENTS`, with all that it prints in `log`. Raises ForkServerError.
 
-        environment: its own; None: the server's.
+        environment: its own; None: the server's. errors: for what it prints to stderr; None: in `log` too.
         """
         assert self._server.stdin is not None
-        order = [None if environment is None else dict(environment), str(log), *arguments]
+        own = None if environment is None else dict(environment)
+        order = [own, str(log), str(errors or log), *arguments]
         with self._lock:
             self._server.stdin.write(json.dumps(order).encode() + b"\n")
             self._server.stdin.flush()
@@ -160,10 +167,10 @@ def _serve() -> None:
                 break
             *lines, text = (text + data).split(b"\n")
             for line in lines:
-                environment, log, *arguments = json.loads(line)
+                environment, log, errors, *arguments = json.loads(line)
                 pid = os.fork()
                 if pid == 0:
-                    _become(log, arguments, environment)
+                    _become(log, errors, arguments, environment)
                     return
                 children.add(pid)
         for pid in sorted(children):
@@ -193,7 +200,7 @@ def _say(what: int | list[int]) -> None:
     os.write(1, json.dumps(what).encode() + b"\n")
 
 
-def _become(log: str, arguments: list[str], environment: dict[str, str] | None) -> None:
+def _become(log: str, errors: str, arguments: list[str], environment: dict[str, str] | None) -> None:
     """In the child: what a shell would have set up for the command. The owner is told when it is a session."""
     if environment is not None:
         os.environ.clear()
@@ -204,6 +211,9 @@ def _become(log: str, arguments: list[str], environment: dict[str, str] | None) 
         os.dup2(nothing.fileno(), 0)
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    if errors != log:
+        with open(errors, "wb") as file:
+            os.dup2(file.fileno(), 2)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.argv = ["swarmflow", *arguments]
 

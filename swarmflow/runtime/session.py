@@ -76,8 +76,7 @@ class Session:
     ) -> None:
         """Make the driver and the links. effects: the role's part of what actions mean."""
         shared: dict[type[Any], Effect] = {
-            Connect: self._connect, Forget: lambda action: self.links.forget(action.process),
-            Log: self._log, Count: self._count,
+            Connect: self._connect, Forget: self._forget, Log: self._log, Count: self._count,
         }  # fmt: skip
         self.driver = Driver(self.me, self.store, self.metrics, {**shared, **effects}, self.fail, read, evaluate)
         self.links = Links(
@@ -172,6 +171,11 @@ class Session:
         for member in action.members:
             if member.addresses:
                 self.links.addresses(member.process, member.addresses)
+
+    def _forget(self, action: Forget) -> None:
+        """Nothing is expected of it any more: who is frozen keeps its connections, and would be waited for."""
+        self.links.forget(action.process)
+        self.requests.lost(action.process, "it was given up")
 
     def _log(self, action: Log) -> None:
         log.log(logging.getLevelNamesMapping()[action.level.upper()], "%s", action.text)

@@ -113,10 +113,13 @@ class StageHost:
         def computed(output: Tensor) -> None:
             self._encode(output, lambda ref: ForwardComputed(action.microbatch, ref))
 
-        self._decode(
-            action.microbatch, "forward", lambda stage: self._input(stage, data),
-            lambda served, x: served.runner.forward(action.microbatch, x, self._draw(action.microbatch)), computed,
-        )  # fmt: skip
+        def compute(served: Served, x: Tensor) -> Tensor:
+            draw = self._draw(action.microbatch)
+            runner = served.runner
+            return runner.forward(action.microbatch, x, draw) if action.keep else runner.recompute(x, draw)
+
+        direction: Direction = "forward" if action.keep else "recompute"
+        self._decode(action.microbatch, direction, lambda stage: self._input(stage, data), compute, computed)
 
     def run_loss(self, action: RunLoss) -> None:
         """Decode, forward, loss, backward, encode."""
@@ -153,7 +156,7 @@ class StageHost:
         )  # fmt: skip
 
     def run_replay(self, action: RunReplay) -> None:
-        """Decode, forward, backward."""
+        """Decode, forward, backward; encode, where the gradient of the input is what is wanted."""
         store, draw = self._driver.store, self._draw(action.microbatch)
         data, targets = store.get(action.input), store.get(action.targets)
         gradient = None if action.gradient is None else store.get(action.gradient)
@@ -162,14 +165,18 @@ class StageHost:
             given = self._targets(targets) if gradient is None else self._boundary_tensor(stage, gradient)
             return self._input(stage, data), given
 
-        def compute(served: Served, x: tuple[Tensor, Tensor]) -> None:
+        def compute(served: Served, x: tuple[Tensor, Tensor]) -> Tensor | None:
             given = {"targets" if gradient is None else "grad": x[1]}
-            served.runner.replay(x[0], action.weight, **given, draw=draw)
+            return served.runner.replay(x[0], action.weight, **given, draw=draw)
 
-        self._decode(
-            action.microbatch, "replay" if action.weight > 0 else "undo", decode, compute,
-            lambda _: self._driver.post(Replayed(action.microbatch)),
-        )  # fmt: skip
+        def computed(of_input: Tensor | None) -> None:
+            if of_input is None:
+                self._driver.post(Replayed(action.microbatch, action.weight))
+            else:
+                self._encode(of_input, lambda ref: Replayed(action.microbatch, action.weight, ref))
+
+        direction: Direction = "recompute" if action.weight == 0 else "replay" if action.weight > 0 else "undo"
+        self._decode(action.microbatch, direction, decode, compute, computed)
 
     def discard(self, action: Discard) -> None:
         """Another peer does this hop: what of it is queued is dropped when its turn comes, and its graph now."""
@@ -261,18 +268,16 @@ class StageHost:
     def seal(self, action: Seal) -> None:
         """Norm and digest of every reduced gradient."""
         served = self._serving()
-
-        def work() -> tuple[tuple[str, float, str], ...]:
-            results = []
-            for group in action.groups:
-                name = _flat_name(group)
-                flat_group = served.stage.groups[name]
-                flat = flat_group.summed if group in action.alone else served.reduced[name]
-                results.append((group, flat_group.sum_of_squares(flat), digest(flat)))
-            return tuple(results)
-
         for group in action.alone:
             served.reduced.pop(_flat_name(group), None)
+        # Taken now: the next ballot may have other members, and buffers, before the thread comes to this one.
+        sealed = [(group, served.stage.groups[_flat_name(group)]) for group in action.groups]
+        flats = [flat.summed if name in action.alone else served.reduced[_flat_name(name)] for name, flat in sealed]
+
+        def work() -> tuple[tuple[str, float, str], ...]:
+            pairs = zip(sealed, flats, strict=True)
+            return tuple((name, group.sum_of_squares(flat), digest(flat)) for (name, group), flat in pairs)
+
         post = self._driver.post
         self._compute.submit(_FIRST, work, lambda results: post(Sealed(action.epoch, action.ballot, results)))
 

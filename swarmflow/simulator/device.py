@@ -174,7 +174,8 @@ class Device:
             return
         self.busy_since_s = None
         index = -1 if isinstance(action, Apply) else action.microbatch.index
-        self.spent.add(_WORK[type(action)], index, seconds)
+        again = isinstance(action, RunReplay) or (isinstance(action, RunForward) and not action.keep)
+        self.spent.add("again" if again else _WORK[type(action)], index, seconds)
         if self._wanted(action, run, discards):
             match action:
                 case RunReplay():
@@ -192,18 +193,16 @@ class Device:
     def _computed(self, action: RunForward | RunLoss | RunBackward) -> None:
         microbatch, stage = action.microbatch, self._weights().stage
         event: Event
-        unusable = self.world.settings.unusable
-        if unusable and self.world.random.random() < unusable:
+        if self._unusable():
             event = ComputeFailed(microbatch, "it does not decode")
         elif isinstance(action, RunForward):
-            self.world.counts["forward"] += 1
+            self.world.counts["forward" if action.keep else "recomputed"] += 1
             size_bytes = self.world.hardware.boundary_bytes(stage, "activation")
             event = ForwardComputed(microbatch, self._store("activation", size_bytes))
         else:
             self._weights().accumulated[microbatch.index] += 1
             self.world.counts["backward"] += 1
-            size_bytes = self.world.hardware.boundary_bytes(stage, "gradient")
-            gradient = self._store("gradient", size_bytes) if stage > 0 else None
+            gradient = self._gradient()
             if isinstance(action, RunLoss):
                 event = LossComputed(microbatch, float(TOKENS), TOKENS, gradient)
             else:
@@ -211,12 +210,28 @@ class Device:
         self.world.post(self.process, event)
 
     def _replayed(self, action: RunReplay) -> None:
-        index, accumulated = action.microbatch.index, self._weights().accumulated
-        accumulated[index] += action.weight
-        if accumulated[index] == 0:
-            del accumulated[index]
+        microbatch, accumulated = action.microbatch, self._weights().accumulated
+        if self._unusable():
+            self.world.post(self.process, ComputeFailed(microbatch, "it does not decode"))
+            return
+        if action.weight == 0:
+            self.world.counts["recomputed"] += 1
+            self.world.post(self.process, Replayed(microbatch, 0, self._gradient()))
+            return
+        accumulated[microbatch.index] += action.weight
+        if accumulated[microbatch.index] == 0:
+            del accumulated[microbatch.index]
         self.world.counts["undone"] += action.weight < 0
-        self.world.post(self.process, Replayed(action.microbatch))
+        self.world.post(self.process, Replayed(microbatch, action.weight))
+
+    def _unusable(self) -> bool:
+        """Whether the network has brought bytes that are none."""
+        share = self.world.settings.unusable
+        return share > 0 and self.world.random.random() < share
+
+    def _gradient(self) -> Ref | None:
+        stage = self._weights().stage
+        return self._store("gradient", self.world.hardware.boundary_bytes(stage, "gradient")) if stage > 0 else None
 
     # --- a step's end -------------------------------------------------------------------------------------------------
 

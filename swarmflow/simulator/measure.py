@@ -34,10 +34,11 @@ class Spent:
     _latest: dict[tuple[int, str], float] = field(default_factory=dict)
 
     def add(self, work: str, index: int, seconds: float) -> None:
-        """A hop, or a part of one, was computed (index -1: something else)."""
+        """A hop, or a part of one, was computed (index -1: something else). work `again`: what was there before."""
         self.busy_s += seconds
         if index >= 0:
             self.hops_s += seconds
+        if index >= 0 and work != "again":
             self._latest[index, "forward" if work == "forward" else "backward"] = seconds
 
     def commit(self, indices: list[int], meter: Meter) -> None:

@@ -15,6 +15,7 @@ from swarmflow.core.messages import (
     Drain,
     Evicted,
     Finished,
+    Gone,
     Granted,
     Heartbeat,
     Join,
@@ -212,6 +213,18 @@ def test_a_load_that_failed_is_granted_again() -> None:
     assert (to, granted.stage) == (A, 0)
 
 
+def test_who_loads_hears_of_a_death_for_it_may_be_waiting_for_the_dead() -> None:
+    bench = Bench()
+    bench.serve(A, B)
+    bench.commit()
+    [(_, granted)] = messages(bench.join(C), Granted)
+    assert [donor.process for donor in granted.donors] == [A, B]
+    told = [to for to, gone in messages(bench.leader.handle(Lost(A, "broke"), 0.0), Gone) if gone.process == A]
+    assert sorted(told) == [A, B, C, ME.process], "those of the epoch, and who loads"
+    bench.ready(C)
+    assert C not in [to for to, _ in messages(bench.leader.handle(Lost(B, "broke"), 0.0), Gone)]
+
+
 def test_who_comes_too_late_loads_the_next_version_at_once() -> None:
     bench = Bench()
     bench.serve(A)
@@ -242,6 +255,16 @@ def test_checkpoints_are_written_at_their_versions_and_hold_the_next_commit() ->
     commit = of_type(bench.leader.handle(CheckpointWritten(1, ok=True), 0.0), Send)
     assert [send.to for send in commit] == [A]
     assert bench.leader.safe.durable == 1
+
+
+def test_a_copy_that_was_begun_for_a_former_leader_does_not_end_the_one_being_written() -> None:
+    bench = Bench(replace(SETTINGS, checkpoint_every=1))
+    bench.serve(A)
+    bench.commit()
+    bench.leader.handle(CheckpointWritten(0, ok=False, reason="the former leader is dead"), 0.0)
+    assert bench.leader.safe.saving == 1, "nothing is committed before it is written"
+    bench.leader.handle(CheckpointWritten(1, ok=True), 0.0)
+    assert (bench.leader.safe.saving, bench.leader.safe.durable) == (None, 1)
 
 
 def test_the_run_ends_when_the_last_version_is_written() -> None:

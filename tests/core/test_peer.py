@@ -11,6 +11,7 @@ from swarmflow.core.actions import (
     Apply,
     Count,
     Exit,
+    Forget,
     LoadState,
     Rejoin,
     Reset,
@@ -126,6 +127,16 @@ def test_it_loads_what_it_is_granted_and_serves() -> None:
     assert bench.peer.phase == "member"
 
 
+def test_it_expects_nothing_of_a_donor_that_is_gone() -> None:
+    bench = Bench()
+    bench.hear(Granted(1, 0, 7, (member("mate"),)))
+    gone = Gone(1, Epoch(0, 7), MATE, "silent")
+    assert of_type(bench.hear(gone), Forget) == [Forget(MATE)]
+    assert not bench.hear(gone, STRANGER)[1:], "only the leader tells"
+    bench.event(StateLoaded(0, 7, "digest", 4, ELEMENTS))
+    assert not of_type(bench.hear(gone), Forget)
+
+
 def test_a_load_that_fails_is_told() -> None:
     bench = Bench()
     bench.hear(Granted(1, 0, 7, ()))
@@ -168,7 +179,7 @@ def test_an_orphan_is_taken_away_before_the_all_reduce() -> None:
     assert not of_type(actions, Seal)
     [(_, denied)] = messages(bench.hear(Forward(microbatch(1), 0, 1000), bodies=(Ref(10), Ref(11))), Denied)
     assert denied.reason == "full", "nothing is accumulated while a ballot is under way"
-    actions = bench.event(Replayed(microbatch(1)))
+    actions = bench.event(Replayed(microbatch(1), -1))
     assert sorted(released(actions)) == [Ref(8), Ref(9)]
     assert of_type(actions, Seal)
 
@@ -182,7 +193,7 @@ def test_an_orphan_that_is_being_computed_is_taken_away_when_it_is_there() -> No
     actions = bench.event(LossComputed(microbatch(1), 2.0, 1, None))
     assert not messages(actions, Done)
     assert of_type(actions, RunReplay)
-    assert of_type(bench.event(Replayed(microbatch(1))), Seal)
+    assert of_type(bench.event(Replayed(microbatch(1), -1)), Seal)
 
 
 def test_a_death_revokes_the_ballot_and_a_commit_without_it_is_left() -> None:

@@ -11,6 +11,7 @@ from swarmflow.core.actions import (
     Connect,
     Count,
     Exit,
+    Forget,
     FormMicrobatch,
     Record,
     Rejoin,
@@ -330,6 +331,7 @@ def test_elected_it_leads_on_and_tells_who_is_gone() -> None:
     assert bench.trainer.leader == SECOND
     assert {dead.process for _, dead in messages(actions, Gone)} == {LEADER, THIRD}
     assert {to for to, _ in messages(actions, Gone)} >= {A, B, C, SECOND}
+    assert {action.process for action in of_type(actions, Forget)} == {LEADER, THIRD}, "nothing is awaited of them"
     assert {to for to, beat in messages(actions, Beat) if beat.term == 2} == {A, B, C}
     assert not messages(bench.hear(Lead(9, TRAINERS[2]), THIRD), Report), "a leader gives way to Deposed alone"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -101,11 +102,16 @@ class Peer:
     driver: Driver
     heard: Heard
     failures: asyncio.Queue[BaseException]
+    compute: Worker
+
+    async def next(self) -> Event:
+        """What the machine is told next."""
+        return await asyncio.wait_for(self.heard.events.get(), DEADLINE_S)
 
     async def ask(self, action: Action) -> Event:
         """Does the action; the event that answers."""
         self.driver.perform([action])
-        return await asyncio.wait_for(self.heard.events.get(), DEADLINE_S)
+        return await self.next()
 
     def keep(self, data: bytes | memoryview) -> Ref:
         """As bytes from the network are kept: a part of a frame, at any address."""
@@ -155,7 +161,7 @@ def _peer(me: ProcessId, of: Manifest, number: int) -> tuple[Peer, list[Worker]]
         group.allocate(optimizer.state_names())
     host.served = Served(stage, StageRunner(stage, of.precision), optimizer, StageState(stage.groups), EPOCH.step)
     driver.perform([Reset()])
-    return Peer(me, of, host, driver, heard, failures), workers
+    return Peer(me, of, host, driver, heard, failures, workers[0]), workers
 
 
 async def reduce(members: Sequence[Peer]) -> list[Sealed]:
@@ -261,7 +267,7 @@ def test_a_replay_takes_away_and_adds_what_a_hop_added(stage: int, changes: dict
             await hop(peer, 1)
             seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
             for weight in (-1, 1):
-                assert await peer.ask(again(peer, 1, weight)) == Replayed(Microbatch(EPOCH, 1))
+                assert await peer.ask(again(peer, 1, weight)) == Replayed(Microbatch(EPOCH, 1), weight)
                 seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
             assert seals[2] == seals[0] != seals[1] == seals[3]
 
@@ -332,3 +338,27 @@ def test_a_stage_that_is_given_up_amid_its_work_leaves_nothing_behind() -> None:
             assert sum(value or 0.0 for value in settled) == pytest.approx(computed)
 
     asyncio.run(given_up())
+
+
+def test_a_ballot_that_is_void_before_it_is_sealed_does_no_harm() -> None:
+    """Its members' buffers are not those of the next one, in which this peer is alone."""
+
+    async def main() -> None:
+        async with peers(manifest()) as (peer,):
+            await peer.loss(0)
+            alone = await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
+            free, served = threading.Event(), peer.host.served
+            assert served is not None
+            for name, group in served.stage.groups.items():
+                served.reduced[name] = group.summed * 2  # as a ballot with another peer has left them
+            peer.compute.submit((0.0,), lambda: free.wait(DEADLINE_S), lambda _: None)
+            peer.driver.perform([Seal(EPOCH, 2, GROUPS, ()), Seal(EPOCH, 3, GROUPS, GROUPS)])
+            free.set()
+            void, last = await peer.next(), await peer.next()
+            assert isinstance(alone, Sealed)
+            assert isinstance(void, Sealed)
+            assert isinstance(last, Sealed)
+            assert (void.ballot, last.ballot) == (2, 3)
+            assert last.results == alone.results != void.results
+
+    asyncio.run(main())

@@ -17,9 +17,9 @@ from swarmflow.runtime.local import LocalProcess, LocalSwarm, environment
 from tests.swarm import dying
 from tests.swarm.runs import FINISH_S
 
-MEMBERS = 6
+MEMBERS = 7
 LEFT = 2  # of the members, when the dead are replaced
-POSITIONS = range(24)
+POSITIONS = range(20)
 FOR_EVER = 100_000
 WANTED_S = 60.0
 

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.invite import Invite
 from swarmflow.runtime.local import LocalSwarm, toml_text
-from tests.swarm.commands import swarmflow
+from tests.swarm.commands import Ended, forked, swarmflow
 
 pytestmark = pytest.mark.swarm
 
@@ -81,6 +82,12 @@ def finished(work: Path, forks: ForkServer) -> Path:
         if link.is_symlink():
             link.unlink()
     return swarm.run_file
+
+
+@pytest.fixture
+def heavy(forks: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
+    """Runs to its end a command that loads torch before it finds the mistake."""
+    return partial(forked, forks, tmp_path_factory.mktemp("heavy"))
 
 
 def run_file(folder: Path, run: Settings) -> Path:
@@ -172,29 +179,31 @@ def test_a_full_disk_is_told(work: Path, tmp_path: Path) -> None:
     assert "File too large" in ended.complaint
 
 
-def test_a_model_that_does_not_divide_is_told(work: Path, tmp_path: Path) -> None:
+def test_a_model_that_does_not_divide_is_told(work: Path, tmp_path: Path, heavy: Callable[..., Ended]) -> None:
     run = settings(work)
     run["model"] = {"config": dict(MODEL), "stages": 3}
-    complaint = swarmflow("trainer", run_file(tmp_path, run)).complaint
+    complaint = heavy("trainer", run_file(tmp_path, run)).complaint
     assert "3 stages" in complaint
     assert "2 blocks" in complaint
 
 
-def test_a_device_that_is_not_there_is_told(work: Path) -> None:
-    assert "--device cuda:99: this machine has" in swarmflow("peer", "--join", GOOD, "--device", "cuda:99").complaint
+def test_a_device_that_is_not_there_is_told(work: Path, heavy: Callable[..., Ended]) -> None:
+    assert "--device cuda:99: this machine has" in heavy("peer", "--join", GOOD, "--device", "cuda:99").complaint
 
 
-def test_an_address_where_nobody_is_is_told(work: Path) -> None:
-    complaint = swarmflow("peer", "--join", GOOD).complaint
+def test_an_address_where_nobody_is_is_told(work: Path, heavy: Callable[..., Ended]) -> None:
+    complaint = heavy("peer", "--join", GOOD).complaint
     assert "nobody answers at /ip4/127.0.0.1/tcp/9" in complaint
 
 
 @pytest.mark.parametrize("option", ["--listen", "--metrics-port"])
-def test_a_port_in_use_is_told(option: str, live: LocalSwarm, work: Path, tmp_path: Path) -> None:
+def test_a_port_in_use_is_told(
+    option: str, live: LocalSwarm, work: Path, tmp_path: Path, heavy: Callable[..., Ended]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         value = f"127.0.0.1:{port}" if option == "--listen" else str(port)
-        complaint = swarmflow("trainer", run_file(tmp_path, settings(work)), option, value).complaint
+        complaint = heavy("trainer", run_file(tmp_path, settings(work)), option, value).complaint
     assert str(port) in complaint
     assert option in complaint
 
@@ -202,8 +211,8 @@ def test_a_port_in_use_is_told(option: str, live: LocalSwarm, work: Path, tmp_pa
 # --- a run that one asks to join --------------------------------------------------------------------------------------
 
 
-def test_a_stage_that_the_run_has_not_is_told(live: LocalSwarm) -> None:
-    complaint = swarmflow("peer", "--join", live.invite, "--stage", "99").complaint
+def test_a_stage_that_the_run_has_not_is_told(live: LocalSwarm, heavy: Callable[..., Ended]) -> None:
+    complaint = heavy("peer", "--join", live.invite, "--stage", "99").complaint
     assert "--stage 99: this run has the stages 0 to 1" in complaint
 
 
@@ -212,20 +221,22 @@ def test_another_version_of_the_software_is_told(live: LocalSwarm) -> None:
     assert "not 0.0.1: install that version" in complaint
 
 
-def test_another_run_at_the_same_address_is_told(live: LocalSwarm) -> None:
+def test_another_run_at_the_same_address_is_told(live: LocalSwarm, heavy: Callable[..., Ended]) -> None:
     gone = str(Invite("gone", "gone", Invite.parse(live.invite).trainers))
-    complaint = swarmflow("status", "--join", gone).complaint
+    complaint = heavy("status", "--join", gone).complaint
     assert "another run" in complaint
 
 
-def test_a_trainer_with_another_setting_is_told_which(live: LocalSwarm, work: Path, tmp_path: Path) -> None:
+def test_a_trainer_with_another_setting_is_told_which(
+    live: LocalSwarm, work: Path, tmp_path: Path, heavy: Callable[..., Ended]
+) -> None:
     run = settings(work, microbatches=3)
-    complaint = swarmflow("trainer", run_file(tmp_path, run), "--join", live.invite).complaint
+    complaint = heavy("trainer", run_file(tmp_path, run), "--join", live.invite).complaint
     assert "train.microbatches = 3, but the run bad-input has train.microbatches = 2" in complaint
 
 
-def test_a_state_folder_in_use_is_told(live: LocalSwarm, work: Path) -> None:
-    complaint = swarmflow("trainer", live.run_file, "--state-dir", live.folder / "trainer-0").complaint
+def test_a_state_folder_in_use_is_told(live: LocalSwarm, work: Path, heavy: Callable[..., Ended]) -> None:
+    complaint = heavy("trainer", live.run_file, "--state-dir", live.folder / "trainer-0").complaint
     assert "in use by another trainer" in complaint
 
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from swarmflow.core.messages.hop import Accepted, Adopt, Backward, Denied, Done, Forward, Relieve, Room, Routed
+from swarmflow.core.messages.hop import (
+    Accepted,
+    Adopt,
+    Backward,
+    Denied,
+    Done,
+    Forward,
+    Recall,
+    Recalled,
+    Relieve,
+    Room,
+    Routed,
+)
 from swarmflow.core.messages.membership import (
     Beat,
     Drain,
@@ -40,12 +52,13 @@ from swarmflow.core.messages.succession import Deposed, Lead, Report
 __all__ = [
     "Accepted", "Adopt", "Assign", "Backward", "Beat", "Commit", "Committed", "Denied", "Deposed", "Done", "Drain",
     "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Lead", "LoadFailed", "Message",
-    "Open", "Overflow", "Prepare", "Prepared", "Ready", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve",
-    "Report", "Room", "Routed", "StepResult", "Suspect", "Tally", "Unprepared", "Unrepairable", "Welcome",
+    "Open", "Overflow", "Prepare", "Prepared", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum", "Refused",
+    "Released", "Relieve", "Report", "Room", "Routed", "StepResult", "Suspect", "Tally", "Unprepared", "Unrepairable",
+    "Welcome",
 ]  # fmt: skip
 
 Message = (
-    Forward | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Done
+    Forward | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Recall | Recalled | Done
     | Open | Gone | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed
     | StepResult | ReducePart | ReduceSum
     | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Drain | Released | Heartbeat | Beat | Suspect

@@ -88,6 +88,27 @@ class Backward:
 
 
 @dataclass(frozen=True, slots=True)
+class Recall:
+    """To who did the hop of this stage (-1: the trainer): send me once more what it gave, I have kept it no longer.
+
+    gradient: that of its input, else its output. Whoever gave it up too computes it again; nothing is accumulated.
+    """
+
+    microbatch: Microbatch
+    stage: int
+    gradient: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The answer, with the fields of the question. Bodies: those of the Backward or Forward; none: I do not have it."""
+
+    microbatch: Microbatch
+    stage: int
+    gradient: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """To the leader: the gradient of this hop is accumulated. loss_sum, tokens: from the last stage only."""
 

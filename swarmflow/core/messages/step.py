@@ -129,7 +129,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class Unrepairable:
-    """To the leader: what a repair needs was evicted from my journal; the step has to start over."""
+    """To the leader: what was accumulated here cannot be taken away or done again; the step has to start over."""
 
     epoch: Epoch
     reason: str

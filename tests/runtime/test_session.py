@@ -1,0 +1,51 @@
+"""One life in the network: what is awaited of a process that was given up is not awaited any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from swarmflow.core.actions import Connect, Forget
+from swarmflow.core.types import Member, ProcessId
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.metrics import Metrics
+from swarmflow.runtime.node import Node
+from swarmflow.runtime.requests import Arguments
+from swarmflow.runtime.session import Session
+from tests.runtime.nodes import RUN_ID, run, started
+
+
+async def opened(node: Node) -> Session:
+    session = Session(node, RUN_ID, Metrics())
+    session.open({}, lambda body: b"")
+    await session.links.start()
+    return session
+
+
+def test_who_is_given_up_is_asked_in_vain_and_at_once(tmp_path: Path) -> None:
+    """A frozen process keeps its connections: without this, whoever copies a state from it waits for a minute."""
+
+    async def main() -> None:
+        async with started(tmp_path, 2) as nodes:
+            one, two = [await opened(node) for node in nodes]
+            heard = asyncio.Event()
+
+            async def frozen(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+                heard.set()
+                await asyncio.Event().wait()
+                return []
+
+            two.requests.serve("state/read", frozen)
+            one.driver.perform([Connect((Member(two.me, 0, 1, tuple(two.node.addresses())),))])
+            asked = asyncio.create_task(one.requests.ask(two.me, "state/read", timeout_s=3600.0))
+            await heard.wait()
+            one.driver.perform([Forget(two.me)])
+            with pytest.raises(NetworkError, match="given up"):
+                await asked
+            await one.close()
+            await two.close()
+
+    run(main())

@@ -1,0 +1,100 @@
+"""A trainer's copies of committed versions: whoever asks for one, and how often, it is copied once and whole."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from swarmflow.core.actions import Action, Connect, WriteCheckpoint
+from swarmflow.core.events import CheckpointWritten, Event, Tick
+from swarmflow.core.types import Member, Roster
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.exporting import state_elements
+from swarmflow.runtime.metrics import Metrics
+from swarmflow.runtime.node import Node
+from swarmflow.runtime.session import Session
+from swarmflow.runtime.state_transfer import Listing, serve_state
+from tests.runtime.nodes import RUN_ID, run, started
+from tests.runtime.test_stage_host import manifest
+from tests.trainers.test_data import opened as corpus
+from trainers.checkpoints import Checkpoints
+from trainers.state import StateFolder
+
+VERSION = 7
+
+
+@dataclass
+class Heard:
+    """The machine in a driver's hands: it decides nothing and keeps what it is told."""
+
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        if not isinstance(event, Tick):
+            self.events.put_nowait(event)
+        return []
+
+    def next_deadline(self) -> float:
+        return asyncio.get_running_loop().time() + 3600.0
+
+
+@dataclass
+class Donor:
+    """Holds zeros for every stage's state, and counts who asks. It gives nothing before `go`."""
+
+    of: Manifest
+    session: Session
+    listed: list[int] = field(default_factory=list)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def serve(self) -> Member:
+        loop = asyncio.get_running_loop()
+
+        def listing(stage: int, version: int) -> Listing:
+            self.listed.append(stage)
+            loop.call_soon_threadsafe(self.asked.set)
+            asyncio.run_coroutine_threadsafe(self.go.wait(), loop).result()
+            return Listing(state_elements(self.of, stage))
+
+        serve_state(self.session.requests, listing, lambda stage, version, name, start, stop: bytes(4 * (stop - start)))
+        return Member(self.session.me, -1, 1, tuple(self.session.node.addresses()))
+
+
+async def session(node: Node) -> tuple[Session, Heard]:
+    made, heard = Session(node, RUN_ID, Metrics()), Heard()
+    made.open({}, lambda body: b"")
+    await made.links.start()
+    made.driver.run(heard, [])
+    return made, heard
+
+
+def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_once(tmp_path: Path) -> None:
+    """A trainer copies what the leader has written; when that one dies, it may have to write the same version."""
+
+    async def main() -> None:
+        of, text = manifest(), tmp_path / "text"
+        text.write_bytes(bytes(range(256)))
+        with ExitStack() as stack:
+            folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
+            async with started(tmp_path, 2) as nodes:
+                (own, heard), (other, _) = [await session(node) for node in nodes]
+                donor = Donor(of, other)
+                member = donor.serve()
+                own.driver.perform([Connect((member,))])
+                data = corpus(tmp_path, path=str(text))
+                checkpoints = Checkpoints(of, folder, tmp_path / "out", None, data, every=1000)
+                action = WriteCheckpoint(VERSION, Roster(((member,),) * of.stages))
+                checkpoints.write(own, action)
+                await donor.asked.wait()
+                checkpoints.write(own, action)
+                donor.go.set()
+                for _ in range(2):
+                    assert await heard.events.get() == CheckpointWritten(VERSION, ok=True)
+                assert sorted(donor.listed) == list(range(of.stages))
+                await own.close()
+                await other.close()
+
+    run(main())
