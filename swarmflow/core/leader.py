@@ -67,6 +67,7 @@ class Leader:
     safe: Safekeeping = field(init=False)
     last: StepResult | None = None
     _complete_s: float | None = None
+    _held_until_s: float = 0.0
     _alone_s: float | None = None
     _stopping: bool = False
     _waiting_for: str = ""
@@ -116,6 +117,8 @@ class Leader:
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
+        if isinstance(event, Received) and isinstance(event.message, Heartbeat) and now < self._next_beat_s:
+            return self._received(event, now)  # nothing waits for a sign of life, and most messages are that
         actions: list[Action] = []
         match event:
             case Received():
@@ -137,7 +140,7 @@ class Leader:
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
         if self._complete_s is not None and self.step is not None and self.step.phase == "complete":
-            return min(self._next_beat_s, self._complete_s + self._hold_s())
+            return min(self._next_beat_s, self._held_until_s)
         return self._next_beat_s
 
     def stop(self) -> list[Action]:
@@ -172,7 +175,8 @@ class Leader:
                 self.membership.hear_all(now)  # it was this process that slept: nobody could be heard
             self._next_beat_s, self._awake_s = now + self.settings.heartbeat_s, now
             epoch = self._epoch()
-            actions += [Send(p, Beat(self.term, epoch)) for p in sorted(self.membership.known) if p != self.me.process]
+            beat = Beat(self.term, epoch)
+            actions += [Send(process, beat) for process in self.membership.known if process != self.me.process]
             for process in self.membership.silent(now, self.settings.silence_s, self.me.process):
                 actions += self._gone(process, f"silent for more than {self.settings.silence_s:.0f} s", now)
         return actions + self._advance(now)
@@ -192,9 +196,10 @@ class Leader:
         if step.phase == "complete":
             if self._complete_s is None:
                 self._complete_s = now
-            if now < self._complete_s + self._hold_s():
+            self._held_until_s = self._complete_s + self._hold_s()
+            if now < self._held_until_s:
                 return []
-            present = step.roster.processes()
+            present = step.roster.everybody
             ready = [e.member for s in range(self.plan.stages) for e in self.membership.ready(s, self.version)]
             return step.prepare(tuple(member for member in ready if member.process not in present))
         if step.phase != "prepared" or self.safe.saving == self.version:
@@ -282,7 +287,7 @@ class Leader:
     def _let_go(self) -> list[Action]:
         """Release who is draining, unless its stage would be lost: then its state is brought to safety first."""
         actions: list[Action] = []
-        serving = self.step.roster.processes() if self.step is not None else ()
+        serving = self.step.roster.everybody if self.step is not None else ()
         if self.phase in ("finished", "validating"):
             return []  # told to go as soon as the output is written, or the result is known
         for entry in [e for e in self.membership.known.values() if e.draining and e.process not in serving]:
@@ -492,7 +497,7 @@ class Leader:
 
     def _drain(self, known: Known, message: Drain, now: float) -> list[Action]:
         known.draining = True
-        serving = self.step is not None and known.process in self.step.roster.processes()
+        serving = self.step is not None and known.process in self.step.roster.everybody
         if serving and known.process != self.me.process:
             return [Log("info", f"{known.process} leaves after this step")]
         return self._let_go() + (self._try_open(now) if self.phase == "gathering" else [])

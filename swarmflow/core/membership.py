@@ -76,8 +76,10 @@ class Membership:
 
     def peers(self, stage: int | None = None) -> list[Known]:
         """The peers of a stage (or of all), in the order of their ids."""
-        entries = (entry for entry in self.known.values() if entry.role == "peer")
-        return sorted((e for e in entries if stage in (None, e.member.stage)), key=lambda e: e.process)
+        entries = [entry for entry in self.known.values() if entry.role == "peer"]
+        if stage is not None:
+            entries = [entry for entry in entries if entry.member.stage == stage]
+        return sorted(entries, key=lambda e: e.process)
 
     def ready(self, stage: int, version: int) -> list[Known]:
         """Peers that hold a stage at a version and mean to stay."""
@@ -94,7 +96,8 @@ class Membership:
 
     def loading(self, version: int) -> list[Known]:
         """Peers that are loading this version now."""
-        return [e for e in self.peers() if e.phase == "loading" and e.version == version]
+        entries = [e for e in self.known.values() if e.phase == "loading" and e.version == version]
+        return sorted(entries, key=lambda e: e.process)
 
     def hear_all(self, now: float) -> None:
         """Count everybody as heard of."""
@@ -103,7 +106,7 @@ class Membership:
 
     def silent(self, now: float, silence_s: float, but: ProcessId) -> list[ProcessId]:
         """Processes that have not been heard of for too long."""
-        return [p for p, e in sorted(self.known.items()) if p != but and now - e.heard_s > silence_s]
+        return sorted(p for p, e in self.known.items() if now - e.heard_s > silence_s and p != but)
 
     def roster(self, version: int) -> Roster:
         """Everybody who could take part in a step at this version."""
@@ -119,9 +122,12 @@ class Membership:
         if wish >= 0:
             return wish, "as asked for"
         costs = self.plan.costs or (1.0,) * self.plan.stages
+        speeds = [0.0] * self.plan.stages
+        for entry in self.known.values():
+            if entry.role == "peer" and not entry.draining:
+                speeds[entry.member.stage] += entry.speed
         loads: list[tuple[float, int]] = []
-        for stage in range(self.plan.stages):
-            speed = sum(e.speed for e in self.peers(stage) if not e.draining)
+        for stage, speed in enumerate(speeds):
             if speed == 0:
                 return stage, "nobody serves it"
             loads.append((costs[stage] / speed, -stage))

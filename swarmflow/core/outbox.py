@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -74,6 +75,7 @@ class Outbox:
     _paused_until_s: dict[ProcessId, float] = field(default_factory=dict)
     _draining: dict[ProcessId, None] = field(default_factory=dict)
     _waiting: dict[int, None] = field(default_factory=dict)
+    _late: list[tuple[float, int]] = field(default_factory=list)
 
     def open(self, peers: tuple[ProcessId, ...]) -> list[Action]:
         """A new epoch: forget everything; these peers serve the stage."""
@@ -90,6 +92,7 @@ class Outbox:
         self.entries.clear()
         self.starved.clear()
         self._waiting.clear()
+        self._late.clear()
         return [Release(refs)] if refs else []
 
     def offer(
@@ -225,18 +228,29 @@ class Outbox:
 
     def next_deadline(self) -> float | None:
         """When a paused peer is tried again although it never said that it had room, or a holder is late."""
-        times = [entry.late_s for entry in self.entries.values() if entry.awaited]
-        if self._waiting:
-            times += self._paused_until_s.values()
+        times = list(self._paused_until_s.values()) if self._waiting else []
+        if (first := self._first_late()) is not None:
+            times.append(first.late_s)
         return min(times, default=None)
+
+    def _first_late(self) -> Entry | None:
+        """The awaited entry that will be late first; those that are not awaited any more are passed over."""
+        while self._late:
+            late_s, index = self._late[0]
+            entry = self.entries.get(index)
+            if entry is not None and entry.awaited and entry.late_s == late_s:
+                return entry
+            heapq.heappop(self._late)
+        return None
 
     def tick(self, now: float) -> list[Action]:
         """Give up pauses that have lasted long enough."""
         due = [process for process, until_s in self._paused_until_s.items() if until_s <= now]
         for process in due:
             del self._paused_until_s[process]
-        late = [entry for entry in self.entries.values() if entry.awaited and entry.late_s <= now]
-        actions = [action for entry in late for action in self._reroute(entry, now)]
+        actions: list[Action] = []
+        while (first := self._first_late()) is not None and first.late_s <= now:
+            actions += self._reroute(first, now)
         return actions + (self._retry(now) if due else [])
 
     def forget(self, index: int) -> list[Action]:
@@ -251,7 +265,7 @@ class Outbox:
         former, attempt = entry.holder, entry.attempt
         assert former is not None, "only what is held can be late"
         entry.patience += 1
-        entry.late_s = now + self._deadline_s(entry, former)
+        self._expect(entry, now + self._deadline_s(entry, former))
         others = self._alive.keys() - self._paused_until_s.keys() - self._draining.keys() - {former}
         if not others:
             return []
@@ -261,6 +275,10 @@ class Outbox:
             Send(former, Relieve(entry.microbatch, self.stage, attempt)),
             *self._route(entry, now, but=former),
         ]
+
+    def _expect(self, entry: Entry, late_s: float) -> None:
+        entry.late_s = late_s
+        heapq.heappush(self._late, (late_s, entry.microbatch.index))
 
     def _deadline_s(self, entry: Entry, holder: ProcessId) -> float:
         usual_s = self.router.seconds(holder) or 0.0
@@ -299,7 +317,8 @@ class Outbox:
 
     def _route(self, entry: Entry, now: float, but: ProcessId | None = None) -> list[Action]:
         index = entry.microbatch.index
-        insist = set(self._draining) >= set(self._alive)  # a stage whose last peers all want to leave still has work
+        # A stage whose last peers all want to leave still has work.
+        insist = self._draining.keys() >= self._alive.keys()
         paused = self._paused_until_s.keys()
         excluded = {*paused, *(() if insist else self._draining), *(() if but is None else (but,))}
         choice = self.router.choose(excluded)
@@ -308,7 +327,7 @@ class Outbox:
             return []
         self._waiting.pop(index, None)
         entry.holder, entry.sent_at_s, entry.measured = choice.process, now, False
-        entry.late_s = now + self._deadline_s(entry, choice.process)
+        self._expect(entry, now + self._deadline_s(entry, choice.process))
         message = Forward(entry.microbatch, self.stage, entry.attempt, entry.repair, entry.successor, insist)
         return [Send(choice.process, message, entry.bodies)]
 
