@@ -13,15 +13,26 @@ INFINITE = float("inf")
 PAIRS_KEPT = 4096  # below which the table of pairs is not searched for those that are idle again
 
 
-class Network(Protocol):
-    """Says when messages arrive. A message is asked for twice: when it is sent, and when its last byte has come."""
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A message on its way. due_s: when to ask what the receiver makes of it. last_s: of its last byte, if it may."""
 
-    def sent_s(self, sender: ProcessId, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> float:
-        """When the last byte of a message that is sent now has crossed the sender's uplink and the way between."""
+    receiver: ProcessId
+    size_bytes: int
+    bulk: bool
+    due_s: float
+    last_s: float
+
+
+class Network(Protocol):
+    """Says when messages arrive. It is asked twice: when a message is sent, and when it gets to the receiver's link."""
+
+    def send(self, sender: ProcessId, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> Flight:
+        """A message to another machine sets out."""
         ...
 
-    def received_s(self, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> float:
-        """When the receiver has a message whose last byte has crossed the way by now; now_s or later."""
+    def had_s(self, flight: Flight, now_s: float) -> float:
+        """When the receiver has the whole message. now_s: the moment at which it is due."""
         ...
 
 
@@ -33,16 +44,16 @@ class Jittery:
     latency_s: tuple[float, float]
     _lanes: dict[tuple[ProcessId, ProcessId, bool], float] = field(default_factory=dict)
 
-    def sent_s(self, sender: ProcessId, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> float:
+    def send(self, sender: ProcessId, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> Flight:
         """After a random delay, but not before what was sent earlier on this lane."""
-        delay_s = 0.0 if receiver == sender else self.random.uniform(*self.latency_s)
+        delay_s = self.random.uniform(*self.latency_s)
         # Two lanes, as in the runtime: what was sent first on a lane arrives first, but tensors do not hold up words.
         lane = (sender, receiver, bulk)
         arrival_s = max(now_s + delay_s, self._lanes.get(lane, 0.0))
         self._lanes[lane] = arrival_s
-        return arrival_s
+        return Flight(receiver, size_bytes, bulk, arrival_s, arrival_s)
 
-    def received_s(self, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> float:
+    def had_s(self, flight: Flight, now_s: float) -> float:
         """At once."""
         return now_s
 
@@ -119,10 +130,8 @@ class Shared:
     _pairs: dict[tuple[str, str, bool], float] = field(default_factory=dict)
     _keep: int = PAIRS_KEPT
 
-    def sent_s(self, sender: ProcessId, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> float:
+    def send(self, sender: ProcessId, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> Flight:
         """Queue on the uplink, then on the way between the two."""
-        if sender.name == receiver.name:
-            return now_s
         here, there = self.ports[sender.name], self.ports[receiver.name]
         latency_s, rate = self.links.between(here.place, there.place)
         free = here.up_free_s
@@ -137,16 +146,21 @@ class Shared:
         self._pairs[pair] = end_s
         if len(self._pairs) > self._keep:
             self._tidy(now_s)
-        return end_s + latency_s
+        last_s = end_s + latency_s
+        # A tensor queues for the downlink with its first byte. So few bytes are in a word that it can with its last.
+        return Flight(receiver, size_bytes, bulk, start_s + latency_s if bulk else last_s, last_s)
 
-    def received_s(self, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> float:
-        """Queue on the downlink, on which the message may have been coming in for a while."""
-        there = self.ports[receiver.name]
-        free, needs_s = there.down_free_s, size_bytes / there.down
-        end_s = free[bulk] = max(now_s, free[bulk] + needs_s)
-        if not bulk and free[1] > now_s:
+    def had_s(self, flight: Flight, now_s: float) -> float:
+        """Queue on the downlink."""
+        there = self.ports[flight.receiver.name]
+        free, needs_s = there.down_free_s, flight.size_bytes / there.down
+        if flight.bulk:
+            free[1] = max(free[1], now_s) + needs_s
+            return max(flight.last_s, free[1])
+        free[0] = max(free[0] + needs_s, now_s)
+        if free[1] > now_s:
             free[1] += needs_s
-        return end_s
+        return free[0]
 
     def _tidy(self, now_s: float) -> None:
         """Forget pairs that are idle: they hold nothing up."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarmflow.core.types import ProcessId
+from swarmflow.simulator.network import Flight
 from swarmflow.simulator.sizes import FRAME, WORDS
 
 if TYPE_CHECKING:
@@ -37,19 +38,19 @@ class Transfer:
         if not donors:
             self.world.clock.after(0.0, self._finish)
             return
-        asked_s = self.world.network.sent_s(self.to, donors[0], FRAME + WORDS, False, self.world.clock.now_s)
-        self.world.clock.at(asked_s, partial(self._answer, donors[0]))
+        asked = self.world.network.send(self.to, donors[0], FRAME + WORDS, False, self.world.clock.now_s)
+        self.world.clock.at(asked.due_s, partial(self._answer, donors[0]))
 
     def _answer(self, donor: ProcessId) -> None:
         size_bytes = min(CHUNK_BYTES, self.wanted[0][1])
-        sent_s = self.world.network.sent_s(donor, self.to, size_bytes, True, self.world.clock.now_s)
+        flight = self.world.network.send(donor, self.to, size_bytes, True, self.world.clock.now_s)
         self.world.meter.messages["state"] += 1
         self.world.meter.wire_bytes["state"] += size_bytes
-        self.world.clock.at(sent_s, partial(self._arrived, donor, size_bytes))
+        self.world.clock.at(flight.due_s, partial(self._arrive, donor, flight))
 
-    def _arrived(self, donor: ProcessId, size_bytes: int) -> None:
-        had_s = self.world.network.received_s(self.to, size_bytes, True, self.world.clock.now_s)
-        self.world.clock.at(had_s, partial(self._had, donor, size_bytes))
+    def _arrive(self, donor: ProcessId, flight: Flight) -> None:
+        had_s = self.world.network.had_s(flight, self.world.clock.now_s)
+        self.world.clock.at(had_s, partial(self._had, donor, flight.size_bytes))
 
     def _had(self, donor: ProcessId, size_bytes: int) -> None:
         if not self.world.hosts[self.to].alive:

@@ -22,7 +22,7 @@ from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.device import Device
 from swarmflow.simulator.hardware import Hardware
 from swarmflow.simulator.measure import Meter
-from swarmflow.simulator.network import Network
+from swarmflow.simulator.network import Flight, Network
 from swarmflow.simulator.policies import SWARMFLOW, Policy
 from swarmflow.simulator.settings import Settings, Surroundings, random_surroundings
 from swarmflow.simulator.sizes import wire_bytes
@@ -330,6 +330,9 @@ class World:
         bodies = [self._read(sender, body) for body in action.bodies]
         size_bytes = wire_bytes(action.message) + sum(body_bytes for _, body_bytes in bodies)
         now_s, receiver, kind = self.clock.now_s, action.to, type(action.message).__name__
+        if receiver.name == sender.name:
+            self.clock.at(now_s, partial(self._deliver, sender, action, bodies))
+            return
         self.meter.messages[kind] += 1
         self.meter.wire_bytes[kind] += size_bytes
         if self.trace is not None:
@@ -338,14 +341,14 @@ class World:
         if host is not None and host.alive:  # else there is no connection to break
             self.hosts[sender].links[receiver] = None
             host.links[sender] = None
-        arrival_s = self.network.sent_s(sender, receiver, size_bytes, bool(bodies), now_s)
-        self.clock.at(arrival_s, partial(self._arrive, sender, action, bodies, size_bytes, now_s))
+        flight = self.network.send(sender, receiver, size_bytes, bool(bodies), now_s)
+        self.clock.at(flight.due_s, partial(self._arrive, sender, action, bodies, flight, now_s))
 
     def _arrive(
-        self, sender: ProcessId, action: Send, bodies: list[tuple[object, int]], size_bytes: int, sent_s: float
+        self, sender: ProcessId, action: Send, bodies: list[tuple[object, int]], flight: Flight, sent_s: float
     ) -> None:
         now_s = self.clock.now_s
-        had_s = self.network.received_s(action.to, size_bytes, bool(bodies), now_s)
+        had_s = self.network.had_s(flight, now_s)
         if bodies and isinstance(action.message, Forward | Backward):
             self.meter.transit_s += had_s - sent_s
         if had_s > now_s:
