@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.drawn import Drawn, share_of
 
 INFINITE = float("inf")
+DRAWN_KEPT = 1 << 18  # pairs whose numbers are kept; those of the others are made again when they are asked for
 PAIRS_KEPT = 4096  # below which the table of pairs is not searched for those that are idle again
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
+class Flight(NamedTuple):
     """A message on its way. due_s: when to ask what the receiver makes of it. last_s: of its last byte, if it may."""
 
     receiver: ProcessId
@@ -86,13 +86,21 @@ class Spread:
     bytes_per_s: Drawn
     seed: int
     symmetric: bool = False
+    _known: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def between(self, sender: int, receiver: int) -> tuple[float, float]:
         """What the pair's own two random numbers give."""
+        pair = sender << 32 | receiver
+        if (known := self._known.get(pair)) is not None:
+            return known
         if self.symmetric and sender > receiver:
             sender, receiver = receiver, sender
         latency_s = self.latency_s.at(share_of(self.seed, sender, receiver))
-        return latency_s, self.bytes_per_s.at(share_of(self.seed + 1, sender, receiver))
+        found = latency_s, self.bytes_per_s.at(share_of(self.seed + 1, sender, receiver))
+        if len(self._known) >= DRAWN_KEPT:
+            self._known.clear()
+        self._known[pair] = found
+        return found
 
 
 @dataclass(slots=True)

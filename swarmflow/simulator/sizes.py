@@ -5,6 +5,9 @@ Estimates: the header of a frame is msgpack, with the fields' names; a process i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from swarmflow.core.messages import Gone, Granted, Lead, Message, Open, Prepare, Report
 from swarmflow.core.types import Roster
 
@@ -18,29 +21,38 @@ DONE = 130
 
 def wire_bytes(message: Message) -> int:
     """The length of a frame without its bodies."""
-    extra = 0
-    match message:
-        case Open():
-            extra = _roster(message.roster) + PROCESS * (1 + len(message.newcomers))
-        case Prepare():
-            members = sum(len(group.members) for group in message.groups)
-            extra = ENTRY * len(message.entries) + PROCESS * members + MEMBER * len(message.newcomers)
-        case Report():
-            extra = (
-                _roster(message.opened.roster)
-                + PROCESS * (len(message.gone) + len(message.suspects) + len(message.opened.newcomers))
-                + MEMBER * (2 + len(message.newcomers))
-                + DONE * len(message.done)
-                + ENTRY * (len(message.dropped) + len(message.indices))
-            )
-        case Granted():
-            extra = MEMBER * len(message.donors)
-        case Gone():
-            extra = ENTRY * len(message.lost)
-        case Lead():
-            extra = MEMBER
-    return FRAME + WORDS + extra
+    extra = _EXTRA.get(type(message))
+    return FRAME + WORDS if extra is None else FRAME + WORDS + extra(message)
 
 
 def _roster(roster: Roster) -> int:
     return MEMBER * (sum(len(stage) for stage in roster.stages) + len(roster.trainers))
+
+
+def _open(message: Open) -> int:
+    return _roster(message.roster) + PROCESS * (1 + len(message.newcomers))
+
+
+def _prepare(message: Prepare) -> int:
+    members = sum(len(group.members) for group in message.groups)
+    return ENTRY * len(message.entries) + PROCESS * members + MEMBER * len(message.newcomers)
+
+
+def _report(message: Report) -> int:
+    return (
+        _roster(message.opened.roster)
+        + PROCESS * (len(message.gone) + len(message.suspects) + len(message.opened.newcomers))
+        + MEMBER * (2 + len(message.newcomers))
+        + DONE * len(message.done)
+        + ENTRY * (len(message.dropped) + len(message.indices))
+    )
+
+
+_EXTRA: dict[type, Callable[[Any], int]] = {
+    Open: _open,
+    Prepare: _prepare,
+    Report: _report,
+    Granted: lambda message: MEMBER * len(message.donors),
+    Gone: lambda message: ENTRY * len(message.lost),
+    Lead: lambda message: MEMBER,
+}

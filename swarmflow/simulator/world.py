@@ -327,8 +327,11 @@ class World:
             self.start_trainer(name, lead=True)
 
     def _send(self, sender: ProcessId, action: Send) -> None:
-        bodies = [self._read(sender, body) for body in action.bodies]
-        size_bytes = wire_bytes(action.message) + sum(body_bytes for _, body_bytes in bodies)
+        bodies, size_bytes = [], wire_bytes(action.message)
+        for body in action.bodies:
+            value, body_bytes = self._read(sender, body)
+            bodies.append((value, body_bytes))
+            size_bytes += body_bytes
         now_s, receiver, kind = self.clock.now_s, action.to, type(action.message).__name__
         if receiver.name == sender.name:
             self.clock.at(now_s, partial(self._deliver, sender, action, bodies))
