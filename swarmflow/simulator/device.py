@@ -269,7 +269,7 @@ class Device:
     def _apply(self, action: Apply) -> None:
         weights = self._weights()
         gradient = self._sealed[f"stage-{weights.stage}"]
-        self.spent.commit(list(weights.accumulated), self.world.meter)
+        self.spent.commit(set(weights.accumulated), self.world.meter)
         weights.apply(action.epoch, gradient)
         self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
         self.world.post(self.process, Applied(action.epoch, weights.parameters))

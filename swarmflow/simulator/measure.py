@@ -30,30 +30,37 @@ class Spent:
     """What one device has computed since its last commit, by microbatch. busy_s: of all its life, whatever it was."""
 
     busy_s: float = 0.0
-    hops_s: float = 0.0
-    _latest: dict[tuple[int, str], float] = field(default_factory=dict)
+    _latest: dict[tuple[int, bool], float] = field(default_factory=dict)
+    _in_vain_s: float = 0.0
 
     def add(self, work: str, index: int, seconds: float) -> None:
         """A hop, or a part of one, was computed (index -1: something else). work `again`: what was there before."""
         self.busy_s += seconds
-        if index >= 0:
-            self.hops_s += seconds
-        if index >= 0 and work != "again":
-            self._latest[index, "forward" if work == "forward" else "backward"] = seconds
+        if index < 0:
+            return
+        if work == "again":
+            self._in_vain_s += seconds
+            return
+        part = (index, work == "forward")
+        self._in_vain_s += self._latest.get(part, 0.0)
+        self._latest[part] = seconds
 
-    def commit(self, indices: list[int], meter: Meter) -> None:
+    def commit(self, indices: set[int], meter: Meter) -> None:
         """Of all this the hops of these microbatches were useful, each as it was computed last."""
-        useful_s = sum(self._latest.get((index, way), 0.0) for index in indices for way in ("forward", "backward"))
-        meter.useful_s += useful_s
-        meter.wasted_s += self.hops_s - useful_s
+        for (index, _), seconds in self._latest.items():
+            if index in indices:
+                meter.useful_s += seconds
+            else:
+                meter.wasted_s += seconds
+        meter.wasted_s += self._in_vain_s
         self._clear()
 
     def die(self, part_s: float, meter: Meter) -> None:
         """The peer dies, part_s into what it is computing."""
         self.busy_s += part_s
-        meter.lost_s += self.hops_s + part_s
+        meter.lost_s += sum(self._latest.values()) + self._in_vain_s + part_s
         self._clear()
 
     def _clear(self) -> None:
-        self.hops_s = 0.0
+        self._in_vain_s = 0.0
         self._latest.clear()
