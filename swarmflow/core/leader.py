@@ -428,8 +428,7 @@ class Leader:
         return self._try_open(now)
 
     def _grant(self, entry: Known, stage: int, reason: str) -> list[Action]:
-        donors = tuple(e.member for e in self.membership.peers(stage) if e.process != entry.process
-                       and e.phase == "ready" and e.version == self.version)  # fmt: skip
+        donors = self.membership.donors(stage, self.version, entry.process)
         entry.hopeful = bool(donors) or self.version == self.safe.durable
         if not donors and not (self.version == 0 and self.settings.from_seed):
             donors = (self.me,)

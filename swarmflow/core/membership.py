@@ -9,6 +9,8 @@ from swarmflow.core.messages import Heartbeat, Join
 from swarmflow.core.rebalance import Move, Server, rebalance
 from swarmflow.core.types import Member, Plan, ProcessId, Roster
 
+DONORS_MAX = 8  # who are told to a process that loads; it is granted again should they all be gone
+
 
 @dataclass(slots=True)
 class Known:
@@ -98,6 +100,16 @@ class Membership:
         """Peers that are loading this version now."""
         entries = [e for e in self.known.values() if e.phase == "loading" and e.version == version]
         return sorted(entries, key=lambda e: e.process)
+
+    def donors(self, stage: int, version: int, but: ProcessId) -> tuple[Member, ...]:
+        """Who can give a stage's state, at most DONORS_MAX, the one to be asked first at the front.
+
+        Those who load the stage at the same time begin with different donors: one uplink for all would be the limit.
+        """
+        peers = [e for e in self.known.values() if e.role == "peer" and e.member.stage == stage and e.process != but]
+        found = sorted(e.member for e in peers if e.phase == "ready" and e.version == version)
+        turn = sum(e.phase == "loading" for e in peers) % len(found) if found else 0
+        return tuple([*found[turn:], *found[:turn]][:DONORS_MAX])
 
     def hear_all(self, now: float) -> None:
         """Count everybody as heard of."""
