@@ -118,7 +118,6 @@ class PeerMachine:
     stage: int = -1
     version: int = -1
     phase: str = "joining"  # joining, loading, ready, member, draining, gone
-    opened: Roster = field(default_factory=Roster)
     epoch: Epoch = BEFORE_ALL
     hops: Hops | None = None
     standing: Standing | None = None
@@ -140,14 +139,7 @@ class PeerMachine:
     @property
     def roster(self) -> Roster:
         """Who takes part in the epoch and lives, as far as this peer has heard."""
-        roster = self.opened
-        for process in self.standing.gone if self.standing is not None else ():
-            roster = roster.without(process)
-        return roster
-
-    def _takes_part(self, process: ProcessId) -> bool:
-        """Whether it is in that roster, which need not be made for it."""
-        return process in self.opened.everybody and (self.standing is None or process not in self.standing.gone)
+        return self.standing.living() if self.standing is not None else Roster()
 
     @property
     def load(self) -> int:
@@ -210,7 +202,7 @@ class PeerMachine:
             known = self.following.lost_s is not None
             self.following.lose(now)
             return [] if known else [Log("warning", f"the leader {self.leader} was lost: {event.reason}")]
-        if self.standing is not None and self._takes_part(event.process):
+        if self.standing is not None and self.standing.takes_part(event.process):
             self.standing.suspects[event.process] = None
             return [Send(self.leader, Suspect(event.process, event.reason))]
         return []
@@ -218,7 +210,7 @@ class PeerMachine:
     def _waits_for_a_leader(self) -> bool:
         """Whether a trainer of the epoch at hand can be expected to lead this peer on."""
         standing = self.standing
-        if standing is None or not self._takes_part(self.me):
+        if standing is None or not standing.takes_part(self.me):
             return False
         return any(trainer != self.leader for trainer in standing.trainers())
 
@@ -338,7 +330,7 @@ class PeerMachine:
             return True
         if isinstance(message, ReducePart | ReduceSum):
             return False  # the ballot's groups tell who may send them: newcomers are not in the roster yet
-        return not self._takes_part(event.sender)
+        return self.standing is None or not self.standing.takes_part(event.sender)
 
     def _replay_early(self, now: float) -> list[Action]:
         early, self._early = self._early, []
@@ -349,10 +341,10 @@ class PeerMachine:
         assert isinstance(message, Open)
         if message.term < self.following.term or message.epoch <= self.epoch:
             return []
-        self.following.term, self.opened, self.epoch = message.term, message.roster, message.epoch
+        self.following.term, self.epoch = message.term, message.epoch
         self.standing = Standing(message)
         actions: list[Action] = self._revoke()
-        stages, trainers = self.opened.stages, self.opened.trainers
+        stages, trainers = message.roster.stages, message.roster.trainers
         mine = self.stage >= 0 and self.me in [m.process for m in stages[self.stage]]
         if not mine or self.hops is None:
             early, self._early = self._early, []
