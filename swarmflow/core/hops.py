@@ -222,7 +222,11 @@ class Hops:
 
     def _disown(self, hop: Hop) -> list[Action]:
         if hop.done is None and not self._accumulates(hop):
-            return self._drop(hop)
+            # It may be a repair's that has overtaken word of a death; whoever sent it must know that it is not here.
+            denied = Denied(hop.microbatch, self.stage, hop.attempt, "full")
+            actions = [*self._drop(hop), Send(hop.upstream, denied)]
+            self._denied[hop.upstream] = None
+            return actions
         finished, hop.orphan, hop.done = hop.done is not None, True, None
         return self.journal.undo(hop) if finished else []  # else it is taken away when it is there
 
