@@ -261,10 +261,13 @@ def test_a_copy_that_was_begun_for_a_former_leader_does_not_end_the_one_being_wr
     bench = Bench(replace(SETTINGS, checkpoint_every=1))
     bench.serve(A)
     bench.commit()
-    bench.leader.handle(CheckpointWritten(0, ok=False, reason="the former leader is dead"), 0.0)
-    assert bench.leader.safe.saving == 1, "nothing is committed before it is written"
-    bench.leader.handle(CheckpointWritten(1, ok=True), 0.0)
-    assert (bench.leader.safe.saving, bench.leader.safe.durable) == (None, 1)
+    safe = bench.leader.safe
+    seen = [safe.saving]
+    for written in (CheckpointWritten(0, ok=False, reason="the former leader is dead"), CheckpointWritten(1, ok=True)):
+        bench.leader.handle(written, 0.0)
+        seen.append(safe.saving)
+    assert seen == [1, 1, None], "nothing is committed before it is written"
+    assert safe.durable == 1
 
 
 def test_the_run_ends_when_the_last_version_is_written() -> None:
