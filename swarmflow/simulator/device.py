@@ -12,6 +12,7 @@ from swarmflow.core.actions import (
     Action,
     Apply,
     Discard,
+    Forget,
     FormMicrobatch,
     LoadState,
     Release,
@@ -43,7 +44,7 @@ from swarmflow.core.events import (
     Validated,
 )  # fmt: skip
 from swarmflow.core.reduce import PIECE_ELEMENTS
-from swarmflow.core.types import Microbatch, ProcessId, Ref, Slice
+from swarmflow.core.types import Member, Microbatch, ProcessId, Ref, Slice
 from swarmflow.simulator.arithmetic import Gradient, Weights, digest_of, initial
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 GROUP_PIECES = 3  # of each pretended flat gradient: enough for several owners
 SLOWNESS = 30.0
+ANSWER_S = 60.0  # how long the runtime waits for a part of a state
+ASK_AGAIN_S = 0.25
 TOKENS = 10  # of a pretended microbatch
 
 
@@ -66,6 +69,7 @@ class Device:
     _discards: Counter[Microbatch] = field(default_factory=Counter)
     _run: int = 0
     _load: int = 0
+    _forgotten: set[ProcessId] = field(default_factory=set)
     _sealed: dict[str, Gradient] = field(default_factory=dict)
 
     def perform(self, action: Action) -> None:
@@ -89,12 +93,15 @@ class Device:
             case LoadState():
                 self._load += 1
                 delay_s = self.world.draw(self.world.settings.load_s)
-                self.world.clock.after(delay_s, partial(self._loaded, action, self._load))
+                self.world.clock.after(delay_s, partial(self._loaded, action, self._load, self.world.clock.now_s))
+            case Forget():
+                self._forgotten.add(action.process)
             case FormMicrobatch():
                 refs = (self._store("tokens"), self._store("targets"))
                 self._answer(MicrobatchFormed(action.microbatch, *refs))
             case WriteCheckpoint():
-                self.world.clock.after(self.world.draw(self.world.settings.load_s), partial(self._write, action))
+                delay_s = self.world.draw(self.world.settings.load_s)
+                self.world.clock.after(delay_s, partial(self._write, action, self.world.clock.now_s))
             case Validate():
                 self.world.clock.after(self.world.draw(self.world.settings.load_s), partial(self._validate, action))
             case Release():
@@ -207,8 +214,11 @@ class Device:
         self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
         self.world.post(self.process, Applied(action.epoch, weights.parameters))
 
-    def _loaded(self, action: LoadState, load: int) -> None:
+    def _loaded(self, action: LoadState, load: int, began_s: float) -> None:
         if load != self._load:
+            return
+        if self._waits_for(action.donors, action.stage, action.version, began_s):
+            self.world.clock.after(ASK_AGAIN_S, partial(self._loaded, action, load, began_s))
             return
         weights = self._copy(action)
         if weights is None:
@@ -225,32 +235,47 @@ class Device:
     def _copy(self, action: LoadState) -> Weights | None:
         if not action.donors and action.version == 0:
             return initial(action.stage)
-        for donor in action.donors:
+        held = [self._held(donor, action.stage, action.version) for donor in action.donors]
+        parameters = next((found for found in held if found is not None), None)
+        return None if parameters is None else Weights(action.stage, action.version, parameters)
+
+    def _held(self, donor: Member, stage: int, version: int) -> str | None:
+        """What a donor that answers gives of a stage's version."""
+        host = self.world.hosts[donor.process]
+        if not host.alive or host.frozen_until_s > self.world.clock.now_s:
+            return None
+        if donor.stage < 0 and version in self.world.disks[donor.process.name]:
+            return self.world.durable[version][stage]
+        weights = host.device.weights
+        held = weights is not None and (weights.stage, weights.version) == (stage, version)
+        return weights.parameters if held and weights is not None else None
+
+    def _waits_for(self, donors: tuple[Member, ...], stage: int, version: int, began_s: float) -> bool:
+        """Whether the donor whose turn it is is frozen: its connections stand, and it is waited for until given up."""
+        now_s = self.world.clock.now_s
+        for donor in donors:
             host = self.world.hosts[donor.process]
-            held = host.device.weights
-            if not host.alive:
-                continue
-            if donor.stage < 0 and action.version in self.world.disks[donor.process.name]:
-                return Weights(action.stage, action.version, self.world.durable[action.version][action.stage])
-            if held is not None and (held.stage, held.version) == (action.stage, action.version):
-                return Weights(action.stage, action.version, held.parameters)
-        return None
+            if self._held(donor, stage, version) is not None:
+                return False
+            awaited = host.alive and donor.process not in self._forgotten and now_s - began_s < ANSWER_S
+            if awaited and host.frozen_until_s > now_s:
+                return True
+        return False
 
     def _validate(self, action: Validate) -> None:
         """A measurement that goes through somebody who is gone does not end."""
         if all(self.world.hosts[member.process].alive for member in action.roster.members()):
             self.world.post(self.process, Validated(action.version, 1.0))
 
-    def _write(self, action: WriteCheckpoint) -> None:
+    def _write(self, action: WriteCheckpoint, began_s: float) -> None:
+        if any(self._waits_for(m, stage, action.version, began_s) for stage, m in enumerate(action.roster.stages)):
+            self.world.clock.after(ASK_AGAIN_S, partial(self._write, action, began_s))
+            return
         copies: dict[int, str] = {}
         for stage, members in enumerate(action.roster.stages):
             for member in members:
-                host = self.world.hosts[member.process]
-                weights = host.device.weights
-                if host.alive and member.stage < 0 and action.version in self.world.disks[member.process.name]:
-                    copies[stage] = self.world.durable[action.version][stage]
-                if host.alive and weights is not None and (weights.stage, weights.version) == (stage, action.version):
-                    copies[stage] = weights.parameters
+                if (parameters := self._held(member, stage, action.version)) is not None:
+                    copies[stage] = parameters
         ok = len(copies) == len(action.roster.stages)
         if ok:
             self.world.durable[action.version] = copies

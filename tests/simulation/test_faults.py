@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from swarmflow.core.types import Plan, ProcessId
-from swarmflow.simulator.faults import Churn, Scenario, finish, kill_in_phase, leader_phase, peers_of
+from swarmflow.simulator.faults import Churn, Scenario, finish, kill_in_phase, leader_phase, peers_of, stage_of
 from swarmflow.simulator.fuzz import main, play
 from swarmflow.simulator.world import InvariantViolated, Settings, World
 from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
@@ -72,6 +72,19 @@ def test_a_death_while_loading_is_nothing(seed: int) -> None:
     world.clock.after(0.06, lambda: world.kill(world.living_peers()[seed]))
     finish(world)
     assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_loads_does_not_wait_for_a_frozen_donor_longer_than_the_swarm_does(seed: int) -> None:
+    world = replace(SWARM, settings=replace(SETTINGS, steps=40)).start(seed)
+    world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
+    [frozen] = one_of_each(world, (0,))
+    world.freeze(frozen, 100.0)
+    newcomer = world.start_peer("n", wish=0)
+    assert newcomer is not None
+    assert world.clock.run(lambda: stage_of(world, newcomer) == 0, SETTLED_S + 16.0), "\n".join(world.log)
+    assert world.hosts[frozen].frozen_until_s > world.clock.now_s
+    finish(world)
 
 
 @pytest.mark.parametrize("seed", range(5))
