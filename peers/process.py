@@ -13,16 +13,18 @@ from typing import Any
 
 import uvloop
 
+from peers.copies import CopyKeeper
 from peers.loading import StageLoader
 from peers.options import Options
 from swarmflow import __version__
 from swarmflow.compute.device import choose_device, measure_speed
-from swarmflow.core.actions import Exit, LoadState, Rejoin
+from swarmflow.core.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin
 from swarmflow.core.events import DrainAsked
 from swarmflow.core.following import Following
 from swarmflow.core.messages import Join
-from swarmflow.core.peer import PeerMachine, PeerSettings
-from swarmflow.core.types import Body, Member, Slice
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.peer_settings import PeerSettings
+from swarmflow.core.types import Body, Holding, Member, Slice
 from swarmflow.errors import IncompatibleError, NetworkError
 from swarmflow.runtime.evaluation import EvaluationService
 from swarmflow.runtime.finding import Found, find_leader
@@ -67,10 +69,11 @@ async def _run(options: Options, folder: Path) -> int:
         )  # fmt: skip
         stack.push_async_callback(node.stop)
         metrics.describe_process("peer", node.name, invite.run_id)
+        copies = CopyKeeper(folder / "copies" / invite.run_id if options.state_dir and options.keep_copies else None)
         stop = _Signals()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
         while True:
-            outcome = await _one_life(options, folder, node, metrics, stop, first=first)
+            outcome = await _one_life(options, folder, node, metrics, copies, stop, first=first)
             if isinstance(outcome, Exit):
                 log.info("%s", outcome.reason)
                 if not outcome.ok:
@@ -90,7 +93,7 @@ def _has_joined(folder: Path, run_id: str) -> bool:
 
 
 async def _one_life(
-    options: Options, folder: Path, node: Node, metrics: Metrics, stop: _Signals, *, first: bool
+    options: Options, folder: Path, node: Node, metrics: Metrics, copies: CopyKeeper, stop: _Signals, *, first: bool
 ) -> Exit | Rejoin:
     """One incarnation: from joining until it leaves or has to join again. After the first, it waits for a trainer."""
     session = Session(node, options.invite.run_id, metrics)
@@ -104,7 +107,7 @@ async def _one_life(
         found = await session.unless_ended(finding)
         if found is not None:
             (folder / _RUN).write_text(options.invite.run_id, encoding="utf-8")
-            life.begin(found)
+            life.begin(found, copies, await copies.begin(session, found.manifest))
             stop.on_first = lambda: session.driver.post(DrainAsked())
         outcome: Exit | Rejoin = await session.ended
         return outcome
@@ -123,20 +126,23 @@ class _Life:
         self._evaluation: EvaluationService | None = None
         self._workers: list[Worker] = []
 
-    def begin(self, found: Found) -> None:
+    def begin(self, found: Found, copies: CopyKeeper, held: tuple[Holding, ...]) -> None:
         """The run is known: make the workers and the machine, and join."""
         session, options, manifest = self._session, self._options, found.manifest
         compute, codec = Worker("compute", session.fail), Worker("codec", session.fail)
         self._workers = [compute, codec]
         self._host = StageHost(manifest, session.driver, compute, codec)
         device = choose_device(options.device)
-        loader = StageLoader(manifest, session, self._host, compute, device, options.capacity)
+        loader = StageLoader(manifest, session, self._host, compute, device, options.capacity, copies)
         self._evaluation = EvaluationService(session, self._host)
-        session.driver.add_effects({**self._host.effects(), LoadState: loader.load})
+        session.driver.add_effects({**self._host.effects(), LoadState: loader.load, KeepCopies: copies.keep,
+                                    DropCopies: copies.drop})  # fmt: skip
         loader.serve()
         member = Member(session.me, options.stage, options.capacity or 1, tuple(session.node.addresses()))
         speed = measure_speed(device)
-        join = Join("peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period)
+        join = Join(
+            "peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period, copies.keeps, held
+        )
         settings = PeerSettings(
             join, options.drain_seconds, stay=options.stay, journal_bytes_max=options.journal_bytes_max
         )  # fmt: skip

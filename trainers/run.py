@@ -95,9 +95,8 @@ class Run:
 
     def is_finished(self, manifest: Manifest) -> bool:
         """Whether all steps are done and the model is written."""
-        newest = newest_version(self.folder, self.output, manifest.fingerprint)
-        steps, final = self.config.train.steps, self.output / "final"
-        return newest is not None and newest.version >= steps and final.is_dir()
+        version = newest_version(self.folder, self.output, manifest.fingerprint).version
+        return version >= self.config.train.steps and (self.output / "final").is_dir()
 
     def check_same(self, manifest: Manifest, whose: str) -> None:
         """Raises ConfigError or DataError that names what differs between RUN.toml or the data and the run's.

@@ -11,8 +11,10 @@ from swarmflow.core.actions import (
     Apply,
     Connect,
     Count,
+    DropCopies,
     Exit,
     Forget,
+    KeepCopies,
     LoadState,
     Log,
     Rejoin,
@@ -24,6 +26,7 @@ from swarmflow.core.events import (
     Applied,
     BackwardComputed,
     ComputeFailed,
+    CopiesChanged,
     DrainAsked,
     Event,
     ForwardComputed,
@@ -59,6 +62,8 @@ from swarmflow.core.messages import (
     Granted,
     Heartbeat,
     Join,
+    Keep,
+    Kept,
     Lead,
     LoadFailed,
     Message,
@@ -76,28 +81,17 @@ from swarmflow.core.messages import (
     Relieve,
     Room,
     Routed,
+    Surplus,
     Suspect,
     Unprepared,
 )  # fmt: skip
 from swarmflow.core.outbox import Outbox
+from swarmflow.core.peer_settings import PeerSettings
 from swarmflow.core.reduce import Reduction
 from swarmflow.core.standing import Standing
-from swarmflow.core.types import BEFORE_ALL, Epoch, Plan, ProcessId, Ref, Roster
+from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref, Roster
 
 EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
-
-
-@dataclass(frozen=True, slots=True)
-class PeerSettings:
-    """What the process was started with. join: what it says of itself (member.stage -1: any stage)."""
-
-    join: Join
-    drain_s: float = 30.0
-    heartbeat_s: float = 1.0
-    rejoin_s: float = 5.0
-    stay: bool = False
-    journal_bytes_max: int = 1 << 30
-    late_min_s: float = 15.0
 
 
 @dataclass(slots=True)
@@ -109,7 +103,10 @@ class _Ballot:
 
 @dataclass(slots=True)
 class PeerMachine:
-    """Everything a peer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
+    """Everything a peer decides. Drive it with handle(event, now) and call it again at next_deadline().
+
+    copies: what lies on its disk of other stages, where that has changed since it was started.
+    """
 
     me: ProcessId
     following: Following
@@ -122,6 +119,7 @@ class PeerMachine:
     epoch: Epoch = BEFORE_ALL
     hops: Hops | None = None
     standing: Standing | None = None
+    copies: tuple[Holding, ...] | None = None
     _ballot: _Ballot | None = None
     _unsettled: Prepare | None = None
     _elements: dict[str, int] = field(default_factory=dict)
@@ -172,7 +170,7 @@ class PeerMachine:
         actions: list[Action] = []
         if self.phase == "joining" and now >= self._next_join_s:
             self._next_join_s = now + self.settings.rejoin_s
-            actions.append(Send(self.leader, self.settings.join))
+            actions.append(Send(self.leader, self._join()))
         if now >= self._next_heartbeat_s:
             self._next_heartbeat_s = now + self.settings.heartbeat_s
             self.following.tick(now)
@@ -187,6 +185,10 @@ class PeerMachine:
         if self.hops is not None:
             actions += self.hops.tick(now)
         return actions
+
+    def _join(self) -> Join:
+        join = self.settings.join
+        return join if self.copies is None else replace(join, copies=self.copies)
 
     # --- what the runtime reports -------------------------------------------------------------------------------------
 
@@ -231,6 +233,10 @@ class PeerMachine:
         self.version = -1
         failed = LoadFailed(event.stage, event.version, event.reason, self._grant)
         return [Send(self.leader, failed), Log("warning", event.reason)]
+
+    def _copies_changed(self, event: CopiesChanged, now: float) -> list[Action]:
+        self.copies = event.copies
+        return [Send(self.leader, Kept(event.copies, event.failed))]
 
     def _drain_asked(self, event: DrainAsked, now: float) -> list[Action]:
         if self._drain_until_s is not None or self.phase in ("joining", "loading", "gone"):
@@ -497,7 +503,7 @@ class PeerMachine:
         capacity = self.hops.capacity if self.hops is not None else self.settings.join.member.capacity
         member = replace(self.settings.join.member, stage=self.stage, capacity=capacity)
         report = standing.report(
-            message.term, self.settings.join, member, ready=self.hops is not None, version=self.version,
+            message.term, self._join(), member, ready=self.hops is not None, version=self.version,
             draining=self._drain_until_s is not None, done=done, dropped=dropped,
         )  # fmt: skip
         answer: list[Action] = [Connect((message.me,)), Send(sender, report)]
@@ -512,6 +518,13 @@ class PeerMachine:
         if isinstance(message, Gone) and self.following.passed_over(self.me, sender, message, self.standing):
             return self._leave(f"taken for dead: {message.reason}")
         return ignored
+
+    def _keep(self, event: Received, now: float) -> list[Action]:
+        message = event.message
+        if isinstance(message, Surplus):
+            return [DropCopies(message.oldest, message.newest)]
+        assert isinstance(message, Keep)
+        return [Connect((message.holder,)), KeepCopies(message.holder, message.snapshot, message.stages)]
 
     def _overflowed(self, event: Overflowed, now: float) -> list[Action]:
         if event.microbatch.epoch != self.epoch:
@@ -555,7 +568,7 @@ def _release(bodies: tuple[Ref, ...]) -> list[Action]:
     return [Release(bodies)] if bodies else []
 
 
-_FROM_LEADER = (Open, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat)
+_FROM_LEADER = (Open, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep, Surplus)
 
 _Remote = Callable[[PeerMachine, Received, float], list[Action]]
 _REMOTE: dict[type, _Remote] = {
@@ -574,6 +587,8 @@ _REMOTE: dict[type, _Remote] = {
     Released: PeerMachine._released,
     Finished: PeerMachine._finished,
     Beat: PeerMachine._beat,
+    Keep: PeerMachine._keep,
+    Surplus: PeerMachine._keep,
     Lead: PeerMachine._lead,
 }
 _LOCAL: dict[type, Callable[[PeerMachine, Any, float], list[Action]]] = {
@@ -582,6 +597,7 @@ _LOCAL: dict[type, Callable[[PeerMachine, Any, float], list[Action]]] = {
     StateLoaded: PeerMachine._state_loaded,
     StateNotLoaded: PeerMachine._state_not_loaded,
     DrainAsked: PeerMachine._drain_asked,
+    CopiesChanged: PeerMachine._copies_changed,
     ForwardComputed: PeerMachine._computed,
     LossComputed: PeerMachine._computed,
     BackwardComputed: PeerMachine._computed,

@@ -17,7 +17,8 @@ class LeaderSettings:
     run: what a process that joins must match. from_seed: version 0 is made by each peer from the seed, else the
     trainers serve it. Silence longer than silence_s is death. A step whose work is done waits join_hold_s for peers
     that are loading its version, so that they take part in its update instead of loading again; a peer that was too
-    slow before is waited for longer, up to join_hold_s_max. A leader whom most have left waits quorum_timeout_s.
+    slow before is waited for longer, up to join_hold_s_max. A leader whom most have left waits quorum_timeout_s. One
+    that has a version on disk, and knows of a later one, waits copies_wait_s for those who have copies of it.
     """
 
     steps: int
@@ -33,6 +34,7 @@ class LeaderSettings:
     quorum_timeout_s: float = 30.0
     join_hold_s: float = 15.0
     join_hold_s_max: float = 960.0
+    copies_wait_s: float = 20.0
 
     def hold_s(self, tries: int) -> float:
         """How long a step waits for a peer that has loaded in vain `tries` times: four times longer each time.

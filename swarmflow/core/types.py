@@ -112,6 +112,26 @@ class Roster:
         )
 
 
+@dataclass(frozen=True, order=True, slots=True)
+class Snapshot:
+    """A committed version of the run as it lies on disk. Later versions compare greater.
+
+    digests: of the file of each stage. They say which content the version has: a run that went back may have made two
+    of the same number, and stages of both do not fit together.
+    """
+
+    version: int
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Holding:
+    """What one process has on its disk of a snapshot: the files of these stages."""
+
+    snapshot: Snapshot
+    stages: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What the machines of the core need to know of the run's manifest.

@@ -12,8 +12,10 @@ from swarmflow.core.actions import (
     Action,
     Apply,
     Discard,
+    DropCopies,
     Forget,
     FormMicrobatch,
+    KeepCopies,
     LoadState,
     Release,
     Reset,
@@ -32,6 +34,7 @@ from swarmflow.core.events import (
     BackwardComputed,
     CheckpointWritten,
     ComputeFailed,
+    CopiesChanged,
     Event,
     ForwardComputed,
     LossComputed,
@@ -102,6 +105,10 @@ class Device:
             case WriteCheckpoint():
                 delay_s = self.world.draw(self.world.settings.load_s)
                 self.world.clock.after(delay_s, partial(self._write, action, self.world.clock.now_s))
+            case KeepCopies():
+                self.world.clock.after(self.world.draw(self.world.settings.load_s), partial(self._keep, action))
+            case DropCopies():
+                self._drop(action)
             case Validate():
                 self.world.clock.after(self.world.draw(self.world.settings.load_s), partial(self._validate, action))
             case Release():
@@ -244,7 +251,7 @@ class Device:
         host = self.world.hosts[donor.process]
         if not host.alive or host.frozen_until_s > self.world.clock.now_s:
             return None
-        if donor.stage < 0 and version in self.world.disks[donor.process.name]:
+        if self.world.on_disk(donor.process.name, version, stage):
             return self.world.durable[version][stage]
         weights = host.device.weights
         held = weights is not None and (weights.stage, weights.version) == (stage, version)
@@ -276,8 +283,26 @@ class Device:
             for member in members:
                 if (parameters := self._held(member, stage, action.version)) is not None:
                     copies[stage] = parameters
-        ok = len(copies) == len(action.roster.stages)
+        ok = self.world.hosts[self.process].alive and len(copies) == len(action.roster.stages)
         if ok:
             self.world.durable[action.version] = copies
             self.world.disks[self.process.name].add(action.version)
-        self.world.post(self.process, CheckpointWritten(action.version, ok, "" if ok else "a stage was lost"))
+        digests = self.world.digests(action.version) if ok else ()
+        self.world.post(self.process, CheckpointWritten(action.version, ok, "" if ok else "a stage was lost", digests))
+
+    def _keep(self, action: KeepCopies) -> None:
+        if not self.world.hosts[self.process].alive:
+            return
+        version, name = action.snapshot.version, action.holder.process.name
+        here = self.world.hosts[action.holder.process].alive and version in self.world.disks.get(name, ())
+        if here:
+            held = self.world.copies.setdefault(self.process.name, {})
+            held.setdefault(version, set()).update(action.stages)
+        failed = "" if here else "the holder is gone"
+        self.world.post(self.process, CopiesChanged(self.world.holdings(self.process.name), failed))
+
+    def _drop(self, action: DropCopies) -> None:
+        held = self.world.copies.get(self.process.name, {})
+        for version in [v for v in held if not action.oldest <= v <= action.newest]:
+            del held[version]
+        self._answer(CopiesChanged(self.world.holdings(self.process.name)))

@@ -14,11 +14,12 @@ from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join, StepResult
 from swarmflow.core.outbox import Outbox
-from swarmflow.core.peer import PeerMachine, PeerSettings
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.peer_settings import PeerSettings
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Body, Member, Plan, ProcessId, Ref, Slice
+from swarmflow.core.types import Body, Holding, Member, Plan, ProcessId, Ref, Slice, Snapshot
 from swarmflow.simulator.arithmetic import digest
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.device import Device
@@ -36,7 +37,7 @@ class Settings:
     """A scenario. Latencies and times in seconds; each is drawn between its two bounds.
 
     broken_s: after which a process notices that its connection to a dead one broke. load_s: to load a stage.
-    rebalance_s, journal_bytes_max, late_min_s: of every
+    rebalance_s, journal_bytes_max, late_min_s, keeps: of every
     peer. unusable: share of the computations that fail because of what the
     network brought.
     """
@@ -54,6 +55,7 @@ class Settings:
     journal_bytes_max: int = 1 << 30
     late_min_s: float = 15.0
     unusable: float = 0.0
+    keeps: bool = True
 
 
 @dataclass(slots=True)
@@ -71,7 +73,12 @@ class Host:
 
 @dataclass(slots=True)
 class World:
-    """Drives every machine through handle(event, now), as the runtime does, and checks what must always hold."""
+    """Drives every machine through handle(event, now), as the runtime does, and checks what must always hold.
+
+    durable: every version that was ever on a disk. disks: the versions on each trainer's. remembered: a
+    trainer that starts with nothing knows all the same how far the run had come. copies: the stages of each version on
+    each peer's disk.
+    """
 
     settings: Settings
     seed: int
@@ -82,6 +89,8 @@ class World:
     counts: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
     disks: dict[str, set[int]] = field(default_factory=dict)
+    remembered: bool = True
+    copies: dict[str, dict[int, set[int]]] = field(default_factory=dict)
     ended: bool = False
     finisher: ProcessId | None = None
     apart: set[str] = field(default_factory=set)
@@ -114,14 +123,17 @@ class World:
         held = self.disks.setdefault(name, {0})
         leads = None
         if leader is None:
-            newest = max(self.durable)
+            newest = max(version for disk in self.disks.values() for version in disk)
             held.add(newest)  # trainers beside each other see each other's disks
             self._terms += 1000
-            leads = Leader(me, plan, rules, self._terms, newest, newest)
+            known = max(self.durable) if self.remembered else newest
+            leads = Leader(me, plan, rules, self._terms, newest, newest, self.digests(newest), known)
         following = Following(leader or process)
         source = Source(process, plan.microbatches, Outbox(0, Iwrr(), late_min_s=self.settings.late_min_s))
-        join = Join("trainer", "sim", "run", me)
-        machine = TrainerMachine(me, following, plan, rules, source, join, max(held), leads)
+        stages, digests = tuple(range(plan.stages)), self.digests(max(held))
+        copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
+        join = Join("trainer", "sim", "run", me, copies=copies)
+        machine = TrainerMachine(me, following, plan, rules, source, join, max(held), digests, leads)
         self.hosts[process] = Host(machine, Device(self, process))
         self.perform(process, machine.start(self.clock.now_s))
         self._arm(process)
@@ -136,7 +148,8 @@ class World:
             return None
         process = self._new_process(name)
         member = Member(process, wish, self.settings.capacity)
-        join = Join("peer", "sim", "run", member, rebalance_s=self.settings.rebalance_s)
+        join = Join("peer", "sim", "run", member, rebalance_s=self.settings.rebalance_s, keeps=self.settings.keeps,
+                    copies=self.holdings(name))  # fmt: skip
         settings = PeerSettings(
             join, journal_bytes_max=self.settings.journal_bytes_max, late_min_s=self.settings.late_min_s
         )
@@ -144,6 +157,26 @@ class World:
         self.hosts[process] = Host(machine, Device(self, process), wish)
         self.post(process, Tick())
         return process
+
+    def lose_disks(self, *names: str) -> None:
+        """What trainers and peers of these names had on disk is gone; the processes themselves are dead by now."""
+        for name in names:
+            self.copies.pop(name, None)
+            if name in self.disks:
+                self.disks[name] = {0}
+
+    def digests(self, version: int) -> tuple[str, ...]:
+        """Of the stages' files of a version that was written; of version 0 there are none."""
+        return tuple(self.durable[version][stage] for stage in range(self.settings.plan.stages)) if version else ()
+
+    def on_disk(self, name: str, version: int, stage: int) -> bool:
+        """Whether a process of this name has the state of a stage on its disk."""
+        return version in self.disks.get(name, ()) or stage in self.copies.get(name, {}).get(version, ())
+
+    def holdings(self, name: str) -> tuple[Holding, ...]:
+        """What lies on a peer's disk."""
+        held = sorted(self.copies.get(name, {}).items())
+        return tuple(Holding(Snapshot(version, self.digests(version)), tuple(sorted(s))) for version, s in held if s)
 
     @property
     def leader(self) -> ProcessId | None:

@@ -73,10 +73,11 @@ def assert_same(swarm: LocalSwarm, undisturbed: Undisturbed, trainer: str = "tra
     assert comparison.holds, str(comparison)
 
 
-def start(swarm: LocalSwarm) -> None:
-    """Two trainers that may both lead, and two peers a stage that may serve either."""
+def start(swarm: LocalSwarm, trainers: int = 2) -> None:
+    """Trainers that may all lead, and two peers a stage that may serve either."""
     swarm.start_trainer()
-    swarm.start_trainer(beside=True)
+    for _ in range(trainers - 1):
+        swarm.start_trainer(beside=True)
     for _ in range(2 * STAGES):
         swarm.start_peer()
 
@@ -117,6 +118,26 @@ def test_every_process_is_killed_and_started_again(first: str, undisturbed: Undi
         logs = "".join(log_of(trainer) for trainer in swarm.trainers)
         assert "resuming at version " in logs
         assert "resuming at version 0" not in logs
+        assert_same(swarm, undisturbed)
+
+
+@pytest.mark.parametrize("trainers", [1, 2])
+def test_every_trainers_disk_is_lost(trainers: int, undisturbed: Undisturbed, tmp_path: Path) -> None:
+    """What the peers keep of each other's stages is enough to go on from."""
+    with undisturbed.swarm(tmp_path / "swarm") as swarm:
+        start(swarm, trainers)
+        amid_a_step(swarm)
+        swarm.wait(lambda: "is on the disks of others too" in log_of(swarm.trainers[0]), "the copies", FINISH_S)
+        for process in swarm.processes:
+            process.kill()
+        for trainer in swarm.trainers:
+            shutil.rmtree(swarm.state_folder(trainer.name) / "checkpoints")
+        for process in list(swarm.processes):
+            swarm.start_again(process)
+        swarm.wait_finished(FINISH_S)
+        log = log_of(swarm.trainers[0])
+        assert " from the disks of others" in log
+        assert "loading version 0" not in "".join(log_of(peer) for peer in swarm.peers)
         assert_same(swarm, undisturbed)
 
 
