@@ -85,21 +85,31 @@ class Copies:
         load = {process: self._has(process, snapshot) for process in able}
         wanted: dict[ProcessId, list[int]] = {}
         for stage in range(self.stages):
-            others = [process for process, member in able.items() if member.stage != stage]
-            own = [process for process, member in able.items() if member.stage == stage]
-            lacking = COPIES
-            for group in (others, own):
-                lacking -= sum(stage in load[process] for process in group)
-                free = [process for process in group if stage not in load[process]]
-                for process in sorted(free, key=lambda p: (len(load[p]), p))[: max(0, lacking)]:
-                    load[process].add(stage)
-                    wanted.setdefault(process, []).append(stage)
-                    lacking -= 1
+            while (chosen := self._next_keeper(stage, able, load)) is not None:
+                load[chosen].add(stage)
+                wanted.setdefault(chosen, []).append(stage)
         actions: list[Action] = []
         for process, stages in sorted(wanted.items()):
             self._asked[process] = (snapshot, load[process])
             actions += [Connect((able[process],)), Send(process, Keep(holder, snapshot, tuple(stages)))]
         return actions
+
+    def _next_keeper(
+        self, stage: int, able: dict[ProcessId, Member], load: dict[ProcessId, set[int]]
+    ) -> ProcessId | None:
+        """Who is to hold one more copy of a stage; None: there are enough, or nobody can. load: what each holds."""
+        holding = [able[process].stage for process in able if stage in load[process]]
+        free = [member for process, member in able.items() if stage not in load[process]]
+        others = [member for member in free if member.stage != stage]
+        if sum(serves != stage for serves in holding) >= COPIES or (len(holding) >= COPIES and not others):
+            return None
+
+        def reluctance(member: Member) -> tuple[bool, int, int, int, ProcessId]:
+            """Copies with peers of one stage may be lost together, and who holds much has done its share."""
+            offset = (member.stage - stage) % self.stages
+            return member.stage == stage, len(load[member.process]), holding.count(member.stage), offset, member.process
+
+        return min(free, key=reluctance).process if free else None
 
     def kept(self, member: Member, message: Kept) -> list[Action]:
         """A process has copied what it was asked for, or could not. Two generations of what is whole stay on disk."""

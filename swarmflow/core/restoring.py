@@ -50,7 +50,10 @@ class Restoring:
         self.again_s = now + again_after_s
 
     def _lack(self, known: int, newest: Snapshot | None, copies: Copies) -> str:
+        lacking: list[str] = []
         if newest is None or newest.version < known:
-            return f"version {known}, which nobody here holds: start the peers and trainers that kept it"
-        stages = ", ".join(str(stage) for stage in copies.missing(newest))
-        return f"version {known}, of which nobody here holds stage {stages}: start the peers and trainers that kept it"
+            lacking.append(f"version {known}, which nobody here holds")
+        if newest is not None and (missing := copies.missing(newest)):
+            stages = ", ".join(str(stage) for stage in missing)
+            lacking.append(f"version {newest.version}, of which nobody here holds stage {stages}")
+        return f"{', or '.join(lacking)}: start the peers and trainers that kept it"
