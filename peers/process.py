@@ -15,6 +15,7 @@ import uvloop
 
 from peers.copies import CopyKeeper
 from peers.loading import StageLoader
+from peers.memory import Memory
 from peers.options import Options
 from swarmflow import __version__
 from swarmflow.compute.device import choose_device, measure_speed
@@ -40,7 +41,6 @@ from swarmflow.runtime.worker import Worker
 
 log = logging.getLogger("swarmflow")
 
-_RUN = "run"  # the file in the state folder that names the run which this peer has joined
 FIRST_FIND_S = 20.0  # a newcomer without a trainer is told so; who has trained waits for one as long as it takes
 
 
@@ -55,8 +55,8 @@ def main(options: Options) -> int:
 
 
 async def _run(options: Options, folder: Path) -> int:
-    invite = options.invite
-    first = not _has_joined(folder, invite.run_id)
+    invite, memory = options.invite, Memory(folder)
+    first = not memory.joined(invite.run_id)
     async with AsyncExitStack() as stack:
         metrics = Metrics()
         stack.callback(metrics.close)
@@ -65,7 +65,7 @@ async def _run(options: Options, folder: Path) -> int:
             log.info("metrics: http://%s:%d/metrics", options.metrics_host, port)
         node = await Node.start(
             identity_path=folder / "identity.key", listen=[options.listen], announce=list(options.announce),
-            bootstrap=list(invite.trainers), patient=not first,
+            bootstrap=list(memory.completed(invite).trainers), patient=not first,
         )  # fmt: skip
         stack.push_async_callback(node.stop)
         metrics.describe_process("peer", node.name, invite.run_id)
@@ -73,7 +73,7 @@ async def _run(options: Options, folder: Path) -> int:
         stop = _Signals()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
         while True:
-            outcome = await _one_life(options, folder, node, metrics, copies, stop, first=first)
+            outcome = await _one_life(options, memory, node, metrics, copies, stop, first=first)
             if isinstance(outcome, Exit):
                 log.info("%s", outcome.reason)
                 if not outcome.ok:
@@ -86,14 +86,8 @@ async def _run(options: Options, folder: Path) -> int:
             first = False
 
 
-def _has_joined(folder: Path, run_id: str) -> bool:
-    """Whether an earlier life had found this run: it is there, or will be again, and can be waited for."""
-    path = folder / _RUN
-    return path.is_file() and path.read_text(encoding="utf-8") == run_id
-
-
 async def _one_life(
-    options: Options, folder: Path, node: Node, metrics: Metrics, copies: CopyKeeper, stop: _Signals, *, first: bool
+    options: Options, memory: Memory, node: Node, metrics: Metrics, copies: CopyKeeper, stop: _Signals, *, first: bool
 ) -> Exit | Rejoin:
     """One incarnation: from joining until it leaves or has to join again. After the first, it waits for a trainer."""
     session = Session(node, options.invite.run_id, metrics)
@@ -103,11 +97,11 @@ async def _one_life(
     try:
         stop.on_first = lambda: session.end(Exit("left before it had joined"))
         stop.on_second = lambda: session.end(Exit("left at once"))
-        finding = find_leader(session, options.invite, timeout_s=FIRST_FIND_S if first else None)
+        finding = find_leader(session, memory.completed(options.invite), timeout_s=FIRST_FIND_S if first else None)
         found = await session.unless_ended(finding)
         if found is not None:
-            (folder / _RUN).write_text(options.invite.run_id, encoding="utf-8")
-            life.begin(found, copies, await copies.begin(session, found.manifest))
+            memory.join(options.invite.run_id)
+            life.begin(found, memory, copies, await copies.begin(session, found.manifest))
             stop.on_first = lambda: session.driver.post(DrainAsked())
         outcome: Exit | Rejoin = await session.ended
         return outcome
@@ -126,7 +120,7 @@ class _Life:
         self._evaluation: EvaluationService | None = None
         self._workers: list[Worker] = []
 
-    def begin(self, found: Found, copies: CopyKeeper, held: tuple[Holding, ...]) -> None:
+    def begin(self, found: Found, memory: Memory, copies: CopyKeeper, held: tuple[Holding, ...]) -> None:
         """The run is known: make the workers and the machine, and join."""
         session, options, manifest = self._session, self._options, found.manifest
         compute, codec = Worker("compute", session.fail), Worker("codec", session.fail)
@@ -151,7 +145,7 @@ class _Life:
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
             lambda: {"phase": machine.phase, "version": machine.version, "load": machine.load},
         )
-        session.spawn(_measure(machine, session.metrics, session), "the metrics")
+        session.spawn(_measure(machine, session.metrics, memory), "the metrics")
         session.driver.run(machine, [])
 
     def read(self, body: Body) -> Callable[[], Buffer]:
@@ -188,9 +182,10 @@ class _Signals:
         (self.on_first if self.count == 1 else self.on_second)()
 
 
-async def _measure(machine: PeerMachine, metrics: Metrics, session: Session) -> None:
-    """Keep the gauges up to date."""
+async def _measure(machine: PeerMachine, metrics: Metrics, memory: Memory) -> None:
+    """Keep the gauges up to date, and where the trainers are."""
     while True:
+        memory.keep_trainers(tuple(address for member in machine.roster.trainers for address in member.addresses))
         metrics.version.set(max(machine.version, 0))
         metrics.step.set(max(machine.epoch.step, 0))
         for stage, members in enumerate(machine.roster.stages):

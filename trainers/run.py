@@ -66,13 +66,21 @@ class Run:
         """Where the trainer that leads from this output leaves its invite for the others."""
         return self.output / "state" / "invite"
 
-    def try_to_lead(self) -> bool:
-        """Take the right to begin or resume the run, unless a trainer on this machine has it or it began elsewhere."""
-        if self.options.invite is None:
+    def try_to_lead(self, again: bool = False) -> bool:
+        """Take the right to begin or resume the run, unless a trainer on this machine has it or it began elsewhere.
+
+        again: nobody leads the run that began elsewhere any more; it goes on here if this disk tells of a version.
+        """
+        if self.options.invite is None or (again and self.may_go_on_alone):
             self.claim()
             if self.lock is not None:
                 self.invite_path.unlink(missing_ok=True)  # the former leader's: nobody should wait for that one
         return self.lock is not None
+
+    @property
+    def may_go_on_alone(self) -> bool:
+        """Whether this trainer has trained in the run before, and knows of a version that was written."""
+        return self.folder.manifest() is not None and self.folder.known > 0
 
     def claim(self) -> None:
         """Keep others of this output from leading too, if nobody does yet."""
