@@ -58,8 +58,7 @@ class StateFolder:
     @property
     def port(self) -> int:
         """The port that it had last time, 0: none."""
-        text = self._port.read_text().strip() if self._port.is_file() else ""
-        return int(text) if text.isdigit() else 0
+        return _number(self._port)
 
     def keep_port(self, port: int) -> None:
         """Remember it, so that invites survive a restart."""
@@ -78,8 +77,7 @@ class StateFolder:
     @property
     def known(self) -> int:
         """The newest version of the run that this trainer has had on disk, 0: none, whatever is left of it."""
-        text = self._known.read_text().strip() if self._known.is_file() else ""
-        return int(text) if text.isascii() and text.isdigit() else 0
+        return _number(self._known)
 
     def keep_known(self, version: int) -> None:
         """Remember that a version exists: a run must not begin again although its checkpoints are lost here."""
@@ -156,9 +154,10 @@ def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
 
     What is corrupt is told of and left out.
     """
-    roots = [folder.checkpoints, *sorted(output.glob("state/*/checkpoints"))]
+    folders = [folder.path, *sorted(output.glob("state/*"))]
     found: list[Generation] = []
-    known = folder.known
+    known = max(_number(path / "known") for path in folders)
+    roots = [path / "checkpoints" for path in folders]
     for root in dict.fromkeys(path.absolute() for path in roots):
         known = max(known, newest_known(root, run))
         try:
@@ -178,6 +177,12 @@ def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
     for path in sorted(output.glob("state/*/run.json")):
         return Manifest.decode(path.read_bytes())
     return None
+
+
+def _number(path: Path) -> int:
+    """What a file says, 0: there is none, or it is no number."""
+    text = path.read_text().strip() if path.is_file() else ""
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -11,10 +11,8 @@ from swarmflow.core.actions import (
     Apply,
     Connect,
     Count,
-    DropCopies,
     Exit,
     Forget,
-    KeepCopies,
     LoadState,
     Log,
     Rejoin,
@@ -44,6 +42,7 @@ from swarmflow.core.events import (
 from swarmflow.core.following import Following
 from swarmflow.core.hops import Hops
 from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.keeping import told_of_copies
 from swarmflow.core.messages import (
     Accepted,
     Adopt,
@@ -520,11 +519,8 @@ class PeerMachine:
         return ignored
 
     def _keep(self, event: Received, now: float) -> list[Action]:
-        message = event.message
-        if isinstance(message, Surplus):
-            return [DropCopies(message.oldest, message.newest)]
-        assert isinstance(message, Keep)
-        return [Connect((message.holder,)), KeepCopies(message.holder, message.snapshot, message.stages)]
+        assert isinstance(event.message, Keep | Surplus)
+        return told_of_copies(event.message, self.plan.stages) if self.settings.join.keeps else []
 
     def _overflowed(self, event: Overflowed, now: float) -> list[Action]:
         if event.microbatch.epoch != self.epoch:
