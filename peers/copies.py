@@ -81,7 +81,7 @@ class CopyKeeper:
                         session.requests, generation, stage, (action.holder,), state_elements(manifest, stage),
                         snapshot.digests[stage],
                     )  # fmt: skip
-            except SwarmflowError as error:
+            except (SwarmflowError, OSError) as error:
                 failed = str(error)
                 log.warning("no copy of version %d is kept here: %s", action.snapshot.version, failed)
             session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings), failed))
@@ -116,9 +116,13 @@ class CopyKeeper:
             generation.state(stage).close()
         except CheckpointError as error:
             log.warning("a copy is of no use: %s", error)
+        else:
+            return True
+        try:
             generation.discard(stage)
-            return False
-        return True
+        except (CheckpointError, OSError) as error:
+            log.warning("it cannot be deleted: %s", error)
+        return False
 
     def _source(self, stage: int, version: int) -> StageState:
         key = (stage, version)

@@ -14,6 +14,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -236,7 +237,8 @@ class Generation:
             part.replace(self.path / _MANIFEST)
             sync_folder(self.path)
         except OSError as error:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):  # the disk that refused to write may refuse this too
+                part.unlink()
             raise CheckpointError(f"{self.path / _MANIFEST} cannot be written: {error.strerror or error}") from error
 
 
