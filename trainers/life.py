@@ -12,7 +12,7 @@ import msgspec
 from swarmflow import __version__
 from swarmflow.compute.codec import encode_ints
 from swarmflow.config import RunConfig
-from swarmflow.core.actions import Exit, FormMicrobatch, Record, Rejoin, TookOver, Validate, WriteCheckpoint
+from swarmflow.core.actions import Connect, Exit, FormMicrobatch, Record, Rejoin, TookOver, Validate, WriteCheckpoint
 from swarmflow.core.events import DrainAsked, MicrobatchFormed, Rival, Validated
 from swarmflow.core.following import Following
 from swarmflow.core.iwrr import Iwrr
@@ -65,8 +65,9 @@ class Life:
     def effects(self) -> dict[type[Any], Effect]:
         """What a trainer does for each kind of action."""
         return {
-            FormMicrobatch: self._form, WriteCheckpoint: self._write, Validate: self._validate, Record: self._record,
-            TookOver: lambda action: self._took_over(), Exit: self._session.end, Rejoin: self._session.end,
+            Connect: self._connect, FormMicrobatch: self._form, WriteCheckpoint: self._write, Record: self._record,
+            Validate: self._validate, TookOver: lambda action: self._took_over(), Exit: self._session.end,
+            Rejoin: self._session.end,
         }  # fmt: skip
 
     def read(self, body: Body) -> Callable[[], Buffer]:
@@ -170,6 +171,14 @@ class Life:
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
+    def _connect(self, action: Connect) -> None:
+        """Who takes part in a step may lead the run from now on: the next start of this trainer looks for it first."""
+        self._session.connect(action)
+        standing = self._machine.standing if self._machine is not None else None
+        if standing is not None:
+            others = [m for m in standing.opened.roster.trainers if m.process != self._session.me]
+            self._folder.keep_trainers(tuple(address for member in others for address in member.addresses))
+
     def _form(self, action: FormMicrobatch) -> None:
         microbatch = action.microbatch
         inputs, targets = self._corpus.microbatch(microbatch.epoch.step, microbatch.index)
@@ -193,7 +202,6 @@ class Life:
 
     def _record(self, action: Record) -> None:
         result, metrics = action.result, self._session.metrics
-        self._remember_trainers()
         if self._steplog is not None:
             self._steplog.write(result)
         metrics.step.set(result.step + 1)
@@ -214,13 +222,6 @@ class Life:
             result.step, result.loss, validation, result.tokens / max(result.seconds, 1e-9),
             "+".join(str(count) for count in result.peers), result.seconds,
         )  # fmt: skip
-
-    def _remember_trainers(self) -> None:
-        """Where the other trainers are, for the next start of this one."""
-        standing = self._machine.standing if self._machine is not None else None
-        if standing is not None:
-            others = [m for m in standing.opened.roster.trainers if m.process != self._session.me]
-            self._folder.keep_trainers(tuple(address for member in others for address in member.addresses))
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
