@@ -62,6 +62,11 @@ class Life:
         self._checkpoints: Checkpoints | None = None
         self._measuring: asyncio.Task[None] | None = None
 
+    @property
+    def leads(self) -> bool:
+        """Whether this trainer leads now."""
+        return self._machine is not None and self._machine.lead is not None
+
     def effects(self) -> dict[type[Any], Effect]:
         """What a trainer does for each kind of action."""
         return {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -32,6 +33,7 @@ _FIND_OTHERS_S = 6.0  # other trainers elect a leader within seconds of the form
 _FIND_AGAIN_S = 12.0  # a --join trainer that starts again leaves the others this time to lead, each after the other
 _POLL_S = 0.2
 _ADDRESSES_MAX = 16
+_CLAIM_EVERY_S = 1.0
 
 
 def main(run: Run) -> int:
@@ -141,6 +143,7 @@ async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *,
         if session.ended.done():
             return await session.ended
         run.metrics.describe_process("trainer", node.name, run_id)
+        session.spawn(_stay_in_charge(run, life, own_invite), "the claim to the output")
         with _published(own_invite()):
             _tell_invite(run, own_invite(), leads=found is None)
             stop.on_first = life.drain
@@ -149,7 +152,21 @@ async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *,
             outcome: Exit | Rejoin = await session.ended
             return outcome
     finally:
+        run.give_way()  # before the goodbye: whoever hears it may lead at once
         await session.close()
+
+
+async def _stay_in_charge(run: Run, life: Life, invite: Callable[[], Invite]) -> None:
+    """Whoever leads holds the claim to its output, which a former leader that was frozen gives back only later.
+
+    A trainer that nobody knows yet begins a lineage of its own where nobody holds it, and waits where no invite lies.
+    """
+    while True:
+        await asyncio.sleep(_CLAIM_EVERY_S)
+        if life.leads:
+            run.claim()
+            if run.lock is not None and not run.invite_path.is_file():
+                _write_invite(run.invite_path, invite())
 
 
 def _named(invite: Invite | None) -> tuple[str, str]:
@@ -214,12 +231,16 @@ def _tell_invite(run: Run, invite: Invite, leads: bool) -> None:
     if leads:
         paths.append(run.invite_path)
     for path in paths:
-        part = path.with_name(f".{path.name}.part")
-        try:
-            part.write_text(f"{invite}\n")
-            part.replace(path)
-        except OSError as error:
-            raise NetworkError(f"the invite cannot be written to {path}: {error.strerror}") from None
+        _write_invite(path, invite)
+
+
+def _write_invite(path: Path, invite: Invite) -> None:
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(f"{invite}\n")
+        part.replace(path)
+    except OSError as error:
+        raise NetworkError(f"the invite cannot be written to {path}: {error.strerror}") from None
 
 
 class _Stop:
