@@ -154,6 +154,24 @@ def test_an_unusable_tensor_is_undone_without_leaving_bytes() -> None:
     assert machine.clear() == []
 
 
+def test_an_unusable_tensor_is_not_waited_for_any_more() -> None:
+    """Who accumulated the next hop died meanwhile, and the other one is full."""
+    machine = hops()
+    machine.forward(UP, forward(), (INPUT, TARGETS))
+    machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    holder = machine.outbox.holder(0)
+    assert holder is not None
+    [other] = {DOWN, DOWN2} - {holder}
+    machine.backward(holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
+    machine.gone(holder, 3.0, ((2, 0),))
+    machine.denied(other, Denied(microbatch(0), 2, REPAIR, "full"), 4.0)
+    assert machine.outbox.waiting == 1
+    _, actions = machine.failed(microbatch(0))
+    assert sorted(released(actions)) == sorted([INPUT, TARGETS, OUTPUT, GRADIENT])
+    assert machine.outbox.waiting == 0
+    assert machine.room(other, 5.0) == []
+
+
 def test_a_failure_of_an_earlier_epoch_leaves_this_one_alone() -> None:
     machine = hops()
     later = Epoch(1, 0)
