@@ -297,9 +297,10 @@ class Hops:
         """Work that is here already serves a newer attempt: nothing is computed twice."""
         if attempt < hop.attempt and hop.upstream not in self._dead:
             return [Send(sender, Denied(hop.microbatch, self.stage, attempt, "stale"))]
+        again = (hop.upstream, hop.attempt) == (sender, attempt)  # it only asks whether the hop is still here
         hop.upstream, hop.attempt, hop.told = sender, attempt, None
         actions: list[Action] = [
-            Count("adoptions"),
+            *(() if again else (Count("adoptions"),)),
             Send(sender, Accepted(hop.microbatch, self.stage, attempt)),
             *self._tell_successor(hop),
         ]

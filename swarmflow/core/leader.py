@@ -74,6 +74,8 @@ class Leader:
     _waiting_for: str = ""
     _next_beat_s: float = 0.0
     _awake_s: float | None = None
+    _ballot_due_s: float = 0.0
+    _ballots: int = 0
 
     def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int) -> None:
         self.lineage = self.me.process
@@ -200,15 +202,24 @@ class Leader:
                 self._complete_s = now
             if now < self._complete_s + self._hold_s():
                 return []
-            present = step.roster.processes()
-            ready = [e.member for s in range(self.plan.stages) for e in self.membership.ready(s, self.version)]
-            return step.prepare(tuple(member for member in ready if member.process not in present))
+            return self._prepare(step, now)
+        if step.phase == "preparing" and now >= self._ballot_due_s:
+            self._ballots += 1
+            late = f"ballot {step.ballot} of step {self.version} is begun anew: {step.waits_for()} does not end"
+            return [Log("warning", late), Count("ballots_again"), *self._prepare(step, now)]
         if step.phase != "prepared" or self.safe.saving == self.version:
             return []
         if not step.has_majority():
             return self._without_majority(now)
         self._complete_s = self._alone_s = None
         return step.commit(now)
+
+    def _prepare(self, step: Step, now: float) -> list[Action]:
+        """Begin a ballot, with those who are ready by now. Each that took too long has those after it take longer."""
+        self._ballot_due_s = now + self.settings.ballot_s * 2.0**self._ballots
+        present = step.roster.processes()
+        ready = [e.member for s in range(self.plan.stages) for e in self.membership.ready(s, self.version)]
+        return step.prepare(tuple(member for member in ready if member.process not in present))
 
     def _without_majority(self, now: float) -> list[Action]:
         """Most of those whom the Open named are gone, a trainer among them: they may have another leader by now."""

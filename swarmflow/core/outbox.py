@@ -21,8 +21,8 @@ class Entry:
 
     repair: somebody may hold it already. hint: who probably does. successor: to whom `holder` has passed it on.
     asked: peers whose answer to an Adopt is awaited. data: the input of the hop, None once it was evicted; restored: it
-    was brought back to be sent again. late_s: when the holder has had it for too long without passing it on; patience:
-    how often that was, of this microbatch.
+    was brought back to be sent again. late_s: when the holder has had it for too long without passing it on, or nothing
+    was heard of it since; patience: how often that was, of this microbatch.
     """
 
     microbatch: Microbatch
@@ -51,6 +51,11 @@ class Entry:
         """Whether somebody has it and has not passed it on yet."""
         return self.holder is not None and not self.measured and not self.returned
 
+    @property
+    def watched(self) -> bool:
+        """Whether there is somebody from whom word is due."""
+        return bool(self.asked) or (self.holder is not None and not self.returned)
+
 
 @dataclass(slots=True)
 class Outbox:
@@ -61,7 +66,8 @@ class Outbox:
     anything: only the dead peer's own work is done again (GWTF, V-D; design, Failures). starved: microbatches that have
     to be sent again although their bytes were evicted; they wait for a refill. A holder is late after LATE_FACTOR times
     the usual time, and late_min_s at least; its microbatch goes to another, if there is one, and the next deadline is
-    twice as long.
+    twice as long. Where there is none, and where a gradient or an answer does not come, the holder is asked: a message
+    may have been lost on the way there or back.
     """
 
     stage: int
@@ -120,6 +126,7 @@ class Outbox:
             return self._unanswered(entry, sender, now)
         if entry.holder != sender:
             return []
+        entry.repair |= reason == "unknown"  # it was asked since it was silent; it may have passed it on
         if reason == "draining":
             self._draining[sender] = None
         else:
@@ -139,6 +146,7 @@ class Outbox:
         if entry is not None:
             self._measure(entry, sender, now)
             entry.successor = successor
+            entry.late_s = now + self._deadline_s(entry, sender)
 
     def returned(self, sender: ProcessId, microbatch: Microbatch, attempt: int, now: float) -> bool:
         """The gradient came back. True: it is the first one, and from the right hands."""
@@ -225,7 +233,7 @@ class Outbox:
 
     def next_deadline(self) -> float | None:
         """When a paused peer is tried again although it never said that it had room, or a holder is late."""
-        times = [entry.late_s for entry in self.entries.values() if entry.awaited]
+        times = [entry.late_s for entry in self.entries.values() if entry.watched]
         if self._waiting:
             times += self._paused_until_s.values()
         return min(times, default=None)
@@ -235,8 +243,8 @@ class Outbox:
         due = [process for process, until_s in self._paused_until_s.items() if until_s <= now]
         for process in due:
             del self._paused_until_s[process]
-        late = [entry for entry in self.entries.values() if entry.awaited and entry.late_s <= now]
-        actions = [action for entry in late for action in self._reroute(entry, now)]
+        late = [entry for entry in self.entries.values() if entry.watched and entry.late_s <= now]
+        actions = [action for entry in late for action in self._late(entry, now)]
         return actions + (self._retry(now) if due else [])
 
     def forget(self, index: int) -> list[Action]:
@@ -246,15 +254,20 @@ class Outbox:
         self.starved.pop(index, None)
         return [Release(entry.bodies)] if entry is not None else []
 
-    def _reroute(self, entry: Entry, now: float) -> list[Action]:
-        """A holder is late: somebody else gets its microbatch, unless there is nobody else."""
+    def _late(self, entry: Entry, now: float) -> list[Action]:
+        """A holder is late: somebody else gets its microbatch. Where there is nobody else, or nothing to compute: ask.
+
+        Who has it says so once more, with the gradient if it is there; who has it not never got it.
+        """
         former, attempt = entry.holder, entry.attempt
-        assert former is not None, "only what is held can be late"
         entry.patience += 1
         entry.late_s = now + self._deadline_s(entry, former)
+        if former is None or not entry.awaited:
+            silent = sorted(entry.asked) if former is None else [former]
+            return [Send(process, Adopt(entry.microbatch, self.stage, attempt)) for process in silent]
         others = self._alive.keys() - self._paused_until_s.keys() - self._draining.keys() - {former}
         if not others:
-            return []
+            return [Send(former, Adopt(entry.microbatch, self.stage, attempt))]
         entry.attempt, entry.repair, entry.holder = (attempt // REPAIR + 1) * REPAIR, True, None
         return [
             Count("retries", "late"),
@@ -262,8 +275,8 @@ class Outbox:
             *self._route(entry, now, but=former),
         ]
 
-    def _deadline_s(self, entry: Entry, holder: ProcessId) -> float:
-        usual_s = self.router.seconds(holder) or 0.0
+    def _deadline_s(self, entry: Entry, holder: ProcessId | None) -> float:
+        usual_s = 0.0 if holder is None else self.router.seconds(holder) or 0.0
         return float(max(self.late_min_s, LATE_FACTOR * usual_s) * 2.0**entry.patience)
 
     def _current(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> Entry | None:
@@ -284,6 +297,7 @@ class Outbox:
         if not entry.asked:
             return self._route(entry, now)
         entry.measured = True  # an adoption takes no time that tells of the peer's speed
+        entry.late_s = now + self._deadline_s(entry, None)
         return [Send(p, Adopt(entry.microbatch, self.stage, entry.attempt)) for p in sorted(entry.asked)]
 
     def _unanswered(self, entry: Entry, process: ProcessId, now: float) -> list[Action]:

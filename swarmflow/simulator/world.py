@@ -94,6 +94,7 @@ class World:
     ended: bool = False
     finisher: ProcessId | None = None
     apart: set[str] = field(default_factory=set)
+    mute_until_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
     random: random.Random = field(init=False)
     _channels: dict[tuple[ProcessId, ProcessId, bool], float] = field(default_factory=dict)
     _incarnations: int = 0
@@ -239,6 +240,10 @@ class World:
     def _reaches(self, one: str, other: str) -> bool:
         return (one in self.apart) == (other in self.apart)
 
+    def mute(self, sender: ProcessId, receiver: ProcessId, seconds: float) -> None:
+        """What one process sends to the other is lost for a while, and neither is told."""
+        self.mute_until_s[sender, receiver] = self.clock.now_s + seconds
+
     def cut(self, one: ProcessId, other: ProcessId) -> None:
         """The connection between two processes breaks, and both notice; it can be made anew at once."""
         self._lose(one, other)
@@ -352,6 +357,8 @@ class World:
 
     def _deliver(self, sender: ProcessId, action: Send, bodies: list[tuple[object, int]]) -> None:
         host = self.hosts.get(action.to)
+        if self.mute_until_s.get((sender, action.to), 0.0) > self.clock.now_s:
+            return
         if host is not None and host.alive and self._reaches(sender.name, action.to.name):
             refs = tuple(self.store(action.to, value, size_bytes) for value, size_bytes in bodies)
             self.post(action.to, Received(sender, action.message, refs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmflow.core.actions import RunBackward, RunForward, RunLoss, Send
+from swarmflow.core.actions import Count, RunBackward, RunForward, RunLoss, Send
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed
 from swarmflow.core.hops import Hops
 from swarmflow.core.iwrr import Iwrr
@@ -68,6 +68,16 @@ def test_every_byte_is_released_once() -> None:
     after = released(machine.clear())
     assert sorted(before + after) == [INPUT, TARGETS, OUTPUT, GRADIENT, OWN]
     assert machine.clear() == []
+
+
+def test_who_asks_again_is_answered_again_and_gets_the_gradient_again() -> None:
+    machine, _ = finished()
+    question = Adopt(microbatch(0), 1, 0)
+    actions = machine.adopt(UP, question)
+    assert messages(actions, Accepted) == [(UP, Accepted(microbatch(0), 1, 0))]
+    assert Send(UP, Backward(microbatch(0), 0, 0), (OWN,)) in actions
+    assert not of_type(actions, Count), "nothing is adopted"
+    assert machine.entries() == ((0, 0),)
 
 
 def test_a_newer_attempt_adopts_what_is_here_and_computes_nothing() -> None:

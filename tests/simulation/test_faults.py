@@ -211,6 +211,32 @@ def test_a_swarm_that_stands_still_is_reported() -> None:
         finish(world, limit_s=30.0)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_messages_lost_one_way_on_a_connection_that_stays_hold_nothing_up(seed: int) -> None:
+    world = SWARM.start(seed)
+    churn = Churn(world, ("mute",), gap_s=1.0, until_s=40.0)
+    churn.unleash()
+    finish(world, limit_s=600.0)
+    assert churn.happened["mute"] > 10
+    assert world.counts["gone"] == world.counts["steps_restarted"] == 0, "nobody is dead, and nobody is taken for it"
+    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+
+
+@pytest.mark.parametrize("to_peer", [True, False], ids=["to_peer", "to_trainer"])
+def test_what_a_trainer_and_a_peer_lose_between_them_is_said_again(to_peer: bool) -> None:
+    world = SWARM.start(3)
+
+    def mute() -> None:
+        for trainer in world.living_trainers():
+            for peer in peers_of(world, 0):
+                world.mute(*((trainer, peer) if to_peer else (peer, trainer)), 12.0)
+
+    world.clock.after(SETTLED_S, mute)
+    finish(world, limit_s=300.0)
+    assert world.counts["gone"] == world.counts["steps_restarted"] == 0
+    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+
+
 def test_an_unknown_fault_is_refused() -> None:
     with pytest.raises(ValueError, match="no such fault: \\['flood'\\]"):
         Churn(SWARM.start(0), ("flood",))
