@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from peers.copies import CopyKeeper
 from swarmflow.compute.device import free_memory_bytes
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import FixedPoint
@@ -37,7 +38,7 @@ class StageLoader:
 
     def __init__(
         self, manifest: Manifest, session: Session, host: StageHost, compute: Worker, device: torch.device,
-        capacity: int | None,
+        capacity: int | None, copies: CopyKeeper,
     ) -> None:  # fmt: skip
         self._manifest = manifest
         self._session = session
@@ -45,6 +46,7 @@ class StageLoader:
         self._compute = compute
         self._device = device
         self._capacity = capacity
+        self._copies = copies
         self._loading: asyncio.Task[Any] | None = None
         self._listed: tuple[int, str] | None = None
 
@@ -55,7 +57,7 @@ class StageLoader:
         self._loading = self._session.spawn(self._load(action), "loading a stage")
 
     def serve(self) -> None:
-        """Give the state of the own stage to who asks for the version that it is at."""
+        """Give the state of the own stage to who asks for the version that it is at, and the copies of others."""
         serve_state(self._session.requests, self._listing, self._read)
 
     async def _load(self, action: LoadState) -> None:
@@ -127,6 +129,8 @@ class StageLoader:
         return max(1, min(self._manifest.microbatches, 2 * self._manifest.stages + 2, fits))
 
     def _listing(self, stage: int, version: int) -> Listing:
+        if not self._serves(stage, version):
+            return self._copies.listing(stage, version)
         served = self._held(stage, version)
         listed = self._listed
         if listed is None or listed[0] != version:
@@ -136,6 +140,8 @@ class StageLoader:
         return Listing(served.state.elements(), listed[1])
 
     def _read(self, stage: int, version: int, tensor: str, start: int, stop: int) -> bytes:
+        if not self._serves(stage, version):
+            return self._copies.read(stage, version, tensor, start, stop)
         served = self._held(stage, version)
         try:
             data = served.state.read(tensor, start, stop)
@@ -144,8 +150,12 @@ class StageLoader:
         self._held(stage, version)  # an update while it was read would have mixed two versions
         return data
 
+    def _serves(self, stage: int, version: int) -> bool:
+        served = self._host.served
+        return served is not None and (served.stage.layout.stage, served.version) == (stage, version)
+
     def _held(self, stage: int, version: int) -> Served:
         served = self._host.served
-        if served is None or (served.stage.layout.stage, served.version) != (stage, version):
+        if served is None or not self._serves(stage, version):
             raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
         return served

@@ -24,6 +24,7 @@ class Options:
     metrics_port: int | None
     metrics_host: str
     state_dir: Path | None
+    keep_copies: bool
     listen: str
     announce: tuple[str, ...]
     drain_seconds: float

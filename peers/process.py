@@ -13,16 +13,19 @@ from typing import Any
 
 import uvloop
 
+from peers.copies import CopyKeeper
 from peers.loading import StageLoader
+from peers.memory import Memory
 from peers.options import Options
 from swarmflow import __version__
 from swarmflow.compute.device import choose_device, measure_speed
-from swarmflow.core.actions import Exit, LoadState, Rejoin
+from swarmflow.core.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin
 from swarmflow.core.events import DrainAsked
 from swarmflow.core.following import Following
 from swarmflow.core.messages import Join
-from swarmflow.core.peer import PeerMachine, PeerSettings
-from swarmflow.core.types import Body, Member, Slice
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.peer_settings import PeerSettings
+from swarmflow.core.types import Body, Holding, Member, Roster, Slice
 from swarmflow.errors import IncompatibleError, NetworkError
 from swarmflow.runtime.evaluation import EvaluationService
 from swarmflow.runtime.finding import Found, find_leader
@@ -38,7 +41,6 @@ from swarmflow.runtime.worker import Worker
 
 log = logging.getLogger("swarmflow")
 
-_RUN = "run"  # the file in the state folder that names the run which this peer has joined
 FIRST_FIND_S = 20.0  # a newcomer without a trainer is told so; who has trained waits for one as long as it takes
 
 
@@ -53,8 +55,8 @@ def main(options: Options) -> int:
 
 
 async def _run(options: Options, folder: Path) -> int:
-    invite = options.invite
-    first = not _has_joined(folder, invite.run_id)
+    invite, memory = options.invite, Memory(folder)
+    first = not memory.joined(invite.run_id)
     async with AsyncExitStack() as stack:
         metrics = Metrics()
         stack.callback(metrics.close)
@@ -63,14 +65,15 @@ async def _run(options: Options, folder: Path) -> int:
             log.info("metrics: http://%s:%d/metrics", options.metrics_host, port)
         node = await Node.start(
             identity_path=folder / "identity.key", listen=[options.listen], announce=list(options.announce),
-            bootstrap=list(invite.trainers), patient=not first,
+            bootstrap=list(memory.completed(invite).trainers), patient=not first,
         )  # fmt: skip
         stack.push_async_callback(node.stop)
         metrics.describe_process("peer", node.name, invite.run_id)
+        copies = CopyKeeper(folder / "copies" / invite.run_id if options.state_dir and options.keep_copies else None)
         stop = _Signals()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
         while True:
-            outcome = await _one_life(options, folder, node, metrics, stop, first=first)
+            outcome = await _one_life(options, memory, node, metrics, copies, stop, first=first)
             if isinstance(outcome, Exit):
                 log.info("%s", outcome.reason)
                 if not outcome.ok:
@@ -83,14 +86,8 @@ async def _run(options: Options, folder: Path) -> int:
             first = False
 
 
-def _has_joined(folder: Path, run_id: str) -> bool:
-    """Whether an earlier life had found this run: it is there, or will be again, and can be waited for."""
-    path = folder / _RUN
-    return path.is_file() and path.read_text(encoding="utf-8") == run_id
-
-
 async def _one_life(
-    options: Options, folder: Path, node: Node, metrics: Metrics, stop: _Signals, *, first: bool
+    options: Options, memory: Memory, node: Node, metrics: Metrics, copies: CopyKeeper, stop: _Signals, *, first: bool
 ) -> Exit | Rejoin:
     """One incarnation: from joining until it leaves or has to join again. After the first, it waits for a trainer."""
     session = Session(node, options.invite.run_id, metrics)
@@ -100,11 +97,11 @@ async def _one_life(
     try:
         stop.on_first = lambda: session.end(Exit("left before it had joined"))
         stop.on_second = lambda: session.end(Exit("left at once"))
-        finding = find_leader(session, options.invite, timeout_s=FIRST_FIND_S if first else None)
+        finding = find_leader(session, memory.completed(options.invite), timeout_s=FIRST_FIND_S if first else None)
         found = await session.unless_ended(finding)
         if found is not None:
-            (folder / _RUN).write_text(options.invite.run_id, encoding="utf-8")
-            life.begin(found)
+            memory.join(options.invite.run_id)
+            life.begin(found, memory, copies, await copies.begin(session, found.manifest))
             stop.on_first = lambda: session.driver.post(DrainAsked())
         outcome: Exit | Rejoin = await session.ended
         return outcome
@@ -123,20 +120,23 @@ class _Life:
         self._evaluation: EvaluationService | None = None
         self._workers: list[Worker] = []
 
-    def begin(self, found: Found) -> None:
+    def begin(self, found: Found, memory: Memory, copies: CopyKeeper, held: tuple[Holding, ...]) -> None:
         """The run is known: make the workers and the machine, and join."""
         session, options, manifest = self._session, self._options, found.manifest
         compute, codec = Worker("compute", session.fail), Worker("codec", session.fail)
         self._workers = [compute, codec]
         self._host = StageHost(manifest, session.driver, compute, codec)
         device = choose_device(options.device)
-        loader = StageLoader(manifest, session, self._host, compute, device, options.capacity)
+        loader = StageLoader(manifest, session, self._host, compute, device, options.capacity, copies)
         self._evaluation = EvaluationService(session, self._host)
-        session.driver.add_effects({**self._host.effects(), LoadState: loader.load})
+        session.driver.add_effects({**self._host.effects(), LoadState: loader.load, KeepCopies: copies.keep,
+                                    DropCopies: copies.drop})  # fmt: skip
         loader.serve()
         member = Member(session.me, options.stage, options.capacity or 1, tuple(session.node.addresses()))
         speed = measure_speed(device)
-        join = Join("peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period)
+        join = Join(
+            "peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period, copies.keeps, held
+        )
         settings = PeerSettings(
             join, options.drain_seconds, stay=options.stay, journal_bytes_max=options.journal_bytes_max
         )  # fmt: skip
@@ -145,7 +145,7 @@ class _Life:
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
             lambda: {"phase": machine.phase, "version": machine.version, "load": machine.load},
         )
-        session.spawn(_measure(machine, session.metrics, session), "the metrics")
+        session.spawn(_measure(machine, session.metrics, memory), "the metrics")
         session.driver.run(machine, [])
 
     def read(self, body: Body) -> Callable[[], Buffer]:
@@ -182,12 +182,14 @@ class _Signals:
         (self.on_first if self.count == 1 else self.on_second)()
 
 
-async def _measure(machine: PeerMachine, metrics: Metrics, session: Session) -> None:
-    """Keep the gauges up to date."""
+async def _measure(machine: PeerMachine, metrics: Metrics, memory: Memory) -> None:
+    """Keep the gauges up to date, and where the trainers are."""
     while True:
+        roster = machine.standing.living() if machine.standing is not None else Roster()
+        memory.keep_trainers(tuple(address for member in roster.trainers for address in member.addresses))
         metrics.version.set(max(machine.version, 0))
         metrics.step.set(max(machine.epoch.step, 0))
-        for stage, members in enumerate(machine.roster.stages):
+        for stage, members in enumerate(roster.stages):
             metrics.peers.at(stage).set(len(members))
         hops = machine.hops  # None while a stage is loaded
         metrics.queue_length.set(hops.queued if hops is not None else 0)

@@ -35,5 +35,9 @@ class CheckpointError(SwarmflowError):
     """A checkpoint is missing, incomplete, corrupt or belongs to another run."""
 
 
+class WrongCopyError(CheckpointError):
+    """What was copied is not what it should be: its digest is another one."""
+
+
 class IncompatibleError(SwarmflowError):
     """A process runs other software, or another run, than the swarm that it asks to join."""

@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Says what `--dist loadgroup` keeps together: all swarms, so that no two of them run at once, else a file's tests."""
+    """What `--dist loadgroup` keeps together: all swarms, so that no two run at once; else the tests of a file."""
     for item in items:
         group = "swarm" if item.get_closest_marker("swarm") else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from swarmflow.compute.checkpoint import Generation, StageState, prune
+from swarmflow.compute.checkpoint import Generation, StageState, generations, prune
 from swarmflow.compute.layout import StageLayout, stage_layout
 from swarmflow.compute.weights import LayoutReader
 from swarmflow.core.actions import WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten
-from swarmflow.core.types import Member
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.exporting import export_generation, state_elements
 from swarmflow.runtime.session import Session, log
-from swarmflow.runtime.state_transfer import Listing, first_donor, serve_state
+from swarmflow.runtime.state_transfer import Listing, copy_stage, serve_state
 from trainers.data import Corpus
 from trainers.state import StateFolder
 
@@ -51,40 +50,37 @@ class Checkpoints:
     async def _write(self, session: Session, action: WriteCheckpoint) -> None:
         try:
             async with self._writing:
-                held = self._newest is not None and self._newest.version == action.version
-                generation = self._newest if held else await self._copy(session, action)
-                assert generation is not None
-                self._newest = generation
-                await asyncio.to_thread(self._after, generation, action)
+                newest = self._newest
+                held = newest is not None and newest.version == action.version
+                if newest is None or not held or (action.digests and newest.digests != action.digests):
+                    newest = await self._copy(session, action)
+                self._newest = newest
+                self._folder.keep_known(newest.version)
+                await asyncio.to_thread(self._after, newest, action)
         except SwarmflowError as error:
             session.driver.post(CheckpointWritten(action.version, False, str(error)))
         else:
-            session.driver.post(CheckpointWritten(action.version, True))
+            session.driver.post(CheckpointWritten(action.version, True, digests=newest.digests))
 
     async def _copy(self, session: Session, action: WriteCheckpoint) -> Generation:
-        """All stages beside one another, each from the first of its peers that can give it whole."""
+        """All stages beside one another, each from the first of those who have it that can give it whole."""
         manifest = self._manifest
-        generation = Generation.begin(self._folder.checkpoints, action.version, manifest.fingerprint, manifest.stages)
+        generation = await asyncio.to_thread(
+            Generation.begin_copy, self._folder.checkpoints, action.version, manifest.fingerprint, manifest.stages,
+            action.digests,
+        )  # fmt: skip
         jobs = [
-            self._copy_stage(session, generation, stage, action.roster.stages[stage])
+            copy_stage(
+                session.requests, generation, stage, action.roster.stages[stage], self._elements(stage),
+                action.digests[stage] if action.digests else None,
+            )
             for stage in range(manifest.stages)
-            if not generation.has(stage)
-        ]
+            if stage not in generation.held
+        ]  # fmt: skip
         for outcome in await asyncio.gather(*jobs, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
         return generation
-
-    async def _copy_stage(
-        self, session: Session, generation: Generation, stage: int, donors: tuple[Member, ...]
-    ) -> None:
-        elements = self._elements(stage)
-        writer = generation.writer(stage, elements)
-        try:
-            await first_donor(session.requests, donors, stage, generation.version, elements, writer.write)
-            await asyncio.to_thread(generation.add, stage, writer)
-        finally:
-            writer.abandon()
 
     def _after(self, generation: Generation, action: WriteCheckpoint) -> None:
         if action.last:
@@ -92,9 +88,9 @@ class Checkpoints:
         if generation.version % self._every == 0 and generation.version > 0:
             self.export(generation, self._output / f"step-{generation.version}")
         for key in list(self._open):  # other threads open more meanwhile, for those who ask
-            if key[1] != generation.version:
+            if key[1] not in (generation.version, action.spare):
                 self._open.pop(key).close()
-        prune(self._folder.checkpoints)
+        prune(self._folder.checkpoints, spare={action.spare})
 
     def export(self, generation: Generation, out: Path) -> None:
         """Write a version as a Hugging Face folder. Raises CheckpointError."""
@@ -128,9 +124,16 @@ class Checkpoints:
             elif version == 0 and self._weights is not None:
                 source = LayoutReader(self._layout(stage), self._weights)
             else:
-                raise NetworkError(f"version {version} is not on this trainer's disk")
+                source = self._older(version).state(stage)
             self._open[stage, version] = source
         return source
+
+    def _older(self, version: int) -> Generation:
+        """A version that is on disk beside the newest one: somebody may still be copying it."""
+        for generation in generations(self._folder.checkpoints):
+            if generation.version == version and generation.run == self._manifest.fingerprint and generation.complete:
+                return generation
+        raise NetworkError(f"version {version} is not on this trainer's disk")
 
     def _layout(self, stage: int) -> StageLayout:
         return stage_layout(self._manifest.model, self._manifest.cut, stage)

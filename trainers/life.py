@@ -10,10 +10,9 @@ from typing import Any
 import msgspec
 
 from swarmflow import __version__
-from swarmflow.compute.checkpoint import Generation
 from swarmflow.compute.codec import encode_ints
 from swarmflow.config import RunConfig
-from swarmflow.core.actions import Exit, FormMicrobatch, Record, Rejoin, TookOver, Validate, WriteCheckpoint
+from swarmflow.core.actions import Connect, Exit, FormMicrobatch, Record, Rejoin, TookOver, Validate, WriteCheckpoint
 from swarmflow.core.events import DrainAsked, MicrobatchFormed, Rival, Validated
 from swarmflow.core.following import Following
 from swarmflow.core.iwrr import Iwrr
@@ -35,7 +34,7 @@ from swarmflow.runtime.session import Session, log
 from swarmflow.runtime.store import Buffer
 from trainers.checkpoints import Checkpoints
 from trainers.data import Corpus
-from trainers.state import StateFolder
+from trainers.state import OnDisk, StateFolder
 from trainers.status import status_of
 from trainers.steplog import StepLog
 
@@ -63,31 +62,39 @@ class Life:
         self._checkpoints: Checkpoints | None = None
         self._measuring: asyncio.Task[None] | None = None
 
+    @property
+    def leads(self) -> bool:
+        """Whether this trainer leads now."""
+        return self._machine is not None and self._machine.lead is not None
+
     def effects(self) -> dict[type[Any], Effect]:
         """What a trainer does for each kind of action."""
         return {
-            FormMicrobatch: self._form, WriteCheckpoint: self._write, Validate: self._validate, Record: self._record,
-            TookOver: lambda action: self._took_over(), Exit: self._session.end, Rejoin: self._session.end,
+            Connect: self._connect, FormMicrobatch: self._form, WriteCheckpoint: self._write, Record: self._record,
+            Validate: self._validate, TookOver: lambda action: self._took_over(), Exit: self._session.end,
+            Rejoin: self._session.end,
         }  # fmt: skip
 
     def read(self, body: Body) -> Callable[[], Buffer]:
         """A trainer has no gradients."""
         raise TypeError("a trainer was asked for a slice of a gradient")
 
-    def lead(self, manifest: Manifest, newest: Generation | None) -> None:
-        """Begin as the leader, from the newest version on disk."""
-        version = newest.version if newest is not None else 0
+    def lead(self, manifest: Manifest, disk: OnDisk) -> None:
+        """Begin as the leader, from the newest version on disk, or from a later one that others have copies of."""
+        version = disk.version
         if version:
             log.info("resuming at version %d", version)
-        self._begin(manifest, newest)
+        self._begin(manifest, disk)
         term = time.time_ns() // 1_000_000_000  # later than any term of an earlier life of this run
-        leader = Leader(self._member(), manifest.plan, self._settings(manifest), term, version, version)
-        self._start(self._session.me, version, leader)
+        leader = Leader(
+            self._member(), manifest.plan, self._settings(manifest), term, version, version, disk.digests, disk.known
+        )
+        self._start(self._session.me, disk, leader)
 
-    def join(self, found: Found, newest: Generation | None) -> None:
+    def join(self, found: Found, disk: OnDisk) -> None:
         """Begin as a trainer of a run that another one leads."""
-        self._begin(found.manifest, newest)
-        self._start(found.leader, newest.version if newest is not None else 0, None)
+        self._begin(found.manifest, disk)
+        self._start(found.leader, disk, None)
 
     def _settings(self, manifest: Manifest) -> LeaderSettings:
         train, optimizer = self._config.train, self._config.optimizer
@@ -102,12 +109,12 @@ class Life:
         """The person wants this trainer to leave."""
         self._session.driver.post(DrainAsked())
 
-    def _begin(self, manifest: Manifest, newest: Generation | None) -> None:
+    def _begin(self, manifest: Manifest, disk: OnDisk) -> None:
         self._manifest = manifest
         weights = None if manifest.from_seed else self._config.model.path
         every = self._config.train.checkpoint_every
         self._checkpoints = Checkpoints(manifest, self._folder, self._config.run.output, weights, self._corpus, every)
-        self._checkpoints.resume(newest)
+        self._checkpoints.resume(disk.newest)
         self._checkpoints.serve(self._session)
         self._corpus.save_tokenizer(self._folder.tokenizer)
         requests = self._session.requests
@@ -116,15 +123,16 @@ class Life:
         requests.serve("save", self._save)
         requests.serve("tokenizer", self._tokenizer)
 
-    def _start(self, leader_id: ProcessId, on_disk: int, leader: Leader | None) -> None:
+    def _start(self, leader_id: ProcessId, disk: OnDisk, leader: Leader | None) -> None:
         session, manifest = self._session, self._manifest
         assert manifest is not None
         me = self._member()
         source = Source(session.me, manifest.microbatches, Outbox(0, Iwrr()))
-        join = Join("trainer", __version__, manifest.fingerprint, me)
+        join = Join("trainer", __version__, manifest.fingerprint, me, copies=disk.holdings)
         machine = TrainerMachine(
-            me, Following(leader_id), manifest.plan, self._settings(manifest), source, join, on_disk, leader
-        )
+            me, Following(leader_id), manifest.plan, self._settings(manifest), source, join, disk.version, disk.digests,
+            leader,
+        )  # fmt: skip
         self._machine = machine
         session.announce(lambda: "trainer", lambda: {"leads": machine.lead is not None, "version": machine.epoch.step})
         session.spawn(self._watch_for_rivals(machine), "looking for other leaders")
@@ -168,6 +176,14 @@ class Life:
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
+    def _connect(self, action: Connect) -> None:
+        """Who takes part in a step may lead the run from now on: the next start of this trainer looks for it first."""
+        self._session.connect(action)
+        standing = self._machine.standing if self._machine is not None else None
+        if standing is not None:
+            others = [m for m in standing.opened.roster.trainers if m.process != self._session.me]
+            self._folder.keep_trainers(tuple(address for member in others for address in member.addresses))
+
     def _form(self, action: FormMicrobatch) -> None:
         microbatch = action.microbatch
         inputs, targets = self._corpus.microbatch(microbatch.epoch.step, microbatch.index)
@@ -191,7 +207,6 @@ class Life:
 
     def _record(self, action: Record) -> None:
         result, metrics = action.result, self._session.metrics
-        self._remember_trainers()
         if self._steplog is not None:
             self._steplog.write(result)
         metrics.step.set(result.step + 1)
@@ -212,13 +227,6 @@ class Life:
             result.step, result.loss, validation, result.tokens / max(result.seconds, 1e-9),
             "+".join(str(count) for count in result.peers), result.seconds,
         )  # fmt: skip
-
-    def _remember_trainers(self) -> None:
-        """Where the other trainers are, for the next start of this one."""
-        standing = self._machine.standing if self._machine is not None else None
-        if standing is not None:
-            others = [m for m in standing.opened.roster.trainers if m.process != self._session.me]
-            self._folder.keep_trainers(tuple(address for member in others for address in member.addresses))
 
     # --- questions ----------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -14,6 +15,7 @@ import uvloop
 from swarmflow.core.actions import Exit, Rejoin
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
+from swarmflow.runtime.addresses import peer_of
 from swarmflow.runtime.finding import Found, find_leader
 from swarmflow.runtime.invite import Invite, publish_local
 from swarmflow.runtime.node import Node
@@ -28,8 +30,10 @@ log = logging.getLogger("swarmflow")
 _INVITE_WAIT_S = 120.0
 _FIND_S = 20.0
 _FIND_OTHERS_S = 6.0  # other trainers elect a leader within seconds of the former one's death
+_FIND_AGAIN_S = 12.0  # a --join trainer that starts again leaves the others this time to lead, each after the other
 _POLL_S = 0.2
 _ADDRESSES_MAX = 16
+_CLAIM_EVERY_S = 1.0
 
 
 def main(run: Run) -> int:
@@ -42,7 +46,7 @@ async def _run(run: Run) -> int:
     invite = None if run.try_to_lead() else await _invite_to_join(run)
     async with AsyncExitStack() as stack:
         first = run.folder.manifest() is None  # else it has trained here before, and can wait for the others
-        node = await _start_node(run, invite, patient=not first)
+        node = await _start_node(run, invite, first=first)
         stack.push_async_callback(node.stop)
         stop = _Stop()
         while True:
@@ -93,7 +97,8 @@ def _latest_invite(run: Run, invite: Invite | None) -> Invite | None:
     return Invite.parse(run.invite_path.read_text())
 
 
-async def _start_node(run: Run, invite: Invite | None, *, patient: bool) -> Node:
+async def _start_node(run: Run, invite: Invite | None, *, first: bool) -> Node:
+    may_lead = invite is None or run.may_go_on_alone
     listen = run.options.listen or "0.0.0.0:0"
     any_port = listen.endswith(":0")
     if any_port:
@@ -101,8 +106,7 @@ async def _start_node(run: Run, invite: Invite | None, *, patient: bool) -> Node
     known = (*(invite.trainers if invite is not None else ()), *run.folder.trainers)
     node = await Node.start(
         identity_path=run.folder.identity, listen=[listen], announce=list(run.options.announce),
-        bootstrap=list(dict.fromkeys(known)), may_be_alone=invite is None,
-        patient=patient and invite is not None,
+        bootstrap=list(dict.fromkeys(known)), may_be_alone=may_lead, patient=not first and not may_lead,
     )  # fmt: skip
     ports = [part.split("/")[0] for address in node.addresses() for part in address.split("/tcp/")[1:]]
     if ports and any_port:
@@ -139,6 +143,7 @@ async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *,
         if session.ended.done():
             return await session.ended
         run.metrics.describe_process("trainer", node.name, run_id)
+        session.spawn(_stay_in_charge(run, life, own_invite), "the claim to the output")
         with _published(own_invite()):
             _tell_invite(run, own_invite(), leads=found is None)
             stop.on_first = life.drain
@@ -147,7 +152,21 @@ async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *,
             outcome: Exit | Rejoin = await session.ended
             return outcome
     finally:
+        run.give_way()  # before the goodbye: whoever hears it may lead at once
         await session.close()
+
+
+async def _stay_in_charge(run: Run, life: Life, invite: Callable[[], Invite]) -> None:
+    """Whoever leads holds the claim to its output, which a former leader that was frozen gives back only later.
+
+    A trainer that nobody knows yet begins a lineage of its own where nobody holds it, and waits where no invite lies.
+    """
+    while True:
+        await asyncio.sleep(_CLAIM_EVERY_S)
+        if life.leads:
+            run.claim()
+            if run.lock is not None and not run.invite_path.is_file():
+                _write_invite(run.invite_path, invite())
 
 
 def _named(invite: Invite | None) -> tuple[str, str]:
@@ -159,22 +178,29 @@ async def _find(run: Run, session: Session, where: Invite | None, first: bool, *
     """Who leads the run; None: nobody does, and this trainer may, or the session is over.
 
     where: its known trainers. invited: somebody should lead. Who has trained before tries to lead when nobody does any
-    more. Raises NetworkError.
+    more; who was invited then, only where its disk tells of a version to go on from. Raises NetworkError.
     """
     if where is None:
         return None
-    timeout_s = _FIND_S if invited else _FIND_OTHERS_S
+    timeout_s = _FIND_OTHERS_S
+    if invited:
+        timeout_s = _FIND_S if first else _FIND_AGAIN_S * (1 + _rank(session.me.name, run.folder.trainers))
     try:
         found = await session.unless_ended(find_leader(session, where, timeout_s=timeout_s))
     except NetworkError as error:
         if invited and first:
             raise
-        if invited and not run.try_to_lead():
+        if invited and not run.try_to_lead(again=True):
             session.end(Rejoin(str(error)))
         return None
     if found is not None:
         run.check_same(found.manifest, f"the run {found.manifest.name}")
     return found
+
+
+def _rank(name: str, others: tuple[str, ...]) -> int:
+    """The place of a trainer among those that it knew, so that two of them do not begin to lead at once."""
+    return sorted({name, *(peer_of(address) for address in others)}).index(name)
 
 
 def _lead_on(run: Run, invite: Invite) -> None:
@@ -205,12 +231,16 @@ def _tell_invite(run: Run, invite: Invite, leads: bool) -> None:
     if leads:
         paths.append(run.invite_path)
     for path in paths:
-        part = path.with_name(f".{path.name}.part")
-        try:
-            part.write_text(f"{invite}\n")
-            part.replace(path)
-        except OSError as error:
-            raise NetworkError(f"the invite cannot be written to {path}: {error.strerror}") from None
+        _write_invite(path, invite)
+
+
+def _write_invite(path: Path, invite: Invite) -> None:
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(f"{invite}\n")
+        part.replace(path)
+    except OSError as error:
+        raise NetworkError(f"the invite cannot be written to {path}: {error.strerror}") from None
 
 
 class _Stop:

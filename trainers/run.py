@@ -66,13 +66,21 @@ class Run:
         """Where the trainer that leads from this output leaves its invite for the others."""
         return self.output / "state" / "invite"
 
-    def try_to_lead(self) -> bool:
-        """Take the right to begin or resume the run, unless a trainer on this machine has it or it began elsewhere."""
-        if self.options.invite is None:
+    def try_to_lead(self, again: bool = False) -> bool:
+        """Take the right to begin or resume the run, unless a trainer on this machine has it or it began elsewhere.
+
+        again: nobody leads the run that began elsewhere any more; it goes on here if this disk tells of a version.
+        """
+        if self.options.invite is None or (again and self.may_go_on_alone):
             self.claim()
             if self.lock is not None:
                 self.invite_path.unlink(missing_ok=True)  # the former leader's: nobody should wait for that one
         return self.lock is not None
+
+    @property
+    def may_go_on_alone(self) -> bool:
+        """Whether this trainer has trained in the run before, and knows of a version that was written."""
+        return self.folder.manifest() is not None and self.folder.known > 0
 
     def claim(self) -> None:
         """Keep others of this output from leading too, if nobody does yet."""
@@ -95,9 +103,8 @@ class Run:
 
     def is_finished(self, manifest: Manifest) -> bool:
         """Whether all steps are done and the model is written."""
-        newest = newest_version(self.folder, self.output, manifest.fingerprint)
-        steps, final = self.config.train.steps, self.output / "final"
-        return newest is not None and newest.version >= steps and final.is_dir()
+        version = newest_version(self.folder, self.output, manifest.fingerprint).version
+        return version >= self.config.train.steps and (self.output / "final").is_dir()
 
     def check_same(self, manifest: Manifest, whose: str) -> None:
         """Raises ConfigError or DataError that names what differs between RUN.toml or the data and the run's.

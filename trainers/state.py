@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from blake3 import blake3
 
-from swarmflow.compute.checkpoint import Generation, newest_complete
+from swarmflow.compute.checkpoint import Generation, newest_complete, newest_known
+from swarmflow.core.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.folders import state_folder
@@ -22,8 +24,8 @@ class StateFolder:
     """One trainer's folder, locked while it lives.
 
     identity.key: its libp2p identity. port: where it listened last. run.json: the run's manifest. trainers: addresses
-    of the run's other trainers, a line each. checkpoints/: the states of committed versions. tokenizer/: the
-    tokenizer's files, for exports.
+    of the run's other trainers, a line each. checkpoints/: the states of committed versions. known: the newest version
+    that lay there. tokenizer/: the tokenizer's files, for exports.
     """
 
     def __init__(self, path: Path, lock: IO[bytes]) -> None:
@@ -35,6 +37,7 @@ class StateFolder:
         self._manifest = path / "run.json"
         self._port = path / "port"
         self._trainers = path / "trainers"
+        self._known = path / "known"
 
     @classmethod
     def open(cls, stack: ExitStack, asked_for: Path | None, output: Path) -> StateFolder:
@@ -55,8 +58,7 @@ class StateFolder:
     @property
     def port(self) -> int:
         """The port that it had last time, 0: none."""
-        text = self._port.read_text().strip() if self._port.is_file() else ""
-        return int(text) if text.isdigit() else 0
+        return _number(self._port)
 
     def keep_port(self, port: int) -> None:
         """Remember it, so that invites survive a restart."""
@@ -71,6 +73,16 @@ class StateFolder:
         """Remember where the others are: whoever starts again looks for them before it leads a run of its own."""
         if addresses != self.trainers:
             _replace(self._trainers, "\n".join(addresses).encode())
+
+    @property
+    def known(self) -> int:
+        """The newest version of the run that this trainer has had on disk, 0: none, whatever is left of it."""
+        return _number(self._known)
+
+    def keep_known(self, version: int) -> None:
+        """Remember that a version exists: a run must not begin again although its checkpoints are lost here."""
+        if version > self.known:
+            _replace(self._known, str(version).encode())
 
     def manifest(self) -> Manifest | None:
         """What the run was started with, if this folder has seen it. Raises CheckpointError when it is unreadable."""
@@ -109,25 +121,52 @@ def _point_to(folder: Path, state: Path) -> None:
         raise CheckpointError(f"{link} cannot be made: {error.strerror}") from None
 
 
-def newest_version(folder: StateFolder, output: Path, run: str) -> Generation | None:
+@dataclass(frozen=True)
+class OnDisk:
+    """What a trainer may go on from. newest: the newest version that is whole and right, None: there is none.
+
+    known: the newest version that was on a disk, as far as the folders tell, whatever is left of it.
+    """
+
+    newest: Generation | None
+    known: int
+
+    @property
+    def version(self) -> int:
+        """Of the newest one, else 0."""
+        return self.newest.version if self.newest is not None else 0
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Of its files."""
+        return self.newest.digests if self.newest is not None else ()
+
+    @property
+    def holdings(self) -> tuple[Holding, ...]:
+        """The same, as it is told to others."""
+        if self.newest is None:
+            return ()
+        return (Holding(Snapshot(self.version, self.digests), tuple(range(self.newest.stages))),)
+
+
+def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
     """The newest complete version of a run in this folder and in those of the trainers beside it.
 
-    Raises CheckpointError when there were complete versions, but every one of them is corrupt.
+    What is corrupt is told of and left out.
     """
-    roots = [folder.checkpoints, *sorted(output.glob("state/*/checkpoints"))]
+    folders = [folder.path, *sorted(output.glob("state/*"))]
     found: list[Generation] = []
-    failure: CheckpointError | None = None
+    known = max(_number(path / "known") for path in folders)
+    roots = [path / "checkpoints" for path in folders]
     for root in dict.fromkeys(path.absolute() for path in roots):
+        known = max(known, newest_known(root, run))
         try:
             generation = newest_complete(root, run)
-        except CheckpointError as error:
-            failure = error
-            continue
+        except CheckpointError:
+            continue  # each was told of; others may have copies
         if generation is not None:
             found.append(generation)
-    if not found and failure is not None:
-        raise failure
-    return max(found, key=lambda generation: generation.version, default=None)
+    return OnDisk(max(found, key=lambda generation: generation.version, default=None), known)
 
 
 def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
@@ -138,6 +177,12 @@ def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
     for path in sorted(output.glob("state/*/run.json")):
         return Manifest.decode(path.read_bytes())
     return None
+
+
+def _number(path: Path) -> int:
+    """What a file says, 0: there is none, or it is no number."""
+    text = path.read_text().strip() if path.is_file() else ""
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _replace(path: Path, data: bytes) -> None:

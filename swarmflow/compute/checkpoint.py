@@ -13,13 +13,14 @@ import re
 import shutil
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from swarmflow.compute.tensorfile import TensorFileWriter, file_digest, read_header, sync_folder
-from swarmflow.errors import CheckpointError
+from swarmflow.errors import CheckpointError, WrongCopyError
 
 log = logging.getLogger("swarmflow")
 
@@ -27,6 +28,7 @@ FORMAT = 1
 GENERATIONS_KEPT = 2
 MANIFEST_BYTES_MAX = 1 << 20
 _MANIFEST = "manifest.json"
+_DIGESTS = "digests"  # the key in `extra` under which a copy says what the files of all stages are
 _NAME = re.compile(r"version-(\d{8,})")
 
 
@@ -113,6 +115,20 @@ class Generation:
         return made
 
     @classmethod
+    def begin_copy(cls, root: Path, version: int, run: str, stages: int, digests: Sequence[str]) -> Generation:
+        """The generation of a version that is to be written, or copied where the files' digests are known.
+
+        What is there already is gone on with where it is a copy of the same; otherwise it is of another history, or cut
+        short, and is deleted: files of both would not fit together. Raises CheckpointError.
+        """
+        path = root / f"version-{version:08d}"
+        if (path / _MANIFEST).is_file():
+            found = cls.open(path)
+            if found.run == run and (not digests or found.digests != tuple(digests)):
+                shutil.rmtree(path, ignore_errors=True)
+        return cls.begin(root, version, run, stages, {_DIGESTS: list(digests)} if digests else None)
+
+    @classmethod
     def open(cls, path: Path) -> Generation:
         """Reads the manifest; the stages' files are verified when they are opened. Raises CheckpointError."""
         manifest = path / _MANIFEST
@@ -125,6 +141,20 @@ class Generation:
             return cls(path, fields)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{manifest} is missing or corrupt: {error}") from error
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Of the files of all stages: as they were told, where only some of them are copied here; empty: not known."""
+        told = self.extra.get(_DIGESTS)
+        if isinstance(told, list) and len(told) == self.stages:
+            return tuple(str(digest) for digest in told)
+        return tuple(self._files[stage][0] for stage in range(self.stages)) if self.finished else ()
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The stages whose file is here, as it should be."""
+        told = self.digests
+        return tuple(s for s in range(self.stages) if self.has(s) and told and self._files[s][0] == told[s])
 
     @property
     def complete(self) -> bool:
@@ -150,12 +180,12 @@ class Generation:
     def add(self, stage: int, writer: TensorFileWriter, digest: str | None = None) -> str:
         """Finishes a stage's file and names it in the manifest; returns its digest.
 
-        digest: what it must be when it is a copy. Raises CheckpointError, and removes the file, when it is not.
+        digest: what it must be when it is a copy. Raises WrongCopyError, and removes the file, when it is not.
         """
         found = writer.finish()
         if digest is not None and found != digest:
             writer.path.unlink(missing_ok=True)
-            raise CheckpointError(f"the copy of stage {stage} at version {self.version} is not what was sent")
+            raise WrongCopyError(f"the copy of stage {stage} at version {self.version} is not what was sent")
         with self._adding:
             self._files[stage] = (found, writer.size_bytes)
             self._save()
@@ -170,6 +200,13 @@ class Generation:
     def state(self, stage: int) -> StageState:
         """Opens and verifies a stage's file. Raises CheckpointError."""
         return StageState(self._path(stage), self.digest(stage))
+
+    def discard(self, stage: int) -> None:
+        """Deletes a stage's file, which is of no use. Raises CheckpointError."""
+        with self._adding:
+            self._files.pop(stage, None)
+            self._path(stage).unlink(missing_ok=True)
+            self._save()
 
     def verify(self) -> None:
         """Verifies the file of every stage. Raises CheckpointError, naming the first that is missing or corrupt."""
@@ -200,7 +237,8 @@ class Generation:
             part.replace(self.path / _MANIFEST)
             sync_folder(self.path)
         except OSError as error:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):  # the disk that refused to write may refuse this too
+                part.unlink()
             raise CheckpointError(f"{self.path / _MANIFEST} cannot be written: {error.strerror or error}") from error
 
 
@@ -240,11 +278,33 @@ def newest_complete(root: Path, run: str | None = None) -> Generation | None:
     return None
 
 
-def prune(root: Path, keep: int = GENERATIONS_KEPT) -> None:
-    """Deletes what is older than the `keep` newest generations that are complete; incomplete newer ones stay."""
+def readable(root: Path, run: str) -> list[Generation]:
+    """The generations of a run under a folder, the newest first; one whose manifest is corrupt is told of."""
+    found: list[Generation] = []
+    for path in _paths(root):
+        try:
+            generation = Generation.open(path)
+        except CheckpointError as error:
+            log.warning("a checkpoint is of no use: %s", error)
+            continue
+        if generation.run == run:
+            found.append(generation)
+    return found
+
+
+def newest_known(root: Path, run: str) -> int:
+    """The newest version of a run of which a manifest here says that it was whole somewhere once; 0: none."""
+    return max((generation.version for generation in readable(root, run) if generation.digests), default=0)
+
+
+def prune(root: Path, keep: int = GENERATIONS_KEPT, spare: Collection[int] = ()) -> None:
+    """Deletes what is older than the `keep` newest generations that are complete; incomplete newer ones stay.
+
+    spare: versions that stay in any case.
+    """
     complete = [generation.version for generation in generations(root) if generation.complete]
     if len(complete) < keep:
         return
     for generation in generations(root):
-        if generation.version < complete[keep - 1]:
+        if generation.version < complete[keep - 1] and generation.version not in spare:
             shutil.rmtree(generation.path, ignore_errors=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarmflow.core.messages import Message, StepResult
-from swarmflow.core.types import Body, Epoch, Member, Microbatch, ProcessId, Ref, Roster
+from swarmflow.core.types import Body, Epoch, Member, Microbatch, ProcessId, Ref, Roster, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +148,33 @@ class FormMicrobatch:
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """Copy every stage's state at `version` from its donors to disk -> CheckpointWritten. Last: write `final` too."""
+    """Copy every stage's state at `version` from its donors to disk -> CheckpointWritten. Last: write `final` too.
+
+    digests: what the files must be, where that is known. spare: a version on disk that others copy from here.
+    """
 
     version: int
     roster: Roster
     last: bool = False
+    digests: tuple[str, ...] = ()
+    spare: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCopies:
+    """Copy these stages of a snapshot from its holder to the own disk, beside everything else -> CopiesChanged."""
+
+    holder: Member
+    snapshot: Snapshot
+    stages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropCopies:
+    """Delete the copies of versions outside of [oldest, newest] -> CopiesChanged."""
+
+    oldest: int
+    newest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +247,6 @@ class Exit:
 
 Action = (
     Send | Release | RunForward | RunLoss | RunBackward | RunReplay | Discard | Reset | SumPiece | StorePiece | Seal
-    | Apply | LoadState | FormMicrobatch | WriteCheckpoint | Validate | Record | TookOver | Connect | Forget | Log
-    | Count | Rejoin | Exit
+    | Apply | LoadState | FormMicrobatch | WriteCheckpoint | KeepCopies | DropCopies | Validate | Record | TookOver
+    | Connect | Forget | Log | Count | Rejoin | Exit
 )  # fmt: skip

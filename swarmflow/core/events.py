@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarmflow.core.messages import Message
-from swarmflow.core.types import Epoch, Microbatch, ProcessId, Ref
+from swarmflow.core.types import Epoch, Holding, Microbatch, ProcessId, Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +146,23 @@ class StateNotLoaded:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWritten:
-    """The state of all stages at `version` is on disk (ok), or could not be written (reason)."""
+    """The state of all stages at `version` is on disk (ok), or could not be written (reason).
+
+    digests: of the stages' files.
+    """
 
     version: int
     ok: bool
     reason: str = ""
+    digests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesChanged:
+    """What lies on this peer's disk of the run. failed: why what was asked for does not, or not all of it."""
+
+    copies: tuple[Holding, ...]
+    failed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +188,6 @@ class DrainAsked:
 
 Event = (
     Received | Lost | Tick | ForwardComputed | LossComputed | BackwardComputed | Replayed | Overflowed | ComputeFailed
-    | MicrobatchFormed | PieceReduced | Sealed | Applied | StateLoaded | StateNotLoaded | CheckpointWritten | Validated
-    | Rival | DrainAsked
+    | MicrobatchFormed | PieceReduced | Sealed | Applied | StateLoaded | StateNotLoaded | CheckpointWritten
+    | CopiesChanged | Validated | Rival | DrainAsked
 )  # fmt: skip

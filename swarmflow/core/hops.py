@@ -222,7 +222,11 @@ class Hops:
 
     def _disown(self, hop: Hop) -> list[Action]:
         if hop.done is None and not self._accumulates(hop):
-            return self._drop(hop)
+            # It may be a repair's that has overtaken word of a death; whoever sent it must know that it is not here.
+            denied = Denied(hop.microbatch, self.stage, hop.attempt, "full")
+            actions = [*self._drop(hop), Send(hop.upstream, denied)]
+            self._denied[hop.upstream] = None
+            return actions
         finished, hop.orphan, hop.done = hop.done is not None, True, None
         return self.journal.undo(hop) if finished else []  # else it is taken away when it is there
 
@@ -293,9 +297,10 @@ class Hops:
         """Work that is here already serves a newer attempt: nothing is computed twice."""
         if attempt < hop.attempt and hop.upstream not in self._dead:
             return [Send(sender, Denied(hop.microbatch, self.stage, attempt, "stale"))]
+        again = (hop.upstream, hop.attempt) == (sender, attempt)  # it only asks whether the hop is still here
         hop.upstream, hop.attempt, hop.told = sender, attempt, None
         actions: list[Action] = [
-            Count("adoptions"),
+            *(() if again else (Count("adoptions"),)),
             Send(sender, Accepted(hop.microbatch, self.stage, attempt)),
             *self._tell_successor(hop),
         ]

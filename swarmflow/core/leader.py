@@ -7,12 +7,12 @@ from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 from swarmflow.core.actions import Action, Connect, Count, Exit, Forget, Log, Rejoin, Send, Validate
+from swarmflow.core.answers import ABOUT_STEP, AboutStep, answered
+from swarmflow.core.copies import Copies
 from swarmflow.core.events import CheckpointWritten, Event, Lost, Received, Rival, Tick, Validated
 from swarmflow.core.membership import Known, Membership
 from swarmflow.core.messages import (
     Beat,
-    Committed,
-    Done,
     Drain,
     Evicted,
     Finished,
@@ -20,20 +20,17 @@ from swarmflow.core.messages import (
     Granted,
     Heartbeat,
     Join,
-    Keep,
+    Kept,
     LoadFailed,
     Open,
-    Overflow,
-    Prepared,
     Ready,
     Refused,
     Released,
     StepResult,
     Suspect,
-    Unprepared,
-    Unrepairable,
     Welcome,
 )  # fmt: skip
+from swarmflow.core.restoring import Restoring
 from swarmflow.core.rules import LeaderSettings, refusal
 from swarmflow.core.safekeeping import Safekeeping
 from swarmflow.core.step import Step
@@ -49,7 +46,9 @@ class Leader:
     """Everything the leading trainer decides.
 
     me: itself, as a member of the roster. version: the run's. on_disk: the newest version that is complete on disk.
-    lineage: who began the history that this leader goes on with; a leader that starts from disk begins one.
+    digests: of its files. known: the newest version that was on disk, here or elsewhere, as far as the own disk tells.
+    lineage: who began the history that this leader goes on with; a leader that starts from disk begins one. restoring:
+    which version to go on from is not decided yet.
     """
 
     me: Member
@@ -58,6 +57,8 @@ class Leader:
     term: int
     version: int
     on_disk: InitVar[int]
+    digests: InitVar[tuple[str, ...]] = ()
+    known: InitVar[int] = 0
     generation: int = 0
     phase: str = "gathering"  # gathering, running, validating, saving, finished
     step: Step | None = None
@@ -65,6 +66,7 @@ class Leader:
     lineage: ProcessId = field(init=False)
     membership: Membership = field(init=False)
     safe: Safekeeping = field(init=False)
+    restoring: Restoring | None = None
     last: StepResult | None = None
     _complete_s: float | None = None
     _held_until_s: float = 0.0
@@ -73,11 +75,13 @@ class Leader:
     _waiting_for: str = ""
     _next_beat_s: float = 0.0
     _awake_s: float | None = None
+    _ballot_due_s: float = 0.0
+    _ballots: int = 0
 
-    def __post_init__(self, on_disk: int) -> None:
+    def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int) -> None:
         self.lineage = self.me.process
         self.membership = Membership(self.plan)
-        self.safe = Safekeeping(on_disk, self.settings.silence_s)
+        self.safe = Safekeeping(on_disk, self.settings.silence_s, Copies(self.plan.stages), known, digests)
 
     # --- doors --------------------------------------------------------------------------------------------------------
 
@@ -86,6 +90,7 @@ class Leader:
         self.membership.enter(Join("trainer", self.settings.software, self.settings.run, self.me), -1, now)
         if self.version >= self.settings.steps:
             return self._finish()
+        self._seek(now)
         return self._try_open(now)
 
     def take_over(self, estate: Estate, now: float) -> list[Action]:
@@ -98,6 +103,7 @@ class Leader:
             known = self.membership.enter(report.join, report.member.stage, now)
             known.member, known.version, known.draining = report.member, report.version, report.draining
             known.phase = "ready" if report.ready or known.role == "trainer" else "loading"
+            self.safe.copies.says(known.member, report.join.copies)
             if report.opened.epoch < step.epoch and known.process in step.said.roster.processes():
                 actions.append(Send(known.process, step.said))
         for known in self.membership.peers():
@@ -187,6 +193,8 @@ class Leader:
         if self.phase == "finished" and self.safe.due_again(now):
             self.phase = "gathering"
             return self._try_open(now)
+        if self.phase == "gathering" and self.restoring is not None:
+            return self._restore(self.restoring, now)
         if self.phase != "running" or step is None:
             return []
         if step.phase == "failed":
@@ -199,15 +207,24 @@ class Leader:
             self._held_until_s = self._complete_s + self._hold_s()
             if now < self._held_until_s:
                 return []
-            present = step.roster.everybody
-            ready = [e.member for s in range(self.plan.stages) for e in self.membership.ready(s, self.version)]
-            return step.prepare(tuple(member for member in ready if member.process not in present))
+            return self._prepare(step, now)
+        if step.phase == "preparing" and now >= self._ballot_due_s:
+            self._ballots += 1
+            late = f"ballot {step.ballot} of step {self.version} is begun anew: {step.waits_for()} does not end"
+            return [Log("warning", late), Count("ballots_again"), *self._prepare(step, now)]
         if step.phase != "prepared" or self.safe.saving == self.version:
             return []
         if not step.has_majority():
             return self._without_majority(now)
         self._complete_s = self._alone_s = None
         return step.commit(now)
+
+    def _prepare(self, step: Step, now: float) -> list[Action]:
+        """Begin a ballot, with those who are ready by now. Each that took too long has those after it take longer."""
+        self._ballot_due_s = now + self.settings.ballot_s * 2.0**self._ballots
+        present = step.roster.processes()
+        ready = [e.member for s in range(self.plan.stages) for e in self.membership.ready(s, self.version)]
+        return step.prepare(tuple(member for member in ready if member.process not in present))
 
     def _without_majority(self, now: float) -> list[Action]:
         """Most of those whom the Open named are gone, a trainer among them: they may have another leader by now."""
@@ -273,7 +290,7 @@ class Leader:
         every = self.settings.checkpoint_every
         if every and self.version % every == 0:
             actions += self.save()
-        return actions + self._let_go() + self._rebalance(now) + self._try_open(now)
+        return actions + self._spread() + self._let_go() + self._rebalance(now) + self._try_open(now)
 
     def _rebalance(self, now: float) -> list[Action]:
         """Between two steps one peer may move to where it is needed more; it is missed by no step."""
@@ -297,7 +314,7 @@ class Leader:
                 self.phase = "saving"
                 self._waiting_for = f"a copy of stage {entry.member.stage}, whose last peer wants to leave"
                 continue
-            self.membership.leave(entry.process)
+            self._forget(entry.process)
             actions.append(Send(entry.process, Released()))
         return actions
 
@@ -309,11 +326,18 @@ class Leader:
         )
         return self.safe.write(self.version, Roster(stages), last)
 
+    def _spread(self) -> list[Action]:
+        return self.safe.spread(self.me, self.membership.keepers(self.version)) if self.phase != "finished" else []
+
     def _checkpoint_written(self, event: CheckpointWritten, now: float) -> list[Action]:
         actions: list[Action] = [self.safe.written(event)]
         if event.ok:
-            others = [e.process for e in self.membership.trainers() if e.process != self.me.process]
-            actions += [Send(process, Keep(event.version, self.me)) for process in others]
+            actions += self.safe.share(self.me, [entry.member for entry in self.membership.trainers()])
+            actions += self._spread()
+        if self.restoring is not None and self.phase == "gathering":
+            if not event.ok:
+                self.restoring.failed(now, self.settings.silence_s)
+            return actions + self._try_open(now)
         if self._stopping and self.phase == "saving":
             if event.version < self.version:
                 return actions + self.save()
@@ -368,6 +392,8 @@ class Leader:
         if self.phase in ("finished", "saving") or self._stopping:
             return []
         self.phase = "gathering"
+        if self.restoring is not None:
+            return self._restore(self.restoring, now)
         if self._epoch() == Epoch(0, 0) and self.membership.ready_peers() < self.settings.peers_first:
             self._waiting_for = f"{self.settings.peers_first} peers to be ready"
             return []
@@ -405,16 +431,49 @@ class Leader:
         return actions
 
     def _roll_back(self, lost: list[int], now: float) -> list[Action]:
-        """Everybody of a stage is gone, and with them the state: all stages go back to the newest version on disk."""
+        """Everybody of a stage is gone, and with them the state: all stages go back to the newest version on a disk."""
         text = ", ".join(str(stage) for stage in lost)
-        back_to = self.safe.durable
-        log = Log("warning", f"stage {text} has lost everybody: back from version {self.version} to {back_to}")
-        self.version, self.step, self.safe.again_s = back_to, None, None
+        before = self.version
+        self.version, self.step, self.safe.again_s = self.safe.durable, None, None
         self.generation += 1
-        actions: list[Action] = [log, Count("rollbacks")]
+        self._seek(now)
+        opened = self._try_open(now)
+        back = f"back from version {before}" + (f" to {self.version}" if self.restoring is None else "")
+        return [Log("warning", f"stage {text} has lost everybody: {back}"), Count("rollbacks"), *opened]
+
+    def _seek(self, now: float) -> None:
+        """From which version to go on is to be found out; until then nobody loads anything."""
+        self.restoring = Restoring(self.safe.known, now, self.settings.copies_wait_s)
         for entry in self.membership.peers():
-            actions += self._grant(entry, entry.member.stage, "the run goes back")
+            entry.phase, entry.grants = "waiting", entry.grants + 1  # what it answers to an earlier grant is void
+
+    def _restore(self, restoring: Restoring, now: float) -> list[Action]:
+        """Go on from the newest version that is whole somewhere, or wait for it and say so."""
+        decision = restoring.decide(self.safe.durable, self.safe.copies, now)
+        actions: list[Action] = []
+        if decision.version is None and decision.reason != self._waiting_for:
+            self._waiting_for = decision.reason
+            actions.append(Log("warning", f"waiting for {decision.reason}"))
+        if decision.fetch is not None:
+            return actions + self.safe.fetch(decision.fetch)
+        if decision.version is None:
+            return actions
+        self.restoring, self.version, self.safe.known = None, decision.version, restoring.known
+        for entry in self.membership.peers():
+            actions += self._grant(entry, entry.member.stage, decision.reason)
         return actions + self._try_open(now)
+
+    def _learnt(self, now: float) -> list[Action]:
+        """Somebody came with its copies, which may be of a later version than the one that this leader began with."""
+        began_here = self.lineage == self.me.process and self.last is None
+        begun = self.phase == "running"
+        if self.restoring is None and began_here and (begun or self.phase == "gathering"):
+            if not self.safe.later(self.version, begun):
+                return []
+            self.step, self.phase = None, "gathering"
+            self.generation += 1
+            self._seek(now)
+        return self._try_open(now) if self.restoring is not None else []
 
     def _restart(self, now: float) -> list[Action]:
         overflow = self.step.overflow if self.step is not None else None
@@ -467,11 +526,19 @@ class Leader:
             actions += self._gone(former, "it has started again", now)
         if join.role == "trainer":
             self.membership.enter(join, -1, now)
+            self.safe.copies.says(join.member, join.copies)
             log = Log("info", f"trainer {sender} joined")
-            return [*actions, Connect((join.member,)), Send(sender, Welcome(self.term)), log]
+            return [*actions, Connect((join.member,)), Send(sender, Welcome(self.term)), log, *self._learnt(now)]
         stage, reason = self.membership.place(join.member.stage)
         entry = self.membership.enter(join, stage, now)
-        return [*actions, *self._grant(entry, stage, reason)]
+        self.safe.copies.says(entry.member, join.copies)
+        actions += self._learnt(now)
+        if self.restoring is not None:
+            return [*actions, Connect((entry.member,)), Log("info", f"peer {sender} waits to serve stage {stage}")]
+        return actions if entry.phase == "loading" else [*actions, *self._grant(entry, stage, reason)]
+
+    def _kept(self, known: Known, message: Kept, now: float) -> list[Action]:
+        return [*self.safe.copies.kept(known.member, message), *self._learnt(now)]
 
     def _ready(self, known: Known, message: Ready, now: float) -> list[Action]:
         if message.grant != known.grants or message.stage != known.member.stage or known.phase != "loading":
@@ -509,7 +576,7 @@ class Leader:
         return self._gone(message.process, f"{known.process} lost it ({message.reason})", now)
 
     def _gone(self, process: ProcessId, reason: str, now: float) -> list[Action]:
-        if process == self.me.process or self.membership.leave(process) is None:
+        if process == self.me.process or not self._forget(process):
             return []
         self.safe.disturbed()
         actions: list[Action] = [
@@ -532,38 +599,24 @@ class Leader:
         message = Gone(self.term, self._epoch(), process, reason)
         return [Send(entry.process, message) for entry in self.membership.peers() if entry.phase == "loading"]
 
+    def _forget(self, process: ProcessId) -> bool:
+        self.safe.copies.leave(process)
+        return self.membership.leave(process) is not None
+
     def _evict(self, process: ProcessId, reason: str) -> list[Action]:
-        self.membership.leave(process)
+        self._forget(process)
         return [Send(process, Evicted(reason)), Log("warning", f"{process} has to join again: {reason}")]
 
-    def _step_message(
-        self,
-        known: Known,
-        message: Done | Prepared | Unprepared | Unrepairable | Overflow | Committed,
-        now: float,
-    ) -> list[Action]:
-        if self.step is None:
-            return []
-        match message:
-            case Done():
-                return self.step.done(known.process, message)
-            case Prepared():
-                return self.step.prepared(known.process, message)
-            case Unprepared():
-                return self.step.unprepared(known.process, message)
-            case Overflow():
-                return self.step.overflowed(message)
-            case Unrepairable():
-                return self.step.unrepairable(known.process, message)
-            case Committed():
-                return self.step.committed(known.process, message)
+    def _step_message(self, known: Known, message: AboutStep, now: float) -> list[Action]:
+        return answered(self.step, known.process, message) if self.step is not None else []
 
 
 _HANDLERS: dict[type, Callable[[Leader, Known, Any, float], list[Action]]] = {
     Ready: Leader._ready,
+    Kept: Leader._kept,
     LoadFailed: Leader._load_failed,
     Drain: Leader._drain,
     Heartbeat: Leader._heartbeat,
     Suspect: Leader._suspect,
-    **dict.fromkeys((Done, Prepared, Unprepared, Unrepairable, Overflow, Committed), Leader._step_message),
+    **dict.fromkeys(ABOUT_STEP, Leader._step_message),
 }

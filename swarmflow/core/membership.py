@@ -14,12 +14,12 @@ DONORS_MAX = 8  # who are told to a process that loads; it is granted again shou
 
 @dataclass(slots=True)
 class Known:
-    """One process. phase: `loading` a granted stage, or `ready` (its state is at `version`).
+    """One process. phase: `waiting` for a grant, `loading` what it was granted, or `ready` (its state is at `version`).
 
     wish: the stage that it asked for, -1: any. speed: relative, for the placement. rebalance_s: how often it may be
     moved, 0: never. settled_s: when it was placed or moved last. heard_s: when it last spoke. hopeful: when it was
     granted its stage, somebody had the state that it is to load. tries: how often it has loaded a version that was out
-    of date by then. grants: the number of its last grant.
+    of date by then. grants: the number of its last grant. keeps: it has room for copies on its disk.
     """
 
     member: Member
@@ -35,6 +35,7 @@ class Known:
     hopeful: bool = True
     tries: int = 0
     grants: int = -1
+    keeps: bool = False
     load: Heartbeat = field(default_factory=Heartbeat)
 
     @property
@@ -58,10 +59,10 @@ class Membership:
 
     def enter(self, join: Join, stage: int, now: float) -> Known:
         """A process joins, on a stage (-1: a trainer)."""
-        phase = "ready" if join.role == "trainer" else "loading"
+        phase = "ready" if join.role == "trainer" else "waiting"
         member = replace(join.member, stage=stage)
         speed = max(join.speed, 1e-9)
-        entry = Known(member, join.role, join.member.stage, speed, join.rebalance_s, now, now, phase)
+        entry = Known(member, join.role, join.member.stage, speed, join.rebalance_s, now, now, phase, keeps=join.keeps)
         self.known[member.process] = entry
         return entry
 
@@ -95,6 +96,11 @@ class Membership:
         """Trainers that mean to stay, in the order of their ids."""
         entries = (e for e in self.known.values() if e.role == "trainer" and not e.draining)
         return sorted(entries, key=lambda e: e.process)
+
+    def keepers(self, version: int) -> list[Member]:
+        """Peers that keep copies, as soon as they hold the version that they serve."""
+        return [e.member for e in self.peers() if e.keeps and e.phase == "ready" and e.version == version
+                and not e.draining]  # fmt: skip
 
     def loading(self, version: int) -> list[Known]:
         """Peers that are loading this version now."""

@@ -22,8 +22,8 @@ class Entry:
 
     repair: somebody may hold it already. hint: who probably does. successor: to whom `holder` has passed it on.
     asked: peers whose answer to an Adopt is awaited. data: the input of the hop, None once it was evicted; restored: it
-    was brought back to be sent again. late_s: when the holder has had it for too long without passing it on; patience:
-    how often that was, of this microbatch.
+    was brought back to be sent again. late_s: when the holder has had it for too long without passing it on, or nothing
+    was heard of it since; patience: how often that was, of this microbatch.
     """
 
     microbatch: Microbatch
@@ -52,6 +52,11 @@ class Entry:
         """Whether somebody has it and has not passed it on yet."""
         return self.holder is not None and not self.measured and not self.returned
 
+    @property
+    def watched(self) -> bool:
+        """Whether there is somebody from whom word is due."""
+        return bool(self.asked) or (self.holder is not None and not self.returned)
+
 
 @dataclass(slots=True)
 class Outbox:
@@ -62,7 +67,8 @@ class Outbox:
     anything: only the dead peer's own work is done again (GWTF, V-D; design, Failures). starved: microbatches that have
     to be sent again although their bytes were evicted; they wait for a refill. A holder is late after LATE_FACTOR times
     the usual time, and late_min_s at least; its microbatch goes to another, if there is one, and the next deadline is
-    twice as long.
+    twice as long. Where there is none, and where a gradient or an answer does not come, the holder is asked: a message
+    may have been lost on the way there or back.
     """
 
     stage: int
@@ -75,7 +81,7 @@ class Outbox:
     _paused_until_s: dict[ProcessId, float] = field(default_factory=dict)
     _draining: dict[ProcessId, None] = field(default_factory=dict)
     _waiting: dict[int, None] = field(default_factory=dict)
-    _late: list[tuple[float, int]] = field(default_factory=list)
+    _deadlines: list[tuple[float, int]] = field(default_factory=list)
 
     def open(self, peers: tuple[ProcessId, ...]) -> list[Action]:
         """A new epoch: forget everything; these peers serve the stage."""
@@ -92,7 +98,7 @@ class Outbox:
         self.entries.clear()
         self.starved.clear()
         self._waiting.clear()
-        self._late.clear()
+        self._deadlines.clear()
         return [Release(refs)] if refs else []
 
     def offer(
@@ -123,6 +129,7 @@ class Outbox:
             return self._unanswered(entry, sender, now)
         if entry.holder != sender:
             return []
+        entry.repair |= reason == "unknown"  # it was asked since it was silent; it may have passed it on
         if reason == "draining":
             self._draining[sender] = None
         else:
@@ -142,6 +149,7 @@ class Outbox:
         if entry is not None:
             self._measure(entry, sender, now)
             entry.successor = successor
+            self._expect(entry, now + self._deadline_s(entry, sender))
 
     def returned(self, sender: ProcessId, microbatch: Microbatch, attempt: int, now: float) -> bool:
         """The gradient came back. True: it is the first one, and from the right hands."""
@@ -234,13 +242,13 @@ class Outbox:
         return min(times, default=None)
 
     def _first_late(self) -> Entry | None:
-        """The awaited entry that will be late first; those that are not awaited any more are passed over."""
-        while self._late:
-            late_s, index = self._late[0]
+        """The watched entry that will be late first; those that are not watched any more are passed over."""
+        while self._deadlines:
+            late_s, index = self._deadlines[0]
             entry = self.entries.get(index)
-            if entry is not None and entry.awaited and entry.late_s == late_s:
+            if entry is not None and entry.watched and entry.late_s == late_s:
                 return entry
-            heapq.heappop(self._late)
+            heapq.heappop(self._deadlines)
         return None
 
     def tick(self, now: float) -> list[Action]:
@@ -250,7 +258,7 @@ class Outbox:
             del self._paused_until_s[process]
         actions: list[Action] = []
         while (first := self._first_late()) is not None and first.late_s <= now:
-            actions += self._reroute(first, now)
+            actions += self._late(first, now)
         return actions + (self._retry(now) if due else [])
 
     def forget(self, index: int) -> list[Action]:
@@ -260,15 +268,20 @@ class Outbox:
         self.starved.pop(index, None)
         return [Release(entry.bodies)] if entry is not None else []
 
-    def _reroute(self, entry: Entry, now: float) -> list[Action]:
-        """A holder is late: somebody else gets its microbatch, unless there is nobody else."""
+    def _late(self, entry: Entry, now: float) -> list[Action]:
+        """A holder is late: somebody else gets its microbatch. Where there is nobody else, or nothing to compute: ask.
+
+        Who has it says so once more, with the gradient if it is there; who has it not never got it.
+        """
         former, attempt = entry.holder, entry.attempt
-        assert former is not None, "only what is held can be late"
         entry.patience += 1
         self._expect(entry, now + self._deadline_s(entry, former))
+        if former is None or not entry.awaited:
+            silent = sorted(entry.asked) if former is None else [former]
+            return [Send(process, Adopt(entry.microbatch, self.stage, attempt)) for process in silent]
         others = self._alive.keys() - self._paused_until_s.keys() - self._draining.keys() - {former}
         if not others:
-            return []
+            return [Send(former, Adopt(entry.microbatch, self.stage, attempt))]
         entry.attempt, entry.repair, entry.holder = (attempt // REPAIR + 1) * REPAIR, True, None
         return [
             Count("retries", "late"),
@@ -278,10 +291,10 @@ class Outbox:
 
     def _expect(self, entry: Entry, late_s: float) -> None:
         entry.late_s = late_s
-        heapq.heappush(self._late, (late_s, entry.microbatch.index))
+        heapq.heappush(self._deadlines, (late_s, entry.microbatch.index))
 
-    def _deadline_s(self, entry: Entry, holder: ProcessId) -> float:
-        usual_s = self.router.seconds(holder) or 0.0
+    def _deadline_s(self, entry: Entry, holder: ProcessId | None) -> float:
+        usual_s = 0.0 if holder is None else self.router.seconds(holder) or 0.0
         return float(max(self.late_min_s, LATE_FACTOR * usual_s) * 2.0**entry.patience)
 
     def _current(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> Entry | None:
@@ -302,6 +315,7 @@ class Outbox:
         if not entry.asked:
             return self._route(entry, now)
         entry.measured = True  # an adoption takes no time that tells of the peer's speed
+        self._expect(entry, now + self._deadline_s(entry, None))
         return [Send(p, Adopt(entry.microbatch, self.stage, entry.attempt)) for p in sorted(entry.asked)]
 
     def _unanswered(self, entry: Entry, process: ProcessId, now: float) -> list[Action]:

@@ -24,6 +24,7 @@ from swarmflow.core.events import (
     Applied,
     BackwardComputed,
     ComputeFailed,
+    CopiesChanged,
     DrainAsked,
     Event,
     ForwardComputed,
@@ -41,6 +42,7 @@ from swarmflow.core.events import (
 from swarmflow.core.following import Following
 from swarmflow.core.hops import Hops
 from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.keeping import told_of_copies
 from swarmflow.core.messages import (
     Accepted,
     Adopt,
@@ -59,6 +61,8 @@ from swarmflow.core.messages import (
     Granted,
     Heartbeat,
     Join,
+    Keep,
+    Kept,
     Lead,
     LoadFailed,
     Message,
@@ -76,40 +80,25 @@ from swarmflow.core.messages import (
     Relieve,
     Room,
     Routed,
+    Surplus,
     Suspect,
     Unprepared,
 )  # fmt: skip
 from swarmflow.core.outbox import Outbox
-from swarmflow.core.reduce import Reduction
+from swarmflow.core.peer_settings import PeerSettings
+from swarmflow.core.reduce import Ballot, Reduction
 from swarmflow.core.standing import Standing
-from swarmflow.core.types import BEFORE_ALL, Epoch, Plan, ProcessId, Ref, Roster
+from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref
 
 EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
 
 
-@dataclass(frozen=True, slots=True)
-class PeerSettings:
-    """What the process was started with. join: what it says of itself (member.stage -1: any stage)."""
-
-    join: Join
-    drain_s: float = 30.0
-    heartbeat_s: float = 1.0
-    rejoin_s: float = 5.0
-    stay: bool = False
-    journal_bytes_max: int = 1 << 30
-    late_min_s: float = 15.0
-
-
-@dataclass(slots=True)
-class _Ballot:
-    number: int
-    reduction: Reduction
-    sealed: bool = False
-
-
 @dataclass(slots=True)
 class PeerMachine:
-    """Everything a peer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
+    """Everything a peer decides. Drive it with handle(event, now) and call it again at next_deadline().
+
+    copies: what lies on its disk of other stages, where that has changed since it was started.
+    """
 
     me: ProcessId
     following: Following
@@ -121,7 +110,8 @@ class PeerMachine:
     epoch: Epoch = BEFORE_ALL
     hops: Hops | None = None
     standing: Standing | None = None
-    _ballot: _Ballot | None = None
+    copies: tuple[Holding, ...] | None = None
+    _ballot: Ballot | None = None
     _unsettled: Prepare | None = None
     _elements: dict[str, int] = field(default_factory=dict)
     _element_bytes: int = 4
@@ -135,11 +125,6 @@ class PeerMachine:
     def leader(self) -> ProcessId:
         """Whom this peer follows."""
         return self.following.leader
-
-    @property
-    def roster(self) -> Roster:
-        """Who takes part in the epoch and lives, as far as this peer has heard."""
-        return self.standing.living() if self.standing is not None else Roster()
 
     @property
     def load(self) -> int:
@@ -176,7 +161,7 @@ class PeerMachine:
         actions: list[Action] = []
         if self.phase == "joining" and now >= self._next_join_s:
             self._next_join_s = now + self.settings.rejoin_s
-            actions.append(Send(self.leader, self.settings.join))
+            actions.append(Send(self.leader, self._join()))
         if now >= self._next_heartbeat_s:
             self._next_heartbeat_s = now + self.settings.heartbeat_s
             self.following.tick(now)
@@ -191,6 +176,10 @@ class PeerMachine:
         if self.hops is not None:
             actions += self.hops.tick(now)
         return actions
+
+    def _join(self) -> Join:
+        join = self.settings.join
+        return join if self.copies is None else replace(join, copies=self.copies)
 
     # --- what the runtime reports -------------------------------------------------------------------------------------
 
@@ -236,13 +225,18 @@ class PeerMachine:
         failed = LoadFailed(event.stage, event.version, event.reason, self._grant)
         return [Send(self.leader, failed), Log("warning", event.reason)]
 
+    def _copies_changed(self, event: CopiesChanged, now: float) -> list[Action]:
+        self.copies = event.copies
+        return [Send(self.leader, Kept(event.copies, event.failed))]
+
     def _drain_asked(self, event: DrainAsked, now: float) -> list[Action]:
         if self._drain_until_s is not None or self.phase in ("joining", "loading", "gone"):
             self.phase = "gone"
             return [Exit("left")]
         self._drain_until_s = now + self.settings.drain_s
         if self.hops is not None:
-            alone = self.phase == "member" and len(self.roster.stages[self.stage]) == 1
+            alone = self.standing is not None and len(self.standing.living().stages[self.stage]) == 1
+            alone = alone and self.phase == "member"
             self.hops.draining = not alone
         return [
             Send(self.leader, Drain()),
@@ -356,9 +350,7 @@ class PeerMachine:
         self.phase = "member"
         following = stages[self.stage + 1] if not self.hops.last else ()
         before = stages[self.stage - 1] if self.stage > 0 else trainers
-        # Whom this peer may have to send to; a weight that is shared ties the first and the last stage.
-        ends = (*stages[0], *stages[-1]) if self.plan.tied and self.stage in (0, self.plan.stages - 1) else ()
-        members = dict.fromkeys((*before, *stages[self.stage], *following, *ends, *trainers))
+        members = message.roster.around(self.stage, self.plan.tied)
         actions += [Connect(tuple(m for m in members if m.process != self.me)), Reset(message.exponent)]
         processes = (tuple(member.process for member in members) for members in (following, before))
         actions += self.hops.open(self.epoch, *processes)
@@ -406,7 +398,7 @@ class PeerMachine:
     def _reduce(self, message: Prepare, now: float) -> list[Action]:
         mine = tuple(group for group in message.groups if group.name in self._elements and self.me in group.members)
         reduction = Reduction(self.me, self.epoch, message.ballot, mine, self._elements, self._element_bytes)
-        self._ballot = _Ballot(message.ballot, reduction)
+        self._ballot = Ballot(message.ballot, reduction)
         newcomers = tuple(member for member in message.newcomers if member.process != self.me)
         return [Connect(newcomers), *reduction.start(), *self._replay_early(now)]
 
@@ -503,7 +495,7 @@ class PeerMachine:
         capacity = self.hops.capacity if self.hops is not None else self.settings.join.member.capacity
         member = replace(self.settings.join.member, stage=self.stage, capacity=capacity)
         report = standing.report(
-            message.term, self.settings.join, member, ready=self.hops is not None, version=self.version,
+            message.term, self._join(), member, ready=self.hops is not None, version=self.version,
             draining=self._drain_until_s is not None, done=done, dropped=dropped,
         )  # fmt: skip
         answer: list[Action] = [Connect((message.me,)), Send(sender, report)]
@@ -518,6 +510,10 @@ class PeerMachine:
         if isinstance(message, Gone) and self.following.passed_over(self.me, sender, message, self.standing):
             return self._leave(f"taken for dead: {message.reason}")
         return ignored
+
+    def _keep(self, event: Received, now: float) -> list[Action]:
+        assert isinstance(event.message, Keep | Surplus)
+        return told_of_copies(event.message, self.plan.stages) if self.settings.join.keeps else []
 
     def _overflowed(self, event: Overflowed, now: float) -> list[Action]:
         if event.microbatch.epoch != self.epoch:
@@ -561,7 +557,7 @@ def _release(bodies: tuple[Ref, ...]) -> list[Action]:
     return [Release(bodies)] if bodies else []
 
 
-_FROM_LEADER = (Open, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat)
+_FROM_LEADER = (Open, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep, Surplus)
 
 _Remote = Callable[[PeerMachine, Received, float], list[Action]]
 _REMOTE: dict[type, _Remote] = {
@@ -580,6 +576,8 @@ _REMOTE: dict[type, _Remote] = {
     Released: PeerMachine._released,
     Finished: PeerMachine._finished,
     Beat: PeerMachine._beat,
+    Keep: PeerMachine._keep,
+    Surplus: PeerMachine._keep,
     Lead: PeerMachine._lead,
 }
 _LOCAL: dict[type, Callable[[PeerMachine, Any, float], list[Action]]] = {
@@ -588,6 +586,7 @@ _LOCAL: dict[type, Callable[[PeerMachine, Any, float], list[Action]]] = {
     StateLoaded: PeerMachine._state_loaded,
     StateNotLoaded: PeerMachine._state_not_loaded,
     DrainAsked: PeerMachine._drain_asked,
+    CopiesChanged: PeerMachine._copies_changed,
     ForwardComputed: PeerMachine._computed,
     LossComputed: PeerMachine._computed,
     BackwardComputed: PeerMachine._computed,

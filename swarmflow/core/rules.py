@@ -17,8 +17,10 @@ class LeaderSettings:
     run: what a process that joins must match. from_seed: version 0 is made by each peer from the seed, else the
     trainers serve it. Silence longer than silence_s is death. A step whose work is done waits join_hold_s for peers
     that are loading its version, so that they take part in its update instead of loading again; a peer that was too
-    slow before is waited for longer, up to join_hold_s_max. A leader whom most have left waits quorum_timeout_s. A
-    run's first step is not opened before peers_first peers are ready.
+    slow before is waited for longer, up to join_hold_s_max. A leader whom most have left waits quorum_timeout_s. One
+    that has a version on disk, and knows of a later one, waits copies_wait_s for those who have copies of it. A ballot
+    that has not ended after ballot_s is begun anew, since a message may have been lost; those after it have twice as
+    long. A run's first step is not opened before peers_first peers are ready.
     """
 
     steps: int
@@ -32,8 +34,10 @@ class LeaderSettings:
     heartbeat_s: float = 1.0
     silence_s: float = 8.0
     quorum_timeout_s: float = 30.0
+    ballot_s: float = 60.0
     join_hold_s: float = 15.0
     join_hold_s_max: float = 960.0
+    copies_wait_s: float = 20.0
     peers_first: int = 0
 
     def hold_s(self, tries: int) -> float:

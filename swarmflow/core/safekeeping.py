@@ -1,23 +1,31 @@
-"""Which version of the run is safe on disk, and which one is on its way there."""
+"""Which version of the run is safe on disk, which one is on its way there, and who else has it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from swarmflow.core.actions import Action, Log, WriteCheckpoint
+from swarmflow.core.actions import Action, Connect, Log, Send, WriteCheckpoint
+from swarmflow.core.copies import Copies
 from swarmflow.core.events import CheckpointWritten
-from swarmflow.core.types import Roster
+from swarmflow.core.messages import Keep
+from swarmflow.core.types import Member, Roster, Snapshot
 
 
 @dataclass(slots=True)
 class Safekeeping:
-    """durable: the newest version that is complete on disk. saving: the one being written.
+    """durable: the newest version that is complete on disk, the leader's own. saving: the one being written.
 
     retry_s: after which the last version is written once more when it failed although nobody is known to have died.
+    copies: the disks of everybody else. known: the newest version that was on any disk, as far as is known here.
+    digests: of the files of the durable version, empty: there is none.
     """
 
     durable: int
     retry_s: float
+    copies: Copies
+    known: int
+    digests: tuple[str, ...] = ()
     saving: int | None = None
     again_s: float | None = None
     _disturbed: bool = False
@@ -27,7 +35,35 @@ class Safekeeping:
         if self.saving is not None:
             return []
         self.saving, self._disturbed = version, False
-        return [WriteCheckpoint(version, stages, last)]
+        return [WriteCheckpoint(version, stages, last, spare=self.copies.spreading)]
+
+    def fetch(self, snapshot: Snapshot) -> list[Action]:
+        """Begin to copy a snapshot from the disks of others, unless something is being written already."""
+        if self.saving is not None:
+            return []
+        self.saving, self._disturbed = snapshot.version, False
+        roster = self.copies.roster(snapshot)
+        connect = Connect(tuple(dict.fromkeys(roster.members())))
+        return [connect, WriteCheckpoint(snapshot.version, roster, digests=snapshot.digests)]
+
+    def later(self, version: int, begun: bool) -> bool:
+        """Whether those who are there hold a later version than this one, which the run is to begin with.
+
+        begun: it is at work already. Then only a version that is whole is worth to stop it, unless it began anew.
+        """
+        whole, newest = self.copies.newest_whole(), self.copies.newest_known()
+        if whole is not None and whole.version > version:
+            return True
+        return newest is not None and newest.version > max(version, self.known) and not (begun and version > 0)
+
+    def spread(self, me: Member, keepers: Iterable[Member]) -> list[Action]:
+        """Have these peers copy what they should hold of the durable version, and do not yet."""
+        return self.copies.spread(Snapshot(self.durable, self.digests), me, keepers) if self.digests else []
+
+    def share(self, me: Member, trainers: Iterable[Member]) -> list[Action]:
+        """Have the other trainers copy the whole durable version: each of them may have to lead from it."""
+        snapshot, stages = Snapshot(self.durable, self.digests), tuple(range(self.copies.stages))
+        return [Send(m.process, Keep(me, snapshot, stages)) for m in trainers if m.process != me.process]
 
     def disturbed(self) -> None:
         """A process went: what is being written may miss its part."""
@@ -37,8 +73,10 @@ class Safekeeping:
         """It is written, or could not be."""
         if event.version == self.saving:  # else it was begun for a former leader
             self.saving = None
+        if event.ok and event.version >= self.durable:
+            self.durable, self.digests = event.version, event.digests
+            self.known = max(self.known, event.version)
         if event.ok:
-            self.durable = max(self.durable, event.version)
             return Log("info", f"version {event.version} is on disk")
         return Log("warning", f"version {event.version} could not be written: {event.reason}")
 

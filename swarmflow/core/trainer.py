@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swarmflow.core.actions import (
@@ -49,6 +49,7 @@ from swarmflow.core.messages import (
     Heartbeat,
     Join,
     Keep,
+    Kept,
     Lead,
     LoadFailed,
     Message,
@@ -72,11 +73,11 @@ from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source
 from swarmflow.core.standing import Standing
 from swarmflow.core.succession import Candidacy, estate_of
-from swarmflow.core.types import BEFORE_ALL, Epoch, Member, Plan, ProcessId, Roster
+from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Member, Plan, ProcessId, Roster, Snapshot
 
 _TO_LEADER = (
     Join, Ready, LoadFailed, Drain, Heartbeat, Suspect, Done, Prepared, Unprepared, Unrepairable, Overflow,
-    Committed,
+    Committed, Kept,
 )  # fmt: skip
 _ABOUT_HOPS = (Accepted, Denied, Routed, Backward)
 RANK_DELAY_S = 2.0  # how long each trainer leaves the ones before it to take over
@@ -87,7 +88,7 @@ CANDIDACY_S = 8.0  # after which one who was not elected tries again, in a later
 class TrainerMachine:
     """Everything a trainer decides. following: the leading trainer; itself when `lead` is set.
 
-    settings: by which it would lead. on_disk: the newest version that it could go on from.
+    settings: by which it would lead. on_disk: the newest version that it could go on from; digests: of its files.
     """
 
     me: Member
@@ -97,6 +98,7 @@ class TrainerMachine:
     source: Source
     join: Join
     on_disk: int = 0
+    digests: tuple[str, ...] = ()
     lead: Leader | None = None
     joined: bool = False
     epoch: Epoch = BEFORE_ALL
@@ -198,7 +200,7 @@ class TrainerMachine:
         estate = estate_of(candidacy, self.plan, rate, self.settings.clip, now)
         self.candidacy = None
         self.following.follow(self.me.process, candidacy.term, now)
-        self.lead = Leader(self.me, self.plan, self.settings, candidacy.term, version, self.on_disk)
+        self.lead = Leader(self.me, self.plan, self.settings, candidacy.term, version, self.on_disk, self.digests)
         actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *self.lead.take_over(estate, now)]
         waiting, self._waiting = self._waiting, []
         return actions + [action for event in waiting for action in self.lead.handle(event, now)]
@@ -257,8 +259,7 @@ class TrainerMachine:
             case Lost():
                 return self._lost(event, now)
             case CheckpointWritten():
-                self.on_disk = max(self.on_disk, event.version) if event.ok else self.on_disk
-                return self.lead.handle(event, now) if self.lead is not None else []
+                return self._written(event, now)
             case Rival() if self.lead is not None:
                 actions = self.lead.handle(event, now)
                 self.ended = any(isinstance(action, Rejoin) for action in actions)
@@ -266,6 +267,18 @@ class TrainerMachine:
             case Tick() | Validated() | Rival():
                 return self.lead.handle(event, now) if self.lead is not None else []
         raise TypeError(f"a trainer has no use for {type(event).__name__}")
+
+    def _written(self, event: CheckpointWritten, now: float) -> list[Action]:
+        if event.ok and event.version >= self.on_disk:
+            self.on_disk, self.digests = event.version, event.digests
+        if self.lead is not None:
+            return self.lead.handle(event, now)
+        self.join = replace(self.join, copies=self._copies())
+        return [Send(self.leader, Kept(self._copies(), event.reason))]
+
+    def _copies(self) -> tuple[Holding, ...]:
+        snapshot = Snapshot(self.on_disk, self.digests)
+        return (Holding(snapshot, tuple(range(self.plan.stages))),) if self.digests else ()
 
     def _lost(self, event: Lost, now: float) -> list[Action]:
         if self.lead is not None:
@@ -348,10 +361,11 @@ class TrainerMachine:
         return self.source.assign(message) if message.epoch == self.epoch else []
 
     def _keep(self, message: Keep, now: float) -> list[Action]:
-        if self.lead is not None or message.version <= self.on_disk:
+        here, wanted = Snapshot(self.on_disk, self.digests), message.snapshot
+        if self.lead is not None or wanted.version < here.version or wanted == here:
             return []
         holders = ((message.holder,),) * self.plan.stages
-        return [Connect((message.holder,)), WriteCheckpoint(message.version, Roster(holders))]
+        return [Connect((message.holder,)), WriteCheckpoint(wanted.version, Roster(holders), digests=wanted.digests)]
 
     def _welcome(self, message: Welcome, now: float) -> list[Action]:
         self.joined, self.following.term = True, message.term

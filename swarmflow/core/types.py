@@ -118,12 +118,40 @@ class Roster:
         """The peers of all stages, to be asked whether somebody is among them."""
         return frozenset(member.process for member in self.members())
 
+    def around(self, stage: int, tied: bool) -> tuple[Member, ...]:
+        """Whom a peer of this stage may have to send to. tied: a weight is shared by the first and the last stage."""
+        near = {stage - 1, stage, stage + 1}
+        if tied and stage in (0, len(self.stages) - 1):
+            near |= {0, len(self.stages) - 1}
+        peers = (member for other, members in enumerate(self.stages) if other in near for member in members)
+        return (*peers, *self.trainers)
+
     def without(self, gone: ProcessId) -> Roster:
         """The same roster after a death."""
         return Roster(
             tuple(tuple(m for m in stage if m.process != gone) for stage in self.stages),
             tuple(m for m in self.trainers if m.process != gone),
         )
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Snapshot:
+    """A committed version of the run as it lies on disk. Later versions compare greater.
+
+    digests: of the file of each stage. They say which content the version has: a run that went back may have made two
+    of the same number, and stages of both do not fit together.
+    """
+
+    version: int
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Holding:
+    """What one process has on its disk of a snapshot: the files of these stages."""
+
+    snapshot: Snapshot
+    stages: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ _REFUSALS: Final = (*get_args(FrameErrorKind), "hello", "message", "tensor")
 _OUTCOMES: Final = get_args(Outcome)
 _DECISIONS: Final = (
     "adoptions", "hops_lost", "orphans_subtracted", "steps_restarted", "rollbacks", "resynchronisations", "evictions",
-    "recomputations", "successions", "lineages", "lineages_given_up", "rebalances",
+    "recomputations", "ballots_again", "successions", "lineages", "lineages_given_up", "rebalances",
 )  # fmt: skip
 
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)

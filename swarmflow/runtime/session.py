@@ -76,7 +76,7 @@ class Session:
     ) -> None:
         """Make the driver and the links. effects: the role's part of what actions mean."""
         shared: dict[type[Any], Effect] = {
-            Connect: self._connect, Forget: self._forget, Log: self._log, Count: self._count,
+            Connect: self.connect, Forget: self._forget, Log: self._log, Count: self._count,
         }  # fmt: skip
         self.driver = Driver(self.me, self.store, self.metrics, {**shared, **effects}, self.fail, read, evaluate)
         self.links = Links(
@@ -167,7 +167,8 @@ class Session:
         reason = await self.node.died()
         raise NetworkError(f"the network daemon of this process ended: {reason}; start the process again")
 
-    def _connect(self, action: Connect) -> None:
+    def connect(self, action: Connect) -> None:
+        """Know where these are."""
         for member in action.members:
             if member.addresses:
                 self.links.addresses(member.process, member.addresses)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from swarmflow.compute.checkpoint import Generation
 from swarmflow.core.types import Member, ProcessId
-from swarmflow.errors import NetworkError
+from swarmflow.errors import NetworkError, SwarmflowError, WrongCopyError
 from swarmflow.runtime.requests import Arguments, Requests
 
 CHUNK_ELEMENTS = 1 << 18  # 1 MiB of fp32: a stream is as fast with it as with more
@@ -131,6 +132,30 @@ async def first_donor(
         else:
             return donor.process, listing
     raise NetworkError(f"stage {stage} at version {version} could not be loaded: {'; '.join(failures)}")
+
+
+async def copy_stage(
+    requests: Requests, generation: Generation, stage: int, donors: Sequence[Member], elements: Mapping[str, int],
+    digest: str | None = None,
+) -> None:  # fmt: skip
+    """Copy a stage's file to disk, from the first donor that gives what it should. digest: of the file, where known.
+
+    Raises NetworkError or WrongCopyError when nobody can, CheckpointError when the own disk refuses.
+    """
+    failure: SwarmflowError = NetworkError(f"nobody was named who has stage {stage} at version {generation.version}")
+    groups = [(donor,) for donor in donors] if digest is not None else [tuple(donors)]
+    for group in groups:
+        writer = generation.writer(stage, elements)
+        try:
+            await first_donor(requests, group, stage, generation.version, elements, writer.write)
+            await asyncio.to_thread(generation.add, stage, writer, digest)
+        except (NetworkError, WrongCopyError) as error:
+            failure = error
+        else:
+            return
+        finally:
+            writer.abandon()
+    raise failure
 
 
 def _number(arguments: Arguments, name: str) -> int:

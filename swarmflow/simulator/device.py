@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +13,10 @@ from swarmflow.core.actions import (
     Action,
     Apply,
     Discard,
+    DropCopies,
+    Forget,
     FormMicrobatch,
+    KeepCopies,
     LoadState,
     Release,
     Reset,
@@ -31,6 +35,7 @@ from swarmflow.core.events import (
     BackwardComputed,
     CheckpointWritten,
     ComputeFailed,
+    CopiesChanged,
     Event,
     ForwardComputed,
     LossComputed,
@@ -43,7 +48,7 @@ from swarmflow.core.events import (
     Validated,
 )  # fmt: skip
 from swarmflow.core.reduce import PIECE_ELEMENTS
-from swarmflow.core.types import Microbatch, ProcessId, Ref, Slice
+from swarmflow.core.types import Member, Microbatch, ProcessId, Ref, Slice
 from swarmflow.simulator.arithmetic import Gradient, Sum, Weights, initial
 from swarmflow.simulator.measure import Spent
 from swarmflow.simulator.transfer import Transfer
@@ -52,6 +57,8 @@ if TYPE_CHECKING:
     from swarmflow.simulator.world import World
 
 SLOWNESS = 30.0
+ANSWER_S = 60.0  # how long the runtime waits for a part of a state
+ASK_AGAIN_S = 0.25
 TOKENS = 10  # of a pretended microbatch
 Computing = RunForward | RunLoss | RunBackward | RunReplay | Apply
 # As in the runtime: a gradient goes before an activation, and of each kind the first microbatches go first.
@@ -76,6 +83,7 @@ class Device:
     _discards: Counter[Microbatch] = field(default_factory=Counter)
     _run: int = 0
     _load: int = 0
+    _forgotten: set[ProcessId] = field(default_factory=set)
     _sealed: dict[str, Sum] = field(default_factory=dict)
 
     def perform(self, action: Action) -> None:
@@ -94,13 +102,23 @@ class Device:
             case Seal():
                 self._seal(action)
             case LoadState():
-                self._load_state(action)
+                self._load += 1
+                states = [(list(action.donors), action.stage)]
+                self._copy_states(states, partial(self._loaded, action, self._load, self.world.clock.now_s))
+            case Forget():
+                self._forgotten.add(action.process)
             case FormMicrobatch():
                 bytes_of = self.world.hardware.boundary_bytes
                 refs = (self._store("tokens", bytes_of(0, "tokens")), self._store("targets", bytes_of(0, "targets")))
                 self._answer(MicrobatchFormed(action.microbatch, *refs))
             case WriteCheckpoint():
-                self._write(action)
+                states = [(list(members), stage) for stage, members in enumerate(action.roster.stages)]
+                self._copy_states(states, partial(self._write, action, self.world.clock.now_s))
+            case KeepCopies():
+                states = [([action.holder], stage) for stage in action.stages]
+                self._copy_states(states, partial(self._keep, action))
+            case DropCopies():
+                self._drop(action)
             case Validate():
                 self.world.clock.after(self.world.hardware.load_s() or 0.0, partial(self._validate, action))
             case Release():
@@ -276,18 +294,21 @@ class Device:
 
     # --- states -------------------------------------------------------------------------------------------------------
 
-    def _load_state(self, action: LoadState) -> None:
-        self._load += 1
-        load, seconds = self._load, self.world.hardware.load_s()
+    def _copy_states(self, states: list[tuple[list[Member], int]], then: Callable[[], None]) -> None:
+        """Let the time pass that it takes to copy these states (donors, stage), beside all else that is in flight."""
+        seconds = self.world.hardware.load_s()
         if seconds is not None:
-            self.world.clock.after(seconds, partial(self._loaded, action, load))
-        else:
-            size_bytes = self.world.hardware.state_bytes(action.stage)
-            donors = [donor.process for donor in action.donors]
-            Transfer(self.world, self.process, [(donors, size_bytes)], partial(self._loaded, action, load)).begin()
+            self.world.clock.after(seconds, then)
+            return
+        size_of = self.world.hardware.state_bytes
+        wanted = [([donor.process for donor in donors], size_of(stage)) for donors, stage in states]
+        Transfer(self.world, self.process, wanted, then).begin()
 
-    def _loaded(self, action: LoadState, load: int) -> None:
+    def _loaded(self, action: LoadState, load: int, began_s: float) -> None:
         if load != self._load:
+            return
+        if self._waits_for(action.donors, action.stage, action.version, began_s):
+            self.world.clock.after(ASK_AGAIN_S, partial(self._loaded, action, load, began_s))
             return
         weights = self._copy(action)
         if weights is None:
@@ -304,43 +325,67 @@ class Device:
     def _copy(self, action: LoadState) -> Weights | None:
         if not action.donors and action.version == 0:
             return initial(action.stage)
-        for donor in action.donors:
+        held = [self._held(donor, action.stage, action.version) for donor in action.donors]
+        parameters = next((found for found in held if found is not None), None)
+        return None if parameters is None else Weights(action.stage, action.version, parameters)
+
+    def _held(self, donor: Member, stage: int, version: int) -> str | None:
+        """What a donor that answers gives of a stage's version."""
+        host = self.world.hosts[donor.process]
+        if not host.alive or host.frozen_until_s > self.world.clock.now_s:
+            return None
+        if self.world.on_disk(donor.process.name, version, stage):
+            return self.world.durable[version][stage]
+        weights = host.device.weights
+        held = weights is not None and (weights.stage, weights.version) == (stage, version)
+        return weights.parameters if held and weights is not None else None
+
+    def _waits_for(self, donors: tuple[Member, ...], stage: int, version: int, began_s: float) -> bool:
+        """Whether the donor whose turn it is is frozen: its connections stand, and it is waited for until given up."""
+        now_s = self.world.clock.now_s
+        for donor in donors:
             host = self.world.hosts[donor.process]
-            held = host.device.weights
-            if not host.alive:
-                continue
-            if donor.stage < 0 and action.version in self.world.disks[donor.process.name]:
-                return Weights(action.stage, action.version, self.world.durable[action.version][action.stage])
-            if held is not None and (held.stage, held.version) == (action.stage, action.version):
-                return Weights(action.stage, action.version, held.parameters)
-        return None
+            if self._held(donor, stage, version) is not None:
+                return False
+            awaited = host.alive and donor.process not in self._forgotten and now_s - began_s < ANSWER_S
+            if awaited and host.frozen_until_s > now_s:
+                return True
+        return False
 
     def _validate(self, action: Validate) -> None:
         """A measurement that goes through somebody who is gone does not end."""
         if all(self.world.hosts[member.process].alive for member in action.roster.members()):
             self.world.post(self.process, Validated(action.version, 1.0))
 
-    def _write(self, action: WriteCheckpoint) -> None:
-        seconds = self.world.hardware.load_s()
-        if seconds is not None:
-            self.world.clock.after(seconds, partial(self._written, action))
+    def _write(self, action: WriteCheckpoint, began_s: float) -> None:
+        if any(self._waits_for(m, stage, action.version, began_s) for stage, m in enumerate(action.roster.stages)):
+            self.world.clock.after(ASK_AGAIN_S, partial(self._write, action, began_s))
             return
-        size_of = self.world.hardware.state_bytes
-        wanted = [([m.process for m in members], size_of(s)) for s, members in enumerate(action.roster.stages)]
-        Transfer(self.world, self.process, wanted, partial(self._written, action)).begin()
-
-    def _written(self, action: WriteCheckpoint) -> None:
         copies: dict[int, str] = {}
         for stage, members in enumerate(action.roster.stages):
             for member in members:
-                host = self.world.hosts[member.process]
-                weights = host.device.weights
-                if host.alive and member.stage < 0 and action.version in self.world.disks[member.process.name]:
-                    copies[stage] = self.world.durable[action.version][stage]
-                if host.alive and weights is not None and (weights.stage, weights.version) == (stage, action.version):
-                    copies[stage] = weights.parameters
-        ok = len(copies) == len(action.roster.stages)
+                if (parameters := self._held(member, stage, action.version)) is not None:
+                    copies[stage] = parameters
+        ok = self.world.hosts[self.process].alive and len(copies) == len(action.roster.stages)
         if ok:
             self.world.durable[action.version] = copies
             self.world.disks[self.process.name].add(action.version)
-        self.world.post(self.process, CheckpointWritten(action.version, ok, "" if ok else "a stage was lost"))
+        digests = self.world.digests(action.version) if ok else ()
+        self.world.post(self.process, CheckpointWritten(action.version, ok, "" if ok else "a stage was lost", digests))
+
+    def _keep(self, action: KeepCopies) -> None:
+        if not self.world.hosts[self.process].alive:
+            return
+        version, name = action.snapshot.version, action.holder.process.name
+        here = self.world.hosts[action.holder.process].alive and version in self.world.disks.get(name, ())
+        if here:
+            held = self.world.copies.setdefault(self.process.name, {})
+            held.setdefault(version, set()).update(action.stages)
+        failed = "" if here else "the holder is gone"
+        self.world.post(self.process, CopiesChanged(self.world.holdings(self.process.name), failed))
+
+    def _drop(self, action: DropCopies) -> None:
+        held = self.world.copies.get(self.process.name, {})
+        for version in [v for v in held if not action.oldest <= v <= action.newest]:
+            del held[version]
+        self._answer(CopiesChanged(self.world.holdings(self.process.name)))

@@ -204,6 +204,13 @@ class Churn:
         if len(pair) == 2:
             self.world.cut(*pair)
 
+    def mute(self) -> None:
+        """What a peer sends to another peer is lost for a while, on a connection that seems to be there."""
+        pair = self._some(self.world.living_peers(), 2)
+        if len(pair) == 2:
+            sender, receiver = pair
+            self.world.mute(sender, receiver, self.random.uniform(0.5, 20.0))
+
     def freeze(self) -> None:
         """A peer does nothing for a while, longer than the leader's patience at times."""
         for sleeper in self._some(self.world.living_peers()):
@@ -263,7 +270,7 @@ FAULTS: dict[str, Callable[[Churn], None]] = {
     for fault in (
         Churn.kill, Churn.kill_neighbours, Churn.kill_stage, Churn.kill_at_edge, Churn.restart, Churn.kill_trainer,
         Churn.drain_trainer, Churn.drain, Churn.drain_storm, Churn.cut, Churn.freeze, Churn.join, Churn.lead_again,
-        Churn.kill_leader_at_edge, Churn.freeze_leader, Churn.split, Churn.slow,
+        Churn.kill_leader_at_edge, Churn.freeze_leader, Churn.split, Churn.slow, Churn.mute,
     )
 }  # fmt: skip
 

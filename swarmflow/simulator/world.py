@@ -13,17 +13,18 @@ from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, Tick
 from swarmflow.core.following import Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Backward, Forward, Join, StepResult
-from swarmflow.core.peer import PeerMachine, PeerSettings
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.peer_settings import PeerSettings
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Body, Member, ProcessId, Ref, Slice
+from swarmflow.core.types import Body, Holding, Member, ProcessId, Ref, Slice, Snapshot
 from swarmflow.simulator.arithmetic import Sum, digest
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.device import Device
 from swarmflow.simulator.hardware import Hardware
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
-from swarmflow.simulator.policies import SWARMFLOW, Policy
+from swarmflow.simulator.policies import SWARMFLOW, Basis, Policy
 from swarmflow.simulator.settings import Settings, Surroundings, random_surroundings
 from swarmflow.simulator.sizes import wire_bytes
 
@@ -61,8 +62,10 @@ class Host:
 class World:
     """Drives every machine through handle(event, now), as the runtime does, and checks what must always hold.
 
-    on_result: told of each step that a trainer records. trace: given a line for all that happens. stopwatch: of the
-    computer that simulates; with it, what decisions cost is measured, and nothing else changes.
+    durable: every version that was ever on a disk. disks: the versions on each trainer's. remembered: a
+    trainer that starts with nothing knows all the same how far the run had come. copies: the stages of each version on
+    each peer's disk. on_result: told of each step that a trainer records. trace: given a line for all that happens.
+    stopwatch: of the computer that simulates; with it, what decisions cost is measured, and nothing else changes.
     """
 
     settings: Settings
@@ -77,9 +80,12 @@ class World:
     counts: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
     disks: dict[str, set[int]] = field(default_factory=dict)
+    remembered: bool = True
+    copies: dict[str, dict[int, set[int]]] = field(default_factory=dict)
     ended: bool = False
     finisher: ProcessId | None = None
     apart: set[str] = field(default_factory=set)
+    mute_until_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
     on_result: Callable[[StepResult], None] | None = None
     trace: Callable[[str], None] | None = None
     stopwatch: Callable[[], float] | None = None
@@ -120,13 +126,17 @@ class World:
         held = self.disks.setdefault(name, {0})
         leads = None
         if leader is None:
-            newest = max(self.durable)
+            newest = max(version for disk in self.disks.values() for version in disk)
             held.add(newest)  # trainers beside each other see each other's disks
             self._terms += 1000
-            leads = Leader(me, plan, rules, self._terms, newest, newest)
+            known = max(self.durable) if self.remembered else newest
+            leads = Leader(me, plan, rules, self._terms, newest, newest, self.digests(newest), known)
         following = Following(leader or process)
-        join = Join("trainer", "sim", "run", me)
-        machine = self.policy.trainer(following, plan, rules, join, max(held), leads, self.settings.late_min_s)
+        stages, digests = tuple(range(plan.stages)), self.digests(max(held))
+        copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
+        join = Join("trainer", "sim", "run", me, copies=copies)
+        basis = Basis(max(held), digests)
+        machine = self.policy.trainer(following, plan, rules, join, basis, leads, self.settings.late_min_s)
         self.hosts[process] = Host(machine, Device(self, process), began_s=self.clock.now_s)
         self.trainers[process] = machine
         self._tell(process, "starts")
@@ -143,7 +153,8 @@ class World:
             return None
         process = self._new_process(name)
         member = Member(process, wish, self.hardware.capacity(name, wish))
-        join = Join("peer", "sim", "run", member, self.hardware.speed(name), self.settings.rebalance_s)
+        join = Join("peer", "sim", "run", member, self.hardware.speed(name), self.settings.rebalance_s,
+                    keeps=self.settings.keeps, copies=self.holdings(name))  # fmt: skip
         settings = PeerSettings(
             join, journal_bytes_max=self.settings.journal_bytes_max, late_min_s=self.settings.late_min_s
         )
@@ -152,6 +163,26 @@ class World:
         self._tell(process, "starts")
         self.post(process, Tick())
         return process
+
+    def lose_disks(self, *names: str) -> None:
+        """What trainers and peers of these names had on disk is gone; the processes themselves are dead by now."""
+        for name in names:
+            self.copies.pop(name, None)
+            if name in self.disks:
+                self.disks[name] = {0}
+
+    def digests(self, version: int) -> tuple[str, ...]:
+        """Of the stages' files of a version that was written; of version 0 there are none."""
+        return tuple(self.durable[version][stage] for stage in range(self.settings.plan.stages)) if version else ()
+
+    def on_disk(self, name: str, version: int, stage: int) -> bool:
+        """Whether a process of this name has the state of a stage on its disk."""
+        return version in self.disks.get(name, ()) or stage in self.copies.get(name, {}).get(version, ())
+
+    def holdings(self, name: str) -> tuple[Holding, ...]:
+        """What lies on a peer's disk."""
+        held = sorted(self.copies.get(name, {}).items())
+        return tuple(Holding(Snapshot(version, self.digests(version)), tuple(sorted(s))) for version, s in held if s)
 
     @property
     def leader(self) -> ProcessId | None:
@@ -219,6 +250,10 @@ class World:
     def _reaches(self, one: str, other: str) -> bool:
         return (one in self.apart) == (other in self.apart)
 
+    def mute(self, sender: ProcessId, receiver: ProcessId, seconds: float) -> None:
+        """What one process sends to the other is lost for a while, and neither is told."""
+        self.mute_until_s[sender, receiver] = self.clock.now_s + seconds
+
     def cut(self, one: ProcessId, other: ProcessId) -> None:
         """The connection between two processes breaks, and both notice; it can be made anew at once."""
         self._lose(one, other)
@@ -271,6 +306,7 @@ class World:
                     self._tell(process, action.text)
                 case Forget():
                     host.links.pop(action.process, None)
+                    host.device.perform(action)
                 case Count():
                     self.counts[f"{action.name}:{action.label}" if action.label else action.name] += int(action.amount)
                 case Record():
@@ -361,6 +397,8 @@ class World:
 
     def _deliver(self, sender: ProcessId, action: Send, bodies: list[tuple[object, int]]) -> None:
         host = self.hosts.get(action.to)
+        if self.mute_until_s.get((sender, action.to), 0.0) > self.clock.now_s:
+            return
         if host is not None and host.alive and self._reaches(sender.name, action.to.name):
             refs = tuple(self.store(action.to, value, size_bytes) for value, size_bytes in bodies)
             self.post(action.to, Received(sender, action.message, refs))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from swarmflow.compute.checkpoint import Generation, generations, newest_complete, prune
+from swarmflow.compute.checkpoint import Generation, generations, newest_complete, newest_known, prune, readable
 from swarmflow.compute.flat import memory_of
 from swarmflow.errors import CheckpointError
 
@@ -165,3 +165,51 @@ def test_stages_that_are_added_at_once_are_all_named(tmp_path: Path) -> None:
         with ThreadPoolExecutor(stages) as pool:
             list(pool.map(_fill, [generation] * stages, range(stages), range(stages)))
         assert Generation.open(generation.path).complete
+
+
+def test_a_copy_goes_on_with_what_is_of_the_same_content_and_nothing_else(tmp_path: Path) -> None:
+    source = _complete(tmp_path / "source", 7)
+    digests = source.digests
+    copy = Generation.begin_copy(tmp_path / "copy", 7, "run", 2, digests)
+    _fill(copy, 1, 8)
+    assert (copy.held, copy.digests, copy.complete) == ((1,), digests, False)
+    assert Generation.begin_copy(tmp_path / "copy", 7, "run", 2, digests).held == (1,)
+    other = ("0" * 64, digests[1])
+    anew = Generation.begin_copy(tmp_path / "copy", 7, "run", 2, other)
+    assert (anew.held, anew.digests) == ((), other), "stages of two histories do not fit together"
+    written = Generation.begin_copy(tmp_path / "source", 7, "run", 2, ())
+    assert written.held == (), "what its content was to be is not known: it is written anew"
+    with pytest.raises(CheckpointError, match="another run"):
+        Generation.begin_copy(tmp_path / "copy", 7, "other", 2, digests)
+
+
+def test_a_copy_in_part_tells_that_the_version_was_whole_once(tmp_path: Path) -> None:
+    source = _complete(tmp_path / "source", 7)
+    Generation.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
+    assert newest_complete(tmp_path / "copy", "run") is None
+    assert (newest_known(tmp_path / "copy", "run"), newest_known(tmp_path / "copy", "other")) == (7, 0)
+    _fill(Generation.begin(tmp_path / "unfinished", 9, "run", 2), 0, 9)
+    assert newest_known(tmp_path / "unfinished", "run") == 0, "it never was"
+
+
+def test_a_stage_that_is_of_no_use_is_discarded(tmp_path: Path) -> None:
+    source = _complete(tmp_path / "source", 7)
+    copy = Generation.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
+    for stage in range(2):
+        _fill(copy, stage, 7 + stage)
+    copy.discard(1)
+    assert copy.held == Generation.open(copy.path).held == (0,)
+    assert not (copy.path / "stage-1.safetensors").exists()
+
+
+def test_what_others_still_copy_is_spared(tmp_path: Path) -> None:
+    for version in (1, 2, 3, 4):
+        _complete(tmp_path, version)
+    prune(tmp_path, spare={2})
+    assert [generation.version for generation in generations(tmp_path)] == [4, 3, 2]
+
+
+def test_one_broken_manifest_hides_no_other(tmp_path: Path) -> None:
+    (_complete(tmp_path, 7).path / "manifest.json").write_text("{")
+    _complete(tmp_path, 5)
+    assert [generation.version for generation in readable(tmp_path, "run")] == [5]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmflow.core.actions import RunBackward, RunForward, RunLoss, Send
+from swarmflow.core.actions import Count, RunBackward, RunForward, RunLoss, Send
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed
 from swarmflow.core.hops import Hops
 from swarmflow.core.iwrr import Iwrr
@@ -68,6 +68,16 @@ def test_every_byte_is_released_once() -> None:
     after = released(machine.clear())
     assert sorted(before + after) == [INPUT, TARGETS, OUTPUT, GRADIENT, OWN]
     assert machine.clear() == []
+
+
+def test_who_asks_again_is_answered_again_and_gets_the_gradient_again() -> None:
+    machine, _ = finished()
+    question = Adopt(microbatch(0), 1, 0)
+    actions = machine.adopt(UP, question)
+    assert messages(actions, Accepted) == [(UP, Accepted(microbatch(0), 1, 0))]
+    assert Send(UP, Backward(microbatch(0), 0, 0), (OWN,)) in actions
+    assert not of_type(actions, Count), "nothing is adopted"
+    assert machine.entries() == ((0, 0),)
 
 
 def test_a_newer_attempt_adopts_what_is_here_and_computes_nothing() -> None:
@@ -152,6 +162,24 @@ def test_an_unusable_tensor_is_undone_without_leaving_bytes() -> None:
     assert sorted(released(actions)) == sorted([INPUT, TARGETS, OUTPUT, GRADIENT])
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "invalid"))]
     assert machine.clear() == []
+
+
+def test_an_unusable_tensor_is_not_waited_for_any_more() -> None:
+    """Who accumulated the next hop died meanwhile, and the other one is full."""
+    machine = hops()
+    machine.forward(UP, forward(), (INPUT, TARGETS))
+    machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    holder = machine.outbox.holder(0)
+    assert holder is not None
+    [other] = {DOWN, DOWN2} - {holder}
+    machine.backward(holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
+    machine.gone(holder, 3.0, ((2, 0),))
+    machine.denied(other, Denied(microbatch(0), 2, REPAIR, "full"), 4.0)
+    assert machine.outbox.waiting == 1
+    _, actions = machine.failed(microbatch(0))
+    assert sorted(released(actions)) == sorted([INPUT, TARGETS, OUTPUT, GRADIENT])
+    assert machine.outbox.waiting == 0
+    assert machine.room(other, 5.0) == []
 
 
 def test_a_failure_of_an_earlier_epoch_leaves_this_one_alone() -> None:

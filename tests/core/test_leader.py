@@ -261,10 +261,13 @@ def test_a_copy_that_was_begun_for_a_former_leader_does_not_end_the_one_being_wr
     bench = Bench(replace(SETTINGS, checkpoint_every=1))
     bench.serve(A)
     bench.commit()
-    bench.leader.handle(CheckpointWritten(0, ok=False, reason="the former leader is dead"), 0.0)
-    assert bench.leader.safe.saving == 1, "nothing is committed before it is written"
-    bench.leader.handle(CheckpointWritten(1, ok=True), 0.0)
-    assert (bench.leader.safe.saving, bench.leader.safe.durable) == (None, 1)
+    safe = bench.leader.safe
+    seen = [safe.saving]
+    for written in (CheckpointWritten(0, ok=False, reason="the former leader is dead"), CheckpointWritten(1, ok=True)):
+        bench.leader.handle(written, 0.0)
+        seen.append(safe.saving)
+    assert seen == [1, 1, None], "nothing is committed before it is written"
+    assert safe.durable == 1
 
 
 def test_the_run_ends_when_the_last_version_is_written() -> None:
@@ -354,3 +357,19 @@ def test_the_next_life_of_a_process_replaces_the_former() -> None:
     bench.join(process("a", 2))
     assert {peer.name for peer in bench.leader.membership.known} == {"a", "b", "t0"}
     assert A not in bench.leader.membership.known
+
+
+def test_a_ballot_that_does_not_end_is_begun_anew_with_more_time() -> None:
+    bench = Bench(settings=replace(SETTINGS, ballot_s=5.0))
+    bench.serve(A, B)
+    step = bench.leader.step
+    assert step is not None
+    bench.hear(A, Done(microbatch(0), 0, 0, 2.0, 1))
+    bench.hear(A, Prepared(step.epoch, 1, (("stage-0", 1.0, "x"),)))
+    begun = []
+    for bench.now in (4.9, 5.0, 14.9, 15.0):
+        actions = [*bench.hear(A, Heartbeat()), *bench.hear(B, Heartbeat()), *bench.leader.handle(Tick(), bench.now)]
+        begun.append({message.ballot for _, message in messages(actions, Prepare)})
+    assert begun == [set(), {2}, set(), {3}]
+    bench.hear(A, Prepared(step.epoch, 1, (("stage-0", 1.0, "x"),)))
+    assert str(A) in step.waits_for(), "what it has reduced for a former ballot is void"

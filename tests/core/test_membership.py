@@ -100,7 +100,7 @@ def test_those_who_load_together_begin_with_different_donors() -> None:
     firsts = []
     for number in range(24):
         loading = ProcessId(f"l{number:02}", 1)
-        table.enter(Join("peer", "v", "run", Member(loading, -1)), 1, 0.0)
+        table.enter(Join("peer", "v", "run", Member(loading, -1)), 1, 0.0).phase = "loading"
         donors = table.donors(1, 3, loading)
         assert len({member.process for member in donors} & set(ready)) == DONORS_MAX
         firsts.append(donors[0].process)

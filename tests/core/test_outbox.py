@@ -106,6 +106,35 @@ def test_what_waits_for_a_dead_peer_goes_to_one_that_wants_to_leave() -> None:
     assert (to, message.insist) == (A, True)
 
 
+def test_the_only_one_is_asked_when_it_is_late_and_given_it_again_if_it_never_got_it() -> None:
+    box = outbox(A)
+    box.offer(microbatch(0), BODIES, 0.0)
+    assert box.next_deadline() == 15.0
+    assert box.tick(14.9) == []
+    assert messages(box.tick(15.0), Adopt) == [(A, Adopt(microbatch(0), 1, 0))]
+    assert box.next_deadline() == 45.0, "it is asked again, later and later"
+    box.denied(A, microbatch(0), 0, "unknown", 16.0)
+    [(to, message)] = messages(box.tick(21.0), Forward)
+    assert (to, message.repair) == (A, True), "perhaps it has passed it on and has forgotten it"
+
+
+def test_a_gradient_that_does_not_come_is_asked_for() -> None:
+    box = outbox(A, B)
+    [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
+    box.routed(first, microbatch(0), 0, C, 3.0)
+    assert box.next_deadline() == 33.0, "ten times the 3 s that it took"
+    assert messages(box.tick(33.0), Adopt) == [(first, Adopt(microbatch(0), 1, 0))]
+    assert box.returned(first, microbatch(0), 0, 34.0)
+    assert box.next_deadline() is None
+
+
+def test_an_answer_that_does_not_come_is_asked_for_again() -> None:
+    box = outbox(A, B)
+    box.offer(microbatch(0), BODIES, 0.0, attempt=REPAIR, repair=True)
+    box.denied(A, microbatch(0), REPAIR, "unknown", 1.0)
+    assert [to for to, _ in messages(box.tick(15.0), Adopt)] == [B]
+
+
 def test_clearing_releases_all_bytes() -> None:
     box = outbox(A)
     box.offer(microbatch(0), BODIES, 0.0)

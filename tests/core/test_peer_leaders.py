@@ -45,7 +45,8 @@ from swarmflow.core.messages import (
     Suspect,
     Tally,
 )  # fmt: skip
-from swarmflow.core.peer import PeerMachine, PeerSettings
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.peer_settings import PeerSettings
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process
 

@@ -35,7 +35,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.standing import Standing
 from swarmflow.core.succession import Candidacy, estate_of
-from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster
+from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
 from tests.core.samples import member, messages, microbatch, of_type, process
 
 A, B, C = process("a"), process("b"), process("c")
@@ -238,8 +238,8 @@ def test_what_is_on_disk_is_kept_by_the_other_trainers_too() -> None:
     applied = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
     bench = Bench([*applied, report(TRAINERS[2])], settings=replace(SETTINGS, checkpoint_every=2))
     assert [write.version for write in of_type(bench.began, WriteCheckpoint)] == [6]
-    kept = messages(bench.leader.handle(CheckpointWritten(6, ok=True), bench.now), Keep)
-    assert kept == [(T2, Keep(6, TRAINERS[1]))]
+    kept = messages(bench.leader.handle(CheckpointWritten(6, ok=True, digests=("d",)), bench.now), Keep)
+    assert kept == [(T2, Keep(TRAINERS[1], Snapshot(6, ("d",)), (0,)))]
     assert not messages(bench.leader.handle(CheckpointWritten(6, False, "no space"), bench.now), Keep)
 
 

@@ -34,6 +34,7 @@ from swarmflow.core.messages import (
     Heartbeat,
     Join,
     Keep,
+    Kept,
     Lead,
     Message,
     Open,
@@ -48,7 +49,7 @@ from swarmflow.core.outbox import TAKEOVER, Outbox
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import CANDIDACY_S, RANK_DELAY_S, TrainerMachine
-from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
+from swarmflow.core.types import Epoch, Holding, Member, Plan, ProcessId, Roster, Snapshot
 from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process
 
 A, B, C = process("a"), process("b"), process("c")
@@ -148,16 +149,21 @@ def test_a_result_told_twice_is_recorded_once() -> None:
 def test_what_is_on_the_leaders_disk_is_copied_to_its_own_once() -> None:
     bench = Bench()
     bench.join()
-    actions = bench.hear(Keep(2, TRAINERS[0]))
+    keep = Keep(TRAINERS[0], Snapshot(2, ("d",)), (0,))
+    actions = bench.hear(keep)
     [write] = of_type(actions, WriteCheckpoint)
-    assert (write.version, write.roster.stages) == (2, ((TRAINERS[0],),))
+    assert (write.version, write.roster.stages, write.digests) == (2, ((TRAINERS[0],),), ("d",))
     assert of_type(actions, Connect) == [Connect((TRAINERS[0],))]
-    bench.event(CheckpointWritten(2, ok=False, reason="no space"))
+    failed = messages(bench.event(CheckpointWritten(2, ok=False, reason="no space")), Kept)
+    assert failed == [(LEADER, Kept((), "no space"))]
     assert bench.trainer.on_disk == 0
-    bench.event(CheckpointWritten(2, ok=True))
+    kept = messages(bench.event(CheckpointWritten(2, ok=True, digests=("d",))), Kept)
+    assert kept == [(LEADER, Kept((Holding(Snapshot(2, ("d",)), (0,)),)))]
     assert bench.trainer.on_disk == 2
-    assert not of_type(bench.hear(Keep(2, TRAINERS[0])), WriteCheckpoint)
-    assert bench.hear(Keep(3, PEERS[0]), A) == [Count("messages_ignored", "Keep")]
+    assert not of_type(bench.hear(keep), WriteCheckpoint)
+    other = Keep(TRAINERS[0], Snapshot(2, ("of another history",)), (0,))
+    assert of_type(bench.hear(other), WriteCheckpoint), "two versions of one number do not fit together"
+    assert bench.hear(keep, A) == [Count("messages_ignored", "Keep")]
 
 
 def test_a_lost_peer_is_told_and_remembered_for_the_next_leader() -> None:
@@ -361,7 +367,7 @@ def test_a_leader_that_is_deposed_joins_again() -> None:
 
 def test_a_leader_needs_no_copy_of_its_own() -> None:
     bench, _ = elected()
-    assert not of_type(bench.hear(Keep(5, TRAINERS[1]), SECOND), WriteCheckpoint)
+    assert not of_type(bench.hear(Keep(TRAINERS[1], Snapshot(5, ("d",)), (0,)), SECOND), WriteCheckpoint)
 
 
 def test_a_former_leader_is_told_that_it_is_one() -> None:

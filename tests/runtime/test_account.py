@@ -64,3 +64,12 @@ def test_a_step_that_starts_over_leaves_nothing_open() -> None:
     work.committed()
     assert settled["unused"] == 3.0
     assert settled["used"] == 0.0
+
+
+def test_what_is_recomputed_for_others_is_in_vain_and_leaves_the_hop_alone() -> None:
+    work, settled = account()
+    work.spent(ONE, "forward", 1.0)
+    work.spent(ONE, "backward", 2.0)
+    work.spent(ONE, "recompute", 4.0)
+    work.committed()
+    assert settled == {"unused": 4.0, "used": 3.0}

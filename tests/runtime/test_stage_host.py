@@ -274,6 +274,55 @@ def test_a_replay_takes_away_and_adds_what_a_hop_added(stage: int, changes: dict
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("changes", [{}, {"dropout": True}, {"precision": "bf16"}, {"accumulate": "fp32"}], ids=str)
+def test_with_weight_0_the_same_bytes_come_out_and_nothing_is_accumulated(stage: int, changes: dict[str, Any]) -> None:
+    """What one peer computes for a repair is what another one has sent at first; both have the same weights."""
+    microbatch = Microbatch(EPOCH, 0)
+
+    def entered(peer: Peer) -> Ref:
+        return peer.hidden(0) if stage > 0 else peer.tokens(0)
+
+    async def at_first(peer: Peer) -> list[bytes]:
+        if stage == 2:
+            ended = await peer.ask(RunLoss(microbatch, entered(peer), peer.tokens(0)))
+            assert isinstance(ended, LossComputed)
+            return [held(peer, ended.gradient)]
+        forward = await peer.ask(RunForward(microbatch, entered(peer)))
+        assert isinstance(forward, ForwardComputed)
+        backward = await peer.ask(RunBackward(microbatch, peer.hidden(1)))
+        assert isinstance(backward, BackwardComputed)
+        return [held(peer, forward.output), *([held(peer, backward.gradient)] if stage else [])]
+
+    async def again(peer: Peer) -> list[bytes]:
+        found = []
+        if stage < 2:
+            forward = await peer.ask(RunForward(microbatch, entered(peer), keep=False))
+            assert isinstance(forward, ForwardComputed)
+            found.append(held(peer, forward.output))
+        if stage > 0:
+            gradient = peer.hidden(1) if stage < 2 else None
+            event = await peer.ask(RunReplay(microbatch, entered(peer), peer.tokens(0), gradient, 0))
+            assert isinstance(event, Replayed)
+            assert event.weight == 0
+            found.append(held(peer, event.gradient))
+        return found
+
+    def held(peer: Peer, ref: Ref | None) -> bytes:
+        assert ref is not None
+        return bytes(peer.driver.store.get(ref))
+
+    async def main() -> None:
+        async with peers(manifest(**{"cut": (1, 2)} | changes), count=2, stage=stage) as (one, other):
+            empty = await other.ask(Seal(EPOCH, 1, (f"stage-{stage}",), (f"stage-{stage}",)))
+            assert await at_first(one) == await again(other)
+            assert await other.ask(Seal(EPOCH, 1, (f"stage-{stage}",), (f"stage-{stage}",))) == empty
+            assert other.host.served is not None
+            assert other.host.served.runner.held == 0, "no graph is kept"
+
+    asyncio.run(main())
+
+
 def test_what_does_not_fit_is_told_and_the_next_try_may_have_another_exponent() -> None:
     async def main() -> None:
         async with peers(manifest(codec="none")) as (peer,):

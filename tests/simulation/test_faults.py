@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from swarmflow.core.types import Plan, ProcessId
-from swarmflow.simulator.faults import Churn, Scenario, finish, kill_in_phase, leader_phase, peers_of
+from swarmflow.simulator.faults import Churn, Scenario, finish, kill_in_phase, leader_phase, peers_of, stage_of
 from swarmflow.simulator.fuzz import main, play
 from swarmflow.simulator.world import InvariantViolated, Settings, World
 from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
@@ -72,6 +72,19 @@ def test_a_death_while_loading_is_nothing(seed: int) -> None:
     world.clock.after(0.06, lambda: world.kill(world.living_peers()[seed]))
     finish(world)
     assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_loads_does_not_wait_for_a_frozen_donor_longer_than_the_swarm_does(seed: int) -> None:
+    world = replace(SWARM, settings=replace(SETTINGS, steps=40)).start(seed)
+    world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
+    [frozen] = one_of_each(world, (0,))
+    world.freeze(frozen, 100.0)
+    newcomer = world.start_peer("n", wish=0)
+    assert newcomer is not None
+    assert world.clock.run(lambda: stage_of(world, newcomer) == 0, SETTLED_S + 16.0), "\n".join(world.log)
+    assert world.hosts[frozen].frozen_until_s > world.clock.now_s
+    finish(world)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -196,6 +209,32 @@ def test_a_swarm_that_stands_still_is_reported() -> None:
     world = replace(SWARM, peers=2).start(0)
     with pytest.raises(InvariantViolated, match="seed 0: it stands still"):
         finish(world, limit_s=30.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_messages_lost_one_way_on_a_connection_that_stays_hold_nothing_up(seed: int) -> None:
+    world = SWARM.start(seed)
+    churn = Churn(world, ("mute",), gap_s=1.0, until_s=40.0)
+    churn.unleash()
+    finish(world, limit_s=600.0)
+    assert churn.happened["mute"] > 10
+    assert world.counts["gone"] == world.counts["steps_restarted"] == 0, "nobody is dead, and nobody is taken for it"
+    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+
+
+@pytest.mark.parametrize("to_peer", [True, False], ids=["to_peer", "to_trainer"])
+def test_what_a_trainer_and_a_peer_lose_between_them_is_said_again(to_peer: bool) -> None:
+    world = SWARM.start(3)
+
+    def mute() -> None:
+        for trainer in world.living_trainers():
+            for peer in peers_of(world, 0):
+                world.mute(*((trainer, peer) if to_peer else (peer, trainer)), 12.0)
+
+    world.clock.after(SETTLED_S, mute)
+    finish(world, limit_s=300.0)
+    assert world.counts["gone"] == world.counts["steps_restarted"] == 0
+    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
 def test_an_unknown_fault_is_refused() -> None:

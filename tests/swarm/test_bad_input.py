@@ -282,19 +282,32 @@ def test_one_corrupt_checkpoint_leaves_the_other(finished: Path, work: Path, tmp
         assert trainer.process.wait(FINISH_S) == 0
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_corrupt_checkpoints_never_start_a_run_anew(damage: str, finished: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(finished.parent, tmp_path / "run")
-    for path in folder.glob("out/state/trainer-0/checkpoints/*/stage-0.*"):
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "all"])
+def test_lost_checkpoints_never_start_a_run_anew(
+    damage: str, finished: Path, work: Path, tmp_path: Path, forks: ForkServer
+) -> None:
+    """Others may have copies: it waits for them, and says what it lacks."""
+    shutil.copytree(finished.with_name("out"), tmp_path / "run" / "out")
+    checkpoints = tmp_path / "run" / "out" / "state" / "trainer-0" / "checkpoints"
+    for path in checkpoints.glob("*/stage-0.*"):
         if damage == "flip":
             flip_a_byte(path)
         elif damage == "cut":
             os.truncate(path, path.stat().st_size - 1)
         else:
             path.unlink()
-    ended = swarmflow("trainer", folder / "RUN.toml")
-    assert "stage-0.safetensors" in ended.complaint
-    assert ended.cpu_s < LIGHT_CPU_S
+    if damage == "all":
+        shutil.rmtree(checkpoints)
+    with LocalSwarm(tmp_path / "run", alone(work), forks=forks) as swarm:
+        trainer = swarm.start_trainer()
+        swarm.start_peer()
+        reason = "version 4, which nobody here holds: start the peers and trainers that kept it"
+        swarm.wait(lambda: "waits to serve stage" in trainer.log.read_text(encoding="utf-8"), "the peer", FINISH_S)
+        log = trainer.log.read_text(encoding="utf-8")
+        assert f"waiting for {reason}" in log
+        assert ("stage-0.safetensors" in log) == (damage != "all")
+        assert swarm.status()["waiting_for"] == reason
+        assert not swarm.steps()
 
 
 def flip_a_byte(path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import signal
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,37 @@ def test_another_trainer_leads_on(again: bool, tmp_path: Path, forks: ForkServer
     assert "back from version" not in log, "no step is lost"
     assert [step["step"] for step in steps] == list(range(STEPS))
     assert_learnt(parameters(load_model(swarm.output / "final")), model, corpus, of)
+
+
+@pytest.mark.swarm
+@pytest.mark.slow
+def test_a_trainer_that_nobody_knows_yet_joins_whoever_leads_now(tmp_path: Path, forks: ForkServer) -> None:
+    """The heir has the claim to the output, however long the former leader takes to end: there is one lineage."""
+    model, corpus = prepare(tmp_path, "llama")
+    of = recipe("adamw", steps=400)
+    with LocalSwarm(tmp_path / "swarm", settings(model, corpus, of), forks=forks) as swarm:
+        leader = start(swarm)
+        swarm.wait(lambda: swarm.steps("trainer-1"), "a step that the second trainer knows of", FINISH_S)
+        leader.send(signal.SIGSTOP)
+        swarm.wait(lambda: "leading from here on" in _log(swarm, "trainer-1"), "an heir", FINISH_S)
+        leader.send(signal.SIGCONT)
+        swarm.wait(lambda: "joining again" in _log(swarm, "trainer-0"), "the former leader to give way", FINISH_S)
+        leader.kill()
+        claim = swarm.output / "state" / "leader.lock"
+        swarm.wait(lambda: _is_held(claim), "the heir's claim", FINISH_S)
+        swarm.start_trainer(beside=True)
+        swarm.wait(lambda: "joined; " in _log(swarm, "trainer-2"), "the third trainer to join", FINISH_S)
+        assert "resuming" not in _log(swarm, "trainer-2")
+
+
+def _log(swarm: LocalSwarm, name: str) -> str:
+    return (swarm.folder / f"{name}.log").read_text(encoding="utf-8")
+
+
+def _is_held(path: Path) -> bool:
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False

@@ -69,14 +69,20 @@ def learnt(steps: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
 def assert_same(swarm: LocalSwarm, undisturbed: Undisturbed, trainer: str = "trainer-0") -> None:
     """Bit for bit what comes of the undisturbed run."""
     assert learnt(swarm.steps(trainer)) == undisturbed.losses
+    assert_same_model(swarm, undisturbed)
+
+
+def assert_same_model(swarm: LocalSwarm, undisturbed: Undisturbed) -> None:
+    """The model that was written, alone."""
     comparison = compare_bits(parameters(load_model(swarm.output / "final")), undisturbed.wanted, "the undisturbed run")
     assert comparison.holds, str(comparison)
 
 
-def start(swarm: LocalSwarm) -> None:
-    """Two trainers that may both lead, and two peers a stage that may serve either."""
+def start(swarm: LocalSwarm, trainers: int = 2) -> None:
+    """Trainers that may all lead, and two peers a stage that may serve either."""
     swarm.start_trainer()
-    swarm.start_trainer(beside=True)
+    for _ in range(trainers - 1):
+        swarm.start_trainer(beside=True)
     for _ in range(2 * STAGES):
         swarm.start_peer()
 
@@ -118,6 +124,48 @@ def test_every_process_is_killed_and_started_again(first: str, undisturbed: Undi
         assert "resuming at version " in logs
         assert "resuming at version 0" not in logs
         assert_same(swarm, undisturbed)
+
+
+@pytest.mark.parametrize("trainers", [1, 2])
+def test_every_trainers_disk_is_lost(trainers: int, undisturbed: Undisturbed, tmp_path: Path) -> None:
+    """What the peers keep of each other's stages is enough to go on from."""
+    with undisturbed.swarm(tmp_path / "swarm") as swarm:
+        start(swarm, trainers)
+        amid_a_step(swarm)
+        swarm.wait(lambda: "is on the disks of others too" in log_of(swarm.trainers[0]), "the copies", FINISH_S)
+        for process in swarm.processes:
+            process.kill()
+        for trainer in swarm.trainers:
+            shutil.rmtree(swarm.state_folder(trainer.name) / "checkpoints")
+        for process in list(swarm.processes):
+            swarm.start_again(process)
+        swarm.wait_finished(FINISH_S)
+        log = log_of(swarm.trainers[0])
+        assert " from the disks of others" in log
+        assert "loading version 0" not in "".join(log_of(peer) for peer in swarm.peers)
+        assert_same(swarm, undisturbed)
+
+
+def test_the_leaders_machine_is_gone_for_good(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    """The other trainer, which had joined the run on another machine, leads from its copy after a restart of all."""
+    with undisturbed.swarm(tmp_path / "swarm") as swarm:
+        swarm.start_trainer()
+        swarm.start_trainer()
+        for _ in range(2 * STAGES):
+            swarm.start_peer()
+        amid_a_step(swarm)
+        for process in swarm.processes:
+            process.kill()
+        shutil.rmtree(swarm.state_folder("trainer-0"))
+        former, other = swarm.trainers
+        for process in [other, *swarm.peers]:
+            swarm.start_again(process)
+        left = [process for process in swarm.processes if process is not former]
+        swarm.wait(lambda: all(process.exit_code is not None for process in left), "the end of the run", FINISH_S)
+        assert "resuming at version " in log_of(swarm.trainers[1])
+        told = {step["step"]: step for name in ("trainer-0", "trainer-1") for step in swarm.steps(name)}
+        assert learnt([told[step] for step in sorted(told)]) == undisturbed.losses
+        assert_same_model(swarm, undisturbed)
 
 
 # --- every peer of a stage --------------------------------------------------------------------------------------------

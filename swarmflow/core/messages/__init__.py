@@ -24,10 +24,12 @@ from swarmflow.core.messages.membership import (
     Heartbeat,
     Join,
     Keep,
+    Kept,
     LoadFailed,
     Ready,
     Refused,
     Released,
+    Surplus,
     Suspect,
     Welcome,
 )  # fmt: skip
@@ -51,16 +53,16 @@ from swarmflow.core.messages.succession import Deposed, Lead, Report
 
 __all__ = [
     "Accepted", "Adopt", "Assign", "Backward", "Beat", "Commit", "Committed", "Denied", "Deposed", "Done", "Drain",
-    "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Lead", "LoadFailed", "Message",
-    "Open", "Overflow", "Prepare", "Prepared", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum", "Refused",
-    "Released", "Relieve", "Report", "Room", "Routed", "StepResult", "Suspect", "Tally", "Unprepared", "Unrepairable",
-    "Welcome",
+    "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Kept", "Lead", "LoadFailed",
+    "Message", "Open", "Overflow", "Prepare", "Prepared", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum",
+    "Refused", "Released", "Relieve", "Report", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally",
+    "Unprepared", "Unrepairable", "Welcome",
 ]  # fmt: skip
 
 Message = (
     Forward | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Recall | Recalled | Done
     | Open | Gone | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed
     | StepResult | ReducePart | ReduceSum
-    | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Drain | Released | Heartbeat | Beat | Suspect
-    | Evicted | Finished | Lead | Report | Deposed
+    | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain | Released | Heartbeat
+    | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmflow.core.types import Epoch, Member, ProcessId
+from swarmflow.core.types import Epoch, Holding, Member, ProcessId, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,8 @@ class Join:
     """To the leader: take me in. stage: the one asked for, or -1 for any; a trainer says role `trainer`.
 
     run: fingerprint of the run that the sender believes in. speed: relative, for the placement. rebalance_s: how often
-    it may be moved to a stage that needs it more; 0: it stays.
+    it may be moved to a stage that needs it more; 0: it stays. keeps: there is room on its disk for copies of stages.
+    copies: what lies there of this run.
     """
 
     role: str
@@ -21,6 +22,8 @@ class Join:
     member: Member
     speed: float = 1.0
     rebalance_s: float = 0.0
+    keeps: bool = False
+    copies: tuple[Holding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +77,31 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """To a trainer: this version is on the leader's disk; copy it to yours."""
+    """This snapshot is on the holder's disk; copy these stages of it to yours."""
 
-    version: int
     holder: Member
+    snapshot: Snapshot
+    stages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """To the leader: this is what lies on my disk now, verified. failed: not all that was asked for, and why."""
+
+    copies: tuple[Holding, ...]
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Surplus:
+    """To who keeps copies: those of versions outside of [oldest, newest] are needed no more.
+
+    Every stage of `newest` is verified on somebody's disk beside the leader's. What is newer was left behind by a
+    history that the run has given up.
+    """
+
+    oldest: int
+    newest: int
 
 
 @dataclass(frozen=True, slots=True)

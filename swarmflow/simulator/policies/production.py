@@ -7,11 +7,13 @@ from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
 from swarmflow.core.outbox import Outbox
-from swarmflow.core.peer import PeerMachine, PeerSettings
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.peer_settings import PeerSettings
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Plan, ProcessId
+from swarmflow.simulator.policies.policy import Basis
 
 
 class Production:
@@ -24,10 +26,10 @@ class Production:
         return PeerMachine(me, following, plan, settings)
 
     def trainer(
-        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, on_disk: int,
+        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis,
         leads: Leader | None, late_min_s: float,
     ) -> TrainerMachine:  # fmt: skip
         """A trainer as `swarmflow trainer` runs it."""
         outbox = Outbox(0, Iwrr(), late_min_s=late_min_s)
         source = Source(join.member.process, plan.microbatches, outbox)
-        return TrainerMachine(join.member, following, plan, rules, source, join, on_disk, leads)
+        return TrainerMachine(join.member, following, plan, rules, source, join, basis.version, basis.digests, leads)

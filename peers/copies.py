@@ -1,0 +1,135 @@
+"""Copies of stage states on a peer's disk: of other stages than its own, so that no state lies in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from pathlib import Path
+
+from swarmflow.compute.checkpoint import Generation, StageState, readable
+from swarmflow.core.actions import DropCopies, KeepCopies
+from swarmflow.core.events import CopiesChanged
+from swarmflow.core.types import Holding, Snapshot
+from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.exporting import state_elements
+from swarmflow.runtime.session import Session
+from swarmflow.runtime.state_transfer import Listing, copy_stage
+
+log = logging.getLogger("swarmflow")
+
+
+class CopyKeeper:
+    """The copies of one run that this process keeps, over all of its lives. folder: for them; None: it keeps none.
+
+    Version 40 of stage 1 is FOLDER/version-00000040/stage-1.safetensors, as in a trainer's checkpoints.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._manifest: Manifest | None = None
+        self._session: Session | None = None
+        self._open: dict[tuple[int, int], StageState] = {}
+        self._copying = asyncio.Lock()  # one Keep after the other: copying must not take the link from training
+
+    @property
+    def keeps(self) -> bool:
+        """Whether this process keeps copies."""
+        return self._folder is not None
+
+    async def begin(self, session: Session, manifest: Manifest) -> tuple[Holding, ...]:
+        """A life begins: what lies on the disk. What is corrupt is told of and deleted."""
+        first = self._manifest is None
+        self._session, self._manifest = session, manifest
+        return await asyncio.to_thread(self._holdings, verify=first)
+
+    def keep(self, action: KeepCopies) -> None:
+        """Do KeepCopies."""
+        assert self._session is not None, "the run is known"
+        self._session.spawn(self._keep(self._session, action), "keeping copies")
+
+    def drop(self, action: DropCopies) -> None:
+        """Do DropCopies."""
+        assert self._session is not None, "the run is known"
+        self._session.spawn(self._drop(self._session, action), "deleting copies")
+
+    def listing(self, stage: int, version: int) -> Listing:
+        """What is here of a stage's version. Raises NetworkError when nothing is."""
+        return Listing(self._source(stage, version).elements)
+
+    def read(self, stage: int, version: int, tensor: str, start: int, stop: int) -> bytes:
+        """A part of it. Raises NetworkError."""
+        try:
+            return self._source(stage, version).read(tensor, start, stop)
+        except (KeyError, ValueError, OSError) as error:
+            raise NetworkError(f"there is no such part of the state: {error}") from None
+
+    async def _keep(self, session: Session, action: KeepCopies) -> None:
+        manifest, failed = self._manifest, ""
+        assert manifest is not None, "who keeps copies knows the run"
+        assert self._folder is not None, "who has no folder is not asked"
+        async with self._copying:
+            try:
+                snapshot = action.snapshot
+                generation = await asyncio.to_thread(
+                    Generation.begin_copy, self._folder, snapshot.version, manifest.fingerprint, manifest.stages,
+                    snapshot.digests,
+                )  # fmt: skip
+                for stage in [stage for stage in action.stages if stage not in generation.held]:
+                    await copy_stage(
+                        session.requests, generation, stage, (action.holder,), state_elements(manifest, stage),
+                        snapshot.digests[stage],
+                    )  # fmt: skip
+            except (SwarmflowError, OSError) as error:
+                failed = str(error)
+                log.warning("no copy of version %d is kept here: %s", action.snapshot.version, failed)
+            session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings), failed))
+
+    async def _drop(self, session: Session, action: DropCopies) -> None:
+        async with self._copying:
+            await asyncio.to_thread(self._delete, action)
+            session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings)))
+
+    def _delete(self, action: DropCopies) -> None:
+        for key in [key for key in self._open if not action.oldest <= key[1] <= action.newest]:
+            self._open.pop(key).close()
+        for generation in self._generations():
+            if not action.oldest <= generation.version <= action.newest:
+                shutil.rmtree(generation.path, ignore_errors=True)
+
+    def _generations(self) -> list[Generation]:
+        if self._manifest is None or self._folder is None:
+            return []
+        return readable(self._folder, self._manifest.fingerprint)
+
+    def _holdings(self, verify: bool = False) -> tuple[Holding, ...]:
+        found: list[Holding] = []
+        for generation in self._generations():
+            stages = [stage for stage in generation.held if not verify or self._right(generation, stage)]
+            if stages:
+                found.append(Holding(Snapshot(generation.version, generation.digests), tuple(stages)))
+        return tuple(found)
+
+    def _right(self, generation: Generation, stage: int) -> bool:
+        try:
+            generation.state(stage).close()
+        except CheckpointError as error:
+            log.warning("a copy is of no use: %s", error)
+        else:
+            return True
+        try:
+            generation.discard(stage)
+        except (CheckpointError, OSError) as error:
+            log.warning("it cannot be deleted: %s", error)
+        return False
+
+    def _source(self, stage: int, version: int) -> StageState:
+        key = (stage, version)
+        if key not in self._open:
+            for generation in self._generations():
+                if generation.version == version and stage in generation.held:
+                    self._open[key] = generation.state(stage)
+                    return self._open[key]
+            raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
+        return self._open[key]

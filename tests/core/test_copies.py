@@ -1,0 +1,196 @@
+"""Who keeps which copies, when a version is safe with others, and what a leader goes on from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.actions import Action
+from swarmflow.core.copies import Copies
+from swarmflow.core.messages import Keep, Kept, Surplus
+from swarmflow.core.restoring import Restoring
+from swarmflow.core.types import Holding, Member, ProcessId, Snapshot
+from tests.core.samples import member, messages
+
+ME = member("t0", -1)
+AT_4, AT_8 = Snapshot(4, ("a", "b", "c")), Snapshot(8, ("d", "e", "f"))
+OF_ANOTHER_HISTORY = Snapshot(8, ("d", "x", "y"))
+STAGES = 3
+SIX = [member(f"p{number}", number % STAGES) for number in range(6)]
+
+
+def asked(actions: list[Action]) -> dict[str, tuple[int, ...]]:
+    return {to.name: keep.stages for to, keep in messages(actions, Keep)}
+
+
+def answer(copies: Copies, who: Member, snapshot: Snapshot, stages: tuple[int, ...], failed: str = "") -> list[Action]:
+    return copies.kept(who, Kept((Holding(snapshot, stages),) if stages else (), failed))
+
+
+@dataclass
+class Disks:
+    """Six peers that copy what they are asked for, and delete nothing."""
+
+    copies: Copies = field(default_factory=lambda: Copies(STAGES))
+    held: dict[str, tuple[Holding, ...]] = field(default_factory=dict)
+
+    def spread(self, snapshot: Snapshot) -> list[Action]:
+        """What followed from the last one's answer."""
+        wanted, actions = asked(self.copies.spread(snapshot, ME, SIX)), list[Action]()
+        for peer in SIX:
+            name = peer.process.name
+            if name in wanted:
+                self.held[name] = (*self.held.get(name, ()), Holding(snapshot, wanted[name]))
+                actions = self.copies.kept(peer, Kept(self.held[name]))
+        return actions
+
+
+def test_each_stage_lies_with_two_peers_of_other_stages_and_all_keep_alike_much() -> None:
+    wanted = asked(Copies(STAGES).spread(AT_4, ME, SIX))
+    for stage in range(STAGES):
+        keepers = [peer for peer in SIX if stage in wanted.get(peer.process.name, ())]
+        assert len(keepers) == 2
+        assert all(peer.stage != stage for peer in keepers)
+        assert len({peer.stage for peer in keepers}) == 2, "no single stage takes both along"
+    assert [len(stages) for stages in wanted.values()] == [1] * 6
+    assert wanted == asked(Copies(STAGES).spread(AT_4, ME, SIX[::-1])), "whatever the order in which they are named"
+
+
+def test_where_there_are_few_peers_each_keeps_more() -> None:
+    three = asked(Copies(STAGES).spread(AT_4, ME, SIX[:3]))
+    assert three == {"p0": (1, 2), "p1": (0, 2), "p2": (0, 1)}
+    assert asked(Copies(STAGES).spread(AT_4, ME, SIX[:1])) == {"p0": (0, 1, 2)}
+    assert asked(Copies(STAGES).spread(AT_4, ME, [])) == {}
+    assert asked(Copies(1).spread(Snapshot(4, ("a",)), ME, SIX[::3])) == {"p0": (0,), "p3": (0,)}
+
+
+def test_nobody_is_asked_for_what_it_holds_or_copies_already() -> None:
+    copies = Copies(STAGES)
+    first = asked(copies.spread(AT_4, ME, SIX))
+    assert asked(copies.spread(AT_4, ME, SIX)) == {}
+    for peer in SIX:
+        answer(copies, peer, AT_4, first[peer.process.name])
+    assert asked(copies.spread(AT_4, ME, SIX)) == {}
+    [lost] = first["p5"]
+    copies.leave(SIX[5].process)
+    again = asked(copies.spread(AT_4, ME, SIX[:5]))
+    assert list(again.values()) == [(lost,)], "one copy is missing, and one is made"
+
+
+def test_who_has_no_room_is_not_asked_again_for_that_version() -> None:
+    copies = Copies(1)
+    one = Snapshot(4, ("a",))
+    assert asked(copies.spread(one, ME, SIX[:1])) == {"p0": (0,)}
+    answer(copies, SIX[0], one, (), "no space left")
+    assert asked(copies.spread(one, ME, SIX[:1])) == {}
+    assert asked(copies.spread(Snapshot(8, ("b",)), ME, SIX[:1])) == {"p0": (0,)}
+
+
+def test_a_newer_version_waits_until_the_one_under_way_is_copied() -> None:
+    copies = Copies(STAGES)
+    first = asked(copies.spread(AT_4, ME, SIX))
+    assert copies.spreading == 4
+    assert copies.spread(AT_8, ME, SIX) == []
+    for peer in SIX:
+        answer(copies, peer, AT_4, first[peer.process.name])
+    assert copies.spreading == -1
+    assert asked(copies.spread(AT_8, ME, SIX))
+
+
+def test_an_older_generation_goes_when_the_newest_but_one_is_whole() -> None:
+    disks = Disks()
+    at_12 = Snapshot(12, ("g", "h", "i"))
+    told = [messages(disks.spread(snapshot), Surplus) for snapshot in (AT_4, AT_8, at_12)]
+    ranges = [{(surplus.oldest, surplus.newest) for _, surplus in each} for each in told]
+    assert ranges == [{(4, 4)}, {(4, 8)}, {(8, 12)}]
+    assert all({to for to, _ in each} == {peer.process for peer in SIX} for each in told)
+
+
+def test_nothing_is_given_up_while_a_stage_of_the_new_version_is_missing() -> None:
+    disks = Disks()
+    disks.spread(AT_4)
+    copies = disks.copies
+    wanted = asked(copies.spread(AT_8, ME, SIX))
+    for peer in SIX:
+        mine = wanted[peer.process.name]
+        if mine == wanted["p0"]:
+            assert not messages(answer(copies, peer, AT_8, (), "no space left"), Surplus)
+        else:
+            assert not messages(answer(copies, peer, AT_8, mine), Surplus)
+    assert copies.missing(AT_8) == list(wanted["p0"])
+
+
+def test_two_versions_of_one_number_are_not_one_whole() -> None:
+    copies = Copies(STAGES)
+    copies.says(SIX[0], (Holding(AT_8, (0, 1)),))
+    copies.says(SIX[1], (Holding(OF_ANOTHER_HISTORY, (2,)),))
+    assert copies.newest_whole() is None
+    copies.says(SIX[2], (Holding(AT_4, (0, 1, 2)),))
+    assert copies.newest_whole() == AT_4
+    copies.says(SIX[1], (Holding(AT_8, (2,)),))
+    assert copies.newest_whole() == AT_8
+    assert [[m.process.name for m in stage] for stage in copies.roster(AT_8).stages] == [["p0"], ["p0"], ["p1"]]
+
+
+def test_what_cannot_be_true_is_not_believed() -> None:
+    copies = Copies(STAGES)
+    wrong = [Holding(Snapshot(9, ("a",)), (0,)), Holding(Snapshot(-1, ("a", "b", "c")), (0,))]
+    copies.says(SIX[0], (*wrong, Holding(AT_4, (0, 7, -1))))
+    assert copies.newest_known() == AT_4
+    assert copies.missing(AT_4) == [1, 2]
+    many = tuple(Holding(Snapshot(version, ("a", "b", "c")), (0,)) for version in range(1, 100))
+    copies.says(SIX[1], many)
+    assert copies.newest_known() == many[7].snapshot
+
+
+# --- which version to go on from --------------------------------------------------------------------------------------
+
+
+def holding(**by_peer: tuple[Snapshot, tuple[int, ...]]) -> Copies:
+    copies = Copies(STAGES)
+    for name, (snapshot, stages) in by_peer.items():
+        copies.says(member(name), (Holding(snapshot, stages),))
+    return copies
+
+
+def test_a_new_run_begins_at_once() -> None:
+    assert Restoring(0, 0.0, 20.0).decide(0, Copies(STAGES), 0.0).version == 0
+
+
+def test_a_later_version_that_is_whole_is_fetched() -> None:
+    copies = holding(p0=(AT_8, (0, 1)), p1=(AT_8, (2,)))
+    for durable in (0, 4):
+        decision = Restoring(0, 0.0, 20.0).decide(durable, copies, 0.0)
+        assert (decision.fetch, decision.version) == (AT_8, None)
+    assert Restoring(8, 0.0, 20.0).decide(8, copies, 0.0).version == 8
+
+
+def test_a_version_that_is_known_is_waited_for_without_end_where_there_is_no_other() -> None:
+    restoring = Restoring(0, 0.0, 20.0)
+    decision = restoring.decide(0, holding(p0=(AT_8, (0, 2))), 1.0)
+    assert (decision.version, decision.fetch) == (None, None)
+    assert decision.reason == (
+        "version 8, of which nobody here holds stage 1: start the peers and trainers that kept it"
+    )
+    later = restoring.decide(0, Copies(STAGES), 1e6)
+    assert later.version is None, "whoever held it is gone, but the run was there"
+    assert later.reason == "version 8, which nobody here holds: start the peers and trainers that kept it"
+
+
+def test_an_earlier_version_on_the_own_disk_is_gone_on_from_after_a_while() -> None:
+    restoring = Restoring(8, 100.0, 20.0)
+    assert restoring.decide(4, Copies(STAGES), 119.9).version is None
+    assert restoring.decide(4, Copies(STAGES), 120.0).version == 4
+
+
+def test_what_could_not_be_fetched_is_not_fetched_again_at_once() -> None:
+    copies = holding(p0=(AT_8, (0, 1, 2)))
+    restoring = Restoring(0, 0.0, 20.0)
+    restoring.failed(10.0, 8.0)
+    assert restoring.decide(0, copies, 17.9).fetch is None
+    assert restoring.decide(0, copies, 18.0).fetch == AT_8
+
+
+def test_process_ids_name_the_holders() -> None:
+    copies = holding(p0=(AT_4, (0, 1, 2)))
+    copies.leave(ProcessId("p0", 1))
+    assert copies.newest_known() is None

@@ -1,0 +1,167 @@
+"""A leader goes on from the newest version that anybody has on disk, and never begins again while one is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from swarmflow.core.actions import Action, Log, WriteCheckpoint
+from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
+from swarmflow.core.leader import Leader
+from swarmflow.core.messages import Granted, Heartbeat, Join, Keep, Kept, Message, Open, Ready, Welcome
+from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.types import Holding, Plan, ProcessId, Snapshot
+from tests.core.samples import member, messages, of_type, process
+
+ME = member("t0", -1)
+A, B, C, OTHER = process("a"), process("b"), process("c"), process("t1")
+SETTINGS = LeaderSettings(20, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True)
+AT_8 = Snapshot(8, ("d", "e"))
+
+
+@dataclass
+class Bench:
+    """A leader of two stages that starts with what is left on its disk."""
+
+    on_disk: int = 0
+    known: int = 0
+    now: float = 100.0
+    leader: Leader = field(init=False)
+
+    def __post_init__(self) -> None:
+        digests = ("a", "b") if self.on_disk else ()
+        self.leader = Leader(ME, Plan(2, 1), SETTINGS, 1, self.on_disk, self.on_disk, digests, self.known)
+        self.leader.start(self.now)
+
+    def hear(self, sender: ProcessId, message: Message) -> list[Action]:
+        return self.leader.handle(Received(sender, message), self.now)
+
+    def join(self, who: ProcessId, *stages: int, of: Snapshot = AT_8, role: str = "peer") -> list[Action]:
+        copies = (Holding(of, stages),) if stages else ()
+        me = replace(member(who.name, -1), process=who)
+        return self.hear(who, Join(role, "1.0", "run", me, keeps=True, copies=copies))
+
+    def wait(self, seconds: int, *living: ProcessId) -> list[Action]:
+        actions: list[Action] = []
+        for _ in range(seconds):
+            self.now += 1.0
+            for other in living:
+                actions += self.hear(other, Heartbeat())
+            actions += self.leader.handle(Tick(), self.now)
+        return actions
+
+    def written(self, version: int, digests: tuple[str, ...] = AT_8.digests) -> list[Action]:
+        return self.leader.handle(CheckpointWritten(version, True, digests=digests), self.now)
+
+    def serve(self, *peers: ProcessId) -> list[Action]:
+        """These are ready at the version of the leader; what followed from the last one's word."""
+        actions: list[Action] = []
+        for peer in peers:
+            known = self.leader.membership.known[peer]
+            actions = self.hear(peer, Ready(known.member.stage, self.leader.version, "digest", 4, known.grants))
+        return actions
+
+
+def test_a_new_run_grants_its_stages_at_once() -> None:
+    assert [granted.version for _, granted in messages(Bench().join(A), Granted)] == [0]
+
+
+def test_a_lost_disk_is_made_good_from_the_disks_of_peers() -> None:
+    bench = Bench(known=8)
+    assert bench.leader.waiting_for.startswith("version 8, which nobody here holds")
+    assert not messages(bench.join(C), Granted), "what it is to load is not known yet"
+    bench.join(A, 1)
+    assert bench.leader.waiting_for.startswith("version 8, of which nobody here holds stage 0")
+    assert not of_type(bench.wait(60, A, C), WriteCheckpoint)
+    [write] = of_type(bench.join(B, 0, 1), WriteCheckpoint)
+    assert (write.version, write.digests) == (8, AT_8.digests)
+    assert [[m.process for m in stage] for stage in write.roster.stages] == [[B], [A, B]]
+    granted = messages(bench.written(8), Granted)
+    assert {(to, message.version, message.donors) for to, message in granted} == {
+        (peer, 8, (ME,)) for peer in (A, B, C)
+    }  # fmt: skip
+    opened = messages(bench.serve(A, B, C), Open) or messages(bench.wait(1, A, B, C), Open)
+    assert bench.leader.phase == "running", opened
+    assert bench.leader.version == 8
+
+
+def test_another_trainer_has_it_all() -> None:
+    bench = Bench(known=8)
+    actions = bench.join(OTHER, 0, 1, role="trainer")
+    assert messages(actions, Welcome)
+    [write] = of_type(actions, WriteCheckpoint)
+    assert [[m.process for m in stage] for stage in write.roster.stages] == [[OTHER], [OTHER]]
+
+
+def test_a_holder_that_dies_while_it_gives_is_waited_for() -> None:
+    bench = Bench(known=8)
+    bench.join(A, 0)
+    bench.join(B, 1)
+    bench.leader.handle(Lost(B, "killed"), bench.now)
+    failed = bench.leader.handle(CheckpointWritten(8, False, "lost b"), bench.now)
+    assert not of_type(failed, WriteCheckpoint)
+    assert "stage 1" in bench.leader.waiting_for
+    assert not of_type(bench.join(process("b", 2), 1), WriteCheckpoint), "not at once after a failure"
+    again = bench.wait(10, A, process("b", 2))
+    assert [write.version for write in of_type(again, WriteCheckpoint)] == [8]
+
+
+def test_an_earlier_version_on_disk_is_gone_on_from_when_the_later_one_does_not_turn_up() -> None:
+    bench = Bench(on_disk=4, known=8)
+    assert not messages(bench.join(A), Granted)
+    waited = bench.wait(int(SETTINGS.copies_wait_s), A)
+    assert [granted.version for _, granted in messages(waited, Granted)] == [4]
+    assert [granted.version for _, granted in messages(bench.join(B, 1), Granted)] == [4], "that was waited for"
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_a_run_that_began_anew_goes_over_to_what_a_newcomer_has_kept(running: bool) -> None:
+    bench = Bench()
+    bench.join(A)
+    if running:
+        bench.join(B)
+        bench.serve(A, B)
+        assert bench.leader.phase == "running"
+    [write] = of_type(bench.join(C, 0, 1), WriteCheckpoint)
+    assert write.version == 8
+    granted = messages(bench.written(8), Granted)
+    assert {to for to, _ in granted} == ({A, B, C} if running else {A, C})
+    assert {message.version for _, message in granted} == {8}
+    assert bench.leader.generation == 1
+
+
+def test_a_run_at_work_is_not_stopped_for_a_part_of_a_later_version() -> None:
+    bench = Bench(on_disk=4)
+    bench.join(A)
+    bench.join(B)
+    bench.serve(A, B)
+    assert messages(bench.join(C, 0), Granted)
+    assert bench.leader.phase == "running"
+
+
+def test_a_lost_stage_goes_back_to_what_the_peers_kept() -> None:
+    """The leader's own disk may be behind: it has taken over, or could not write."""
+    bench = Bench(on_disk=4)
+    bench.join(A)
+    bench.join(B)
+    bench.serve(A, B)
+    bench.leader.last, bench.leader.version = None, 9
+    bench.hear(A, Kept((Holding(AT_8, (0, 1)),)))
+    actions = bench.leader.handle(Lost(B, "killed"), bench.now)
+    assert [write.version for write in of_type(actions + bench.wait(1, A), WriteCheckpoint)] == [8]
+    assert any("has lost everybody: back from version 9" in log.text for log in of_type(actions, Log))
+    assert {message.version for _, message in messages(bench.written(8), Granted)} == {8}
+
+
+def test_what_is_written_is_kept_by_peers_too_also_by_those_who_come_later() -> None:
+    bench = Bench(on_disk=4)
+    bench.join(A)
+    bench.join(B)
+    bench.serve(A, B)
+    kept = messages(bench.written(8), Keep)
+    assert {(to, keep.snapshot, keep.stages) for to, keep in kept} == {(A, AT_8, (0, 1)), (B, AT_8, (0, 1))}
+    bench.hear(A, Kept((Holding(AT_8, (0, 1)),)))
+    assert "is on the disks of others too" in "".join(
+        log.text for log in of_type(bench.hear(B, Kept((Holding(AT_8, (0, 1)),))), Log)
+    )

@@ -1,0 +1,185 @@
+"""A peer's disk: copies come over the network, are what they should be, and serve others; a full disk harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from peers.copies import CopyKeeper
+from swarmflow.compute.checkpoint import Generation
+from swarmflow.core.actions import DropCopies, KeepCopies
+from swarmflow.core.events import CopiesChanged
+from swarmflow.core.types import Holding, Member, Snapshot
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.exporting import state_elements
+from swarmflow.runtime.metrics import Metrics
+from swarmflow.runtime.node import Node
+from swarmflow.runtime.session import Session
+from swarmflow.runtime.state_transfer import Listing, copy_stage, serve_state
+from tests.runtime.nodes import DEADLINE_S, run, started
+from tests.runtime.test_stage_host import Heard, manifest
+
+
+@dataclass
+class Process:
+    """One process's session, and what its machine was told."""
+
+    session: Session
+    heard: Heard
+
+    @property
+    def member(self) -> Member:
+        return Member(self.session.me, -1)
+
+    async def told(self) -> CopiesChanged:
+        event = await asyncio.wait_for(self.heard.events.get(), DEADLINE_S)
+        assert isinstance(event, CopiesChanged)
+        return event
+
+
+@asynccontextmanager
+async def processes(folder: Path, count: int) -> AsyncIterator[list[Process]]:
+    """Processes that know each other's addresses."""
+    async with started(folder, count) as nodes:
+        made = [_process(node) for node in nodes]
+        for one in made:
+            for other in made:
+                one.session.links.addresses(other.session.me, other.session.node.addresses())
+            await one.session.links.start()
+        try:
+            yield made
+        finally:
+            for one in made:
+                await one.session.close(0.0)
+
+
+def _process(node: Node) -> Process:
+    session, heard = Session(node, "run", Metrics()), Heard()
+    session.open({}, lambda body: bytes)
+    session.driver.run(heard, [])
+    return Process(session, heard)
+
+
+def written(of: Manifest, root: Path, version: int, seed: int = 0) -> Generation:
+    """A version as a trainer has it on disk."""
+    generation = Generation.begin(root, version, of.fingerprint, of.stages)
+    numbers = np.random.default_rng(seed + version)
+    for stage in range(of.stages):
+        elements = state_elements(of, stage)
+        writer = generation.writer(stage, elements)
+        for name, count in elements.items():
+            writer.write(name, 0, numbers.random(count, dtype=np.float32).tobytes())
+        generation.add(stage, writer)
+    return generation
+
+
+def serve(process: Process, *generations: Generation) -> None:
+    """As a trainer does."""
+    by_version = {generation.version: generation for generation in generations}
+    serve_state(
+        process.session.requests,
+        lambda stage, version: Listing(by_version[version].state(stage).elements),
+        lambda stage, version, tensor, start, stop: by_version[version].state(stage).read(tensor, start, stop),
+    )
+
+
+def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) -> None:
+    of = manifest()
+
+    async def main() -> None:
+        trainer_disk = [written(of, tmp_path / "trainer", version) for version in (4, 8)]
+        old, new = (Snapshot(generation.version, generation.digests) for generation in trainer_disk)
+        async with processes(tmp_path, 3) as (trainer, peer, reader):
+            serve(trainer, *trainer_disk)
+            keeper = CopyKeeper(tmp_path / "peer")
+            assert await keeper.begin(peer.session, of) == ()
+            keeper.keep(KeepCopies(trainer.member, old, (1,)))
+            assert await peer.told() == CopiesChanged((Holding(old, (1,)),))
+            keeper.keep(KeepCopies(trainer.member, new, (0, 1)))
+            both = (Holding(new, (0, 1)), Holding(old, (1,)))
+            assert await peer.told() == CopiesChanged(both)
+            assert await CopyKeeper(tmp_path / "peer").begin(peer.session, of) == both, "the next life finds them"
+
+            serve_state(peer.session.requests, keeper.listing, keeper.read)
+            fetched = Generation.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, new.digests)
+            args = (reader.session.requests, fetched, 1, (peer.member,), state_elements(of, 1))
+            await copy_stage(*args, new.digests[1])
+            assert fetched.held == (1,)
+
+            keeper.drop(DropCopies(8, 8))
+            assert await peer.told() == CopiesChanged((Holding(new, (0, 1)),))
+            assert [path.name for path in (tmp_path / "peer").iterdir()] == ["version-00000008"]
+
+    run(main())
+
+
+def test_a_holder_whose_bytes_are_wrong_is_passed_over(tmp_path: Path) -> None:
+    of = manifest()
+
+    async def main() -> None:
+        right, wrong = written(of, tmp_path / "right", 8), written(of, tmp_path / "wrong", 8, seed=1)
+        async with processes(tmp_path, 3) as (liar, honest, peer):
+            serve(liar, wrong)
+            serve(honest, right)
+            copy = Generation.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, right.digests)
+            donors = (liar.member, honest.member)
+            await copy_stage(peer.session.requests, copy, 0, donors, state_elements(of, 0), right.digests[0])
+            assert copy.held == (0,)
+            keeper = CopyKeeper(tmp_path / "peer")
+            await keeper.begin(peer.session, of)
+            keeper.keep(KeepCopies(liar.member, Snapshot(8, right.digests), (0,)))
+            told = await peer.told()
+            assert told.copies == ()
+            assert "is not what was sent" in told.failed
+
+    run(main())
+
+
+def test_a_disk_that_refuses_is_one_warning_and_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    of = manifest()
+
+    async def main() -> None:
+        generation = written(of, tmp_path / "trainer", 8)
+        async with processes(tmp_path, 2) as (trainer, peer):
+            serve(trainer, generation)
+            (tmp_path / "no-folder").write_text("")
+            keeper = CopyKeeper(tmp_path / "no-folder")
+            await keeper.begin(peer.session, of)
+            keeper.keep(KeepCopies(trainer.member, Snapshot(8, generation.digests), (0, 1)))
+            told = await peer.told()
+            assert told.copies == ()
+            assert "cannot be written" in told.failed
+            assert not peer.session.ended.done()
+
+    with caplog.at_level(logging.WARNING, "swarmflow"):
+        run(main())
+    assert [record.message for record in caplog.records if "no copy of version 8 is kept here" in record.message]
+
+
+def test_a_corrupt_copy_is_left_out_and_deleted(tmp_path: Path) -> None:
+    of = manifest()
+
+    async def main() -> None:
+        generation = written(of, tmp_path / "peer", 8)
+        copy = Generation.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, generation.digests)
+        async with processes(tmp_path, 2) as (trainer, peer):
+            serve(trainer, generation)
+            for stage in range(of.stages):
+                args = (peer.session.requests, copy, stage, (trainer.member,), state_elements(of, stage))
+                await copy_stage(*args, generation.digests[stage])
+            file = copy.path / "stage-0.safetensors"
+            data = bytearray(file.read_bytes())
+            data[-1] ^= 1
+            file.write_bytes(data)
+            held = await CopyKeeper(tmp_path / "copy").begin(peer.session, of)
+            assert held == (Holding(Snapshot(8, generation.digests), (1,)),)
+            assert not file.exists()
+
+    run(main())

@@ -1,0 +1,85 @@
+"""The trainers' disks are lost: the run goes on from what the peers kept, or waits for it; it never begins again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.faults import finish, kill_in_phase
+from swarmflow.simulator.world import World
+from tests.simulation.samples import SETTINGS, SWARM, parameters
+
+LONG = replace(SWARM, settings=replace(SETTINGS, steps=20, checkpoint_every=2))
+LOST_S = 20.0  # by then versions have been written and copied
+
+
+def lose_everything(world: World) -> list[ProcessId]:
+    """Every process dies, and the trainers' disks are gone."""
+    world.lose_disks(*world.disks)
+    return sorted(process for process, host in world.hosts.items() if host.alive)
+
+
+def start_again(world: World, *peers: str) -> None:
+    world.start_trainer("t0", lead=True)
+    world.start_trainer("t1")
+    for peer in peers:
+        world.start_peer(peer)
+
+
+def newest_whole(world: World) -> int:
+    """The newest version whose every stage is on some peer's disk."""
+    held: dict[int, set[int]] = {}
+    for disk in world.copies.values():
+        for version, stages in disk.items():
+            held.setdefault(version, set()).update(stages)
+    return max((version for version, stages in held.items() if stages == {0, 1, 2}), default=0)
+
+
+def check(world: World) -> None:
+    finish(world)
+    steps = LONG.settings.steps
+    assert world.durable[steps] == {stage: parameters(stage, steps) for stage in range(3)}
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_whose_trainers_lost_their_disks_goes_on_from_the_peers_copies(seed: int, remembered: bool) -> None:
+    world = LONG.start(seed)
+    world.remembered = remembered
+    kill_in_phase(world, "working", lose_everything, LOST_S, world.random.uniform(0.0, 1.0))
+    assert world.clock.run(lambda: not world.living_peers() and world.clock.now_s > LOST_S, 100.0)
+    kept = newest_whole(world)
+    assert kept > 0
+    before = len(world.results)
+    start_again(world, *(f"p{number}" for number in range(6)))
+    check(world)
+    assert min(result.step for result in world.results[before:]) == kept, "\n".join(world.log)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_waits_for_who_has_what_is_missing(seed: int) -> None:
+    world = LONG.start(seed)
+    kill_in_phase(world, "working", lose_everything, LOST_S, world.random.uniform(0.0, 1.0))
+    assert world.clock.run(lambda: not world.living_peers() and world.clock.now_s > LOST_S, 100.0)
+    kept = newest_whole(world)
+    holders = sorted(name for name, disk in world.copies.items() if 0 in disk.get(kept, ()))
+    others = [f"p{number}" for number in range(6) if f"p{number}" not in holders]
+    before = len(world.results)
+    start_again(world, *others, "fresh")
+    world.clock.run(lambda: False, 120.0)
+    assert len(world.results) == before, "\n".join(world.log)
+    assert any(" waiting for version " in line and "stage 0" in line for line in world.log), "\n".join(world.log)
+    world.start_peer(holders[0])
+    check(world)
+    assert min(result.step for result in world.results[before:]) == kept, "\n".join(world.log)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_generations_lie_on_the_disks_of_peers(seed: int) -> None:
+    world = LONG.start(seed)
+    check(world)
+    for name, disk in world.copies.items():
+        assert len([version for version, stages in disk.items() if stages]) <= 3, (name, disk)
+    assert newest_whole(world) >= 8

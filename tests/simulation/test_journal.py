@@ -1,0 +1,102 @@
+"""Journals that keep nothing: what a repair needs is computed again with weight 0, and no step starts over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.faults import Scenario, finish, kill_in_phase, peers_of
+from swarmflow.simulator.world import World
+from tests.simulation.samples import SETTINGS, SETTLED_S, parameters
+
+FORGETFUL = replace(SETTINGS, journal_bytes_max=0)
+HOPS = 6 * 8 * 3  # steps, microbatches, stages
+
+
+def learnt_exactly(world: World) -> None:
+    """The simulator has checked each update: every microbatch once on every stage. No step was tried twice."""
+    assert world.counts["evictions"] > 0
+    assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0, "\n".join(world.log)
+    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+
+
+def accumulated(world: World, process: ProcessId) -> int:
+    weights = world.hosts[process].device.weights
+    assert weights is not None
+    return sum(weights.accumulated.values())
+
+
+@pytest.mark.parametrize("stage", range(3))
+@pytest.mark.parametrize("seed", range(3))
+def test_a_death_amid_backward_work_costs_no_step(seed: int, stage: int) -> None:
+    world = Scenario(FORGETFUL).start(seed)
+    done_of_the_dead: list[int] = []
+
+    def pick(world: World) -> list[ProcessId]:
+        [victim, *_] = peers_of(world, stage)
+        done_of_the_dead.append(accumulated(world, victim))
+        return [victim]
+
+    kill_in_phase(world, "working", pick, SETTLED_S, delay_s=world.random.uniform(0.5, 1.0))
+    finish(world)
+    learnt_exactly(world)
+    assert world.counts["backward"] == HOPS + done_of_the_dead[0], "with weight 1 only the dead one's hops are redone"
+
+
+@pytest.mark.parametrize("stage", range(3))
+@pytest.mark.parametrize("seed", range(3))
+def test_a_death_after_completion_replays_its_hops_and_what_they_need(seed: int, stage: int) -> None:
+    world = Scenario(FORGETFUL).start(seed)
+    done_of_the_dead: list[int] = []
+
+    def pick(world: World) -> list[ProcessId]:
+        [victim, *_] = peers_of(world, stage)
+        done_of_the_dead.append(accumulated(world, victim))
+        return [victim]
+
+    kill_in_phase(world, "preparing", pick, SETTLED_S)
+    finish(world)
+    learnt_exactly(world)
+    [lost] = done_of_the_dead
+    assert lost > 0
+    assert world.counts["backward"] == HOPS + lost
+    # What is before it goes forward again, once for the output; what is after it forward and then once more through.
+    assert world.counts["recomputed"] == lost * {0: 3, 1: 2, 2: 2}[stage]
+
+
+@pytest.mark.parametrize("victims", [(0, 1), (1, 2), (0, 2), (0, 1, 2)])
+def test_deaths_on_several_stages_at_once_cost_no_step(victims: tuple[int, ...]) -> None:
+    world = Scenario(FORGETFUL).start(seed=4)
+    kill_in_phase(world, "preparing", lambda w: [peers_of(w, stage)[0] for stage in victims], SETTLED_S)
+    finish(world)
+    learnt_exactly(world)
+    assert world.counts["recomputed"] > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_orphans_whose_bytes_are_gone_are_taken_away_all_the_same(seed: int) -> None:
+    """A peer is so slow that its work is given to another one; what both have done is counted once."""
+    world = Scenario(replace(FORGETFUL, late_min_s=0.5, latency_s=(0.01, 0.3)), peers=9).start(seed)
+
+    def slow_down() -> None:
+        for victim in (peers_of(world, stage)[0] for stage in range(3)):
+            world.hosts[victim].device.slow_until_s = world.clock.now_s + 6.0
+
+    world.clock.after(SETTLED_S, slow_down)
+    finish(world)
+    learnt_exactly(world)
+    assert world.counts["undone"] == world.counts["orphans_subtracted"]
+
+
+def test_a_trainer_that_dies_leaves_its_tokens_to_another() -> None:
+    world = Scenario(FORGETFUL, trainers=3).start(seed=2)
+
+    def pick(world: World) -> list[ProcessId]:
+        return [world.living_trainers()[0], peers_of(world, 0)[0]]
+
+    kill_in_phase(world, "preparing", pick, SETTLED_S)
+    finish(world)
+    learnt_exactly(world)
+    assert world.counts["recomputed"] > 0
