@@ -166,9 +166,10 @@ class PeerMachine:
             self._next_heartbeat_s = now + self.settings.heartbeat_s
             self.following.tick(now)
             queued, held = (self.hops.queued, self.hops.held) if self.hops is not None else (0, 0)
-            if self.following.lost_s is None:
-                actions.append(Send(self.leader, Heartbeat(queued, held, self.version)))
-        if self.following.lost_s is not None and (self.following.hopeless(now) or not self._waits_for_a_leader()):
+            # Without a leader this shows which of its heirs are dead too: what is sent to them is lost.
+            hearers = [self.leader] if self.following.lost_s is None else self._heirs()
+            actions += [Send(hearer, Heartbeat(queued, held, self.version)) for hearer in hearers]
+        if self.following.lost_s is not None and (self.following.hopeless(now) or not self._heirs()):
             return [*actions, *self._leave(f"the leader {self.leader} was lost, and there is no other one")]
         if self._drain_until_s is not None and now >= self._drain_until_s:
             self.phase = "gone"
@@ -196,12 +197,12 @@ class PeerMachine:
             return [Send(self.leader, Suspect(event.process, event.reason))]
         return []
 
-    def _waits_for_a_leader(self) -> bool:
-        """Whether a trainer of the epoch at hand can be expected to lead this peer on."""
+    def _heirs(self) -> list[ProcessId]:
+        """Trainers of the epoch at hand, if this peer is in it, that may yet be alive and lead it on."""
         standing = self.standing
         if standing is None or not standing.takes_part(self.me):
-            return False
-        return any(trainer != self.leader for trainer in standing.trainers())
+            return []
+        return [t for t in standing.trainers() if t != self.leader and t not in standing.suspects]
 
     def _state_loaded(self, event: StateLoaded, now: float) -> list[Action]:
         if self.phase != "loading" or event.stage != self.stage:

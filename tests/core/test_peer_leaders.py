@@ -137,11 +137,21 @@ def test_one_that_no_other_trainer_can_know_of_joins_again_at_once() -> None:
     assert of_type(bench.lose(), Rejoin), "none that lives"
 
 
+def test_it_does_not_wait_for_heirs_that_are_dead_too() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.lose()
+    assert [to for to, _ in messages(bench.wait(1), Heartbeat)] == [NEXT, THIRD], "which shows whether they are there"
+    assert not of_type(bench.event(Lost(NEXT, "cannot be reached")), Rejoin)
+    assert [to for to, _ in messages(bench.wait(1), Heartbeat)] == [THIRD]
+    assert of_type(bench.event(Lost(THIRD, "cannot be reached")), Rejoin)
+
+
 def test_a_silent_leader_is_lost() -> None:
     bench = Bench()
     bench.serve()
     assert [to for to, _ in messages(bench.wait(10), Heartbeat)] == [LEADER] * 10
-    assert not messages(bench.wait(5), Heartbeat)
+    assert LEADER not in {to for to, _ in messages(bench.wait(5), Heartbeat)}
 
 
 # --- another leader ---------------------------------------------------------------------------------------------------
