@@ -51,6 +51,7 @@ class StageState:
         if any(len(shape) != 1 for shape in shapes.values()):
             raise CheckpointError(f"{path} does not hold flat tensors")
         self.elements = {name: shape[0] for name, shape in shapes.items()}
+        self._reading = threading.Lock()  # closed meanwhile, its descriptor could be another file's when it is read
         try:
             self._file = path.open("rb", buffering=0)
         except OSError as error:
@@ -64,10 +65,14 @@ class StageState:
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with self._reading:
+            self._file.close()
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Elements start to stop of a tensor, as little-endian fp32 bytes. Safe to call from several threads."""
+        """Elements start to stop of a tensor, as little-endian fp32 bytes. Safe to call from several threads.
+
+        Raises CheckpointError for what is not there, and when the file was closed.
+        """
         if name not in self.elements or not 0 <= start <= stop <= self.elements[name]:
             raise CheckpointError(f"{self.path} has no elements {start} to {stop} of {name}")
         at = self._data_at
@@ -75,7 +80,10 @@ class StageState:
             if other == name:
                 break
             at += 4 * count
-        data = os.pread(self._file.fileno(), 4 * (stop - start), at + 4 * start)
+        with self._reading:
+            if self._file.closed:
+                raise CheckpointError(f"{self.path} was closed: a newer version is here")
+            data = os.pread(self._file.fileno(), 4 * (stop - start), at + 4 * start)
         if len(data) != 4 * (stop - start):
             raise CheckpointError(f"{self.path} was cut short while it was read")
         return data

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from swarmflow.core.types import ProcessId
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.runtime.links import Links
 from swarmflow.runtime.wire import Answer, Ask, encode_header
+
+log = logging.getLogger("swarmflow")
 
 Arguments = dict[str, int | str]
 Handler = Callable[[ProcessId, Arguments], Awaitable[Sequence[bytes | memoryview]]]
@@ -91,4 +94,7 @@ class Requests:
             bodies = list(await handler(sender, message.arguments))
         except SwarmflowError as refused:
             error = str(refused)
+        except Exception as failed:  # whatever it is: who asks should not wait in vain for its deadline
+            log.error("answering to %r failed: %r", message.topic[:40], failed)
+            error = f"answering to {message.topic[:40]!r} failed"
         self._links.send(sender, encode_header(Answer(message.id, error)), bodies, bulk=bool(bodies))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -213,3 +214,20 @@ def test_one_broken_manifest_hides_no_other(tmp_path: Path) -> None:
     (_complete(tmp_path, 7).path / "manifest.json").write_text("{")
     _complete(tmp_path, 5)
     assert [generation.version for generation in readable(tmp_path, "run")] == [5]
+
+
+def test_a_file_that_is_closed_amid_reads_never_gives_another_files_bytes(tmp_path: Path) -> None:
+    generation = _complete(tmp_path, 7)
+    wanted = bytes(memory_of(_values(7)["own.params"]))
+    for _ in range(20):
+        state = generation.state(0)
+        with ThreadPoolExecutor(4) as pool, ExitStack() as others:
+            reads = [pool.submit(state.read, "own.params", 0, 1000) for _ in range(8)]
+            state.close()
+            for _ in range(4):
+                others.enter_context(generation.state(1))
+        for read in reads:
+            refused = read.exception()
+            assert read.result() == wanted if refused is None else isinstance(refused, CheckpointError), refused
+        with pytest.raises(CheckpointError, match="was closed"):
+            state.read("own.params", 0, 1000)

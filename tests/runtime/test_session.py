@@ -49,3 +49,22 @@ def test_who_is_given_up_is_asked_in_vain_and_at_once(tmp_path: Path) -> None:
             await two.close()
 
     run(main())
+
+
+def test_who_asks_what_cannot_be_answered_is_told_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with started(tmp_path, 2) as nodes:
+            one, two = [await opened(node) for node in nodes]
+
+            async def broken(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+                raise IsADirectoryError(21, "Is a directory")
+
+            two.requests.serve("state/read", broken)
+            one.driver.perform([Connect((Member(two.me, 0, 1, tuple(two.node.addresses())),))])
+            with pytest.raises(NetworkError, match="answering to 'state/read' failed"):
+                await one.requests.ask(two.me, "state/read", timeout_s=3600.0)
+            await one.close()
+            await two.close()
+
+    run(main())
+    assert "IsADirectoryError" in caplog.text
