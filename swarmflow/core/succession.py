@@ -17,7 +17,8 @@ class Candidacy:
     """One try at leading. me: the trainer that tries. standing: what it knows itself.
 
     Who follows has promised to hear nobody of a lower term any more; a majority of those whom the last Open named must.
-    After that a little time is left to the others: who has not answered by then is taken for dead.
+    After that settle_s are left to the others: who has not answered by then is taken for dead. Where that would cost a
+    whole stage, and with it the steps since the last checkpoint, stage_s are left.
     """
 
     me: Member
@@ -26,6 +27,7 @@ class Candidacy:
     began_s: float
     ask_every_s: float = 1.0
     settle_s: float = 2.0
+    stage_s: float = 6.0
     reports: dict[ProcessId, Report] = field(default_factory=dict)
     _asked: dict[ProcessId, Member] = field(default_factory=dict)
     _lost: set[ProcessId] = field(default_factory=set)
@@ -67,7 +69,11 @@ class Candidacy:
         named = set(latest.roster.processes()) - set(latest.newcomers)
         if 2 * len(named & set(self.reports)) <= len(named):
             return False
-        return set(self._asked) <= set(self.reports) | self._lost or now - self.began_s > self.settle_s
+        if set(self._asked) <= set(self.reports) | self._lost:
+            return True
+        stages = [[member.process for member in stage] for stage in latest.roster.stages]
+        kept = all(not self.reports.keys().isdisjoint(stage) or self._lost.issuperset(stage) for stage in stages)
+        return now - self.began_s > (self.settle_s if kept else self.stage_s)
 
     def latest(self) -> Open:
         """The epoch opened last, as far as anybody who follows knows, with everybody who was named in it."""

@@ -89,6 +89,20 @@ def test_who_has_not_answered_is_asked_again_each_second() -> None:
     assert tried.tick(BEGAN_S + 1.1) == []
 
 
+def test_a_stage_that_has_not_answered_is_waited_for_longer_unless_it_is_known_to_be_lost() -> None:
+    told = [*peers(C, D), report(TRAINERS[2]), report(TRAINERS[0])]
+    tried = candidacy(*told)
+    assert not tried.elected(BEGAN_S + 6.0), "without them the run goes back to the last checkpoint"
+    assert tried.elected(BEGAN_S + 6.1)
+    tried = candidacy(*told)
+    tried.report(C, report(PEERS[1][0]))
+    assert tried.elected(BEGAN_S + 2.1), "one of them has what the stage needs"
+    tried = candidacy(*told)
+    for dead in (C, D):
+        tried.lost(dead)
+    assert tried.elected(BEGAN_S)
+
+
 def test_an_answer_in_another_term_does_not_count() -> None:
     tried = candidacy()
     assert tried.report(A, report(PEERS[0][0], term=1)) == []
