@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -37,14 +38,17 @@ class Iwrr:
         self.smoothing = smoothing
         self.prior_s = prior_s
         self._peers: dict[ProcessId, _Peer] = {}
+        self._queue: list[tuple[float, ProcessId]] = []  # by priority; what is out of date is passed over
 
     def announce(self, processes: Iterable[ProcessId]) -> None:
         """These peers, and no others, serve the stage from now on; a banned one that is named is back."""
-        present = list(processes)
+        present = dict.fromkeys(processes)
         kept = {process: peer for process, peer in self._peers.items() if process in present}
         floor_s = min((peer.priority_s for peer in kept.values()), default=self.prior_s)
         mean_s = sum(peer.ema_s for peer in kept.values()) / len(kept) if kept else self.prior_s
-        self._peers = {process: kept.get(process, _Peer(mean_s, floor_s)) for process in sorted(present)}
+        self._peers = {process: kept.get(process, _Peer(mean_s, floor_s)) for process in present}
+        self._queue = [(peer.priority_s, process) for process, peer in self._peers.items()]
+        heapq.heapify(self._queue)
 
     def ban(self, process: ProcessId) -> None:
         """Never choose this peer again until it is announced again (Algorithm 1, `ban_server`)."""
@@ -52,13 +56,22 @@ class Iwrr:
 
     def choose(self, exclude: Collection[ProcessId] = ()) -> Choice | None:
         """The peer with the smallest total time; ties go to the smaller id. None: nobody is left."""
-        free = [(peer.priority_s, process) for process, peer in self._peers.items() if process not in exclude]
-        if not free:
-            return None
-        priority_s, process = min(free)
-        peer = self._peers[process]
-        peer.priority_s += peer.ema_s
-        return Choice(process, f"smallest total {priority_s:.3f} s of {len(free)}, {peer.ema_s:.3f} s a microbatch")
+        passed_over: list[tuple[float, ProcessId]] = []
+        choice: Choice | None = None
+        while self._queue and choice is None:
+            priority_s, process = first = heapq.heappop(self._queue)
+            peer = self._peers.get(process)
+            if peer is None or peer.priority_s != priority_s:
+                continue
+            if process in exclude:
+                passed_over.append(first)
+                continue
+            peer.priority_s += peer.ema_s
+            heapq.heappush(self._queue, (peer.priority_s, process))
+            choice = Choice(process, f"smallest total time, {priority_s:.3f} s; {peer.ema_s:.3f} s a microbatch")
+        for entry in passed_over:
+            heapq.heappush(self._queue, entry)
+        return choice
 
     def measured(self, process: ProcessId, seconds: float) -> None:
         """A response took this long (queue and network included)."""

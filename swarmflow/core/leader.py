@@ -69,6 +69,7 @@ class Leader:
     restoring: Restoring | None = None
     last: StepResult | None = None
     _complete_s: float | None = None
+    _held_until_s: float = 0.0
     _alone_s: float | None = None
     _stopping: bool = False
     _waiting_for: str = ""
@@ -122,6 +123,8 @@ class Leader:
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
+        if isinstance(event, Received) and isinstance(event.message, Heartbeat) and now < self.next_deadline():
+            return self._received(event, now)  # nothing waits for a sign of life, and most messages are that
         actions: list[Action] = []
         match event:
             case Received():
@@ -142,8 +145,11 @@ class Leader:
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
-        if self._complete_s is not None and self.step is not None and self.step.phase == "complete":
-            return min(self._next_beat_s, self._complete_s + self._hold_s())
+        if self.phase == "running" and self.step is not None:
+            if self._complete_s is not None and self.step.phase == "complete":
+                return min(self._next_beat_s, self._held_until_s)
+            if self.step.phase == "preparing":
+                return min(self._next_beat_s, self._ballot_due_s)
         return self._next_beat_s
 
     def stop(self) -> list[Action]:
@@ -178,7 +184,8 @@ class Leader:
                 self.membership.hear_all(now)  # it was this process that slept: nobody could be heard
             self._next_beat_s, self._awake_s = now + self.settings.heartbeat_s, now
             epoch = self._epoch()
-            actions += [Send(p, Beat(self.term, epoch)) for p in sorted(self.membership.known) if p != self.me.process]
+            beat = Beat(self.term, epoch)
+            actions += [Send(process, beat) for process in self.membership.known if process != self.me.process]
             for process in self.membership.silent(now, self.settings.silence_s, self.me.process):
                 actions += self._gone(process, f"silent for more than {self.settings.silence_s:.0f} s", now)
         return actions + self._advance(now)
@@ -200,7 +207,8 @@ class Leader:
         if step.phase == "complete":
             if self._complete_s is None:
                 self._complete_s = now
-            if now < self._complete_s + self._hold_s():
+            self._held_until_s = self._complete_s + self._hold_s()
+            if now < self._held_until_s:
                 return []
             return self._prepare(step, now)
         if step.phase == "preparing" and now >= self._ballot_due_s:
@@ -217,7 +225,7 @@ class Leader:
     def _prepare(self, step: Step, now: float) -> list[Action]:
         """Begin a ballot, with those who are ready by now. Each that took too long has those after it take longer."""
         self._ballot_due_s = now + self.settings.ballot_s * 2.0**self._ballots
-        present = step.roster.processes()
+        present = step.roster.everybody
         ready = [e.member for s in range(self.plan.stages) for e in self.membership.ready(s, self.version)]
         return step.prepare(tuple(member for member in ready if member.process not in present))
 
@@ -299,7 +307,7 @@ class Leader:
     def _let_go(self) -> list[Action]:
         """Release who is draining, unless its stage would be lost: then its state is brought to safety first."""
         actions: list[Action] = []
-        serving = self.step.roster.processes() if self.step is not None else ()
+        serving = self.step.roster.everybody if self.step is not None else ()
         if self.phase in ("finished", "validating"):
             return []  # told to go as soon as the output is written, or the result is known
         for entry in [e for e in self.membership.known.values() if e.draining and e.process not in serving]:
@@ -389,6 +397,9 @@ class Leader:
         self.phase = "gathering"
         if self.restoring is not None:
             return self._restore(self.restoring, now)
+        if self._epoch() == Epoch(0, 0) and self.membership.ready_peers() < self.settings.peers_first:
+            self._waiting_for = f"{self.settings.peers_first} peers to be ready"
+            return []
         empty = [s for s in range(self.plan.stages) if not self.membership.ready(s, self.version)]
         if empty:
             return self._refill(empty, now)
@@ -479,8 +490,7 @@ class Leader:
         return self._try_open(now)
 
     def _grant(self, entry: Known, stage: int, reason: str) -> list[Action]:
-        donors = tuple(e.member for e in self.membership.peers(stage) if e.process != entry.process
-                       and e.phase == "ready" and e.version == self.version)  # fmt: skip
+        donors = self.membership.donors(stage, self.version, entry.process)
         entry.hopeful = bool(donors) or self.version == self.safe.durable
         if not donors and not (self.version == 0 and self.settings.from_seed):
             donors = (self.me,)
@@ -556,7 +566,7 @@ class Leader:
 
     def _drain(self, known: Known, message: Drain, now: float) -> list[Action]:
         known.draining = True
-        serving = self.step is not None and known.process in self.step.roster.processes()
+        serving = self.step is not None and known.process in self.step.roster.everybody
         if serving and known.process != self.me.process:
             return [Log("info", f"{known.process} leaves after this step")]
         return self._let_go() + (self._try_open(now) if self.phase == "gathering" else [])

@@ -74,10 +74,12 @@ class Ledger:
         """How many hops have a holder."""
         return len(self._holders)
 
-    def entries(self, process: ProcessId) -> tuple[tuple[int, int], ...]:
-        """The manifest's part for one process: (index, attempt), by index."""
-        own = ((key[1], holder[1]) for key, holder in self._holders.items() if holder[0] == process)
-        return tuple(sorted(own))
+    def entries(self) -> dict[ProcessId, tuple[tuple[int, int], ...]]:
+        """The manifest's part for each process that has one: (index, attempt), by index."""
+        found: dict[ProcessId, list[tuple[int, int]]] = {}
+        for (_, index), (process, attempt) in self._holders.items():
+            found.setdefault(process, []).append((index, attempt))
+        return {process: tuple(sorted(own)) for process, own in found.items()}
 
     def manifest(self) -> tuple[tuple[int, int, ProcessId, int], ...]:
         """(stage, index, holder, attempt) of every hop, in order."""

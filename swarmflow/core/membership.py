@@ -9,6 +9,8 @@ from swarmflow.core.messages import Heartbeat, Join
 from swarmflow.core.rebalance import Move, Server, rebalance
 from swarmflow.core.types import Member, Plan, ProcessId, Roster
 
+DONORS_MAX = 8  # who are told to a process that loads; it is granted again should they all be gone
+
 
 @dataclass(slots=True)
 class Known:
@@ -77,12 +79,18 @@ class Membership:
 
     def peers(self, stage: int | None = None) -> list[Known]:
         """The peers of a stage (or of all), in the order of their ids."""
-        entries = (entry for entry in self.known.values() if entry.role == "peer")
-        return sorted((e for e in entries if stage in (None, e.member.stage)), key=lambda e: e.process)
+        entries = [entry for entry in self.known.values() if entry.role == "peer"]
+        if stage is not None:
+            entries = [entry for entry in entries if entry.member.stage == stage]
+        return sorted(entries, key=lambda e: e.process)
 
     def ready(self, stage: int, version: int) -> list[Known]:
         """Peers that hold a stage at a version and mean to stay."""
         return [e for e in self.peers(stage) if e.phase == "ready" and e.version == version and not e.draining]
+
+    def ready_peers(self) -> int:
+        """How many peers hold their stage, whatever it is."""
+        return sum(entry.role == "peer" and entry.phase == "ready" for entry in self.known.values())
 
     def trainers(self) -> list[Known]:
         """Trainers that mean to stay, in the order of their ids."""
@@ -96,7 +104,18 @@ class Membership:
 
     def loading(self, version: int) -> list[Known]:
         """Peers that are loading this version now."""
-        return [e for e in self.peers() if e.phase == "loading" and e.version == version]
+        entries = [e for e in self.known.values() if e.phase == "loading" and e.version == version]
+        return sorted(entries, key=lambda e: e.process)
+
+    def donors(self, stage: int, version: int, but: ProcessId) -> tuple[Member, ...]:
+        """Who can give a stage's state, at most DONORS_MAX, the one to be asked first at the front.
+
+        Those who load the stage at the same time begin with different donors: one uplink for all would be the limit.
+        """
+        peers = [e for e in self.known.values() if e.role == "peer" and e.member.stage == stage and e.process != but]
+        found = sorted(e.member for e in peers if e.phase == "ready" and e.version == version)
+        turn = sum(e.phase == "loading" for e in peers) % len(found) if found else 0
+        return tuple([*found[turn:], *found[:turn]][:DONORS_MAX])
 
     def hear_all(self, now: float) -> None:
         """Count everybody as heard of."""
@@ -105,7 +124,7 @@ class Membership:
 
     def silent(self, now: float, silence_s: float, but: ProcessId) -> list[ProcessId]:
         """Processes that have not been heard of for too long."""
-        return [p for p, e in sorted(self.known.items()) if p != but and now - e.heard_s > silence_s]
+        return sorted(p for p, e in self.known.items() if now - e.heard_s > silence_s and p != but)
 
     def roster(self, version: int) -> Roster:
         """Everybody who could take part in a step at this version."""
@@ -121,9 +140,12 @@ class Membership:
         if wish >= 0:
             return wish, "as asked for"
         costs = self.plan.costs or (1.0,) * self.plan.stages
+        speeds = [0.0] * self.plan.stages
+        for entry in self.known.values():
+            if entry.role == "peer" and not entry.draining:
+                speeds[entry.member.stage] += entry.speed
         loads: list[tuple[float, int]] = []
-        for stage in range(self.plan.stages):
-            speed = sum(e.speed for e in self.peers(stage) if not e.draining)
+        for stage, speed in enumerate(speeds):
             if speed == 0:
                 return stage, "nobody serves it"
             loads.append((costs[stage] / speed, -stage))

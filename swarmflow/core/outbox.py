@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -80,6 +81,7 @@ class Outbox:
     _paused_until_s: dict[ProcessId, float] = field(default_factory=dict)
     _draining: dict[ProcessId, None] = field(default_factory=dict)
     _waiting: dict[int, None] = field(default_factory=dict)
+    _late: list[tuple[float, int]] = field(default_factory=list)
 
     def open(self, peers: tuple[ProcessId, ...]) -> list[Action]:
         """A new epoch: forget everything; these peers serve the stage."""
@@ -96,6 +98,7 @@ class Outbox:
         self.entries.clear()
         self.starved.clear()
         self._waiting.clear()
+        self._late.clear()
         return [Release(refs)] if refs else []
 
     def offer(
@@ -146,7 +149,7 @@ class Outbox:
         if entry is not None:
             self._measure(entry, sender, now)
             entry.successor = successor
-            entry.late_s = now + self._deadline_s(entry, sender)
+            self._expect(entry, now + self._deadline_s(entry, sender))
 
     def returned(self, sender: ProcessId, microbatch: Microbatch, attempt: int, now: float) -> bool:
         """The gradient came back. True: it is the first one, and from the right hands."""
@@ -233,18 +236,29 @@ class Outbox:
 
     def next_deadline(self) -> float | None:
         """When a paused peer is tried again although it never said that it had room, or a holder is late."""
-        times = [entry.late_s for entry in self.entries.values() if entry.watched]
-        if self._waiting:
-            times += self._paused_until_s.values()
+        times = list(self._paused_until_s.values()) if self._waiting else []
+        if (first := self._first_late()) is not None:
+            times.append(first.late_s)
         return min(times, default=None)
+
+    def _first_late(self) -> Entry | None:
+        """The watched entry that will be late first; those that are not watched any more are passed over."""
+        while self._late:
+            late_s, index = self._late[0]
+            entry = self.entries.get(index)
+            if entry is not None and entry.watched and entry.late_s == late_s:
+                return entry
+            heapq.heappop(self._late)
+        return None
 
     def tick(self, now: float) -> list[Action]:
         """Give up pauses that have lasted long enough."""
         due = [process for process, until_s in self._paused_until_s.items() if until_s <= now]
         for process in due:
             del self._paused_until_s[process]
-        late = [entry for entry in self.entries.values() if entry.watched and entry.late_s <= now]
-        actions = [action for entry in late for action in self._late(entry, now)]
+        actions: list[Action] = []
+        while (first := self._first_late()) is not None and first.late_s <= now:
+            actions += self._ask_or_reroute(first, now)
         return actions + (self._retry(now) if due else [])
 
     def forget(self, index: int) -> list[Action]:
@@ -254,14 +268,14 @@ class Outbox:
         self.starved.pop(index, None)
         return [Release(entry.bodies)] if entry is not None else []
 
-    def _late(self, entry: Entry, now: float) -> list[Action]:
+    def _ask_or_reroute(self, entry: Entry, now: float) -> list[Action]:
         """A holder is late: somebody else gets its microbatch. Where there is nobody else, or nothing to compute: ask.
 
         Who has it says so once more, with the gradient if it is there; who has it not never got it.
         """
         former, attempt = entry.holder, entry.attempt
         entry.patience += 1
-        entry.late_s = now + self._deadline_s(entry, former)
+        self._expect(entry, now + self._deadline_s(entry, former))
         if former is None or not entry.awaited:
             silent = sorted(entry.asked) if former is None else [former]
             return [Send(process, Adopt(entry.microbatch, self.stage, attempt)) for process in silent]
@@ -274,6 +288,11 @@ class Outbox:
             Send(former, Relieve(entry.microbatch, self.stage, attempt)),
             *self._route(entry, now, but=former),
         ]
+
+    def _expect(self, entry: Entry, late_s: float) -> None:
+        """Word is due of it by then. Whatever makes it watched has to say so, or it would never be late."""
+        entry.late_s = late_s
+        heapq.heappush(self._late, (late_s, entry.microbatch.index))
 
     def _deadline_s(self, entry: Entry, holder: ProcessId | None) -> float:
         usual_s = 0.0 if holder is None else self.router.seconds(holder) or 0.0
@@ -297,7 +316,7 @@ class Outbox:
         if not entry.asked:
             return self._route(entry, now)
         entry.measured = True  # an adoption takes no time that tells of the peer's speed
-        entry.late_s = now + self._deadline_s(entry, None)
+        self._expect(entry, now + self._deadline_s(entry, None))
         return [Send(p, Adopt(entry.microbatch, self.stage, entry.attempt)) for p in sorted(entry.asked)]
 
     def _unanswered(self, entry: Entry, process: ProcessId, now: float) -> list[Action]:
@@ -313,7 +332,8 @@ class Outbox:
 
     def _route(self, entry: Entry, now: float, but: ProcessId | None = None) -> list[Action]:
         index = entry.microbatch.index
-        insist = set(self._draining) >= set(self._alive)  # a stage whose last peers all want to leave still has work
+        # A stage whose last peers all want to leave still has work.
+        insist = self._draining.keys() >= self._alive.keys()
         paused = self._paused_until_s.keys()
         excluded = {*paused, *(() if insist else self._draining), *(() if but is None else (but,))}
         choice = self.router.choose(excluded)
@@ -322,7 +342,7 @@ class Outbox:
             return []
         self._waiting.pop(index, None)
         entry.holder, entry.sent_at_s, entry.measured = choice.process, now, False
-        entry.late_s = now + self._deadline_s(entry, choice.process)
+        self._expect(entry, now + self._deadline_s(entry, choice.process))
         message = Forward(entry.microbatch, self.stage, entry.attempt, entry.repair, entry.successor, insist)
         return [Send(choice.process, message, entry.bodies)]
 

@@ -114,7 +114,7 @@ class PeerMachine:
     stage: int = -1
     version: int = -1
     phase: str = "joining"  # joining, loading, ready, member, draining, gone
-    roster: Roster = field(default_factory=Roster)
+    opened: Roster = field(default_factory=Roster)
     epoch: Epoch = BEFORE_ALL
     hops: Hops | None = None
     standing: Standing | None = None
@@ -133,6 +133,18 @@ class PeerMachine:
     def leader(self) -> ProcessId:
         """Whom this peer follows."""
         return self.following.leader
+
+    @property
+    def roster(self) -> Roster:
+        """Who takes part in the epoch and lives, as far as this peer has heard."""
+        roster = self.opened
+        for process in self.standing.gone if self.standing is not None else ():
+            roster = roster.without(process)
+        return roster
+
+    def _takes_part(self, process: ProcessId) -> bool:
+        """Whether it is in that roster, which need not be made for it."""
+        return process in self.opened.everybody and (self.standing is None or process not in self.standing.gone)
 
     @property
     def load(self) -> int:
@@ -199,7 +211,7 @@ class PeerMachine:
             known = self.following.lost_s is not None
             self.following.lose(now)
             return [] if known else [Log("warning", f"the leader {self.leader} was lost: {event.reason}")]
-        if self.standing is not None and event.process in self.roster.processes():
+        if self.standing is not None and self._takes_part(event.process):
             self.standing.suspects[event.process] = None
             return [Send(self.leader, Suspect(event.process, event.reason))]
         return []
@@ -207,7 +219,7 @@ class PeerMachine:
     def _waits_for_a_leader(self) -> bool:
         """Whether a trainer of the epoch at hand can be expected to lead this peer on."""
         standing = self.standing
-        if standing is None or self.me not in self.roster.processes():
+        if standing is None or not self._takes_part(self.me):
             return False
         return any(trainer != self.leader for trainer in standing.trainers())
 
@@ -331,7 +343,7 @@ class PeerMachine:
             return True
         if isinstance(message, ReducePart | ReduceSum):
             return False  # the ballot's groups tell who may send them: newcomers are not in the roster yet
-        return event.sender not in self.roster.processes()
+        return not self._takes_part(event.sender)
 
     def _replay_early(self, now: float) -> list[Action]:
         early, self._early = self._early, []
@@ -342,10 +354,11 @@ class PeerMachine:
         assert isinstance(message, Open)
         if message.term < self.following.term or message.epoch <= self.epoch:
             return []
-        self.following.term, self.roster, self.epoch = message.term, message.roster, message.epoch
+        self.following.term, self.opened, self.epoch = message.term, message.roster, message.epoch
         self.standing = Standing(message)
         actions: list[Action] = self._revoke()
-        mine = self.stage >= 0 and self.me in [m.process for m in self.roster.stages[self.stage]]
+        stages, trainers = self.opened.stages, self.opened.trainers
+        mine = self.stage >= 0 and self.me in [m.process for m in stages[self.stage]]
         if not mine or self.hops is None:
             early, self._early = self._early, []
             return actions + [action for event in early for action in _release(event.bodies)]
@@ -354,9 +367,11 @@ class PeerMachine:
         if self.phase == "ready":
             actions.append(Log("info", f"serving stage {self.stage} from step {self.epoch.step} on"))
         self.phase = "member"
-        following = self.roster.stages[self.stage + 1] if not self.hops.last else ()
-        before = self.roster.stages[self.stage - 1] if self.stage > 0 else self.roster.trainers
-        members = (*self.roster.members(), *self.roster.trainers)
+        following = stages[self.stage + 1] if not self.hops.last else ()
+        before = stages[self.stage - 1] if self.stage > 0 else trainers
+        # Whom this peer may have to send to; a weight that is shared ties the first and the last stage.
+        ends = (*stages[0], *stages[-1]) if self.plan.tied and self.stage in (0, self.plan.stages - 1) else ()
+        members = dict.fromkeys((*before, *stages[self.stage], *following, *ends, *trainers))
         actions += [Connect(tuple(m for m in members if m.process != self.me)), Reset(message.exponent)]
         processes = (tuple(member.process for member in members) for members in (following, before))
         actions += self.hops.open(self.epoch, *processes)
@@ -370,7 +385,6 @@ class PeerMachine:
         if message.process == self.me:
             return self._leave(f"taken for dead: {message.reason}")
         self.standing.died(message.process)
-        self.roster = self.roster.without(message.process)
         actions = [*self._revoke(), *self.hops.gone(message.process, now, message.lost), *self.hops.reopen()]
         return [*actions, Forget(message.process)]
 
@@ -403,7 +417,7 @@ class PeerMachine:
         return self._reduce(message, now)
 
     def _reduce(self, message: Prepare, now: float) -> list[Action]:
-        mine = tuple(group for group in message.groups if self.me in group.members)
+        mine = tuple(group for group in message.groups if group.name in self._elements and self.me in group.members)
         reduction = Reduction(self.me, self.epoch, message.ballot, mine, self._elements, self._element_bytes)
         self._ballot = _Ballot(message.ballot, reduction)
         newcomers = tuple(member for member in message.newcomers if member.process != self.me)

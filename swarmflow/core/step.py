@@ -104,7 +104,7 @@ class Step:
 
         taken_over: the ledger was put together from reports; what it lacks and somebody has dropped was the dead one's.
         """
-        if process not in self.roster.processes():
+        if process not in self.roster.everybody:
             return []
         trainer = process in [member.process for member in self.roster.trainers]
         everybody = self.roster.processes()
@@ -166,9 +166,10 @@ class Step:
         groups = self._groups()
         self.tally = Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries)
         came = tuple(self.newcomers.values())
+        entries = self.ledger.entries()
         for process in sorted(self._members()):
-            entries = self.ledger.entries(process)
-            message = Prepare(self.term, self.epoch, self.ballot, entries, groups, self.tally, came)
+            own = entries.get(process, ())
+            message = Prepare(self.term, self.epoch, self.ballot, own, groups, self.tally, came)
             actions.append(Send(process, message))
         return actions
 
@@ -177,7 +178,7 @@ class Step:
         if (message.epoch, message.ballot, self.phase) != (self.epoch, self.ballot, "preparing"):
             return []
         self._prepared[sender] = {name: (norm, digest) for name, norm, digest in message.results}
-        if not set(self._prepared) >= self._members():
+        if not self._prepared.keys() >= self._members():
             return []
         for group in self._groups():
             digests = {self._prepared[process].get(group.name, (0.0, ""))[1] for process in group.members}
@@ -281,7 +282,7 @@ class Step:
         return tuple(hop for hop in self.ledger.missing() if hop in self.dropped)
 
     def _commit_if_all(self) -> list[Action]:
-        if self.phase == "committing" and set(self._committed) >= self._members():
+        if self.phase == "committing" and self._committed.keys() >= self._members():
             self.phase = "committed"
         return []
 
@@ -292,5 +293,5 @@ class Step:
     def _groups(self) -> tuple[Group, ...]:
         return reduction_groups(self.roster, self.plan.tied)
 
-    def _members(self) -> set[ProcessId]:
-        return {member.process for member in self.roster.members()}
+    def _members(self) -> frozenset[ProcessId]:
+        return self.roster.serving

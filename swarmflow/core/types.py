@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -89,9 +90,12 @@ class Group:
     members: tuple[ProcessId, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Roster:
-    """Who takes part in an epoch: the members of each stage, and the trainers, in a fixed order."""
+    """Who takes part in an epoch: the members of each stage, and the trainers, in a fixed order.
+
+    Without slots, since the sets are made once: whether somebody is in it is asked at every message.
+    """
 
     stages: tuple[tuple[Member, ...], ...] = ()
     trainers: tuple[Member, ...] = ()
@@ -103,6 +107,16 @@ class Roster:
     def processes(self) -> tuple[ProcessId, ...]:
         """Everybody: peers, then trainers."""
         return tuple(member.process for member in (*self.members(), *self.trainers))
+
+    @cached_property
+    def everybody(self) -> frozenset[ProcessId]:
+        """The same, to be asked whether somebody is among them."""
+        return frozenset(self.processes())
+
+    @cached_property
+    def serving(self) -> frozenset[ProcessId]:
+        """The peers of all stages, to be asked whether somebody is among them."""
+        return frozenset(member.process for member in self.members())
 
     def without(self, gone: ProcessId) -> Roster:
         """The same roster after a death."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from swarmflow.core.types import Epoch, Slice
+from swarmflow.core.types import Epoch
 
 Gradient = Counter[int]  # how often each microbatch of the step was added
 
@@ -21,25 +22,35 @@ def digest_of(gradient: Gradient) -> str:
     return digest(sorted(gradient.items()))
 
 
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A gradient that is not added to any more; its name is made once, however many peers hold it."""
+
+    counts: Gradient
+    name: str
+
+    @classmethod
+    def of(cls, addends: Iterable[Gradient]) -> Sum:
+        """All of them together."""
+        total: Gradient = Counter()
+        for addend in addends:
+            total.update(addend)
+        return cls(total, digest_of(total))
+
+
 @dataclass(slots=True)
 class Weights:
-    """One stage's pretended parameters, accumulator and reduced gradient. pieces: length of each group in pieces."""
+    """One stage's pretended parameters, accumulator and reduced gradient, by (group, piece)."""
 
     stage: int
     version: int
     parameters: str
     accumulated: Gradient = field(default_factory=Counter)
-    reduced: dict[tuple[str, int], Gradient] = field(default_factory=dict)
+    reduced: dict[tuple[str, int], Sum] = field(default_factory=dict)
 
-    def read(self, body: Slice, piece_elements: int) -> Gradient:
-        """What a slice of the accumulated or reduced gradient holds."""
-        if body.reduced:
-            return self.reduced[body.group, body.start // piece_elements]
-        return self.accumulated.copy()
-
-    def apply(self, epoch: Epoch, gradient: Gradient) -> None:
+    def apply(self, epoch: Epoch, gradient: Sum) -> None:
         """The update: parameters are named by all that was ever added to them."""
-        self.parameters = digest(self.parameters, self.stage, digest_of(gradient))
+        self.parameters = digest(self.parameters, self.stage, gradient.name)
         self.version = epoch.step + 1
         self.accumulated = Counter()
         self.reduced = {}

@@ -22,6 +22,16 @@ class Clock:
         self._planned += 1
         heapq.heappush(self._queue, (self.now_s + delay_s, self._planned, callback))
 
+    def at(self, time_s: float, callback: Callable[[], object]) -> None:
+        """Plan a callback. time_s: not before now."""
+        self._planned += 1
+        heapq.heappush(self._queue, (time_s if time_s > self.now_s else self.now_s, self._planned, callback))
+
+    @property
+    def happened(self) -> int:
+        """How many callbacks have run, or are running."""
+        return self._planned - len(self._queue)
+
     def run(self, until: Callable[[], bool], limit_s: float) -> bool:
         """Run until a condition holds. False: it did not hold by limit_s, or nothing more will ever happen."""
         while self._queue and not until():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,16 +49,23 @@ from swarmflow.core.events import (
 )  # fmt: skip
 from swarmflow.core.reduce import PIECE_ELEMENTS
 from swarmflow.core.types import Member, Microbatch, ProcessId, Ref, Slice
-from swarmflow.simulator.arithmetic import Gradient, Weights, digest_of, initial
+from swarmflow.simulator.arithmetic import Gradient, Sum, Weights, initial
+from swarmflow.simulator.measure import Spent
+from swarmflow.simulator.transfer import Transfer
 
 if TYPE_CHECKING:
     from swarmflow.simulator.world import World
 
-GROUP_PIECES = 3  # of each pretended flat gradient: enough for several owners
 SLOWNESS = 30.0
 ANSWER_S = 60.0  # how long the runtime waits for a part of a state
 ASK_AGAIN_S = 0.25
 TOKENS = 10  # of a pretended microbatch
+Computing = RunForward | RunLoss | RunBackward | RunReplay | Apply
+# As in the runtime: a gradient goes before an activation, and of each kind the first microbatches go first.
+_URGENCY: dict[type, int] = {Apply: 0, RunBackward: 1, RunReplay: 1, RunLoss: 2, RunForward: 2}
+_WORK: dict[type, str] = {
+    Apply: "update", RunBackward: "backward", RunReplay: "replay", RunLoss: "loss", RunForward: "forward",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -68,60 +76,77 @@ class Device:
     process: ProcessId
     weights: Weights | None = None
     slow_until_s: float = 0.0
-    _free_at_s: float = 0.0
+    spent: Spent = field(default_factory=Spent)
+    busy_since_s: float | None = None
+    _queue: list[tuple[int, int, int, Computing, int, int]] = field(default_factory=list)
+    _queued: int = 0
     _discards: Counter[Microbatch] = field(default_factory=Counter)
     _run: int = 0
     _load: int = 0
     _forgotten: set[ProcessId] = field(default_factory=set)
-    _sealed: dict[str, Gradient] = field(default_factory=dict)
+    _sealed: dict[str, Sum] = field(default_factory=dict)
 
     def perform(self, action: Action) -> None:
         """Do it, and answer with the event that the action names."""
         match action:
-            case RunForward() | RunLoss() | RunBackward():
-                self._compute(partial(self._computed, action, self._run, self._discards[action.microbatch]))
+            case RunForward() | RunLoss() | RunBackward() | RunReplay() | Apply():
+                self._compute(action)
             case Discard():
                 self._discards[action.microbatch] += 1
-            case RunReplay():
-                self._compute(partial(self._replayed, action, self._run, self._discards[action.microbatch]))
             case Reset():
                 self._run += 1
                 self._weights().accumulated = Counter()
+                self._discards.clear()
             case SumPiece() | StorePiece():
                 self._reduce(action)
             case Seal():
                 self._seal(action)
-            case Apply():
-                self._compute(partial(self._apply, action))
             case LoadState():
-                self._load += 1
-                delay_s = self.world.draw(self.world.settings.load_s)
-                self.world.clock.after(delay_s, partial(self._loaded, action, self._load, self.world.clock.now_s))
+                self._load_state(action)
             case Forget():
                 self._forgotten.add(action.process)
             case FormMicrobatch():
-                refs = (self._store("tokens"), self._store("targets"))
+                bytes_of = self.world.hardware.boundary_bytes
+                refs = (self._store("tokens", bytes_of(0, "tokens")), self._store("targets", bytes_of(0, "targets")))
                 self._answer(MicrobatchFormed(action.microbatch, *refs))
             case WriteCheckpoint():
-                delay_s = self.world.draw(self.world.settings.load_s)
-                self.world.clock.after(delay_s, partial(self._write, action, self.world.clock.now_s))
+                self._write(action)
             case KeepCopies():
-                self.world.clock.after(self.world.draw(self.world.settings.load_s), partial(self._keep, action))
+                self._keep(action)
             case DropCopies():
                 self._drop(action)
             case Validate():
-                self.world.clock.after(self.world.draw(self.world.settings.load_s), partial(self._validate, action))
+                self.world.clock.after(self.world.hardware.load_s() or 0.0, partial(self._validate, action))
             case Release():
                 for ref in action.refs:
                     del self._stored[ref.key]
 
-    def read(self, body: Slice) -> Gradient:
+    def read(self, body: Slice) -> Gradient | Sum:
         """The bytes of a slice of a gradient, to be sent."""
-        return self._weights().read(body, PIECE_ELEMENTS)
+        weights = self._weights()
+        if body.reduced:
+            return weights.reduced[body.group, body.start // PIECE_ELEMENTS]
+        return weights.accumulated.copy()
+
+    def die(self) -> None:
+        """What was computed and not committed is lost."""
+        self.spent.die(self._part_s(), self.world.meter)
+        self.busy_since_s = None
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that it has computed in its life, whatever it was."""
+        return self.spent.busy_s + self._part_s()
+
+    def _part_s(self) -> float:
+        return 0.0 if self.busy_since_s is None else self.world.clock.now_s - self.busy_since_s
 
     @property
     def _stored(self) -> dict[int, object]:
         return self.world.hosts[self.process].stored
+
+    def _alive(self) -> bool:
+        return self.world.hosts[self.process].alive
 
     def _store(self, value: object, size_bytes: int = 0) -> Ref:
         return self.world.store(self.process, value, size_bytes)
@@ -134,45 +159,79 @@ class Device:
             raise RuntimeError(f"{self.process} computes without a stage")
         return self.weights
 
-    def _compute(self, done: Callable[[], None]) -> None:
-        seconds = self.world.draw(self.world.settings.compute_s)
-        if self.world.clock.now_s < self.slow_until_s:
-            seconds *= SLOWNESS
-        self._free_at_s = max(self._free_at_s, self.world.clock.now_s) + seconds
-        self.world.clock.after(self._free_at_s - self.world.clock.now_s, done)
+    # --- computing ----------------------------------------------------------------------------------------------------
 
-    def _computed(self, action: RunForward | RunLoss | RunBackward, run: int, discards: int) -> None:
-        microbatch = action.microbatch
-        if run != self._run or discards != self._discards[microbatch] or not self.world.hosts[self.process].alive:
+    def _compute(self, action: Computing) -> None:
+        self._queued += 1
+        index, discards = -1, 0
+        if not isinstance(action, Apply):
+            index, discards = action.microbatch.index, self._discards[action.microbatch]
+        heapq.heappush(self._queue, (_URGENCY[type(action)], index, self._queued, action, self._run, discards))
+        if self.busy_since_s is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Take up the most urgent work that is still wanted."""
+        while self._queue:
+            _, _, _, action, run, discards = heapq.heappop(self._queue)
+            if self._wanted(action, run, discards):
+                stage = self._weights().stage
+                seconds = self.world.hardware.compute_s(self.process.name, stage, _WORK[type(action)])
+                if self.world.clock.now_s < self.slow_until_s:
+                    seconds *= SLOWNESS
+                self.busy_since_s = self.world.clock.now_s
+                self.world.clock.after(seconds, partial(self._end, action, run, discards, seconds))
+                return
+
+    def _end(self, action: Computing, run: int, discards: int, seconds: float) -> None:
+        if not self._alive():
             return
+        self.busy_since_s = None
+        index = -1 if isinstance(action, Apply) else action.microbatch.index
+        again = isinstance(action, RunReplay) or (isinstance(action, RunForward) and not action.keep)
+        self.spent.add("again" if again else _WORK[type(action)], index, seconds)
+        if self._wanted(action, run, discards):
+            match action:
+                case RunReplay():
+                    self._replayed(action)
+                case Apply():
+                    self._apply(action)
+                case _:
+                    self._computed(action)
+        if self.busy_since_s is None:  # what followed from it may have begun the next
+            self._begin()
+
+    def _wanted(self, action: Computing, run: int, discards: int) -> bool:
+        return run == self._run and (isinstance(action, Apply) or discards == self._discards[action.microbatch])
+
+    def _computed(self, action: RunForward | RunLoss | RunBackward) -> None:
+        microbatch, stage = action.microbatch, self._weights().stage
         event: Event
         if self._unusable():
             event = ComputeFailed(microbatch, "it does not decode")
         elif isinstance(action, RunForward):
             self.world.counts["forward" if action.keep else "recomputed"] += 1
-            event = ForwardComputed(microbatch, self._store("activation", 100))
+            size_bytes = self.world.hardware.boundary_bytes(stage, "activation")
+            event = ForwardComputed(microbatch, self._store("activation", size_bytes))
         else:
             self._weights().accumulated[microbatch.index] += 1
             self.world.counts["backward"] += 1
-            gradient = self._gradient(microbatch)
+            gradient = self._gradient()
             if isinstance(action, RunLoss):
                 event = LossComputed(microbatch, float(TOKENS), TOKENS, gradient)
             else:
                 event = BackwardComputed(microbatch, gradient)
         self.world.post(self.process, event)
 
-    def _replayed(self, action: RunReplay, run: int, discards: int) -> None:
-        microbatch = action.microbatch
-        if run != self._run or discards != self._discards[microbatch] or not self.world.hosts[self.process].alive:
-            return
+    def _replayed(self, action: RunReplay) -> None:
+        microbatch, accumulated = action.microbatch, self._weights().accumulated
         if self._unusable():
             self.world.post(self.process, ComputeFailed(microbatch, "it does not decode"))
             return
         if action.weight == 0:
             self.world.counts["recomputed"] += 1
-            self.world.post(self.process, Replayed(microbatch, 0, self._gradient(microbatch)))
+            self.world.post(self.process, Replayed(microbatch, 0, self._gradient()))
             return
-        accumulated = self._weights().accumulated
         accumulated[microbatch.index] += action.weight
         if accumulated[microbatch.index] == 0:
             del accumulated[microbatch.index]
@@ -184,42 +243,66 @@ class Device:
         share = self.world.settings.unusable
         return share > 0 and self.world.random.random() < share
 
-    def _gradient(self, microbatch: Microbatch) -> Ref | None:
-        return self._store("gradient", 100) if self._weights().stage > 0 else None
+    def _gradient(self) -> Ref | None:
+        stage = self._weights().stage
+        return self._store("gradient", self.world.hardware.boundary_bytes(stage, "gradient")) if stage > 0 else None
+
+    # --- a step's end -------------------------------------------------------------------------------------------------
 
     def _reduce(self, action: SumPiece | StorePiece) -> None:
         weights = self._weights()
-        total: Gradient = Counter()
-        parts = action.parts if isinstance(action, SumPiece) else (action.sum,)
-        for part in parts:
-            value = weights.accumulated if part is None else self._stored[part.key]
-            assert isinstance(value, Counter)
-            total.update(value)
-        if isinstance(action, StorePiece):
-            del self._stored[action.sum.key]
+        if isinstance(action, SumPiece):
+            total = Sum.of([self._addend(part) for part in action.parts])
+        else:
+            value = self._stored.pop(action.sum.key)
+            assert isinstance(value, Sum)
+            total = value
         weights.reduced[action.group, action.piece] = total
         self._answer(PieceReduced(action.epoch, action.ballot, action.group, action.piece))
+
+    def _addend(self, part: Ref | None) -> Gradient:
+        value = self._weights().accumulated if part is None else self._stored[part.key]
+        assert isinstance(value, Counter)
+        return value
 
     def _seal(self, action: Seal) -> None:
         weights = self._weights()
         self._sealed = {}
         for group in action.groups:
             if group in action.alone:
-                self._sealed[group] = weights.accumulated  # as it will be at the update, should anything be added
+                self._sealed[group] = Sum.of([weights.accumulated])
                 continue
-            pieces = [weights.reduced[group, piece] for piece in range(GROUP_PIECES)]
-            self._sealed[group] = pieces[0]
-        results = tuple((group, 1.0, digest_of(value)) for group, value in sorted(self._sealed.items()))
+            pieces = -(-self.world.hardware.elements(group) // PIECE_ELEMENTS)
+            sums = [weights.reduced[group, piece] for piece in range(pieces)]
+            # Pieces of one gradient that were made of different addends must not pass for a gradient.
+            odd = next((part for part in sums if part.name != sums[0].name), sums[0])
+            self._sealed[group] = odd
+        results = tuple((group, 1.0, value.name) for group, value in sorted(self._sealed.items()))
         self._answer(Sealed(action.epoch, action.ballot, results))
 
     def _apply(self, action: Apply) -> None:
-        if not self.world.hosts[self.process].alive:
-            return
         weights = self._weights()
         gradient = self._sealed[f"stage-{weights.stage}"]
+        self.spent.commit(set(weights.accumulated), self.world.meter)
         weights.apply(action.epoch, gradient)
         self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
         self.world.post(self.process, Applied(action.epoch, weights.parameters))
+
+    # --- states -------------------------------------------------------------------------------------------------------
+
+    def _fetch(self, wanted: list[tuple[list[ProcessId], int]], done: Callable[[], None]) -> None:
+        """Copy states, (donors, bytes) of each: in the time that the hardware says, or else over the network."""
+        seconds = self.world.hardware.load_s()
+        if seconds is not None:
+            self.world.clock.after(seconds, done)
+        else:
+            Transfer(self.world, self.process, wanted, done).begin()
+
+    def _load_state(self, action: LoadState) -> None:
+        self._load += 1
+        donors = [donor.process for donor in action.donors]
+        wanted = [(donors, self.world.hardware.state_bytes(action.stage))]
+        self._fetch(wanted, partial(self._loaded, action, self._load, self.world.clock.now_s))
 
     def _loaded(self, action: LoadState, load: int, began_s: float) -> None:
         if load != self._load:
@@ -234,9 +317,9 @@ class Device:
             return
         self.weights = weights
         self._run += 1
-        elements = GROUP_PIECES * PIECE_ELEMENTS
-        groups = ((f"stage-{action.stage}", elements), ("tied", elements))
-        capacity = self.world.settings.capacity
+        hardware = self.world.hardware
+        groups = tuple((group, hardware.elements(group)) for group in (f"stage-{action.stage}", "tied"))
+        capacity = hardware.capacity(self.process.name, action.stage)
         self._answer(StateLoaded(action.stage, weights.version, weights.parameters, capacity, groups))
 
     def _copy(self, action: LoadState) -> Weights | None:
@@ -274,9 +357,14 @@ class Device:
         if all(self.world.hosts[member.process].alive for member in action.roster.members()):
             self.world.post(self.process, Validated(action.version, 1.0))
 
-    def _write(self, action: WriteCheckpoint, began_s: float) -> None:
+    def _write(self, action: WriteCheckpoint) -> None:
+        size_of = self.world.hardware.state_bytes
+        wanted = [([m.process for m in members], size_of(s)) for s, members in enumerate(action.roster.stages)]
+        self._fetch(wanted, partial(self._written, action, self.world.clock.now_s))
+
+    def _written(self, action: WriteCheckpoint, began_s: float) -> None:
         if any(self._waits_for(m, stage, action.version, began_s) for stage, m in enumerate(action.roster.stages)):
-            self.world.clock.after(ASK_AGAIN_S, partial(self._write, action, began_s))
+            self.world.clock.after(ASK_AGAIN_S, partial(self._written, action, began_s))
             return
         copies: dict[int, str] = {}
         for stage, members in enumerate(action.roster.stages):
@@ -291,6 +379,11 @@ class Device:
         self.world.post(self.process, CheckpointWritten(action.version, ok, "" if ok else "a stage was lost", digests))
 
     def _keep(self, action: KeepCopies) -> None:
+        holders = [action.holder.process]
+        wanted = [(holders, self.world.hardware.state_bytes(stage)) for stage in action.stages]
+        self._fetch(wanted, partial(self._kept, action))
+
+    def _kept(self, action: KeepCopies) -> None:
         if not self.world.hosts[self.process].alive:
             return
         version, name = action.snapshot.version, action.holder.process.name

@@ -2,65 +2,49 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from functools import partial
+from random import Random
 
-from swarmflow.core.actions import Action, Count, Exit, Log, Record, Rejoin, Send, TookOver
+from swarmflow.core.actions import Action, Count, Exit, Forget, Log, Record, Rejoin, Send, TookOver
 from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, Tick
 from swarmflow.core.following import Following
-from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.leader import Leader
-from swarmflow.core.messages import Join, StepResult
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.messages import Backward, Forward, Join, StepResult
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.peer_settings import PeerSettings
 from swarmflow.core.rules import LeaderSettings
-from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Body, Holding, Member, Plan, ProcessId, Ref, Slice, Snapshot
-from swarmflow.simulator.arithmetic import digest
+from swarmflow.core.types import Body, Holding, Member, ProcessId, Ref, Slice, Snapshot
+from swarmflow.simulator.arithmetic import Sum, digest
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.device import Device
+from swarmflow.simulator.hardware import Hardware
+from swarmflow.simulator.measure import Meter
+from swarmflow.simulator.network import Flight, Network
+from swarmflow.simulator.policies import SWARMFLOW, Policy
+from swarmflow.simulator.settings import Settings, Surroundings, random_surroundings
+from swarmflow.simulator.sizes import wire_bytes
+
+__all__ = ["Host", "InvariantViolated", "Settings", "Surroundings", "World"]
 
 FIND_AGAIN_S = 0.5  # how soon a process looks for a leader again
 RIVALS_EVERY_S = 10.0  # how often leaders look for other leaders
+DIAL_S = 10.0  # after which a connection that nobody answers is given up
 
 
 class InvariantViolated(AssertionError):
     """Something happened that must never happen; the seed replays it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """A scenario. Latencies and times in seconds; each is drawn between its two bounds.
-
-    broken_s: after which a process notices that its connection to a dead one broke. load_s: to load a stage.
-    rebalance_s, journal_bytes_max, late_min_s, keeps: of every
-    peer. unusable: share of the computations that fail because of what the
-    network brought.
-    """
-
-    plan: Plan
-    steps: int
-    capacity: int = 4
-    latency_s: tuple[float, float] = (0.001, 0.05)
-    compute_s: tuple[float, float] = (0.05, 0.2)
-    broken_s: tuple[float, float] = (0.005, 0.1)
-    load_s: tuple[float, float] = (0.1, 2.0)
-    checkpoint_every: int = 0
-    validate_every: int = 0
-    rebalance_s: float = 0.0
-    journal_bytes_max: int = 1 << 30
-    late_min_s: float = 15.0
-    unusable: float = 0.0
-    keeps: bool = True
-
-
 @dataclass(slots=True)
 class Host:
-    """One life of a process in the world. stored: the bytes that it holds. Until frozen_until_s it does nothing."""
+    """One life of a process in the world. Until frozen_until_s it does nothing.
+
+    stored: the bytes that it holds. links: to whom it has a connection. began_s, died_s: its life.
+    """
 
     machine: PeerMachine | TrainerMachine
     device: Device
@@ -69,20 +53,27 @@ class Host:
     wake_s: float = float("inf")
     frozen_until_s: float = 0.0
     stored: dict[int, object] = field(default_factory=dict)
+    links: dict[ProcessId, None] = field(default_factory=dict)
+    began_s: float = 0.0
+    died_s: float = float("inf")
 
 
 @dataclass(slots=True)
 class World:
     """Drives every machine through handle(event, now), as the runtime does, and checks what must always hold.
 
-    durable: every version that was ever on a disk. disks: the versions on each trainer's. remembered: a
-    trainer that starts with nothing knows all the same how far the run had come. copies: the stages of each version on
-    each peer's disk.
+    durable: every version that was ever on a disk. disks: the versions on each trainer's. remembered: a trainer that
+    starts with nothing knows all the same how far the run had come. copies: the stages of each version on each peer's
+    disk. on_result: told of each step that a trainer records. trace: given a line for all that happens. stopwatch: of
+    the computer that simulates; with it, what decisions cost is measured, and nothing else changes.
     """
 
     settings: Settings
     seed: int
+    surroundings: InitVar[Callable[[Random], Surroundings] | None] = None
+    policy: Policy = SWARMFLOW
     clock: Clock = field(default_factory=Clock)
+    meter: Meter = field(default_factory=Meter)
     hosts: dict[ProcessId, Host] = field(default_factory=dict)
     durable: dict[int, dict[int, str]] = field(default_factory=dict)
     results: list[StepResult] = field(default_factory=list)
@@ -95,17 +86,26 @@ class World:
     finisher: ProcessId | None = None
     apart: set[str] = field(default_factory=set)
     mute_until_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
-    random: random.Random = field(init=False)
-    _channels: dict[tuple[ProcessId, ProcessId, bool], float] = field(default_factory=dict)
+    on_result: Callable[[StepResult], None] | None = None
+    trace: Callable[[str], None] | None = None
+    stopwatch: Callable[[], float] | None = None
+    random: Random = field(init=False)
+    network: Network = field(init=False)
+    hardware: Hardware = field(init=False)
+    trainers: dict[ProcessId, TrainerMachine] = field(default_factory=dict)
     _incarnations: int = 0
     _terms: int = 0
     _refs: int = 0
     _history: dict[tuple[ProcessId, int, int], str] = field(default_factory=dict)
+    _exact: str = ""
 
-    def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
+    def __post_init__(self, surroundings: Callable[[Random], Surroundings] | None) -> None:
+        self.random = Random(self.seed)
+        around = random_surroundings(self.settings, self.random) if surroundings is None else surroundings(self.random)
+        self.network, self.hardware = around.network, around.hardware
         self.clock.after(RIVALS_EVERY_S, self._introduce)
         self.durable[0] = {stage: digest("initial", stage) for stage in range(self.settings.plan.stages)}
+        self._exact = Sum.of([Counter(range(self.settings.plan.microbatches))]).name
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -119,8 +119,10 @@ class World:
             return
         process = self._new_process(name)
         me, plan = Member(process, -1), self.settings.plan
-        rules = LeaderSettings(self.settings.steps, lambda step: 0.1, 1.0, "sim", "run", True,
-                               self.settings.checkpoint_every, self.settings.validate_every)  # fmt: skip
+        rules = LeaderSettings(
+            self.settings.steps, lambda step: 0.1, 1.0, "sim", "run", True, self.settings.checkpoint_every,
+            self.settings.validate_every, silence_s=self.settings.silence_s, peers_first=self.settings.peers_first,
+        )  # fmt: skip
         held = self.disks.setdefault(name, {0})
         leads = None
         if leader is None:
@@ -130,12 +132,13 @@ class World:
             known = max(self.durable) if self.remembered else newest
             leads = Leader(me, plan, rules, self._terms, newest, newest, self.digests(newest), known)
         following = Following(leader or process)
-        source = Source(process, plan.microbatches, Outbox(0, Iwrr(), late_min_s=self.settings.late_min_s))
         stages, digests = tuple(range(plan.stages)), self.digests(max(held))
         copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
         join = Join("trainer", "sim", "run", me, copies=copies)
-        machine = TrainerMachine(me, following, plan, rules, source, join, max(held), digests, leads)
-        self.hosts[process] = Host(machine, Device(self, process))
+        machine = self.policy.trainer(following, plan, rules, join, max(held), digests, leads, self.settings.late_min_s)
+        self.hosts[process] = Host(machine, Device(self, process), began_s=self.clock.now_s)
+        self.trainers[process] = machine
+        self._tell(process, "starts")
         self.perform(process, machine.start(self.clock.now_s))
         self._arm(process)
 
@@ -148,14 +151,15 @@ class World:
             self.clock.after(FIND_AGAIN_S, partial(self.start_peer, name, wish))
             return None
         process = self._new_process(name)
-        member = Member(process, wish, self.settings.capacity)
-        join = Join("peer", "sim", "run", member, rebalance_s=self.settings.rebalance_s, keeps=self.settings.keeps,
-                    copies=self.holdings(name))  # fmt: skip
+        member = Member(process, wish, self.hardware.capacity(name, wish))
+        join = Join("peer", "sim", "run", member, self.hardware.speed(name), self.settings.rebalance_s,
+                    self.settings.keeps, self.holdings(name))  # fmt: skip
         settings = PeerSettings(
             join, journal_bytes_max=self.settings.journal_bytes_max, late_min_s=self.settings.late_min_s
         )
-        machine = PeerMachine(process, Following(leader), self.settings.plan, settings)
-        self.hosts[process] = Host(machine, Device(self, process), wish)
+        machine = self.policy.peer(process, Following(leader), self.settings.plan, settings)
+        self.hosts[process] = Host(machine, Device(self, process), wish, began_s=self.clock.now_s)
+        self._tell(process, "starts")
         self.post(process, Tick())
         return process
 
@@ -186,9 +190,9 @@ class World:
 
     def _leaders(self) -> list[tuple[int, ProcessId]]:
         return [
-            (host.machine.lead.term, process)
-            for process, host in self.hosts.items()
-            if host.alive and isinstance(host.machine, TrainerMachine) and host.machine.lead is not None
+            (machine.lead.term, process)
+            for process, machine in self.trainers.items()
+            if machine.lead is not None and self.hosts[process].alive
         ]
 
     def _leader_for(self, name: str) -> ProcessId | None:
@@ -198,16 +202,22 @@ class World:
 
     def _anybody_may_lead(self, name: str) -> bool:
         """Whether a living trainer that a process of this name reaches was in an epoch, and so may take over."""
-        machines = [self.hosts[p].machine for p in self.living_trainers() if self._reaches(name, p.name)]
-        return any(isinstance(machine, TrainerMachine) and machine.standing is not None for machine in machines)
+        machines = [self.trainers[p] for p in self.living_trainers() if self._reaches(name, p.name)]
+        return any(machine.standing is not None for machine in machines)
 
     def kill(self, process: ProcessId) -> None:
         """SIGKILL: it says nothing more; those connected to it notice when their connections break."""
-        self.hosts[process].alive = False
-        self.hosts[process].stored.clear()
-        for other in sorted(self.hosts):
-            if self.hosts[other].alive:
-                self.clock.after(self.draw(self.settings.broken_s), partial(self._lose, other, process))
+        host = self.hosts[process]
+        if host.alive:
+            host.device.die()
+            host.died_s = self.clock.now_s
+            self._tell(process, "dies")
+        host.alive = False
+        host.stored.clear()
+        for other in list(host.links):
+            seconds = self.hardware.broken_s()
+            if seconds is not None and self.hosts[other].alive:
+                self.clock.after(seconds, partial(self._lose, other, process))
 
     def drain(self, process: ProcessId) -> None:
         """SIGTERM."""
@@ -223,17 +233,16 @@ class World:
         for process in sorted(self.hosts):
             for other in sorted(self.hosts):
                 if self.hosts[process].alive and not self._reaches(process.name, other.name):
-                    self.clock.after(self.draw(self.settings.broken_s), partial(self._lose, process, other))
+                    self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self._lose, process, other))
         self.clock.after(seconds, self.apart.clear)
 
     def _introduce(self) -> None:
         """Now and again leaders that can reach each other find each other in the directory."""
         for _, process in self._leaders():
             for _, rival in self._leaders():
-                machine = self.hosts[rival].machine
-                assert isinstance(machine, TrainerMachine)
-                if rival != process and machine.lead is not None and self._reaches(process.name, rival.name):
-                    self.post(process, Rival(rival, machine.lead.version))
+                lead = self.trainers[rival].lead
+                if rival != process and lead is not None and self._reaches(process.name, rival.name):
+                    self.post(process, Rival(rival, lead.version))
         if not self.ended:
             self.clock.after(RIVALS_EVERY_S, self._introduce)
 
@@ -256,13 +265,13 @@ class World:
 
     def living_trainers(self) -> list[ProcessId]:
         """Trainers that are alive and do not lead, in the order of their ids."""
-        living = [p for p, h in sorted(self.hosts.items()) if h.alive and isinstance(h.machine, TrainerMachine)]
+        living = sorted(process for process in self.trainers if self.hosts[process].alive)
         leading = [leader for _, leader in self._leaders()]
         return [process for process in living if process not in leading]
 
     def living_peers(self) -> list[ProcessId]:
         """Peers that are alive, in the order of their ids."""
-        return [p for p, h in sorted(self.hosts.items()) if h.alive and isinstance(h.machine, PeerMachine)]
+        return sorted(p for p, host in self.hosts.items() if host.alive and p not in self.trainers)
 
     # --- events and actions -------------------------------------------------------------------------------------------
 
@@ -274,26 +283,36 @@ class World:
         if host.frozen_until_s > self.clock.now_s:
             self.clock.after(host.frozen_until_s - self.clock.now_s, partial(self.post, process, event))
             return
-        self.perform(process, host.machine.handle(event, self.clock.now_s))
+        if self.stopwatch is None:
+            actions = host.machine.handle(event, self.clock.now_s)
+        else:
+            began_s = self.stopwatch()
+            actions = host.machine.handle(event, self.clock.now_s)
+            self.meter.decision_s += self.stopwatch() - began_s
+            self.meter.decisions += 1
+        self.perform(process, actions)
         self._arm(process)
 
     def perform(self, process: ProcessId, actions: list[Action]) -> None:
         """Do what a machine asked for."""
-        host, leading = self.hosts[process], [leader for _, leader in self._leaders()]
+        host = self.hosts[process]
         for action in actions:
             match action:
                 case Send():
                     self._send(process, action)
                 case Log():
                     self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} {action.text}")
+                    self._tell(process, action.text)
+                case Forget():
+                    host.links.pop(action.process, None)
+                    host.device.perform(action)
                 case Count():
                     self.counts[f"{action.name}:{action.label}" if action.label else action.name] += int(action.amount)
                 case Record():
                     self._record(action.result)
                 case Exit():
-                    host.alive = False
                     self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} exits: {action.reason}")
-                    if process in leading and not self.ended:
+                    if process in [leader for _, leader in self._leaders()] and not self.ended:
                         self.ended, self.finisher = True, process
                     self.kill(process)
                 case Rejoin():
@@ -309,19 +328,15 @@ class World:
         self.hosts[owner].stored[self._refs] = value
         return Ref(self._refs, size_bytes)
 
-    def draw(self, bounds: tuple[float, float]) -> float:
-        """A number between two bounds."""
-        return self.random.uniform(*bounds)
-
-    def witness(self, process: ProcessId, stage: int, version: int, parameters: str, gradient: Counter[int]) -> None:
+    def witness(self, process: ProcessId, stage: int, version: int, parameters: str, gradient: Sum) -> None:
         """A peer has applied an update: every microbatch must be in it once, and its stage must agree."""
         machine = self.hosts[process].machine
         assert isinstance(machine, PeerMachine)
         assert machine.standing is not None
         lineage = machine.standing.opened.lineage
-        expected = dict.fromkeys(range(self.settings.plan.microbatches), 1)
-        if dict(gradient) != expected:
-            raise InvariantViolated(f"seed {self.seed}: version {version} of stage {stage} learnt {dict(gradient)}")
+        if gradient.name != self._exact:
+            learnt = dict(gradient.counts)
+            raise InvariantViolated(f"seed {self.seed}: version {version} of stage {stage} learnt {learnt}")
         usual = self._history.setdefault((lineage, stage, version), parameters)
         if usual != parameters:
             raise InvariantViolated(f"seed {self.seed}: two different versions {version} of stage {stage}")
@@ -347,13 +362,37 @@ class World:
             self.start_trainer(name, lead=True)
 
     def _send(self, sender: ProcessId, action: Send) -> None:
-        bodies = [self._read(sender, body) for body in action.bodies]
-        delay_s = 0.0 if action.to == sender else self.draw(self.settings.latency_s)
-        # Two lanes, as in the runtime: what was sent first on a lane arrives first, but tensors do not hold up words.
-        lane = (sender, action.to, bool(bodies))
-        arrival_s = max(self.clock.now_s + delay_s, self._channels.get(lane, 0.0))
-        self._channels[lane] = arrival_s
-        self.clock.after(arrival_s - self.clock.now_s, partial(self._deliver, sender, action, bodies))
+        bodies, size_bytes = [], wire_bytes(action.message)
+        for body in action.bodies:
+            value, body_bytes = self._read(sender, body)
+            bodies.append((value, body_bytes))
+            size_bytes += body_bytes
+        now_s, receiver, kind = self.clock.now_s, action.to, type(action.message).__name__
+        if receiver.name == sender.name:
+            self.clock.at(now_s, partial(self._deliver, sender, action, bodies))
+            return
+        self.meter.messages[kind] += 1
+        self.meter.wire_bytes[kind] += size_bytes
+        if self.trace is not None:
+            self._tell(sender, f"sends {kind} of {size_bytes} bytes to {receiver.name}.{receiver.incarnation}")
+        host = self.hosts.get(receiver)
+        if host is not None and host.alive:  # else there is no connection to break
+            self.hosts[sender].links[receiver] = None
+            host.links[sender] = None
+        flight = self.network.send(sender, receiver, size_bytes, bool(bodies), now_s)
+        self.clock.at(flight.due_s, partial(self._arrive, sender, action, bodies, flight, now_s))
+
+    def _arrive(
+        self, sender: ProcessId, action: Send, bodies: list[tuple[object, int]], flight: Flight, sent_s: float
+    ) -> None:
+        now_s = self.clock.now_s
+        had_s = self.network.had_s(flight, now_s)
+        if bodies and isinstance(action.message, Forward | Backward):
+            self.meter.transit_s += had_s - sent_s
+        if had_s > now_s:
+            self.clock.at(had_s, partial(self._deliver, sender, action, bodies))
+        else:
+            self._deliver(sender, action, bodies)
 
     def _deliver(self, sender: ProcessId, action: Send, bodies: list[tuple[object, int]]) -> None:
         host = self.hosts.get(action.to)
@@ -363,7 +402,7 @@ class World:
             refs = tuple(self.store(action.to, value, size_bytes) for value, size_bytes in bodies)
             self.post(action.to, Received(sender, action.message, refs))
         elif self.hosts[sender].alive:
-            self.post(sender, Lost(action.to, "nobody answers"))
+            self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self._lose, sender, action.to))
 
     def _read(self, sender: ProcessId, body: Body) -> tuple[object, int]:
         host = self.hosts[sender]
@@ -373,6 +412,13 @@ class World:
 
     def _record(self, result: StepResult) -> None:
         self.results.append(result)
+        if self.on_result is not None:
+            self.on_result(result)
+
+    def _tell(self, process: ProcessId, what: str) -> None:
+        """A line of the trace: the same for the same scenario and seed, on any machine."""
+        if self.trace is not None:
+            self.trace(f"{self.clock.now_s:.9f} {process.name}.{process.incarnation} {what}")
 
     def _arm(self, process: ProcessId) -> None:
         """One timer a process: at the deadline that its machine names."""
@@ -381,7 +427,7 @@ class World:
         if not host.alive or due_s >= host.wake_s - 1e-9:
             return
         host.wake_s = due_s
-        self.clock.after(due_s - self.clock.now_s, partial(self._wake, process, due_s))
+        self.clock.at(due_s, partial(self._wake, process, due_s))
 
     def _wake(self, process: ProcessId, due_s: float) -> None:
         host = self.hosts[process]

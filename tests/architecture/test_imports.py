@@ -71,7 +71,14 @@ def core_rule(name: str) -> str | None:
 
 
 def simulator_rule(name: str) -> str | None:
-    if within(name, "swarmflow.core", "swarmflow.simulator", "swarmflow.planning", "swarmflow.errors"):
+    if within(
+        name,
+        "swarmflow.core",
+        "swarmflow.simulator",
+        "swarmflow.planning",
+        "swarmflow.errors",
+        "swarmflow.config_check",
+    ):
         return None
     return deterministic(name) if is_standard(name) else "the simulator imports the standard library and core only"
 

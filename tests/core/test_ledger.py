@@ -28,8 +28,8 @@ def test_complete_when_each_hop_has_a_holder() -> None:
         assert not ledger.complete
     ledger.done(B, done(1, 1, attempt=1000))
     assert ledger.complete
-    assert sorted(ledger.entries(A)) == [(0, 0), (0, 0), (1, 0)]
-    assert ledger.entries(B) == ((1, 1000),)
+    assert sorted(ledger.entries().get(A, ())) == [(0, 0), (0, 0), (1, 0)]
+    assert ledger.entries().get(B, ()) == ((1, 1000),)
     assert ledger.manifest() == ((0, 0, A, 0), (0, 1, A, 0), (1, 0, A, 0), (1, 1, B, 1000))
     assert ledger.retries == 1
 
@@ -41,7 +41,7 @@ def test_of_two_that_hold_a_hop_the_later_attempt_counts_and_the_other_is_an_orp
     for holder in (first, first, *(other for other in (A, B) if other != first)):
         ledger.done(holder, done(0, 0, attempts[holder]))
     assert ledger.manifest() == ((0, 0, B, 1000),)
-    assert ledger.entries(A) == ()
+    assert ledger.entries().get(A, ()) == ()
 
 
 def test_an_orphan_is_of_use_until_the_manifest_is_told() -> None:

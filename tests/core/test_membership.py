@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.membership import Membership
+from swarmflow.core.membership import DONORS_MAX, Membership
 from swarmflow.core.messages import Join
-from swarmflow.core.types import Plan
+from swarmflow.core.types import Member, Plan, ProcessId
 from tests.core.samples import member, process
 
 
@@ -89,3 +89,20 @@ def test_a_spare_comes_from_the_largest_stage_and_only_if_it_may_be_moved() -> N
     for entry in table.peers():
         entry.wish = entry.member.stage
     assert table.spare([2]) is None
+
+
+def test_those_who_load_together_begin_with_different_donors() -> None:
+    table = Membership(Plan(2, 8))
+    ready = [ProcessId(f"r{number:02}", 1) for number in range(12)]
+    for donor in ready:
+        known = table.enter(Join("peer", "v", "run", Member(donor, -1)), 1, 0.0)
+        known.phase, known.version = "ready", 3
+    firsts = []
+    for number in range(24):
+        loading = ProcessId(f"l{number:02}", 1)
+        table.enter(Join("peer", "v", "run", Member(loading, -1)), 1, 0.0).phase = "loading"
+        donors = table.donors(1, 3, loading)
+        assert len({member.process for member in donors} & set(ready)) == DONORS_MAX
+        firsts.append(donors[0].process)
+    assert [firsts.count(donor) for donor in ready] == [2] * 12
+    assert table.donors(1, 4, loading) == table.donors(0, 3, loading) == ()

@@ -1,0 +1,26 @@
+"""`swarmflow simulate`: the command line of the simulator."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("scenario", type=click.Path(dir_okay=False))
+@click.option("--seed", type=click.IntRange(min=0, max=2**63 - 1), help="Instead of the scenario's.")
+@click.option("--policy", help="Instead of the scenario's.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write all figures here.")
+@click.option("--trace", "trace_file", type=click.Path(dir_okay=False),
+              help="Write all that happens here: the same bytes for the same scenario and seed.")  # fmt: skip
+@click.option("--plot", "plot_file", type=click.Path(dir_okay=False), help="Draw the iterations into this image.")
+def simulate(
+    scenario: str, seed: int | None, policy: str | None, json_file: str | None, trace_file: str | None,
+    plot_file: str | None,
+) -> int:  # fmt: skip
+    """Pretend the swarm that SCENARIO (a TOML file) describes: what would these machines give?"""
+    from pathlib import Path
+
+    from swarmflow.forecast.command import Outputs, main
+
+    files = (None if name is None else Path(name) for name in (json_file, trace_file, plot_file))
+    return main(Path(scenario), seed, policy, Outputs(*files))

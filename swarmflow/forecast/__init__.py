@@ -1,0 +1,1 @@
+"""What `swarmflow simulate` shows: a progress bar, a summary, and files."""

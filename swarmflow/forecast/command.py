@@ -1,0 +1,97 @@
+"""Runs a scenario for a person: shows how far it is, says what came of it, writes the files that were asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from swarmflow.errors import ConfigError
+from swarmflow.forecast.summary import summary
+from swarmflow.simulator.report import Report
+from swarmflow.simulator.scenario import Scenario, load
+from swarmflow.simulator.simulation import Simulation
+
+COLLECT = (100_000, 50, 100)  # a world is millions of objects that live on: looking through them often is in vain
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Files to write, each where it is given."""
+
+    json: Path | None = None
+    trace: Path | None = None
+    plot: Path | None = None
+
+
+def main(path: Path, seed: int | None, policy: str | None, outputs: Outputs) -> int:
+    """Simulate a scenario. Returns 0 where it came to its end, 1 where it stood still or a promise was broken.
+
+    Raises ConfigError for a bad scenario, an unknown policy, or a file that cannot be written.
+    """
+    scenario = load(path)
+    if outputs.plot is not None:
+        from swarmflow.forecast.plot import check_plot
+
+        check_plot(outputs.plot)
+    console = Console(highlight=False)
+    began_s = time.process_time()
+    gc.set_threshold(*COLLECT)
+    with _lines(outputs.trace) as trace:
+        chosen_seed = scenario.run.seed if seed is None else seed
+        simulation = Simulation(scenario, chosen_seed, policy or scenario.run.policy, trace)
+        simulation.world.stopwatch = time.thread_time
+        report = _run(scenario, simulation)
+    cpu_s = time.process_time() - began_s
+    for part in summary(report, simulation.world.meter, cpu_s):
+        console.print(part, soft_wrap=isinstance(part, str))
+    if outputs.json is not None:
+        _write(outputs.json, json.dumps(report.as_json(), indent=1) + "\n")
+    if outputs.plot is not None:
+        from swarmflow.forecast.plot import plot
+
+        plot(report, outputs.plot)
+    return 0 if report.outcome in ("finished", "duration over") and not report.violations else 1
+
+
+def _run(scenario: Scenario, simulation: Simulation) -> Report:
+    """With a progress bar on a terminal, and silently elsewhere."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        total = simulation.world.settings.steps
+        task = progress.add_task(scenario.run.name, total=total)
+
+        def tell(done: int, now_s: float) -> None:
+            progress.update(task, completed=done, description=f"{scenario.run.name}: {now_s:,.0f} s pretended")
+
+        simulation.progress = tell
+        return simulation.run()
+
+
+@contextlib.contextmanager
+def _lines(path: Path | None) -> Iterator[Callable[[str], None] | None]:
+    """A function that writes a line to a file; None where there is no file."""
+    if path is None:
+        yield None
+        return
+    try:
+        file = path.open("w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    with file:
+        yield lambda line: print(line, file=file)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error

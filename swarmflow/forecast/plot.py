@@ -1,0 +1,51 @@
+"""A report as an image: what each iteration took, and how much of the computing was of use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from swarmflow.errors import ConfigError
+from swarmflow.simulator.report import Report
+
+FORMATS = (".png", ".svg", ".pdf")
+
+
+def check_plot(path: Path) -> None:
+    """Before the simulation is run. Raises ConfigError where the image could not be made."""
+    if path.suffix not in FORMATS:
+        raise ConfigError(f"--plot {path}: must end in {' or '.join(FORMATS)}")
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ConfigError("--plot needs matplotlib, which is not installed: pip install matplotlib") from error
+    matplotlib.use("agg")  # no window system is needed
+
+
+def plot(report: Report, path: Path) -> None:
+    """Draw it. Raises ConfigError when the file cannot be written."""
+    from matplotlib import pyplot
+
+    rows = report.iterations
+    numbers = [row.number for row in rows]
+    figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(8, 6), layout="constrained")
+    above.plot(numbers, [row.seconds for row in rows], marker="o", color="tab:blue")
+    above.set_ylabel("seconds an iteration")
+    above.set_ylim(bottom=0)
+    above.set_title(f"{report.scenario}, policy {report.policy}, seed {report.seed}")
+    left = [0.0] * len(rows)
+    for label, colour, values in (
+        ("useful", "tab:green", [row.useful_s for row in rows]),
+        ("in vain, living peers", "tab:orange", [row.wasted_s for row in rows]),
+        ("lost with the dead", "tab:red", [row.lost_s for row in rows]),
+    ):
+        below.bar(numbers, values, bottom=left, label=label, color=colour)
+        left = [under + value for under, value in zip(left, values, strict=True)]
+    below.set_ylabel("seconds computed")
+    below.set_xlabel("iteration")
+    figure.legend(loc="outside lower center", ncols=3)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        pyplot.close(figure)

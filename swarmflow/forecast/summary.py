@@ -1,0 +1,114 @@
+"""A report in words and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from swarmflow.simulator.measure import Meter
+from swarmflow.simulator.report import DeviceUse, Iteration, Report
+
+ROWS_MAX = 24  # more iterations than that are shown by the first and the last ones
+KINDS_MAX = 12
+
+
+def summary(report: Report, meter: Meter, cpu_s: float) -> Iterator[RenderableType]:
+    """The parts of what is printed. cpu_s: what the simulation took of the machine that it ran on."""
+    name = f"{report.scenario}, policy {report.policy}, seed {report.seed}"
+    if not report.iterations:
+        yield f"{name}: no iteration in {report.virtual_s:,.0f} s; {report.outcome}"
+    else:
+        yield _iterations(name, report)
+        yield from _in_all(report)
+        yield _stages(report)
+        yield _messages(report)
+    violated = "; ".join(report.violations) or "none"
+    yield f"violations: {violated}; outcome: {report.outcome}"
+    rate = report.virtual_s / cpu_s if cpu_s > 0 else 0.0
+    decision_us = 1e6 * meter.decision_s / meter.decisions if meter.decisions else 0.0
+    yield (
+        f"simulated {report.virtual_s:,.0f} s in {cpu_s:,.1f} s of CPU ({rate:,.1f} times real time, "
+        f"{report.happened:,} events); a decision took {decision_us:.1f} us of CPU"
+    )
+
+
+def _iterations(name: str, report: Report) -> Table:
+    table = Table(title=name, title_justify="left")
+    for column in ("iteration", "seconds", "min/microbatch", "microb./min", "communication s", "useful s", "in vain s",
+                   "lost s", "use", "peers", "died/came/moved", "MB"):  # fmt: skip
+        table.add_column(column, justify="right", no_wrap=True)
+    rows = report.iterations
+    shown = rows if len(rows) <= ROWS_MAX else (*rows[: ROWS_MAX // 2], None, *rows[-ROWS_MAX // 2 :])
+    for row in shown:
+        table.add_row(*(["..."] * 12 if row is None else _cells(row)))
+    return table
+
+
+def _cells(row: Iteration) -> list[str]:
+    return [
+        str(row.number) if row.measured else f"({row.number})",
+        f"{row.seconds:,.2f}",
+        f"{row.minutes_a_microbatch:.3g}",
+        f"{row.microbatches_a_minute:,.2f}",
+        f"{row.communication_s:,.2f}",
+        f"{row.useful_s:,.1f}",
+        f"{row.wasted_s:,.1f}",
+        f"{row.lost_s:,.1f}",
+        f"{row.utilisation:.1%}",
+        str(row.peers),
+        f"{row.deaths}/{row.joins}/{row.moves}",
+        f"{row.wire_bytes / 1e6:,.1f}",
+    ]
+
+
+def _in_all(report: Report) -> Iterator[str]:
+    if not report.measured:
+        yield "no iteration after the warm-up"
+        return
+    yield f"in all, {len(report.measured)} iterations after the warm-up (mean ± standard deviation):"
+    seconds, minutes = report.over(lambda row: row.seconds), report.over(lambda row: row.minutes_a_microbatch)
+    per_minute = report.over(lambda row: row.microbatches_a_minute)
+    way = report.over(lambda row: row.communication_s)
+    yield f"  {seconds[0]:,.2f} ± {seconds[1]:,.2f} s an iteration"
+    yield f"  {minutes[0]:.4g} ± {minutes[1]:.2g} minutes a microbatch"
+    yield f"  {per_minute[0]:,.2f} ± {per_minute[1]:,.2f} microbatches a minute"
+    yield f"  {report.over(lambda row: row.microbatches)[0]:.2f} microbatches an iteration"
+    yield f"  {way[0]:,.2f} ± {way[1]:,.2f} s on the network a microbatch, all hops together"
+    wasted, lost = report.waste()
+    yield f"  computing in vain: {wasted:.2%} by living peers, {lost:.2%} lost with the dead"
+
+
+def _stages(report: Report) -> Table:
+    """The use of the devices of each stage."""
+    table = Table(title="utilisation of the peers, by the stage that they served last", title_justify="left")
+    for column in ("stage", "peers", "least", "mean", "most"):
+        table.add_column(column, justify="right")
+    by_stage: dict[int, list[DeviceUse]] = {}
+    for device in report.devices:
+        by_stage.setdefault(device.stage, []).append(device)
+    for stage, devices in sorted(by_stage.items()):
+        uses = [device.utilisation for device in devices]
+        seconds = sum(device.seconds for device in devices)
+        mean = sum(device.busy_s for device in devices) / seconds if seconds > 0 else 0.0
+        name = str(stage) if stage >= 0 else "none"
+        table.add_row(name, str(len(devices)), f"{min(uses):.1%}", f"{mean:.1%}", f"{max(uses):.1%}")
+    return table
+
+
+def _messages(report: Report) -> Table:
+    seconds = report.peer_seconds
+    table = Table(title="messages and bytes, after the warm-up", title_justify="left")
+    for column in ("message", "number", "MB", "a second and peer", "bytes a second and peer"):
+        table.add_column(column, justify="right")
+    kinds = sorted(report.messages, key=lambda kind: -report.wire_bytes[kind])
+    groups = [(kind, [kind]) for kind in kinds[:KINDS_MAX]]
+    if kinds[KINDS_MAX:]:
+        groups.append((f"{len(kinds) - KINDS_MAX} others", kinds[KINDS_MAX:]))
+    for name, members in [*groups, ("all", kinds)]:
+        number = sum(report.messages[kind] for kind in members)
+        size_bytes = sum(report.wire_bytes[kind] for kind in members)
+        each = (number / seconds, size_bytes / seconds) if seconds > 0 else (0.0, 0.0)
+        table.add_row(name, f"{number:,}", f"{size_bytes / 1e6:,.2f}", f"{each[0]:.3g}", f"{each[1]:,.0f}")
+    return table

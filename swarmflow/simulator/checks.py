@@ -1,0 +1,123 @@
+"""Checks of what only scenarios hold: numbers that may be distributions, and tables that may be files."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmflow.config_check import Disallowed, integer, number
+from swarmflow.errors import ConfigError
+from swarmflow.simulator.drawn import Choice, Constant, Drawn, Integers, Normal, Uniform
+
+FORMS = "{ uniform = [low, high] }, { integers = [low, high] }, { choice = [...] } or { normal = [mean, deviation] }"
+Table = tuple[tuple[float, ...], ...]
+
+
+def drawn(least: float = 0.0, above: bool = False) -> Callable[[object], Drawn]:
+    """A number, at least (or above) `least`, or a distribution whose values all are."""
+    single = number(above=least) if above else number(at_least=least)
+    allowed = f"a number {'above' if above else 'at least'} {least:g}, or {FORMS} of such numbers"
+
+    def check(value: object) -> Drawn:
+        try:
+            if not isinstance(value, dict):
+                return Constant(single(value))
+            if len(value) != 1:
+                raise Disallowed(allowed)
+            [(form, given)] = value.items()
+            return _distribution(form, given, single, allowed, least)
+        except Disallowed as error:
+            raise Disallowed(allowed) from error
+
+    return check
+
+
+def _distribution(form: str, given: object, single: Callable[[object], float], allowed: str, least: float) -> Drawn:
+    if not isinstance(given, list) or not given:
+        raise Disallowed(allowed)
+    if form == "choice":
+        return Choice(tuple(single(item) for item in given))
+    if len(given) != 2:
+        raise Disallowed(allowed)
+    if form == "normal":
+        return Normal(single(given[0]), number(at_least=0)(given[1]), least)
+    low, high = single(given[0]), single(given[1])
+    if low > high or form not in ("uniform", "integers"):
+        raise Disallowed(allowed)
+    if form == "uniform":
+        return Uniform(low, high)
+    return Integers(integer(0)(given[0]), integer(0)(given[1]))
+
+
+def whole_or_list(least: int) -> Callable[[object], int | tuple[int, ...]]:
+    """An integer, or a list of them."""
+
+    def check(value: object) -> int | tuple[int, ...]:
+        try:
+            if isinstance(value, list) and value:
+                return tuple(integer(least, 2**53)(item) for item in value)
+            return int(integer(least, 2**53)(value))
+        except Disallowed as error:
+            raise Disallowed(f"an integer, at least {least}, or a list of one for each stage") from error
+
+    return check
+
+
+def numbers(value: object) -> tuple[float, ...]:
+    """A list of numbers above 0."""
+    if not isinstance(value, list):
+        raise Disallowed("a list of numbers above 0")
+    return tuple(number(above=0)(item) for item in value)
+
+
+def names(value: object) -> tuple[str, ...]:
+    """A list of different names."""
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise Disallowed("a list of names")
+    if len(set(value)) < len(value):
+        raise Disallowed("a list of different names")
+    return tuple(value)
+
+
+def name_or_names(value: object) -> tuple[str, ...]:
+    """A name, or a list of different ones."""
+    if isinstance(value, str) and value:
+        return (value,)
+    return names(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A table in a CSV file next to the scenario: numbers only, a line a row."""
+
+    name: str
+
+
+def table(value: object) -> Table | TableFile:
+    """Rows of numbers, or the name of a CSV file with them."""
+    if isinstance(value, str) and value.strip():
+        return TableFile(value)
+    if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
+        raise Disallowed("a list of rows of numbers, or the name of a CSV file with them")
+    return tuple(tuple(number(at_least=0)(item) for item in row) for row in value)
+
+
+def read_table(given: Table | TableFile, folder: Path, key: str, size: int) -> Table:
+    """The square table of so many rows that a key names. Raises ConfigError, which names the key and what is wrong."""
+    rows = given
+    if isinstance(given, TableFile):
+        key = f"{key} = {given.name!r}"
+        try:
+            lines = list(csv.reader((folder / given.name).read_text(encoding="utf-8").splitlines()))
+            rows = tuple(tuple(number(at_least=0)(float(cell)) for cell in line) for line in lines if line)
+        except OSError as error:
+            raise ConfigError(f"{key}: cannot read the file: {error.strerror}") from error
+        except ValueError as error:
+            raise ConfigError(f"{key}: must hold numbers, at least 0, separated by commas") from error
+    assert not isinstance(rows, TableFile)
+    if len(rows) != size or any(len(row) != size for row in rows):
+        widths = sorted({len(row) for row in rows})
+        raise ConfigError(f"{key}: must have {size} rows of {size} numbers, not {len(rows)} of {widths}")
+    return rows

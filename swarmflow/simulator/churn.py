@@ -1,0 +1,121 @@
+"""Who leaves a simulated swarm without a word, and who comes, as a scenario says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.described import Described, peer_name
+from swarmflow.simulator.drawn import DIGITS
+from swarmflow.simulator.scenario import Arrival
+from swarmflow.simulator.world import World
+
+HOUR_S = 3600.0
+
+
+@dataclass(slots=True)
+class Luck:
+    """Kills and starts peers of a world. random: its own, so that it is the same under every policy."""
+
+    world: World
+    described: Described
+    random: Random
+    deaths: int = 0
+    joins: int = 0
+    _numbers: int = 0
+    _absent: dict[int, None] = field(default_factory=dict)
+    _iteration_s: float = 0.0
+    _began_s: float = 0.0
+
+    def begin(self) -> None:
+        """Plan what does not depend on the iterations."""
+        churn = self.described.scenario.churn
+        self._numbers = self.described.scenario.peer_count
+        for arrival in self.described.scenario.arrivals:
+            self.world.clock.at(arrival.time_s, partial(self._arrive, arrival))
+        if churn.leaves_per_hour > 0:
+            self._plan_leave()
+
+    def iteration(self) -> None:
+        """An iteration begins: each peer leaves in it with the scenario's chance, and each absent one comes back."""
+        churn, now_s = self.described.scenario.churn, self.world.clock.now_s
+        self._iteration_s, self._began_s = now_s - self._began_s, now_s
+        if churn.leave_chance > 0:
+            for process in self.world.living_peers():
+                if self.random.random() < churn.leave_chance:
+                    self.world.clock.after(self._moment_s(), partial(self._leave, process))
+        if churn.join_chance > 0:
+            for number in sorted(self._absent):
+                if self.random.random() < churn.join_chance:
+                    self.world.clock.after(self._moment_s(), partial(self._come, number))
+
+    def _moment_s(self) -> float:
+        """A moment of the iteration that begins, as long as the last one was."""
+        return round(self.random.random() * self._iteration_s, DIGITS)
+
+    def _plan_leave(self) -> None:
+        rate = self.described.scenario.churn.leaves_per_hour / HOUR_S * max(1, self._present())
+        self.world.clock.after(round(self.random.expovariate(rate), DIGITS), self._leave_by_rate)
+
+    def _present(self) -> int:
+        return self._numbers - len(self._absent)
+
+    def _leave_by_rate(self) -> None:
+        if self.world.ended:
+            return
+        present = [number for number in range(self._numbers) if number not in self._absent]
+        if present:
+            self._leave_number(self.random.choice(present))
+        self._plan_leave()
+
+    def _arrive(self, arrival: Arrival) -> None:
+        if arrival.joins:
+            self._come(arrival.peer if arrival.peer >= 0 else min(self._absent, default=self._numbers))
+            return
+        living = [int(process.name.removeprefix("p")) for process in self.world.living_peers()]
+        if arrival.peer >= 0:
+            self._leave_number(arrival.peer)
+        elif living:
+            self._leave_number(self.random.choice(living))
+
+    def _leave_number(self, number: int) -> None:
+        name = peer_name(number)
+        for process in reversed(self.world.hosts):
+            if process.name == name and self.world.hosts[process].alive:
+                self._leave(process)
+                return
+
+    def _leave(self, process: ProcessId) -> None:
+        churn = self.described.scenario.churn
+        if not self.world.hosts[process].alive or (churn.spare_last and self._is_last(process)):
+            return
+        self.deaths += 1
+        self.world.kill(process)
+        number = int(process.name.removeprefix("p"))
+        self._absent[number] = None
+        if churn.leaves_per_hour > 0:
+            self.world.clock.after(round(churn.absence_s.at(self.random.random()), DIGITS), partial(self._come, number))
+
+    def _is_last(self, process: ProcessId) -> bool:
+        """Whether nobody else alive holds its stage."""
+        mine = self.world.hosts[process].device.weights
+        if mine is None:
+            return False
+        for other, host in self.world.hosts.items():
+            held = host.device.weights
+            if other != process and host.alive and held is not None and held.stage == mine.stage:
+                return False
+        return True
+
+    def _come(self, number: int) -> None:
+        if self.world.ended or (number < self._numbers and number not in self._absent):
+            return
+        self._absent.pop(number, None)
+        for between in range(self._numbers, number):
+            self._absent[between] = None
+        self._numbers = max(self._numbers, number + 1)
+        self.joins += 1
+        name = self.described.add_peer(number)
+        self.world.start_peer(name, self.described.profiles[name].stage)

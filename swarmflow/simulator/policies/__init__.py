@@ -1,0 +1,22 @@
+"""Who decides in a simulated swarm: swarmflow's own machines, and what they are compared with."""
+
+from __future__ import annotations
+
+from swarmflow.errors import ConfigError
+from swarmflow.simulator.policies.policy import Policy
+from swarmflow.simulator.policies.production import Production
+
+__all__ = ["LATER", "POLICIES", "SWARMFLOW", "Policy", "policy_named"]
+
+SWARMFLOW: Policy = Production()
+POLICIES: dict[str, Policy] = {policy.name: policy for policy in (SWARMFLOW,)}
+LATER = ("gwtf", "swarm", "swarm-restart", "gpipe", "dtfm")
+
+
+def policy_named(name: str) -> Policy:
+    """The policy of this name. Raises ConfigError, which names those that there are."""
+    policy = POLICIES.get(name)
+    if policy is not None:
+        return policy
+    what = "comes with a later version" if name in LATER else "is none"
+    raise ConfigError(f"policy {name!r} {what}; there is {', '.join(POLICIES)}")

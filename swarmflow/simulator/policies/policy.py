@@ -1,0 +1,41 @@
+"""What a policy is to the simulator: it makes the machines that decide, one for each process."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from swarmflow.core.following import Following
+from swarmflow.core.leader import Leader
+from swarmflow.core.messages import Join
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.peer_settings import PeerSettings
+from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.trainer import TrainerMachine
+from swarmflow.core.types import Plan, ProcessId
+
+
+class Policy(Protocol):
+    """Makes machines. A machine knows what it is told by messages and by its own device, and nothing of the world.
+
+    A baseline that differs from swarmflow in one decision makes the production machines with that decision replaced;
+    so the protocol around it, and what it costs, is the same for all that are compared.
+    """
+
+    @property
+    def name(self) -> str:
+        """As it is written in a scenario."""
+        ...
+
+    def peer(self, me: ProcessId, following: Following, plan: Plan, settings: PeerSettings) -> PeerMachine:
+        """What decides for a peer."""
+        ...
+
+    def trainer(
+        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, on_disk: int,
+        digests: tuple[str, ...], leads: Leader | None, late_min_s: float,
+    ) -> TrainerMachine:  # fmt: skip
+        """What decides for a trainer. digests: of the files of the version on disk.
+
+        leads: what it leads with, for the one that begins as the leader.
+        """
+        ...

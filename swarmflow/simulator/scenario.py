@@ -1,0 +1,255 @@
+"""SCENARIO.toml: the swarm, the network and the bad luck that `swarmflow simulate` pretends (docs/simulate.md)."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from swarmflow import config_check as check
+from swarmflow.errors import ConfigError
+from swarmflow.simulator import checks
+from swarmflow.simulator.checks import Table, TableFile
+from swarmflow.simulator.drawn import Constant, Drawn
+
+SIZE_MAX = 2**53
+NONE = Constant(0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPart:
+    """[run]: how long, under which policy, from which seed. duration_s: 0: as long as the iterations take."""
+
+    name: Annotated[str, check.name] = "scenario"
+    policy: Annotated[str, check.text] = "swarmflow"
+    seed: Annotated[int, check.integer(0, check.SEED_MAX)] = 0
+    iterations: Annotated[int, check.integer(1)] = 10
+    warmup: Annotated[int, check.integer(0)] = 1
+    duration_s: Annotated[float, check.number(at_least=0)] = 0.0
+    limit_s: Annotated[float, check.number(above=0)] = 1e6
+    rebalance_s: Annotated[float, check.number(at_least=0)] = 60.0
+    late_s: Annotated[float, check.number(above=0)] = 15.0
+    silence_s: Annotated[float, check.number(above=0)] = 8.0
+    checkpoint_every: Annotated[int, check.integer(0)] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPart:
+    """[model]: what is computed and what is sent. Bytes and floating-point operations are of one microbatch."""
+
+    stages: Annotated[int, check.integer(1)] = 1
+    microbatches: Annotated[int, check.integer(1)] = 8
+    costs: Annotated[tuple[float, ...], checks.numbers] = ()
+    tied_parameters: Annotated[int, check.integer(0, SIZE_MAX)] = 0
+    activation_bytes: Annotated[int, check.integer(0, SIZE_MAX)] = 0
+    gradient_bytes: Annotated[int | None, check.integer(0, SIZE_MAX)] = None
+    token_bytes: Annotated[int, check.integer(0, SIZE_MAX)] = 8192
+    codec_ratio: Annotated[float, check.number(above=0)] = 1.0
+    parameters: Annotated[int | tuple[int, ...], checks.whole_or_list(1)] = 1_000_000
+    state_bytes: Annotated[float, check.number(at_least=0)] = 12.0
+    forward_flops: Annotated[float, check.number(at_least=0)] = 0.0
+    backward_flops: Annotated[float | None, check.number(at_least=0)] = None
+    microbatch_memory_bytes: Annotated[int, check.integer(0, SIZE_MAX)] = 0
+    stage_memory_bytes: Annotated[int, check.integer(0, SIZE_MAX)] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainersPart:
+    """[trainers]: they form microbatches; the first one leads."""
+
+    count: Annotated[int, check.integer(1)] = 1
+    region: Annotated[tuple[str, ...], checks.name_or_names] = ()
+    up_mbps: Annotated[float, check.number(at_least=0)] = 0.0
+    down_mbps: Annotated[float, check.number(at_least=0)] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeersPart:
+    """[[peers]]: `count` peers alike, or drawn alike. Bandwidths of 0 are no limit."""
+
+    count: Annotated[int, check.integer(1)] = 1
+    stage: Annotated[int, check.integer(-1)] = -1
+    spread: Annotated[bool, check.boolean] = False
+    capacity: Annotated[Drawn | None, checks.drawn(1)] = None
+    memory_bytes: Annotated[Drawn | None, checks.drawn(above=True)] = None
+    forward_s: Annotated[Drawn | None, checks.drawn()] = None
+    backward_s: Annotated[Drawn | None, checks.drawn()] = None
+    flops: Annotated[Drawn | None, checks.drawn(above=True)] = None
+    update_s: Annotated[Drawn, checks.drawn()] = NONE
+    jitter: Annotated[float, check.number(at_least=0, below=1)] = 0.0
+    region: Annotated[tuple[str, ...], checks.name_or_names] = ()
+    up_mbps: Annotated[Drawn, checks.drawn()] = NONE
+    down_mbps: Annotated[Drawn, checks.drawn()] = NONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkPart:
+    """[network]: the ways between machines, by distribution, by region or one by one. break_s: 0: not noticed."""
+
+    latency_s: Annotated[Drawn, checks.drawn()] = NONE
+    mbps: Annotated[Drawn, checks.drawn()] = NONE
+    symmetric: Annotated[bool, check.boolean] = True
+    regions: Annotated[tuple[str, ...], checks.names] = ()
+    latency_matrix_s: Annotated[Table | TableFile | None, checks.table] = None
+    mbps_matrix: Annotated[Table | TableFile | None, checks.table] = None
+    break_s: Annotated[float, check.number(at_least=0)] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChurnPart:
+    """[churn]: who leaves without a word, and who comes. Chances are an iteration, rates an hour and a peer."""
+
+    leave_chance: Annotated[float, check.number(at_least=0, below=1)] = 0.0
+    join_chance: Annotated[float, check.number(at_least=0, below=1)] = 0.0
+    leaves_per_hour: Annotated[float, check.number(at_least=0)] = 0.0
+    absence_s: Annotated[Drawn, checks.drawn()] = NONE
+    trace: Annotated[str | None, check.text] = None
+    spare_last: Annotated[bool, check.boolean] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A line of a churn trace: at this second a peer joins or leaves. peer: its number, or -1: any, or another one."""
+
+    time_s: float
+    joins: bool
+    peer: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A whole file. latency (s), bandwidth (Mb/s): the network's tables, read. arrivals: the churn's trace."""
+
+    run: RunPart
+    model: ModelPart
+    trainers: TrainersPart
+    network: NetworkPart
+    churn: ChurnPart
+    peers: tuple[PeersPart, ...]
+    latency: Table | None
+    bandwidth: Table | None
+    arrivals: tuple[Arrival, ...]
+
+    @property
+    def peer_count(self) -> int:
+        """How many peers begin."""
+        return sum(group.count for group in self.peers)
+
+
+_PARTS: dict[str, type] = {
+    "run": RunPart, "model": ModelPart, "trainers": TrainersPart, "network": NetworkPart, "churn": ChurnPart,
+}  # fmt: skip
+
+
+def load(path: Path) -> Scenario:
+    """Read and check a scenario. Raises ConfigError, one line that names the key, its value and what is allowed."""
+    source, raw = str(path), _read(path)
+    sections = [*_PARTS, "peers"]
+    for name in raw:
+        if name not in sections:
+            shown = ", ".join("[[peers]]" if section == "peers" else f"[{section}]" for section in sections)
+            raise ConfigError(
+                f"{source}: unknown section or key {name!r}{check.guess(name, sections)}; allowed: {shown}"
+            )
+    parts: dict[str, Any] = {
+        name: kind(**check.checked_section(source, name, raw.get(name, {}), kind)) for name, kind in _PARTS.items()
+    }
+    groups = raw.get("peers")
+    if not isinstance(groups, list) or not groups:
+        raise ConfigError(f"{source}: a scenario needs peers: write [[peers]] and what they are like below")
+    peers = tuple(
+        PeersPart(**check.checked_section(source, f"peers[{number}]", group, PeersPart))
+        for number, group in enumerate(groups)
+    )
+    try:
+        _check_model(parts["model"])
+        for number, group in enumerate(peers):
+            _check_peers(f"peers[{number}]", group, parts["model"], parts["network"])
+        _check_places("trainers.region", parts["trainers"].region, parts["network"])
+        tables = _tables(parts["network"], path.parent, parts["trainers"].count + sum(g.count for g in peers))
+        arrivals = _arrivals(parts["churn"], path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    return Scenario(**parts, peers=peers, latency=tables[0], bandwidth=tables[1], arrivals=arrivals)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a scenario") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _check_model(model: ModelPart) -> None:
+    for key in ("costs", "parameters"):
+        value = getattr(model, key)
+        if isinstance(value, tuple) and value and len(value) != model.stages:
+            raise ConfigError(f"model.{key} = {list(value)}: must have one for each of the {model.stages} stages")
+
+
+def _check_peers(section: str, group: PeersPart, model: ModelPart, network: NetworkPart) -> None:
+    if group.stage >= model.stages:
+        raise ConfigError(f"{section}.stage = {group.stage}: the stages are 0 to {model.stages - 1}, or -1 for any")
+    if group.stage >= 0 and group.spread:
+        raise ConfigError(f"{section}.spread = true: goes only without {section}.stage")
+    if (group.forward_s is None) == (group.flops is None):
+        raise ConfigError(f"{section} needs forward_s (and backward_s), or flops, and not both")
+    if group.flops is not None and (model.forward_flops == 0 or group.backward_s is not None):
+        raise ConfigError(f"{section}.flops: goes with model.forward_flops above 0, and without {section}.backward_s")
+    if group.capacity is not None and group.memory_bytes is not None:
+        raise ConfigError(f"{section} has both capacity and memory_bytes: keep one of them")
+    if group.memory_bytes is not None and model.microbatch_memory_bytes == 0:
+        raise ConfigError(f"{section}.memory_bytes: goes with model.microbatch_memory_bytes above 0")
+    _check_places(f"{section}.region", group.region, network)
+
+
+def _check_places(key: str, given: tuple[str, ...], network: NetworkPart) -> None:
+    if network.regions and not given:
+        raise ConfigError(f"{key}: must be one or several of network.regions = {list(network.regions)}")
+    for name in given:
+        if name not in network.regions:
+            guess = check.guess(name, network.regions)
+            raise ConfigError(f"{key} = {name!r}: must be one of network.regions = {list(network.regions)}{guess}")
+
+
+def _tables(network: NetworkPart, folder: Path, machines: int) -> tuple[Table | None, Table | None]:
+    size = len(network.regions) or machines
+    found: list[Table | None] = []
+    for key in ("latency_matrix_s", "mbps_matrix"):
+        given = getattr(network, key)
+        found.append(None if given is None else checks.read_table(given, folder, f"network.{key}", size))
+    if network.regions and found == [None, None]:
+        raise ConfigError("network.regions: needs network.latency_matrix_s or network.mbps_matrix, by region")
+    return found[0], found[1]
+
+
+def _arrivals(churn: ChurnPart, folder: Path) -> tuple[Arrival, ...]:
+    """The churn trace: lines `seconds,join` or `seconds,leave`, with the number of the peer as a third where given."""
+    if churn.trace is None:
+        return ()
+    key = f"churn.trace = {churn.trace!r}"
+    try:
+        lines = (folder / churn.trace).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot read the file: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{key}: is not UTF-8 text (byte {error.start})") from error
+    found: list[Arrival] = []
+    for number, line in enumerate(lines, 1):
+        cells = [cell.strip() for cell in line.split(",")]
+        if cells == [""] or cells[0].startswith("#"):
+            continue
+        try:
+            time_s, kind, peer = check.number(at_least=0)(float(cells[0])), cells[1], int(cells[2]) if cells[2:] else -1
+        except (ValueError, IndexError) as error:
+            raise ConfigError(f"{key}: line {number} must be seconds,join or seconds,leave[,number]") from error
+        if kind not in ("join", "leave") or peer < -1:
+            raise ConfigError(f"{key}: line {number} must be seconds,join or seconds,leave[,number]")
+        found.append(Arrival(time_s, kind == "join", peer))
+    return tuple(sorted(found, key=lambda arrival: arrival.time_s))

@@ -1,0 +1,52 @@
+"""The rules of a simulated run, and what its processes run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from swarmflow.core.types import Plan
+from swarmflow.simulator.hardware import Hardware, RandomHardware
+from swarmflow.simulator.network import Jittery, Network
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The rules of a run, and what its surroundings are like where the world is not given others.
+
+    rebalance_s, journal_bytes_max, late_min_s, keeps: of every peer. unusable: share of the computations that fail
+    because of what the network brought. peers_first: how many have to be ready before the first step is opened. The
+    others are those of random surroundings, in seconds, drawn between two bounds each: broken_s: after which a process
+    notices that its connection to a dead one broke; load_s: to load a stage; compute_s: whatever is computed.
+    """
+
+    plan: Plan
+    steps: int
+    capacity: int = 4
+    latency_s: tuple[float, float] = (0.001, 0.05)
+    compute_s: tuple[float, float] = (0.05, 0.2)
+    broken_s: tuple[float, float] = (0.005, 0.1)
+    load_s: tuple[float, float] = (0.1, 2.0)
+    checkpoint_every: int = 0
+    validate_every: int = 0
+    rebalance_s: float = 0.0
+    journal_bytes_max: int = 1 << 30
+    late_min_s: float = 15.0
+    unusable: float = 0.0
+    silence_s: float = 8.0
+    peers_first: int = 0
+    keeps: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a world's processes run on."""
+
+    network: Network
+    hardware: Hardware
+
+
+def random_surroundings(settings: Settings, drawn: Random) -> Surroundings:
+    """Those of the hunt for faults: every time and delay is drawn between two bounds."""
+    hardware = RandomHardware(drawn, settings.compute_s, settings.load_s, settings.broken_s, settings.capacity)
+    return Surroundings(Jittery(drawn, settings.latency_s), hardware)

@@ -1,0 +1,173 @@
+"""Runs a scenario to its end, and measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from swarmflow.core.messages import StepResult
+from swarmflow.core.types import Plan, ProcessId
+from swarmflow.simulator.churn import Luck
+from swarmflow.simulator.described import Described, trainer_name
+from swarmflow.simulator.policies import policy_named
+from swarmflow.simulator.report import MINUTE_S, DeviceUse, Iteration, Report
+from swarmflow.simulator.scenario import Scenario
+from swarmflow.simulator.world import InvariantViolated, Settings, Surroundings, World
+
+Progress = Callable[[int, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """What had been spent at the end of an iteration."""
+
+    now_s: float = 0.0
+    useful_s: float = 0.0
+    wasted_s: float = 0.0
+    lost_s: float = 0.0
+    transit_s: float = 0.0
+    busy_s: float = 0.0
+    there_s: float = 0.0
+    deaths: int = 0
+    joins: int = 0
+    moves: int = 0
+    restarts: int = 0
+    messages: int = 0
+    wire_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Simulation:
+    """One scenario under one seed and one policy. trace: given every line of the trace. progress: told of iterations.
+
+    Raises ConfigError for a policy that there is not.
+    """
+
+    scenario: Scenario
+    seed: int
+    policy: str
+    trace: Callable[[str], None] | None = None
+    progress: Progress | None = None
+    world: World = field(init=False)
+    luck: Luck = field(init=False)
+    _described: Described = field(init=False)
+    _rows: list[Iteration] = field(default_factory=list)
+    _before: _Totals = field(default_factory=_Totals)
+    _busy_then: dict[ProcessId, float] = field(default_factory=dict)
+    _measured_from_s: float = 0.0
+    _seen: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        policy, run, model = policy_named(self.policy), self.scenario.run, self.scenario.model
+        plan = Plan(model.stages, model.microbatches, model.tied_parameters > 0, model.costs)
+        settings = Settings(
+            plan, steps=run.iterations + run.warmup, checkpoint_every=run.checkpoint_every,
+            rebalance_s=run.rebalance_s, late_min_s=run.late_s, silence_s=run.silence_s,
+            peers_first=self.scenario.peer_count, journal_bytes_max=1 << 62,
+        )  # fmt: skip
+        self.world = World(settings, self.seed, self._surroundings, policy)
+        self.world.trace, self.world.on_result = self.trace, self._result
+        self.luck = Luck(self.world, self._described, Random(self.seed + 1))
+
+    def _surroundings(self, drawn: Random) -> Surroundings:
+        self._described = Described(self.scenario, self.seed, drawn)
+        return Surroundings(self._described.network, self._described)
+
+    def run(self) -> Report:
+        """Run it to its end, or to the first thing that must never happen."""
+        run, world = self.scenario.run, self.world
+        names = [self._described.add_peer(number) for number in range(self.scenario.peer_count)]
+        for number in range(self.scenario.trainers.count):
+            world.start_trainer(trainer_name(number), lead=number == 0)
+        for name in names:
+            world.start_peer(name, self._described.profiles[name].stage)
+        self.luck.begin()
+        violations: tuple[str, ...] = ()
+        limit_s = min(run.limit_s, run.duration_s or run.limit_s)
+        try:
+            done = world.clock.run(self._over, limit_s)
+        except InvariantViolated as violation:
+            done, violations = False, (str(violation),)
+        outcome = "finished" if done else "violated" if violations else self._why(limit_s)
+        return self._report(outcome, violations)
+
+    def _over(self) -> bool:
+        return len(self._rows) >= self.world.settings.steps or self.world.ended
+
+    def _why(self, limit_s: float) -> str:
+        if limit_s == self.scenario.run.duration_s:
+            return "duration over"
+        leader = self.world.leader
+        lead = self.world.trainers[leader].lead if leader is not None else None
+        return f"stands still: {lead.waiting_for if lead is not None else 'nobody leads'}"
+
+    # --- measuring ----------------------------------------------------------------------------------------------------
+
+    def _result(self, result: StepResult) -> None:
+        """The first trainer that is told of a step ends the iteration."""
+        if result.step in self._seen:
+            return
+        self._seen.add(result.step)
+        now, then = self._totals(), self._before
+        self._before = now
+        measured = len(self._rows) >= self.scenario.run.warmup
+        seconds, there_s = now.now_s - then.now_s, now.there_s - then.there_s
+        per_minute = result.microbatches * MINUTE_S / seconds if seconds > 0 else 0.0
+        row = Iteration(
+            number=result.step, measured=measured, end_s=now.now_s, seconds=seconds,
+            minutes_a_microbatch=seconds / MINUTE_S / result.microbatches, microbatches=result.microbatches,
+            microbatches_a_minute=per_minute,
+            communication_s=(now.transit_s - then.transit_s) / result.microbatches,
+            useful_s=now.useful_s - then.useful_s, wasted_s=now.wasted_s - then.wasted_s,
+            lost_s=now.lost_s - then.lost_s, utilisation=(now.busy_s - then.busy_s) / there_s if there_s > 0 else 0.0,
+            peers=sum(result.peers), deaths=now.deaths - then.deaths, joins=now.joins - then.joins,
+            moves=now.moves - then.moves, retries=result.retries, restarts=now.restarts - then.restarts,
+            messages=now.messages - then.messages, wire_bytes=now.wire_bytes - then.wire_bytes,
+        )  # fmt: skip
+        self._rows.append(row)
+        if len(self._rows) == self.scenario.run.warmup:
+            self._begin_measuring()
+        if self.progress is not None:
+            self.progress(len(self._rows), now.now_s)
+        self.luck.iteration()
+
+    def _begin_measuring(self) -> None:
+        world = self.world
+        self._measured_from_s = world.clock.now_s
+        self._busy_then = {process: host.device.busy_s for process, host in world.hosts.items()}
+        world.meter.messages.clear()
+        world.meter.wire_bytes.clear()
+        self._before = self._totals()
+
+    def _totals(self) -> _Totals:
+        world, meter = self.world, self.world.meter
+        uses = [self._use(process, 0.0, {}) for process in world.hosts if process not in world.trainers]
+        return _Totals(
+            world.clock.now_s, meter.useful_s, meter.wasted_s, meter.lost_s, meter.transit_s,
+            sum(use.busy_s for use in uses), sum(use.seconds for use in uses), self.luck.deaths, self.luck.joins,
+            world.counts["moves"], world.counts["steps_restarted"] + world.counts["rollbacks"],
+            meter.messages.total(), meter.wire_bytes.total(),
+        )  # fmt: skip
+
+    def _use(self, process: ProcessId, since_s: float, busy_then: dict[ProcessId, float]) -> DeviceUse:
+        host = self.world.hosts[process]
+        seconds = max(0.0, min(host.died_s, self.world.clock.now_s) - max(host.began_s, since_s))
+        stage = host.device.weights.stage if host.device.weights is not None else -1
+        busy_s = host.device.busy_s - busy_then.get(process, 0.0)
+        return DeviceUse(f"{process.name}.{process.incarnation}", stage, seconds, busy_s)
+
+    def _report(self, outcome: str, violations: tuple[str, ...]) -> Report:
+        world = self.world
+        uses = [
+            self._use(process, self._measured_from_s, self._busy_then)
+            for process, host in world.hosts.items()
+            if process not in world.trainers and host.died_s > self._measured_from_s
+        ]
+        meter = world.meter
+        return Report(
+            self.scenario.run.name, self.policy, self.seed, outcome, violations, world.clock.now_s,
+            world.clock.happened, tuple(self._rows), tuple(uses), dict(sorted(meter.messages.items())),
+            dict(sorted(meter.wire_bytes.items())), sum(use.seconds for use in uses),
+            dict(sorted(world.counts.items())),
+        )  # fmt: skip

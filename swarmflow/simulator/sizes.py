@@ -1,0 +1,58 @@
+"""What messages weigh on the wire, so that a pretended network has the real one's bytes to carry.
+
+Estimates: the header of a frame is msgpack, with the fields' names; a process is named by its libp2p peer id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from swarmflow.core.messages import Gone, Granted, Lead, Message, Open, Prepare, Report
+from swarmflow.core.types import Roster
+
+FRAME = 36  # bytes around a header (runtime/frames.py), of which 8 a body
+WORDS = 170  # of a header with a few numbers and at most one process in it
+PROCESS = 85
+MEMBER = 215  # a process with its stage, its capacity and an address
+ENTRY = 5  # (index, attempt) in a manifest
+DONE = 130
+
+
+def wire_bytes(message: Message) -> int:
+    """The length of a frame without its bodies."""
+    extra = _EXTRA.get(type(message))
+    return FRAME + WORDS if extra is None else FRAME + WORDS + extra(message)
+
+
+def _roster(roster: Roster) -> int:
+    return MEMBER * (sum(len(stage) for stage in roster.stages) + len(roster.trainers))
+
+
+def _open(message: Open) -> int:
+    return _roster(message.roster) + PROCESS * (1 + len(message.newcomers))
+
+
+def _prepare(message: Prepare) -> int:
+    members = sum(len(group.members) for group in message.groups)
+    return ENTRY * len(message.entries) + PROCESS * members + MEMBER * len(message.newcomers)
+
+
+def _report(message: Report) -> int:
+    return (
+        _roster(message.opened.roster)
+        + PROCESS * (len(message.gone) + len(message.suspects) + len(message.opened.newcomers))
+        + MEMBER * (2 + len(message.newcomers))
+        + DONE * len(message.done)
+        + ENTRY * (len(message.dropped) + len(message.indices))
+    )
+
+
+_EXTRA: dict[type, Callable[[Any], int]] = {
+    Open: _open,
+    Prepare: _prepare,
+    Report: _report,
+    Granted: lambda message: MEMBER * len(message.donors),
+    Gone: lambda message: ENTRY * len(message.lost),
+    Lead: lambda message: MEMBER,
+}

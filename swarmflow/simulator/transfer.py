@@ -1,0 +1,65 @@
+"""A pretended copy of states from process to process, in the chunks in which the runtime asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.network import Flight
+from swarmflow.simulator.sizes import FRAME, WORDS
+
+if TYPE_CHECKING:
+    from swarmflow.simulator.world import World
+
+CHUNK_BYTES = 4 << 20  # four chunks of 1 MiB are asked for at a time (runtime/state_transfer.py)
+
+
+@dataclass(slots=True)
+class Transfer:
+    """Fetches each state from the first of its donors that lives, one after the other, beside all other traffic.
+
+    wanted: (donors, bytes) of each state. done: called at the end, or when a state has no living donor: whether what is
+    wanted is there is for the receiver to find out.
+    """
+
+    world: World
+    to: ProcessId
+    wanted: list[tuple[list[ProcessId], int]]
+    done: Callable[[], None]
+
+    def begin(self) -> None:
+        """Ask for the next chunk."""
+        while self.wanted and self.wanted[0][1] <= 0:
+            self.wanted.pop(0)
+        donors = [p for p in self.wanted[0][0] if self.world.hosts[p].alive] if self.wanted else []
+        if not donors:
+            self.world.clock.after(0.0, self._finish)
+            return
+        asked = self.world.network.send(self.to, donors[0], FRAME + WORDS, False, self.world.clock.now_s)
+        self.world.clock.at(asked.due_s, partial(self._answer, donors[0]))
+
+    def _answer(self, donor: ProcessId) -> None:
+        size_bytes = min(CHUNK_BYTES, self.wanted[0][1])
+        flight = self.world.network.send(donor, self.to, size_bytes, True, self.world.clock.now_s)
+        self.world.meter.messages["state"] += 1
+        self.world.meter.wire_bytes["state"] += size_bytes
+        self.world.clock.at(flight.due_s, partial(self._arrive, donor, flight))
+
+    def _arrive(self, donor: ProcessId, flight: Flight) -> None:
+        had_s = self.world.network.had_s(flight, self.world.clock.now_s)
+        self.world.clock.at(had_s, partial(self._had, donor, flight.size_bytes))
+
+    def _had(self, donor: ProcessId, size_bytes: int) -> None:
+        if not self.world.hosts[self.to].alive:
+            return
+        donors, left = self.wanted[0]
+        if self.world.hosts[donor].alive:  # a chunk of one that died on the way is asked for again, of another
+            self.wanted[0] = (donors, left - size_bytes)
+        self.begin()
+
+    def _finish(self) -> None:
+        if self.world.hosts[self.to].alive:
+            self.done()

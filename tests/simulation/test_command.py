@@ -1,0 +1,62 @@
+"""`swarmflow simulate`, as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.test_simulation import CHURN
+
+ROOT = Path(__file__).parents[2]
+
+
+def simulate(folder: Path, *arguments: str | Path, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own: nothing that is left over from another run can help it."""
+    (folder / "scenario.toml").write_text(CHURN, encoding="utf-8")
+    command = [sys.executable, "-m", "swarmflow", "simulate", folder / "scenario.toml", *arguments]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
+
+
+def test_the_trace_and_the_figures_are_the_same_bytes_in_every_process(tmp_path: Path) -> None:
+    files = []
+    for number in ("1", "2"):
+        outputs = [tmp_path / f"{number}.trace", tmp_path / f"{number}.json"]
+        done = simulate(tmp_path, "--seed", "5", "--trace", outputs[0], "--json", outputs[1], hash_seed=number)
+        assert done.returncode == 0, done.stderr
+        files.append([path.read_bytes() for path in outputs])
+    assert files[0] == files[1]
+    trace, figures = files[0]
+    assert trace.count(b"\n") > 1000
+    assert b" dies\n" in trace
+    rows = json.loads(figures)
+    assert (rows["seed"], rows["policy"], rows["violations"]) == (5, "swarmflow", [])
+    assert len([row for row in rows["iterations"] if row["measured"]]) == 8
+    assert rows["in_all"]["seconds"]["mean"] > 0
+    assert "violations: none; outcome: finished" in done.stdout
+    assert "minutes a microbatch" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--policy", "dtfm"), "swarmflow: policy 'dtfm' comes with a later version; there is swarmflow\n"),
+        (("--plot", "a.gif"), "swarmflow: --plot a.gif: must end in .png or .svg or .pdf\n"),
+        (("--trace", "/nowhere/a"), "swarmflow: cannot write /nowhere/a: No such file or directory\n"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:
+    done = simulate(tmp_path, *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", complaint)
+
+
+def test_a_plot_is_an_image(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = simulate(tmp_path, "--plot", tmp_path / "a.png")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,192 @@
+"""Whole scenarios: what they give can be worked out by hand where they are simple, and is the same every time."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from swarmflow.errors import ConfigError
+from swarmflow.simulator.report import Report
+from swarmflow.simulator.scenario import Scenario, load
+from swarmflow.simulator.simulation import Simulation
+from tests.simulation.samples import SETTINGS, SWARM
+
+PIPELINE = """
+[run]
+iterations = 3
+[model]
+stages = 3
+microbatches = 4
+activation_bytes = 1_000_000
+parameters = 1000
+token_bytes = 0
+[[peers]]
+count = 3
+spread = true
+forward_s = 1.0
+backward_s = 2.0
+capacity = 4
+up_mbps = 80
+[network]
+latency_s = 0.1
+"""
+CHURN = """
+[run]
+iterations = 8
+[model]
+stages = 3
+microbatches = 12
+activation_bytes = 2_000_000
+parameters = 300_000
+[trainers]
+count = 2
+[[peers]]
+count = 12
+forward_s = { uniform = [0.1, 0.4] }
+capacity = { integers = [1, 3] }
+up_mbps = 200
+down_mbps = 200
+[network]
+latency_s = { uniform = [0.01, 0.2] }
+[churn]
+leave_chance = 0.2
+join_chance = 0.6
+"""
+
+
+def scenario(folder: Path, text: str) -> Scenario:
+    path = folder / "scenario.toml"
+    path.write_text(text, encoding="utf-8")
+    return load(path)
+
+
+def simulated(folder: Path, text: str, seed: int = 0) -> tuple[Simulation, Report]:
+    simulation = Simulation(scenario(folder, text), seed, "swarmflow")
+    return simulation, simulation.run()
+
+
+def test_a_pipeline_takes_what_can_be_worked_out_by_hand(tmp_path: Path) -> None:
+    _, report = simulated(tmp_path, PIPELINE.replace("microbatches = 4", "microbatches = 1"))
+    assert (report.outcome, report.violations) == ("finished", ())
+    # Through three stages and back: three forwards, three backwards, four ways of 0.1 s + 1 MB at 80 Mb/s between
+    # the stages, one more from the trainer; and the words around it, of 0.1 s each, of which a step has ten at most.
+    for row in report.measured:
+        assert 9.0 + 4 * 0.2 + 0.1 <= row.seconds <= 9.0 + 4 * 0.2 + 0.1 + 1.0
+        assert row.minutes_a_microbatch == pytest.approx(row.seconds / 60)
+        assert row.useful_s == pytest.approx(9.0)
+        assert (row.wasted_s, row.lost_s) == (0.0, 0.0)
+        assert row.communication_s == pytest.approx(4 * 0.2 + 0.1, abs=0.01)
+        assert row.utilisation == pytest.approx(9.0 / 3 / row.seconds)
+    assert {device.stage for device in report.devices} == {0, 1, 2}
+    assert [device.busy_s for device in report.devices] == pytest.approx([9.0, 9.0, 9.0])
+
+
+def test_more_microbatches_fill_the_pipeline(tmp_path: Path) -> None:
+    _, report = simulated(tmp_path, PIPELINE)
+    seconds, _ = report.over(lambda row: row.seconds)
+    assert 4 * 3.0 < seconds < 4 * (9.0 + 0.8)
+    assert report.over(lambda row: row.utilisation)[0] > 0.5
+    assert report.messages["Forward"] == 3 * 4 * 3
+    assert report.wire_bytes["Backward"] >= 3 * 4 * 2 * 1_000_000
+
+
+def test_a_faster_network_and_faster_peers_give_more(tmp_path: Path) -> None:
+    def seconds(text: str) -> float:
+        return simulated(tmp_path, text)[1].over(lambda row: row.seconds)[0]
+
+    usual = seconds(PIPELINE)
+    assert seconds(PIPELINE.replace("up_mbps = 80", "up_mbps = 800")) < usual
+    assert seconds(PIPELINE.replace("backward_s = 2.0", "backward_s = 1.0")) < usual
+    assert seconds(PIPELINE + "break_s = 5.0\n") == usual, "nothing dies"
+    assert seconds(PIPELINE.replace("activation_bytes", "codec_ratio = 4.0\nactivation_bytes")) < usual
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_churn_costs_time_and_no_microbatch(tmp_path: Path, seed: int) -> None:
+    simulation, report = simulated(tmp_path, CHURN, seed)
+    assert (report.outcome, report.violations) == ("finished", ())
+    assert len(report.measured) == 8
+    assert {row.microbatches for row in report.iterations} == {12}
+    assert simulation.luck.deaths > 0
+    assert simulation.luck.joins > 0
+    calm = simulated(tmp_path, CHURN.split("[churn]")[0], seed)[1]
+    assert calm.waste() == (0.0, 0.0)
+    assert report.waste()[1] > 0.0
+    meter = simulation.world.meter
+    useful_s = sum(row.useful_s for row in report.iterations)
+    assert meter.useful_s == pytest.approx(useful_s)
+
+
+def test_peers_come_and_go_by_rate_and_by_trace(tmp_path: Path) -> None:
+    (tmp_path / "churn.csv").write_text("20,leave,0\n30,join\n31,join\n40,leave\n", encoding="utf-8")
+    calm = CHURN.split("[churn]")[0].replace("iterations = 8", "iterations = 30")
+    simulation, report = simulated(tmp_path, calm + "[churn]\ntrace = 'churn.csv'\n")
+    assert report.outcome == "finished"
+    assert (simulation.luck.deaths, simulation.luck.joins) == (2, 2)
+    assert [name for name in ("p0", "p12") if name in {p.name for p in simulation.world.living_peers()}]
+    simulation, report = simulated(tmp_path, calm + "[churn]\nleaves_per_hour = 30\nabsence_s = 5\n")
+    assert report.outcome == "finished"
+    assert simulation.luck.deaths > 5
+    assert simulation.luck.joins >= simulation.luck.deaths - 2
+
+
+def test_a_machine_that_is_gone_without_a_word_is_found_by_its_silence(tmp_path: Path) -> None:
+    (tmp_path / "churn.csv").write_text("12,leave\n", encoding="utf-8")
+    text = CHURN.split("[churn]")[0] + "break_s = BREAK\n[churn]\ntrace = 'churn.csv'\n"
+    told, silent = (simulated(tmp_path, text.replace("BREAK", break_s))[1] for break_s in ("0.1", "0"))
+    assert told.outcome == silent.outcome == "finished"
+    assert told.counts["gone"] == silent.counts["gone"] == 1
+    assert silent.virtual_s > told.virtual_s
+
+
+def test_a_swarm_that_cannot_go_on_says_what_it_waits_for(tmp_path: Path) -> None:
+    (tmp_path / "churn.csv").write_text("12,leave,1\n", encoding="utf-8")
+    text = PIPELINE.replace("iterations = 3", "iterations = 3\nlimit_s = 500") + "[churn]\ntrace = 'churn.csv'\n"
+    _, report = simulated(tmp_path, text + "spare_last = false\n")
+    assert report.outcome == "stands still: a peer for stage 1"
+    assert len(report.iterations) < 4
+    _, report = simulated(tmp_path, text)
+    assert report.outcome == "finished", "the last peer of a stage is spared"
+
+
+def test_a_duration_ends_it(tmp_path: Path) -> None:
+    _, report = simulated(tmp_path, PIPELINE.replace("iterations = 3", "iterations = 3\nduration_s = 30"))
+    assert report.outcome == "duration over"
+    assert report.virtual_s <= 30
+
+
+def test_the_same_seed_gives_the_same_report_and_another_seed_another(tmp_path: Path) -> None:
+    first, again, other = (simulated(tmp_path, CHURN, seed)[1].as_json() for seed in (1, 1, 2))
+    assert first == again
+    assert first["iterations"] != other["iterations"]
+
+
+def test_a_broken_promise_ends_the_simulation(tmp_path: Path) -> None:
+    simulation = Simulation(scenario(tmp_path, PIPELINE), 0, "swarmflow")
+
+    def forge() -> None:
+        peer = simulation.world.living_peers()[0]
+        weights = simulation.world.hosts[peer].device.weights
+        assert weights is not None
+        weights.accumulated[0] += 1
+
+    simulation.world.clock.after(15.0, forge)
+    report = simulation.run()
+    assert report.outcome == "violated"
+    assert "learnt" in report.violations[0]
+
+
+def test_an_unknown_policy_is_one_clear_line(tmp_path: Path) -> None:
+    found = scenario(tmp_path, PIPELINE)
+    with pytest.raises(ConfigError, match=r"^policy 'best' is none; there is swarmflow$"):
+        Simulation(found, 0, "best")
+    with pytest.raises(ConfigError, match=r"^policy 'gwtf' comes with a later version; there is swarmflow$"):
+        Simulation(found, 0, "gwtf")
+
+
+def test_the_first_step_waits_for_the_peers_that_are_to_begin_it() -> None:
+    world = dataclasses.replace(SWARM, settings=dataclasses.replace(SETTINGS, peers_first=6)).start(3)
+    assert world.clock.run(lambda: bool(world.results), 200.0)
+    assert sum(world.results[0].peers) == 6
