@@ -25,7 +25,7 @@ from swarmflow.core.following import Following
 from swarmflow.core.messages import Join
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.peer_settings import PeerSettings
-from swarmflow.core.types import Body, Holding, Member, Slice
+from swarmflow.core.types import Body, Holding, Member, Roster, Slice
 from swarmflow.errors import IncompatibleError, NetworkError
 from swarmflow.runtime.evaluation import EvaluationService
 from swarmflow.runtime.finding import Found, find_leader
@@ -185,10 +185,11 @@ class _Signals:
 async def _measure(machine: PeerMachine, metrics: Metrics, memory: Memory) -> None:
     """Keep the gauges up to date, and where the trainers are."""
     while True:
-        memory.keep_trainers(tuple(address for member in machine.roster.trainers for address in member.addresses))
+        roster = machine.standing.living() if machine.standing is not None else Roster()
+        memory.keep_trainers(tuple(address for member in roster.trainers for address in member.addresses))
         metrics.version.set(max(machine.version, 0))
         metrics.step.set(max(machine.epoch.step, 0))
-        for stage, members in enumerate(machine.roster.stages):
+        for stage, members in enumerate(roster.stages):
             metrics.peers.at(stage).set(len(members))
         hops = machine.hops  # None while a stage is loaded
         metrics.queue_length.set(hops.queued if hops is not None else 0)

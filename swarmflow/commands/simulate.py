@@ -20,7 +20,7 @@ def simulate(
     """Pretend the swarm that SCENARIO (a TOML file) describes: what would these machines give?"""
     from pathlib import Path
 
-    from swarmflow.forecast.command import Outputs, main
+    from swarmflow.forecast.run import Outputs, main
 
     files = (None if name is None else Path(name) for name in (json_file, trace_file, plot_file))
     return main(Path(scenario), seed, policy, Outputs(*files))

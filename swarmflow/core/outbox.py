@@ -81,7 +81,7 @@ class Outbox:
     _paused_until_s: dict[ProcessId, float] = field(default_factory=dict)
     _draining: dict[ProcessId, None] = field(default_factory=dict)
     _waiting: dict[int, None] = field(default_factory=dict)
-    _late: list[tuple[float, int]] = field(default_factory=list)
+    _deadlines: list[tuple[float, int]] = field(default_factory=list)
 
     def open(self, peers: tuple[ProcessId, ...]) -> list[Action]:
         """A new epoch: forget everything; these peers serve the stage."""
@@ -98,7 +98,7 @@ class Outbox:
         self.entries.clear()
         self.starved.clear()
         self._waiting.clear()
-        self._late.clear()
+        self._deadlines.clear()
         return [Release(refs)] if refs else []
 
     def offer(
@@ -243,12 +243,12 @@ class Outbox:
 
     def _first_late(self) -> Entry | None:
         """The watched entry that will be late first; those that are not watched any more are passed over."""
-        while self._late:
-            late_s, index = self._late[0]
+        while self._deadlines:
+            late_s, index = self._deadlines[0]
             entry = self.entries.get(index)
             if entry is not None and entry.watched and entry.late_s == late_s:
                 return entry
-            heapq.heappop(self._late)
+            heapq.heappop(self._deadlines)
         return None
 
     def tick(self, now: float) -> list[Action]:
@@ -258,7 +258,7 @@ class Outbox:
             del self._paused_until_s[process]
         actions: list[Action] = []
         while (first := self._first_late()) is not None and first.late_s <= now:
-            actions += self._ask_or_reroute(first, now)
+            actions += self._late(first, now)
         return actions + (self._retry(now) if due else [])
 
     def forget(self, index: int) -> list[Action]:
@@ -268,7 +268,7 @@ class Outbox:
         self.starved.pop(index, None)
         return [Release(entry.bodies)] if entry is not None else []
 
-    def _ask_or_reroute(self, entry: Entry, now: float) -> list[Action]:
+    def _late(self, entry: Entry, now: float) -> list[Action]:
         """A holder is late: somebody else gets its microbatch. Where there is nobody else, or nothing to compute: ask.
 
         Who has it says so once more, with the gradient if it is there; who has it not never got it.
@@ -290,9 +290,8 @@ class Outbox:
         ]
 
     def _expect(self, entry: Entry, late_s: float) -> None:
-        """Word is due of it by then. Whatever makes it watched has to say so, or it would never be late."""
         entry.late_s = late_s
-        heapq.heappush(self._late, (late_s, entry.microbatch.index))
+        heapq.heappush(self._deadlines, (late_s, entry.microbatch.index))
 
     def _deadline_s(self, entry: Entry, holder: ProcessId | None) -> float:
         usual_s = 0.0 if holder is None else self.router.seconds(holder) or 0.0

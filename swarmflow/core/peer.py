@@ -86,18 +86,11 @@ from swarmflow.core.messages import (
 )  # fmt: skip
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.peer_settings import PeerSettings
-from swarmflow.core.reduce import Reduction
+from swarmflow.core.reduce import Ballot, Reduction
 from swarmflow.core.standing import Standing
-from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref, Roster
+from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref
 
 EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
-
-
-@dataclass(slots=True)
-class _Ballot:
-    number: int
-    reduction: Reduction
-    sealed: bool = False
 
 
 @dataclass(slots=True)
@@ -114,12 +107,11 @@ class PeerMachine:
     stage: int = -1
     version: int = -1
     phase: str = "joining"  # joining, loading, ready, member, draining, gone
-    opened: Roster = field(default_factory=Roster)
     epoch: Epoch = BEFORE_ALL
     hops: Hops | None = None
     standing: Standing | None = None
     copies: tuple[Holding, ...] | None = None
-    _ballot: _Ballot | None = None
+    _ballot: Ballot | None = None
     _unsettled: Prepare | None = None
     _elements: dict[str, int] = field(default_factory=dict)
     _element_bytes: int = 4
@@ -133,18 +125,6 @@ class PeerMachine:
     def leader(self) -> ProcessId:
         """Whom this peer follows."""
         return self.following.leader
-
-    @property
-    def roster(self) -> Roster:
-        """Who takes part in the epoch and lives, as far as this peer has heard."""
-        roster = self.opened
-        for process in self.standing.gone if self.standing is not None else ():
-            roster = roster.without(process)
-        return roster
-
-    def _takes_part(self, process: ProcessId) -> bool:
-        """Whether it is in that roster, which need not be made for it."""
-        return process in self.opened.everybody and (self.standing is None or process not in self.standing.gone)
 
     @property
     def load(self) -> int:
@@ -211,7 +191,7 @@ class PeerMachine:
             known = self.following.lost_s is not None
             self.following.lose(now)
             return [] if known else [Log("warning", f"the leader {self.leader} was lost: {event.reason}")]
-        if self.standing is not None and self._takes_part(event.process):
+        if self.standing is not None and self.standing.takes_part(event.process):
             self.standing.suspects[event.process] = None
             return [Send(self.leader, Suspect(event.process, event.reason))]
         return []
@@ -219,7 +199,7 @@ class PeerMachine:
     def _waits_for_a_leader(self) -> bool:
         """Whether a trainer of the epoch at hand can be expected to lead this peer on."""
         standing = self.standing
-        if standing is None or not self._takes_part(self.me):
+        if standing is None or not standing.takes_part(self.me):
             return False
         return any(trainer != self.leader for trainer in standing.trainers())
 
@@ -255,7 +235,8 @@ class PeerMachine:
             return [Exit("left")]
         self._drain_until_s = now + self.settings.drain_s
         if self.hops is not None:
-            alone = self.phase == "member" and len(self.roster.stages[self.stage]) == 1
+            alone = self.standing is not None and len(self.standing.living().stages[self.stage]) == 1
+            alone = alone and self.phase == "member"
             self.hops.draining = not alone
         return [
             Send(self.leader, Drain()),
@@ -343,7 +324,7 @@ class PeerMachine:
             return True
         if isinstance(message, ReducePart | ReduceSum):
             return False  # the ballot's groups tell who may send them: newcomers are not in the roster yet
-        return not self._takes_part(event.sender)
+        return self.standing is None or not self.standing.takes_part(event.sender)
 
     def _replay_early(self, now: float) -> list[Action]:
         early, self._early = self._early, []
@@ -354,10 +335,10 @@ class PeerMachine:
         assert isinstance(message, Open)
         if message.term < self.following.term or message.epoch <= self.epoch:
             return []
-        self.following.term, self.opened, self.epoch = message.term, message.roster, message.epoch
+        self.following.term, self.epoch = message.term, message.epoch
         self.standing = Standing(message)
         actions: list[Action] = self._revoke()
-        stages, trainers = self.opened.stages, self.opened.trainers
+        stages, trainers = message.roster.stages, message.roster.trainers
         mine = self.stage >= 0 and self.me in [m.process for m in stages[self.stage]]
         if not mine or self.hops is None:
             early, self._early = self._early, []
@@ -369,9 +350,7 @@ class PeerMachine:
         self.phase = "member"
         following = stages[self.stage + 1] if not self.hops.last else ()
         before = stages[self.stage - 1] if self.stage > 0 else trainers
-        # Whom this peer may have to send to; a weight that is shared ties the first and the last stage.
-        ends = (*stages[0], *stages[-1]) if self.plan.tied and self.stage in (0, self.plan.stages - 1) else ()
-        members = dict.fromkeys((*before, *stages[self.stage], *following, *ends, *trainers))
+        members = message.roster.around(self.stage, self.plan.tied)
         actions += [Connect(tuple(m for m in members if m.process != self.me)), Reset(message.exponent)]
         processes = (tuple(member.process for member in members) for members in (following, before))
         actions += self.hops.open(self.epoch, *processes)
@@ -419,7 +398,7 @@ class PeerMachine:
     def _reduce(self, message: Prepare, now: float) -> list[Action]:
         mine = tuple(group for group in message.groups if group.name in self._elements and self.me in group.members)
         reduction = Reduction(self.me, self.epoch, message.ballot, mine, self._elements, self._element_bytes)
-        self._ballot = _Ballot(message.ballot, reduction)
+        self._ballot = Ballot(message.ballot, reduction)
         newcomers = tuple(member for member in message.newcomers if member.process != self.me)
         return [Connect(newcomers), *reduction.start(), *self._replay_early(now)]
 

@@ -143,3 +143,12 @@ class Reduction:
     def _range(self, state: _GroupState, piece: int) -> tuple[int, int]:
         start = piece * PIECE_ELEMENTS
         return start, min(start + PIECE_ELEMENTS, state.elements)
+
+
+@dataclass(slots=True)
+class Ballot:
+    """A try at reducing a step, as one member sees it. sealed: its gradients stand ready for the commit."""
+
+    number: int
+    reduction: Reduction
+    sealed: bool = False

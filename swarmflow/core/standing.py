@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.messages import Commit, Done, Join, Open, Prepare, Report, Tally
-from swarmflow.core.types import Epoch, Member, ProcessId
+from swarmflow.core.types import Epoch, Member, ProcessId, Roster
 
 
 @dataclass(slots=True)
@@ -26,6 +26,17 @@ class Standing:
     def epoch(self) -> Epoch:
         """The epoch at hand."""
         return self.opened.epoch
+
+    def living(self) -> Roster:
+        """Who takes part and is not known to be dead."""
+        roster = self.opened.roster
+        for process in self.gone:
+            roster = roster.without(process)
+        return roster
+
+    def takes_part(self, process: ProcessId) -> bool:
+        """Whether it is among those, who need not be listed for it."""
+        return process in self.opened.roster.everybody and process not in self.gone
 
     def died(self, process: ProcessId) -> None:
         """The leader has declared a process dead: a ballot under way is void."""

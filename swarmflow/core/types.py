@@ -118,6 +118,14 @@ class Roster:
         """The peers of all stages, to be asked whether somebody is among them."""
         return frozenset(member.process for member in self.members())
 
+    def around(self, stage: int, tied: bool) -> tuple[Member, ...]:
+        """Whom a peer of this stage may have to send to. tied: a weight is shared by the first and the last stage."""
+        near = {stage - 1, stage, stage + 1}
+        if tied and stage in (0, len(self.stages) - 1):
+            near |= {0, len(self.stages) - 1}
+        peers = (member for other, members in enumerate(self.stages) if other in near for member in members)
+        return (*peers, *self.trainers)
+
     def without(self, gone: ProcessId) -> Roster:
         """The same roster after a death."""
         return Roster(

@@ -102,7 +102,9 @@ class Device:
             case Seal():
                 self._seal(action)
             case LoadState():
-                self._load_state(action)
+                self._load += 1
+                states = [(list(action.donors), action.stage)]
+                self._copy_states(states, partial(self._loaded, action, self._load, self.world.clock.now_s))
             case Forget():
                 self._forgotten.add(action.process)
             case FormMicrobatch():
@@ -110,9 +112,11 @@ class Device:
                 refs = (self._store("tokens", bytes_of(0, "tokens")), self._store("targets", bytes_of(0, "targets")))
                 self._answer(MicrobatchFormed(action.microbatch, *refs))
             case WriteCheckpoint():
-                self._write(action)
+                states = [(list(members), stage) for stage, members in enumerate(action.roster.stages)]
+                self._copy_states(states, partial(self._write, action, self.world.clock.now_s))
             case KeepCopies():
-                self._keep(action)
+                states = [([action.holder], stage) for stage in action.stages]
+                self._copy_states(states, partial(self._keep, action))
             case DropCopies():
                 self._drop(action)
             case Validate():
@@ -290,19 +294,15 @@ class Device:
 
     # --- states -------------------------------------------------------------------------------------------------------
 
-    def _fetch(self, wanted: list[tuple[list[ProcessId], int]], done: Callable[[], None]) -> None:
-        """Copy states, (donors, bytes) of each: in the time that the hardware says, or else over the network."""
+    def _copy_states(self, states: list[tuple[list[Member], int]], then: Callable[[], None]) -> None:
+        """Let the time pass that it takes to copy these states (donors, stage), beside all else that is in flight."""
         seconds = self.world.hardware.load_s()
         if seconds is not None:
-            self.world.clock.after(seconds, done)
-        else:
-            Transfer(self.world, self.process, wanted, done).begin()
-
-    def _load_state(self, action: LoadState) -> None:
-        self._load += 1
-        donors = [donor.process for donor in action.donors]
-        wanted = [(donors, self.world.hardware.state_bytes(action.stage))]
-        self._fetch(wanted, partial(self._loaded, action, self._load, self.world.clock.now_s))
+            self.world.clock.after(seconds, then)
+            return
+        size_of = self.world.hardware.state_bytes
+        wanted = [([donor.process for donor in donors], size_of(stage)) for donors, stage in states]
+        Transfer(self.world, self.process, wanted, then).begin()
 
     def _loaded(self, action: LoadState, load: int, began_s: float) -> None:
         if load != self._load:
@@ -357,14 +357,9 @@ class Device:
         if all(self.world.hosts[member.process].alive for member in action.roster.members()):
             self.world.post(self.process, Validated(action.version, 1.0))
 
-    def _write(self, action: WriteCheckpoint) -> None:
-        size_of = self.world.hardware.state_bytes
-        wanted = [([m.process for m in members], size_of(s)) for s, members in enumerate(action.roster.stages)]
-        self._fetch(wanted, partial(self._written, action, self.world.clock.now_s))
-
-    def _written(self, action: WriteCheckpoint, began_s: float) -> None:
+    def _write(self, action: WriteCheckpoint, began_s: float) -> None:
         if any(self._waits_for(m, stage, action.version, began_s) for stage, m in enumerate(action.roster.stages)):
-            self.world.clock.after(ASK_AGAIN_S, partial(self._written, action, began_s))
+            self.world.clock.after(ASK_AGAIN_S, partial(self._write, action, began_s))
             return
         copies: dict[int, str] = {}
         for stage, members in enumerate(action.roster.stages):
@@ -379,11 +374,6 @@ class Device:
         self.world.post(self.process, CheckpointWritten(action.version, ok, "" if ok else "a stage was lost", digests))
 
     def _keep(self, action: KeepCopies) -> None:
-        holders = [action.holder.process]
-        wanted = [(holders, self.world.hardware.state_bytes(stage)) for stage in action.stages]
-        self._fetch(wanted, partial(self._kept, action))
-
-    def _kept(self, action: KeepCopies) -> None:
         if not self.world.hosts[self.process].alive:
             return
         version, name = action.snapshot.version, action.holder.process.name

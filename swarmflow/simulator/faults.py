@@ -208,7 +208,8 @@ class Churn:
         """What a peer sends to another peer is lost for a while, on a connection that seems to be there."""
         pair = self._some(self.world.living_peers(), 2)
         if len(pair) == 2:
-            self.world.mute(*pair, self.random.uniform(0.5, 20.0))
+            sender, receiver = pair
+            self.world.mute(sender, receiver, self.random.uniform(0.5, 20.0))
 
     def freeze(self) -> None:
         """A peer does nothing for a while, longer than the leader's patience at times."""

@@ -33,9 +33,9 @@ class Settings:
     journal_bytes_max: int = 1 << 30
     late_min_s: float = 15.0
     unusable: float = 0.0
+    keeps: bool = True
     silence_s: float = 8.0
     peers_first: int = 0
-    keeps: bool = True
 
 
 @dataclass(frozen=True, slots=True)

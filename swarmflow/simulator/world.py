@@ -24,7 +24,7 @@ from swarmflow.simulator.device import Device
 from swarmflow.simulator.hardware import Hardware
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
-from swarmflow.simulator.policies import SWARMFLOW, Policy
+from swarmflow.simulator.policies import SWARMFLOW, Basis, Policy
 from swarmflow.simulator.settings import Settings, Surroundings, random_surroundings
 from swarmflow.simulator.sizes import wire_bytes
 
@@ -62,10 +62,10 @@ class Host:
 class World:
     """Drives every machine through handle(event, now), as the runtime does, and checks what must always hold.
 
-    durable: every version that was ever on a disk. disks: the versions on each trainer's. remembered: a trainer that
-    starts with nothing knows all the same how far the run had come. copies: the stages of each version on each peer's
-    disk. on_result: told of each step that a trainer records. trace: given a line for all that happens. stopwatch: of
-    the computer that simulates; with it, what decisions cost is measured, and nothing else changes.
+    durable: every version that was ever on a disk. disks: the versions on each trainer's. remembered: a
+    trainer that starts with nothing knows all the same how far the run had come. copies: the stages of each version on
+    each peer's disk. on_result: told of each step that a trainer records. trace: given a line for all that happens.
+    stopwatch: of the computer that simulates; with it, what decisions cost is measured, and nothing else changes.
     """
 
     settings: Settings
@@ -135,7 +135,8 @@ class World:
         stages, digests = tuple(range(plan.stages)), self.digests(max(held))
         copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
         join = Join("trainer", "sim", "run", me, copies=copies)
-        machine = self.policy.trainer(following, plan, rules, join, max(held), digests, leads, self.settings.late_min_s)
+        basis = Basis(max(held), digests)
+        machine = self.policy.trainer(following, plan, rules, join, basis, leads, self.settings.late_min_s)
         self.hosts[process] = Host(machine, Device(self, process), began_s=self.clock.now_s)
         self.trainers[process] = machine
         self._tell(process, "starts")
@@ -153,7 +154,7 @@ class World:
         process = self._new_process(name)
         member = Member(process, wish, self.hardware.capacity(name, wish))
         join = Join("peer", "sim", "run", member, self.hardware.speed(name), self.settings.rebalance_s,
-                    self.settings.keeps, self.holdings(name))  # fmt: skip
+                    keeps=self.settings.keeps, copies=self.holdings(name))  # fmt: skip
         settings = PeerSettings(
             join, journal_bytes_max=self.settings.journal_bytes_max, late_min_s=self.settings.late_min_s
         )

@@ -16,7 +16,7 @@ from tests.runtime.nodes import RUN_ID, run, started
 from tests.runtime.test_stage_host import manifest
 from tests.trainers.test_data import configured, opened
 from trainers.life import Life
-from trainers.state import StateFolder
+from trainers.state import OnDisk, StateFolder
 
 OTHER = Member(ProcessId("QmOther", 1), -1, 1, ("/ip4/127.0.0.1/tcp/9/p2p/QmOther",))
 
@@ -36,7 +36,7 @@ def test_a_trainer_remembers_the_others_from_the_opening_of_their_first_step(tmp
                 session = Session(node, RUN_ID, Metrics())
                 life = Life(session, config, opened(tmp_path, path=str(text)), folder, None, lambda: None)
                 session.open(life.effects(), life.read)
-                life.lead(of, None)
+                life.lead(of, OnDisk(None, 0))
 
                 def hear(sender: ProcessId, message: Message) -> None:
                     session.driver.post(Received(sender, message))

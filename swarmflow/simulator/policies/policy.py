@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from swarmflow.core.following import Following
@@ -12,6 +13,14 @@ from swarmflow.core.peer_settings import PeerSettings
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Plan, ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The newest version that a trainer has on its disk, and the digests of its stages' files."""
+
+    version: int
+    digests: tuple[str, ...]
 
 
 class Policy(Protocol):
@@ -31,11 +40,8 @@ class Policy(Protocol):
         ...
 
     def trainer(
-        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, on_disk: int,
-        digests: tuple[str, ...], leads: Leader | None, late_min_s: float,
+        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis,
+        leads: Leader | None, late_min_s: float,
     ) -> TrainerMachine:  # fmt: skip
-        """What decides for a trainer. digests: of the files of the version on disk.
-
-        leads: what it leads with, for the one that begins as the leader.
-        """
+        """What decides for a trainer. leads: what it leads with, for the one that begins as the leader."""
         ...

@@ -13,6 +13,7 @@ from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Plan, ProcessId
+from swarmflow.simulator.policies.policy import Basis
 
 
 class Production:
@@ -25,10 +26,10 @@ class Production:
         return PeerMachine(me, following, plan, settings)
 
     def trainer(
-        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, on_disk: int,
-        digests: tuple[str, ...], leads: Leader | None, late_min_s: float,
+        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis,
+        leads: Leader | None, late_min_s: float,
     ) -> TrainerMachine:  # fmt: skip
         """A trainer as `swarmflow trainer` runs it."""
         outbox = Outbox(0, Iwrr(), late_min_s=late_min_s)
         source = Source(join.member.process, plan.microbatches, outbox)
-        return TrainerMachine(join.member, following, plan, rules, source, join, on_disk, digests, leads)
+        return TrainerMachine(join.member, following, plan, rules, source, join, basis.version, basis.digests, leads)
