@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
-from swarmflow.core.actions import Action, Connect, Count, Exit, Forget, Log, Rejoin, Send, Validate
+from swarmflow.core.actions import Action, Connect, Count, Exit, Forget, Log, Send, Validate
 from swarmflow.core.answers import ABOUT_STEP, AboutStep, answered
 from swarmflow.core.copies import Copies
+from swarmflow.core.endings import given_up, goodbye
 from swarmflow.core.events import CheckpointWritten, Event, Lost, Received, Rival, Tick, Validated
 from swarmflow.core.membership import Known, Membership
 from swarmflow.core.messages import (
     Beat,
     Drain,
     Evicted,
-    Finished,
     Gone,
     Granted,
     Heartbeat,
@@ -35,7 +35,7 @@ from swarmflow.core.rules import LeaderSettings, refusal
 from swarmflow.core.safekeeping import Safekeeping
 from swarmflow.core.step import Step
 from swarmflow.core.succession import Estate
-from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster
+from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId
 
 EXPONENT_STEP = 16
 EXPONENT_MIN = -76  # what does not fit into it is larger than any number in fp32
@@ -123,7 +123,7 @@ class Leader:
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
-        if isinstance(event, Received) and isinstance(event.message, Heartbeat) and now < self._next_beat_s:
+        if isinstance(event, Received) and isinstance(event.message, Heartbeat) and now < self.next_deadline():
             return self._received(event, now)  # nothing waits for a sign of life, and most messages are that
         actions: list[Action] = []
         match event:
@@ -145,8 +145,11 @@ class Leader:
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
-        if self._complete_s is not None and self.step is not None and self.step.phase == "complete":
-            return min(self._next_beat_s, self._held_until_s)
+        if self.phase == "running" and self.step is not None:
+            if self._complete_s is not None and self.step.phase == "complete":
+                return min(self._next_beat_s, self._held_until_s)
+            if self.step.phase == "preparing":
+                return min(self._next_beat_s, self._ballot_due_s)
         return self._next_beat_s
 
     def stop(self) -> list[Action]:
@@ -204,7 +207,8 @@ class Leader:
         if step.phase == "complete":
             if self._complete_s is None:
                 self._complete_s = now
-            self._held_until_s = self._complete_s + self._hold_s()
+            tries = [entry.tries for entry in self.membership.loading(self.version)]
+            self._held_until_s = self._complete_s + max(map(self.settings.hold_s, tries), default=0.0)
             if now < self._held_until_s:
                 return []
             return self._prepare(step, now)
@@ -222,8 +226,7 @@ class Leader:
     def _prepare(self, step: Step, now: float) -> list[Action]:
         """Begin a ballot, with those who are ready by now. Each that took too long has those after it take longer."""
         self._ballot_due_s = now + self.settings.ballot_s * 2.0**self._ballots
-        present = step.roster.processes()
-        ready = [e.member for s in range(self.plan.stages) for e in self.membership.ready(s, self.version)]
+        ready, present = self.membership.roster(self.version).members(), step.roster.everybody
         return step.prepare(tuple(member for member in ready if member.process not in present))
 
     def _without_majority(self, now: float) -> list[Action]:
@@ -239,10 +242,6 @@ class Leader:
             Count("lineages"),
             *self._restart(now),
         ]
-
-    def _hold_s(self) -> float:
-        """How long the step whose work is done waits for peers that are loading its version."""
-        return max((self.settings.hold_s(e.tries) for e in self.membership.loading(self.version)), default=0.0)
 
     # --- a step's edge ------------------------------------------------------------------------------------------------
 
@@ -267,7 +266,7 @@ class Leader:
 
     def _measure(self, now: float) -> list[Action]:
         """Have the validation loss measured on those who are there; a version that has lost a stage has none."""
-        if not self._complete():
+        if not all(self.membership.ready(stage, self.version) for stage in range(self.plan.stages)):
             return self._next(now)
         self.phase = "validating"
         return [Validate(self.version, self.membership.roster(self.version))]
@@ -320,11 +319,7 @@ class Leader:
 
     def save(self, last: bool = False) -> list[Action]:
         """Bring the present version to disk; the commit of the step at hand waits for it. last: and write the model."""
-        stages = tuple(
-            tuple(e.member for e in self.membership.peers(stage) if e.version == self.version and e.phase == "ready")
-            for stage in range(self.plan.stages)
-        )
-        return self.safe.write(self.version, Roster(stages), last)
+        return self.safe.write(self.version, self.membership.holders(self.version), last)
 
     def _spread(self) -> list[Action]:
         return self.safe.spread(self.me, self.membership.keepers(self.version)) if self.phase != "finished" else []
@@ -346,7 +341,7 @@ class Leader:
             if event.version != self.version:
                 return actions + self.save(last=True)
             if event.ok:
-                return actions + self._goodbye()
+                return actions + goodbye(self._others(), self.version)
             if not self.safe.try_last_again(now):
                 actions.append(Exit(f"the last version could not be written: {event.reason}", ok=False))
         if self.phase == "saving":
@@ -357,36 +352,22 @@ class Leader:
     def _finish(self) -> list[Action]:
         self.phase, self._waiting_for = "finished", "the output to be written"
         if self.safe.durable == self.version and not self.membership.peers():
-            return self._goodbye()
+            return goodbye(self._others(), self.version)
         return [Log("info", f"all {self.version} steps are committed; writing the model"), *self.save(last=True)]
 
-    def _goodbye(self) -> list[Action]:
-        others = [p for p in sorted(self.membership.known) if p != self.me.process]
-        return [
-            *(Send(process, Finished(self.version)) for process in others),
-            Exit(f"the run is finished at version {self.version}"),
-        ]
+    def _others(self) -> list[ProcessId]:
+        return [process for process in sorted(self.membership.known) if process != self.me.process]
 
     def _rival(self, event: Rival) -> list[Action]:
         """Two lineages have met: the one with more steps goes on, of equals the one of the greater name."""
         if (event.version, event.leader) <= (self.version, self.me.process) or self.phase == "finished":
             return []
-        reason = f"{event.leader} leads this run too, and is at version {event.version}"
-        others = [p for p in sorted(self.membership.known) if p != self.me.process]
-        return [
-            Count("lineages_given_up"),
-            Log("warning", f"giving up version {self.version}: {reason}"),
-            *(Send(process, Evicted(reason)) for process in others),
-            Rejoin(reason),
-        ]
+        return given_up(self._others(), self.version, event)
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def _epoch(self) -> Epoch:
         return Epoch(self.generation, self.version)
-
-    def _complete(self) -> bool:
-        return all(self.membership.ready(stage, self.version) for stage in range(self.plan.stages))
 
     def _try_open(self, now: float) -> list[Action]:
         if self.phase in ("finished", "saving") or self._stopping:
@@ -422,9 +403,7 @@ class Leader:
             spare = self.membership.spare(empty)
             if spare is not None:
                 actions += self._grant(spare, stage, "nobody is left there")
-        empty_now = [s for s in empty if not self.membership.peers(s)]
-        text = ", ".join(str(s) for s in (empty_now or empty))
-        reason = f"a peer for stage {text}" if empty_now else f"the peers of stage {text}, which are loading"
+        reason = self.membership.lack(empty)
         if reason != self._waiting_for:
             self._waiting_for = reason
             actions.append(Log("info", f"waiting for {reason}"))
@@ -432,8 +411,7 @@ class Leader:
 
     def _roll_back(self, lost: list[int], now: float) -> list[Action]:
         """Everybody of a stage is gone, and with them the state: all stages go back to the newest version on a disk."""
-        text = ", ".join(str(stage) for stage in lost)
-        before = self.version
+        text, before = ", ".join(str(stage) for stage in lost), self.version
         self.version, self.step, self.safe.again_s = self.safe.durable, None, None
         self.generation += 1
         self._seek(now)

@@ -131,6 +131,17 @@ class Membership:
         stages = tuple(tuple(e.member for e in self.ready(stage, version)) for stage in range(self.plan.stages))
         return Roster(stages, tuple(e.member for e in self.trainers()))
 
+    def holders(self, version: int) -> Roster:
+        """The peers that have a version, those that want to leave too."""
+        ready = [e for e in self.peers() if e.version == version and e.phase == "ready"]
+        return Roster(tuple(tuple(e.member for e in ready if e.member.stage == s) for s in range(self.plan.stages)))
+
+    def lack(self, empty: list[int]) -> str:
+        """What stages without a ready peer wait for, in words for the person who runs this."""
+        deserted = [stage for stage in empty if not self.peers(stage)]
+        text = ", ".join(str(stage) for stage in deserted or empty)
+        return f"a peer for stage {text}" if deserted else f"the peers of stage {text}, which are loading"
+
     def place(self, wish: int) -> tuple[int, str]:
         """The stage for a newcomer, and why: its wish, else an empty stage, else the highest load per capacity.
 

@@ -368,7 +368,7 @@ def test_a_ballot_that_does_not_end_is_begun_anew_with_more_time() -> None:
     bench.hear(A, Prepared(step.epoch, 1, (("stage-0", 1.0, "x"),)))
     begun = []
     for bench.now in (4.9, 5.0, 14.9, 15.0):
-        actions = [*bench.hear(A, Heartbeat()), *bench.hear(B, Heartbeat()), *bench.leader.handle(Tick(), bench.now)]
+        actions = bench.hear(A, Heartbeat()) + bench.hear(B, Heartbeat())
         begun.append({message.ballot for _, message in messages(actions, Prepare)})
     assert begun == [set(), {2}, set(), {3}]
     bench.hear(A, Prepared(step.epoch, 1, (("stage-0", 1.0, "x"),)))

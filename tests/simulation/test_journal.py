@@ -91,12 +91,14 @@ def test_orphans_whose_bytes_are_gone_are_taken_away_all_the_same(seed: int) -> 
 
 
 def test_a_trainer_that_dies_leaves_its_tokens_to_another() -> None:
-    world = Scenario(FORGETFUL, trainers=3).start(seed=2)
-
     def pick(world: World) -> list[ProcessId]:
         return [world.living_trainers()[0], peers_of(world, 0)[0]]
 
-    kill_in_phase(world, "preparing", pick, SETTLED_S)
-    finish(world)
-    learnt_exactly(world)
-    assert world.counts["recomputed"] > 0
+    recomputed = 0
+    for seed in range(4):  # in one alone, what the peer had done may happen to need nothing of what was given up
+        world = Scenario(FORGETFUL, trainers=3).start(seed)
+        kill_in_phase(world, "preparing", pick, SETTLED_S)
+        finish(world)
+        learnt_exactly(world)
+        recomputed += world.counts["recomputed"]
+    assert recomputed > 0
