@@ -37,6 +37,7 @@ venv-dev: $(VENV)/.installed-dev
 demo: venv
 	@$(BIN)/swarmflow demo
 
+# No test belongs to a group, so that each goes by itself to whichever of the two workers is free.
 test: venv-dev
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
