@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import signal
+import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 import click
 
@@ -70,6 +73,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_error(f"{type(error).__name__}: {' '.join(str(error).split())} ({_keep_traceback()})")
         return EXIT_UNEXPECTED
     return result if isinstance(result, int) else 0
+
+
+def run() -> NoReturn:
+    """The command `swarmflow`: main, and the end of the process.
+
+    Nothing is taken apart at the end: a peer that had finished its run was once aborted by a C++ thread of a library
+    that was still there when Python had unloaded it (exit code -6), and it takes seconds.
+    """
+    exit_code = main()
+    with contextlib.suppress(OSError):  # whoever read the output has gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:

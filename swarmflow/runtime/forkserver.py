@@ -224,9 +224,7 @@ def main() -> NoReturn:
 
     from swarmflow import cli
 
-    exit_code = cli.main()
-    sys.stdout.flush()
-    os._exit(exit_code)  # to take the loaded libraries apart, object by object, takes seconds
+    cli.run()
 
 
 if __name__ == "__main__":
