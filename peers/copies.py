@@ -92,8 +92,9 @@ class CopyKeeper:
             session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings)))
 
     def _delete(self, action: DropCopies) -> None:
-        for key in [key for key in self._open if not action.oldest <= key[1] <= action.newest]:
-            self._open.pop(key).close()
+        for key in list(self._open):  # other threads open more meanwhile, for those who ask
+            if not action.oldest <= key[1] <= action.newest:
+                self._open.pop(key).close()
         for generation in self._generations():
             if not action.oldest <= generation.version <= action.newest:
                 shutil.rmtree(generation.path, ignore_errors=True)

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from swarmflow.errors import NetworkError
+from swarmflow.files import write_whole
 from swarmflow.runtime.invite import TRAINERS_MAX, Invite
 
 log = logging.getLogger("swarmflow")
@@ -51,9 +52,7 @@ class Memory:
             self._kept = addresses
 
     def _write(self, path: Path, text: str) -> None:
-        part = path.with_name(f".{path.name}.part")
         try:
-            part.write_text(text, encoding="utf-8")
-            part.replace(path)
+            write_whole(path, text.encode())
         except OSError as error:
             raise NetworkError(f"{path} cannot be written: {error.strerror}") from None

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +121,7 @@ def load(path: Path) -> RunConfig:
 
     Raises ConfigError, one line that names the key, its value and what is allowed.
     """
-    raw = _read_toml(path)
+    raw = check.read_toml(path, "a RUN.toml")
     for section in raw:
         if section not in _SECTIONS:
             raise ConfigError(
@@ -171,18 +170,6 @@ def first_difference(before: Mapping[str, object], now: Mapping[str, object]) ->
     """The first key, in the order of RUN.toml, whose value differs between two fingerprints; None when none does."""
     names = list(before) + [name for name in now if name not in before]
     return next((name for name in names if before.get(name) != now.get(name)), None)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a RUN.toml") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
 def _check_model(model: dict[str, Any]) -> None:

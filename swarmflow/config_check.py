@@ -8,7 +8,9 @@ import itertools
 import json
 import math
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from swarmflow.errors import ConfigError
@@ -19,6 +21,19 @@ Check = Callable[[object], Any]
 COUNT_MAX = 2**31 - 1
 SEED_MAX = 2**63 - 1
 _SHOWN_CHARS_MAX = 80
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The content of a TOML file. what: it should be, for the person. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of {what}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
 class Disallowed(ValueError):

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import blake3
 import numpy as np
 
 from swarmflow.errors import DataError
+from swarmflow.files import replacing
 from trainers.sources import Piece, Source
 from trainers.tokens import Tokenizer
 
@@ -85,7 +83,7 @@ def _opened(stem: Path, dtype: np.dtype[Any]) -> TokenCache | None:
 def _build(source: Source, tokenizer: Tokenizer, dtype: np.dtype[Any], stem: Path) -> None:
     hasher = blake3.blake3()
     count = 0
-    with _replacing(stem.with_suffix(".bin")) as file:
+    with replacing(stem.with_suffix(".bin")) as file:
         for batch in _batches(source.pieces()):
             for ids in _encoded(tokenizer, batch):
                 data = ids.astype(dtype, copy=False).data.cast("B")
@@ -94,22 +92,8 @@ def _build(source: Source, tokenizer: Tokenizer, dtype: np.dtype[Any], stem: Pat
                 count += len(ids)
         if count == 0:
             raise DataError(f"{source.name} holds no text")
-    with _replacing(stem.with_suffix(".json")) as file:
+    with replacing(stem.with_suffix(".json")) as file:
         file.write(json.dumps({"tokens": count, "digest": hasher.hexdigest(), "source": source.name}).encode())
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file of its own name that takes the place of `path`, whole and on the disk, when the block ends well."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:

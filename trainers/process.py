@@ -14,6 +14,7 @@ import uvloop
 
 from swarmflow.core.actions import Exit, Rejoin
 from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.files import write_whole
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import peer_of
 from swarmflow.runtime.finding import Found, find_leader
@@ -235,10 +236,8 @@ def _tell_invite(run: Run, invite: Invite, leads: bool) -> None:
 
 
 def _write_invite(path: Path, invite: Invite) -> None:
-    part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(f"{invite}\n")
-        part.replace(path)
+        write_whole(path, f"{invite}\n".encode())
     except OSError as error:
         raise NetworkError(f"the invite cannot be written to {path}: {error.strerror}") from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from blake3 import blake3
 from swarmflow.compute.checkpoint import Generation, newest_complete, newest_known
 from swarmflow.core.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError
+from swarmflow.files import write_whole
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.folders import state_folder
 
@@ -186,12 +186,7 @@ def _number(path: Path) -> int:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        write_whole(path, data)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None

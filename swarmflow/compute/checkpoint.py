@@ -12,15 +12,14 @@ import os
 import re
 import shutil
 import threading
-import uuid
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from swarmflow.compute.tensorfile import TensorFileWriter, file_digest, read_header, sync_folder
 from swarmflow.errors import CheckpointError, WrongCopyError
+from swarmflow.files import write_whole
 
 log = logging.getLogger("swarmflow")
 
@@ -235,18 +234,11 @@ class Generation:
                 str(stage): {"digest": digest, "bytes": size} for stage, (digest, size) in sorted(self._files.items())
             },
         }
-        part = self.path / f".{_MANIFEST}.{uuid.uuid4().hex[:8]}.part"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with part.open("w", encoding="utf-8") as file:
-                json.dump(fields, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self.path / _MANIFEST)
+            write_whole(self.path / _MANIFEST, json.dumps(fields, indent=1).encode())
             sync_folder(self.path)
         except OSError as error:
-            with suppress(OSError):  # the disk that refused to write may refuse this too
-                part.unlink()
             raise CheckpointError(f"{self.path / _MANIFEST} cannot be written: {error.strerror or error}") from error
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 from swarmflow.core.actions import Action, Connect, Count, Exit, Forget, Log, Send, Validate
-from swarmflow.core.answers import ABOUT_STEP, AboutStep, answered
 from swarmflow.core.copies import Copies
 from swarmflow.core.endings import given_up, goodbye
 from swarmflow.core.events import CheckpointWritten, Event, Lost, Received, Rival, Tick, Validated
@@ -33,7 +32,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.restoring import Restoring
 from swarmflow.core.rules import LeaderSettings, refusal
 from swarmflow.core.safekeeping import Safekeeping
-from swarmflow.core.step import Step
+from swarmflow.core.step import AboutStep, Step
 from swarmflow.core.succession import Estate
 from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId
 
@@ -586,7 +585,7 @@ class Leader:
         return [Send(process, Evicted(reason)), Log("warning", f"{process} has to join again: {reason}")]
 
     def _step_message(self, known: Known, message: AboutStep, now: float) -> list[Action]:
-        return answered(self.step, known.process, message) if self.step is not None else []
+        return self.step.heard(known.process, message) if self.step is not None else []
 
 
 _HANDLERS: dict[type, Callable[[Leader, Known, Any, float], list[Action]]] = {
@@ -596,5 +595,5 @@ _HANDLERS: dict[type, Callable[[Leader, Known, Any, float], list[Action]]] = {
     Drain: Leader._drain,
     Heartbeat: Leader._heartbeat,
     Suspect: Leader._suspect,
-    **dict.fromkeys(ABOUT_STEP, Leader._step_message),
+    **dict.fromkeys(get_args(AboutStep), Leader._step_message),
 }

@@ -26,6 +26,8 @@ from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.source import shares
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Roster
 
+AboutStep = Done | Prepared | Unprepared | Unrepairable | Overflow | Committed
+
 
 def reduction_groups(roster: Roster, tied: bool) -> tuple[Group, ...]:
     """The members of each stage, and those of the first and last stage for the weight that they share."""
@@ -87,6 +89,22 @@ class Step:
     def open(self) -> list[Action]:
         """Tell everybody that the step begins."""
         return [Send(process, self.said) for process in self.roster.processes()]
+
+    def heard(self, sender: ProcessId, message: AboutStep) -> list[Action]:
+        """What follows from what a member says of it."""
+        match message:
+            case Done():
+                return self.done(sender, message)
+            case Prepared():
+                return self.prepared(sender, message)
+            case Unprepared():
+                return self.unprepared(sender, message)
+            case Overflow():
+                return self.overflowed(message)
+            case Unrepairable():
+                return self.unrepairable(sender, message)
+            case Committed():
+                return self.committed(sender, message)
 
     def done(self, sender: ProcessId, message: Done) -> list[Action]:
         """A hop is accumulated."""

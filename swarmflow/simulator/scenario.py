@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -144,7 +143,7 @@ _PARTS: dict[str, type] = {
 
 def load(path: Path) -> Scenario:
     """Read and check a scenario. Raises ConfigError, one line that names the key, its value and what is allowed."""
-    source, raw = str(path), _read(path)
+    source, raw = str(path), check.read_toml(path, "a scenario")
     sections = [*_PARTS, "peers"]
     for name in raw:
         if name not in sections:
@@ -172,18 +171,6 @@ def load(path: Path) -> Scenario:
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
     return Scenario(**parts, peers=peers, latency=tables[0], bandwidth=tables[1], arrivals=arrivals)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a scenario") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
 def _check_model(model: ModelPart) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -28,17 +29,23 @@ def accumulated(world: World, process: ProcessId) -> int:
     return sum(weights.accumulated.values())
 
 
+def first_of(stage: int, done: list[int]) -> Callable[[World], list[ProcessId]]:
+    """Picks the first peer of a stage, and notes how many hops it has accumulated."""
+
+    def pick(world: World) -> list[ProcessId]:
+        [victim, *_] = peers_of(world, stage)
+        done.append(accumulated(world, victim))
+        return [victim]
+
+    return pick
+
+
 @pytest.mark.parametrize("stage", range(3))
 @pytest.mark.parametrize("seed", range(3))
 def test_a_death_amid_backward_work_costs_no_step(seed: int, stage: int) -> None:
     world = Scenario(FORGETFUL).start(seed)
     done_of_the_dead: list[int] = []
-
-    def pick(world: World) -> list[ProcessId]:
-        [victim, *_] = peers_of(world, stage)
-        done_of_the_dead.append(accumulated(world, victim))
-        return [victim]
-
+    pick = first_of(stage, done_of_the_dead)
     kill_in_phase(world, "working", pick, SETTLED_S, delay_s=world.random.uniform(0.5, 1.0))
     finish(world)
     learnt_exactly(world)
@@ -50,12 +57,7 @@ def test_a_death_amid_backward_work_costs_no_step(seed: int, stage: int) -> None
 def test_a_death_after_completion_replays_its_hops_and_what_they_need(seed: int, stage: int) -> None:
     world = Scenario(FORGETFUL).start(seed)
     done_of_the_dead: list[int] = []
-
-    def pick(world: World) -> list[ProcessId]:
-        [victim, *_] = peers_of(world, stage)
-        done_of_the_dead.append(accumulated(world, victim))
-        return [victim]
-
+    pick = first_of(stage, done_of_the_dead)
     kill_in_phase(world, "preparing", pick, SETTLED_S)
     finish(world)
     learnt_exactly(world)

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from swarmflow.core.actions import Action, Connect, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, Event, Tick
+from swarmflow.core.actions import Connect, WriteCheckpoint
+from swarmflow.core.events import CheckpointWritten
 from swarmflow.core.types import Member, Roster
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.exporting import state_elements
@@ -17,27 +17,12 @@ from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
 from swarmflow.runtime.state_transfer import Listing, serve_state
 from tests.runtime.nodes import RUN_ID, run, started
-from tests.runtime.test_stage_host import manifest
+from tests.runtime.test_stage_host import Heard, manifest
 from tests.trainers.test_data import opened as corpus
 from trainers.checkpoints import Checkpoints
 from trainers.state import StateFolder
 
 VERSION = 7
-
-
-@dataclass
-class Heard:
-    """The machine in a driver's hands: it decides nothing and keeps what it is told."""
-
-    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
-
-    def handle(self, event: Event, now: float) -> list[Action]:
-        if not isinstance(event, Tick):
-            self.events.put_nowait(event)
-        return []
-
-    def next_deadline(self) -> float:
-        return asyncio.get_running_loop().time() + 3600.0
 
 
 @dataclass
