@@ -15,6 +15,7 @@ from swarmflow.core.messages import (
     Denied,
     Done,
     Forward,
+    Message,
     Recall,
     Recalled,
     Relieve,
@@ -103,6 +104,32 @@ class Hops:
     def done(self) -> tuple[Done, ...]:
         """What the leader was told of everything accumulated here, by index."""
         return tuple(hop.done for _, hop in sorted(self.hops.items()) if hop.done is not None)
+
+    def message(self, sender: ProcessId, message: Message, bodies: tuple[Ref, ...], now: float) -> list[Action]:
+        """A message about one hop, of this epoch, from somebody of its roster."""
+        match message:
+            case Forward():
+                return self.forward(sender, message, bodies)
+            case Adopt():
+                return self.adopt(sender, message)
+            case Backward():
+                return self.backward(sender, message, bodies, now)
+            case Accepted():
+                return self.accepted(sender, message)
+            case Denied():
+                return self.denied(sender, message, now)
+            case Routed():
+                self.outbox.routed(sender, message.microbatch, message.attempt, message.successor, now)
+                return []
+            case Room():
+                return self.room(sender, now)
+            case Relieve():
+                return self.relieve(sender, message)
+            case Recall():
+                return self.journal.recall(sender, message)
+            case Recalled():
+                return self.journal.recalled(sender, message, bodies)
+        raise TypeError(f"not about a hop: {type(message).__name__}")
 
     def forward(self, sender: ProcessId, message: Forward, bodies: tuple[Ref, ...]) -> list[Action]:
         """A predecessor hands over a microbatch."""
@@ -204,14 +231,6 @@ class Hops:
             return self.journal.replayed(hop, event)
         self.dropped[event.microbatch.index] = None
         return self._drop(hop)
-
-    def recall(self, sender: ProcessId, message: Recall) -> list[Action]:
-        """A neighbour needs bytes again that this peer once gave it, or gave to another one in its place."""
-        return self.journal.recall(sender, message)
-
-    def recalled(self, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...]) -> list[Action]:
-        """A neighbour answers."""
-        return self.journal.recalled(sender, message, bodies)
 
     def _wants_gradient(self, hop: Hop) -> bool:
         return hop.done is None and hop.gradient_in is None and not hop.orphan

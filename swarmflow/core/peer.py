@@ -89,6 +89,7 @@ from swarmflow.core.peer_settings import PeerSettings
 from swarmflow.core.reduce import Ballot, Reduction
 from swarmflow.core.standing import Standing
 from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref
+from swarmflow.core.words import Words
 
 EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
 
@@ -111,6 +112,7 @@ class PeerMachine:
     hops: Hops | None = None
     standing: Standing | None = None
     copies: tuple[Holding, ...] | None = None
+    words: Words = field(init=False)
     _ballot: Ballot | None = None
     _unsettled: Prepare | None = None
     _elements: dict[str, int] = field(default_factory=dict)
@@ -120,6 +122,9 @@ class PeerMachine:
     _next_heartbeat_s: float = 0.0
     _next_join_s: float = 0.0
     _drain_until_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.words = Words(self.me)
 
     @property
     def leader(self) -> ProcessId:
@@ -135,12 +140,17 @@ class PeerMachine:
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
+        return self.words.say(self._handle(event, now) + self._due(now))
+
+    def _handle(self, event: Event, now: float) -> list[Action]:
         if isinstance(event, Received):
-            return self._received(event, now) + self._due(now)
+            if not self.words.heard(event) and event.sender == self.leader and self.phase != "gone":
+                return self._leave(f"the link from the leader {self.leader} loses messages")
+            return self._received(event, now)
         handler = _LOCAL.get(type(event))
         if handler is None:
             raise TypeError(f"a peer has no use for {type(event).__name__}")
-        return handler(self, event, now) + self._due(now)
+        return handler(self, event, now)
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
@@ -527,31 +537,8 @@ class PeerMachine:
 
     def _hop_message(self, event: Received, now: float) -> list[Action]:
         """Messages about one hop go to Hops; that they belong to this epoch and its roster was checked before."""
-        hops, sender, message = self.hops, event.sender, event.message
-        assert hops is not None, "checked by _is_void"
-        match message:
-            case Forward():
-                return hops.forward(sender, message, event.bodies)
-            case Adopt():
-                return hops.adopt(sender, message)
-            case Backward():
-                return hops.backward(sender, message, event.bodies, now)
-            case Accepted():
-                return hops.accepted(sender, message)
-            case Denied():
-                return hops.denied(sender, message, now)
-            case Routed():
-                hops.outbox.routed(sender, message.microbatch, message.attempt, message.successor, now)
-                return []
-            case Room():
-                return hops.room(sender, now)
-            case Relieve():
-                return hops.relieve(sender, message)
-            case Recall():
-                return hops.recall(sender, message)
-            case Recalled():
-                return hops.recalled(sender, message, event.bodies)
-        raise TypeError(f"not about a hop: {type(message).__name__}")
+        assert self.hops is not None, "checked by _is_void"
+        return self.hops.message(event.sender, event.message, event.bodies, now)
 
 
 def _release(bodies: tuple[Ref, ...]) -> list[Action]:

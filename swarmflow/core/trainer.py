@@ -74,6 +74,7 @@ from swarmflow.core.source import Source
 from swarmflow.core.standing import Standing
 from swarmflow.core.succession import Candidacy, estate_of
 from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Member, Plan, ProcessId, Roster, Snapshot
+from swarmflow.core.words import Words
 
 _TO_LEADER = (
     Join, Ready, LoadFailed, Drain, Heartbeat, Suspect, Done, Prepared, Unprepared, Unrepairable, Overflow,
@@ -109,10 +110,14 @@ class TrainerMachine:
     standing: Standing | None = None
     candidacy: Candidacy | None = None
     recorded: Epoch = BEFORE_ALL
+    words: Words = field(init=False)
     _peers: set[ProcessId] = field(default_factory=set)
     _waiting: list[Received] = field(default_factory=list)
     _next_heartbeat_s: float = 0.0
     _next_join_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.words = Words(self.me.process)
 
     @property
     def leader(self) -> ProcessId:
@@ -121,14 +126,14 @@ class TrainerMachine:
 
     def start(self, now: float) -> list[Action]:
         """Begin: lead, or ask to be let in."""
-        return self.lead.start(now) if self.lead is not None else self._due(now)
+        return self.words.say(self.lead.start(now) if self.lead is not None else self._due(now))
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
         if self.ended:
             return [Release(event.bodies)] if isinstance(event, Received) and event.bodies else []
-        actions = self._local(event, now) if not isinstance(event, Received) else self._received(event, now)
-        return actions + self._due(now)
+        actions = self._local(event, now) if not isinstance(event, Received) else self._heard_all(event, now)
+        return self.words.say(actions + self._due(now))
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
@@ -302,6 +307,16 @@ class TrainerMachine:
             self.ended = any(isinstance(action, Exit) for action in actions)
             return actions
         return [Send(self.leader, Drain()), Log("info", "leaving after this step")]
+
+    def _heard_all(self, event: Received, now: float) -> list[Action]:
+        """A link to or from the leader that has lost something is as bad as a broken one."""
+        if self.words.heard(event):
+            return self._received(event, now)
+        if self.lead is not None:
+            return self.lead.handle(Lost(event.sender, "messages of it were lost on the way"), now)
+        if event.sender == self.leader:
+            return self._leave(f"the link from the leader {self.leader} loses messages")
+        return self._received(event, now)
 
     def _received(self, event: Received, now: float) -> list[Action]:
         message, sender = event.message, event.sender

@@ -205,8 +205,10 @@ class Churn:
             self.world.cut(*pair)
 
     def mute(self) -> None:
-        """What a peer sends to another peer is lost for a while, on a connection that seems to be there."""
-        pair = self._some(self.world.living_peers(), 2)
+        """What one process sends to another one is lost for a while, on a connection that seems to be there."""
+        leader = self.world.leader
+        everybody = [*self.world.living_peers(), *self.world.living_trainers(), *([leader] if leader else [])]
+        pair = self._some(everybody, 2)
         if len(pair) == 2:
             sender, receiver = pair
             self.world.mute(sender, receiver, self.random.uniform(0.5, 20.0))

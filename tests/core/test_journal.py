@@ -83,7 +83,7 @@ def test_a_lost_successor_gets_the_output_again_from_the_predecessors_input() ->
     actions = machine.gone(holder, 3.0)
     assert messages(actions, Recall) == [(UP, INPUT_ASKED)]
     assert not messages(actions, Forward)
-    actions = machine.recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
+    actions = machine.journal.recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
     assert released(actions) == [AGAIN[1]]
     assert of_type(actions, RunForward) == [RunForward(microbatch(0), AGAIN[0], keep=False)]
     actions = machine.forward_computed(ForwardComputed(microbatch(0), Ref(13, 10)), 4.0)
@@ -104,8 +104,8 @@ def test_a_new_predecessor_gets_the_gradient_again_from_the_successors() -> None
     actions = machine.adopt(UP2, Adopt(microbatch(0), 1, REPAIR))
     assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
     assert messages(actions, Recall) == [(UP2, INPUT_ASKED), (holder, GRADIENT_ASKED)]
-    machine.recalled(UP2, Recalled(microbatch(0), 0, gradient=False), AGAIN)
-    actions = machine.recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
+    machine.journal.recalled(UP2, Recalled(microbatch(0), 0, gradient=False), AGAIN)
+    actions = machine.journal.recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
     assert of_type(actions, RunReplay) == [RunReplay(microbatch(0), AGAIN[0], TARGETS, Ref(14, 10), 0)]
     actions = machine.replayed(Replayed(microbatch(0), 0, Ref(15, 10)))
     assert Send(UP2, Backward(microbatch(0), 0, REPAIR), (Ref(15, 10),)) in actions
@@ -118,7 +118,7 @@ def test_the_last_stage_computes_the_loss_again() -> None:
     machine = last()
     actions = machine.adopt(UP2, Adopt(microbatch(0), 2, REPAIR))
     assert messages(actions, Recall) == [(UP2, Recall(microbatch(0), 1, gradient=False))]
-    actions = machine.recalled(UP2, Recalled(microbatch(0), 1, gradient=False), AGAIN)
+    actions = machine.journal.recalled(UP2, Recalled(microbatch(0), 1, gradient=False), AGAIN)
     assert of_type(actions, RunReplay) == [RunReplay(microbatch(0), AGAIN[0], TARGETS, None, 0)]
     actions = machine.replayed(Replayed(microbatch(0), 0, Ref(15, 10)))
     assert messages(actions, Backward) == [(UP2, Backward(microbatch(0), 1, REPAIR))]
@@ -147,28 +147,30 @@ def test_a_neighbour_that_asks_gets_what_is_here_at_once_and_the_rest_when_it_is
     machine = hops()
     machine.forward(UP, Forward(microbatch(0), 1, 0), (INPUT, TARGETS))
     question = Recall(microbatch(0), 1, gradient=False)
-    assert machine.recall(DOWN2, question) == [], "it is being computed"
+    assert machine.journal.recall(DOWN2, question) == [], "it is being computed"
     answer = Recalled(microbatch(0), 1, gradient=False)
     actions = machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
     assert Send(DOWN2, answer, (OUTPUT, TARGETS)) in actions
-    assert machine.recall(DOWN, question) == [Send(DOWN, answer, (OUTPUT, TARGETS))]
+    assert machine.journal.recall(DOWN, question) == [Send(DOWN, answer, (OUTPUT, TARGETS))]
 
 
 def test_who_never_had_a_hop_says_so() -> None:
     machine = hops()
     question = Recall(microbatch(0), 1, gradient=True)
-    assert machine.recall(UP, question) == [Send(UP, Recalled(microbatch(0), 1, gradient=True))]
+    assert machine.journal.recall(UP, question) == [Send(UP, Recalled(microbatch(0), 1, gradient=True))]
     machine, _ = finished()
     elsewhere = Recall(microbatch(0), 2, gradient=False)
-    assert machine.recall(UP, elsewhere) == [Send(UP, Recalled(microbatch(0), 2, gradient=False))]
+    assert machine.journal.recall(UP, elsewhere) == [Send(UP, Recalled(microbatch(0), 2, gradient=False))]
 
 
 def test_where_the_one_asked_has_nothing_or_dies_the_others_are_asked() -> None:
     machine = last()
     machine.adopt(UP, Adopt(microbatch(0), 2, REPAIR))
     question = Recall(microbatch(0), 1, gradient=False)
-    assert messages(machine.recalled(UP, Recalled(microbatch(0), 1, gradient=False), ()), Recall) == [(UP2, question)]
-    assert machine.recalled(UP2, Recalled(microbatch(0), 1, gradient=False), ()) == []
+    assert messages(machine.journal.recalled(UP, Recalled(microbatch(0), 1, gradient=False), ()), Recall) == [
+        (UP2, question)
+    ]
+    assert machine.journal.recalled(UP2, Recalled(microbatch(0), 1, gradient=False), ()) == []
     assert messages(machine.gone(UP, 3.0), Recall) == [(UP2, question)]
 
 
@@ -188,7 +190,7 @@ def test_an_answer_that_nobody_needs_or_that_does_not_fit_is_dropped() -> None:
         (DOWN, Recalled(microbatch(0), 2, gradient=True)),
         (UP, Recalled(microbatch(7), 0, gradient=False)),
     ):
-        assert released(machine.recalled(sender, answer, AGAIN)) == list(AGAIN)
+        assert released(machine.journal.recalled(sender, answer, AGAIN)) == list(AGAIN)
     machine.adopt(UP2, Adopt(microbatch(0), 1, REPAIR))
     for sender, answer, bodies in (
         (UP, Recalled(microbatch(0), 0, gradient=False), AGAIN[:1]),
@@ -196,7 +198,7 @@ def test_an_answer_that_nobody_needs_or_that_does_not_fit_is_dropped() -> None:
         (DOWN, Recalled(microbatch(0), 0, gradient=False), AGAIN),
         (UP, Recalled(microbatch(0), 1, gradient=False), AGAIN),
     ):
-        assert released(machine.recalled(sender, answer, bodies)) == list(bodies)
+        assert released(machine.journal.recalled(sender, answer, bodies)) == list(bodies)
 
 
 def test_an_orphan_is_taken_away_with_bytes_of_its_neighbours() -> None:
@@ -205,10 +207,10 @@ def test_an_orphan_is_taken_away_with_bytes_of_its_neighbours() -> None:
     assert missing == ""
     assert len(messages(actions, Recall)) == 2
     assert machine.settling
-    machine.recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
+    machine.journal.recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
     holder = machine.outbox.holder(0)
     assert holder is not None
-    actions = machine.recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
+    actions = machine.journal.recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
     assert [replay.weight for replay in of_type(actions, RunReplay)] == [-1]
     actions = machine.replayed(Replayed(microbatch(0), -1))
     assert sorted(released(actions)) == sorted([*AGAIN[:1], Ref(14, 10), TARGETS])
@@ -218,7 +220,7 @@ def test_an_orphan_is_taken_away_with_bytes_of_its_neighbours() -> None:
 def test_a_hop_that_is_dropped_is_denied_to_who_waits_for_its_bytes_and_to_its_sender() -> None:
     machine = hops()
     machine.forward(UP, Forward(microbatch(0), 1, 0), (INPUT, TARGETS))
-    machine.recall(DOWN, Recall(microbatch(0), 1, gradient=False))
+    machine.journal.recall(DOWN, Recall(microbatch(0), 1, gradient=False))
     actions, _ = machine.reconcile(())
     assert Send(DOWN, Recalled(microbatch(0), 1, gradient=False)) in actions
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "full"))]
@@ -232,7 +234,7 @@ def test_no_more_hops_than_fit_in_memory_are_brought_back_at_a_time() -> None:
     mine = {index for index in range(4) if machine.outbox.holder(index) == DOWN}
     assert len(mine) > 1
     [(_, first)] = messages(machine.gone(DOWN, 3.0), Recall)
-    machine.recalled(UP, Recalled(first.microbatch, 0, gradient=False), AGAIN)
+    machine.journal.recalled(UP, Recalled(first.microbatch, 0, gradient=False), AGAIN)
     actions = machine.forward_computed(ForwardComputed(first.microbatch, Ref(13, 10)), 4.0)
     assert [to for to, _ in messages(actions, Forward)] == [DOWN2]
     actions = machine.backward(DOWN2, Backward(first.microbatch, 1, REPAIR), (Ref(14, 10),), 5.0)
@@ -243,7 +245,7 @@ def test_no_more_hops_than_fit_in_memory_are_brought_back_at_a_time() -> None:
 def test_bytes_that_cannot_be_used_start_the_step_over() -> None:
     machine = last()
     machine.adopt(UP, Adopt(microbatch(0), 2, REPAIR))
-    machine.recalled(UP, Recalled(microbatch(0), 1, gradient=False), AGAIN)
+    machine.journal.recalled(UP, Recalled(microbatch(0), 1, gradient=False), AGAIN)
     culprit, actions = machine.failed(microbatch(0))
     assert culprit is None
     assert [to for to, _ in messages(actions, Unrepairable)] == [LEADER]

@@ -116,19 +116,21 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """To the leader, each second. queued, held: microbatches waiting and held."""
+    """To the leader, each second. queued, held: microbatches waiting and held. said: messages without bodies so far."""
 
     queued: int = 0
     held: int = 0
     version: int = -1
+    said: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """From the leader to everybody, each second."""
+    """From the leader to everybody, each second. said: messages without bodies to this process so far."""
 
     term: int
     epoch: Epoch
+    said: int = 0
 
 
 @dataclass(frozen=True, slots=True)
