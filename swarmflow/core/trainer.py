@@ -313,7 +313,8 @@ class TrainerMachine:
         if self.words.heard(event):
             return self._received(event, now)
         if self.lead is not None:
-            return self.lead.handle(Lost(event.sender, "messages of it were lost on the way"), now)
+            lost = self.lead.handle(Lost(event.sender, "messages of it were lost on the way"), now)
+            return lost + self._received(event, now)  # who was forgotten already is told so
         if event.sender == self.leader:
             return self._leave(f"the link from the leader {self.leader} loses messages")
         return self._received(event, now)

@@ -37,6 +37,7 @@ from swarmflow.core.events import (
 from swarmflow.core.following import Following
 from swarmflow.core.messages import (
     Backward,
+    Beat,
     Commit,
     Committed,
     Denied,
@@ -339,3 +340,11 @@ def test_a_peer_at_another_version_than_the_swarm_joins_again() -> None:
     assert of_type(bench.hear(Open(1, Epoch(0, 5), ROSTER, LEADER)), Rejoin)
     assert not of_type(bench.event(LossComputed(microbatch(0), 1.0, 1, None)), RunForward)
     assert not of_type(bench.hear(Forward(microbatch(0), 0, 0), bodies=(INPUT, TARGETS)), Send)
+
+
+def test_a_link_from_the_leader_that_loses_messages_has_it_join_again() -> None:
+    bench = Bench()
+    bench.serve()
+    assert not of_type(bench.hear(Beat(1, EPOCH, said=3)), Rejoin)
+    assert not of_type(bench.hear(Beat(1, EPOCH, said=99), MATE), Rejoin), "only the leader's words are missed"
+    assert of_type(bench.hear(Beat(1, EPOCH, said=5)), Rejoin), "four have come"

@@ -379,3 +379,18 @@ def test_a_former_leader_is_told_that_it_is_one() -> None:
     assert not of_type(bench.hear(RESULT), Record)
     assert of_type(bench.hear(replace(RESULT, term=2), THIRD), Record)
     assert {message.term for _, message in messages(bench.wait(14.0), Lead)} == {3}, "it looks after the new leader"
+
+
+def test_a_link_from_the_leader_that_loses_messages_has_it_join_again() -> None:
+    bench = Bench()
+    bench.join()
+    assert of_type(bench.hear(Beat(1, EPOCH, said=3)), Rejoin) == []
+    assert of_type(bench.hear(Beat(1, EPOCH, said=5)), Rejoin), "four have come"
+
+
+def test_a_leader_that_has_missed_a_message_gives_its_sender_up_and_tells_it_so() -> None:
+    bench = Bench("t0", lead=True)
+    bench.hear(Join("trainer", "1.0", "run", TRAINERS[1]), SECOND)
+    assert not messages(bench.hear(Heartbeat(said=2), SECOND), Evicted)
+    for _ in range(2):  # nor does it forget to tell one that it has forgotten
+        assert messages(bench.hear(Heartbeat(said=9), SECOND), Evicted)
