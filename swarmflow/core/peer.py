@@ -198,6 +198,7 @@ class PeerMachine:
         return []
 
     def _lost(self, event: Lost, now: float) -> list[Action]:
+        self.words.lost(event.process)
         if event.process == self.leader:
             known = self.following.lost_s is not None
             self.following.lose(now)

@@ -286,6 +286,7 @@ class TrainerMachine:
         return (Holding(snapshot, tuple(range(self.plan.stages))),) if self.digests else ()
 
     def _lost(self, event: Lost, now: float) -> list[Action]:
+        self.words.lost(event.process)
         if self.lead is not None:
             return self.lead.handle(event, now)
         if self.candidacy is not None:

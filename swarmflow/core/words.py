@@ -32,13 +32,17 @@ class Words:
         message = event.message
         return not isinstance(message, Beat | Heartbeat) or message.said <= count
 
+    def lost(self, process: ProcessId) -> None:
+        """What did not reach a process is known here by now: it is not to be missed there as well."""
+        self._said.pop(process, None)
+
     def say(self, actions: list[Action]) -> list[Action]:
         """Count what is sent, and tell each heartbeat the number."""
         return [self._counted(action) for action in actions]
 
     def _counted(self, action: Action) -> Action:
         if isinstance(action, Forget):
-            self._said.pop(action.process, None)
+            self.lost(action.process)
             self._heard.pop(action.process, None)
         if not isinstance(action, Send) or action.bodies or action.to == self.me:
             return action

@@ -43,6 +43,13 @@ def test_processes_are_told_apart_and_the_forgotten_begin_anew() -> None:
     assert hear(other, A, *say(one, B, Heartbeat())) == [True]
 
 
+def test_what_the_sender_knows_to_be_lost_is_not_missed() -> None:
+    one, other = Words(A), Words(B)
+    say(one, B, Room(0), Room(0))
+    one.lost(B)
+    assert hear(other, A, *say(one, B, Heartbeat())) == [True]
+
+
 def test_what_has_bodies_may_overtake_and_is_not_counted() -> None:
     one, other = Words(A), Words(B)
     tensor = Send(B, Recalled(microbatch(0), 0, gradient=True), (Ref(1),))
