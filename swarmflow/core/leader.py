@@ -411,7 +411,8 @@ class Leader:
     def _roll_back(self, lost: list[int], now: float) -> list[Action]:
         """Everybody of a stage is gone, and with them the state: all stages go back to the newest version on a disk."""
         text, before = ", ".join(str(stage) for stage in lost), self.version
-        self.version, self.step, self.safe.again_s = self.safe.durable, None, None
+        self.version, self.step = self.safe.durable, None
+        self.safe.went_back()
         self.generation += 1
         self._seek(now)
         opened = self._try_open(now)

@@ -29,6 +29,7 @@ class Safekeeping:
     saving: int | None = None
     again_s: float | None = None
     _disturbed: bool = False
+    _waited: bool = False
 
     def write(self, version: int, stages: Roster, last: bool) -> list[Action]:
         """Begin to write a version, held by these peers, unless one is being written already. last: the model too."""
@@ -82,13 +83,15 @@ class Safekeeping:
 
     def try_last_again(self, now: float) -> bool:
         """The last version failed: was it a peer's death, perhaps not known yet, or the disk? False: the disk."""
-        if self._disturbed:
-            self.again_s = now
-        elif self.again_s is None:
-            self.again_s = now + self.retry_s
-        else:
+        if not self._disturbed and self._waited:
             return False
+        self._waited = not self._disturbed
+        self.again_s = now + self.retry_s if self._waited else now
         return True
+
+    def went_back(self) -> None:
+        """The run is at an earlier version: nothing is written for the last time."""
+        self.again_s, self._waited = None, False
 
     def due_again(self, now: float) -> bool:
         """Whether the last version is to be written once more now."""
