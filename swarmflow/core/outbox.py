@@ -129,12 +129,15 @@ class Outbox:
             return self._unanswered(entry, sender, now)
         if entry.holder != sender:
             return []
-        entry.repair |= reason == "unknown"  # it was asked since it was silent; it may have passed it on
+        # Who lost it, for what it got back was no tensor or since it was relieved, may have passed it on before.
+        entry.repair |= reason in ("unknown", "invalid")
         if reason == "draining":
             self._draining[sender] = None
         else:
             self._paused_until_s[sender] = now + self.pause_s
-        entry.attempt += 1
+        # What was passed on may have been repaired there: an attempt of the next repair is above all of that.
+        fresh = reason in ("full", "draining", "stage")
+        entry.attempt = entry.attempt + 1 if fresh else _next_repair(entry.attempt)
         entry.holder = None
         return [Count("retries", reason), *self._route(entry, now)]
 
@@ -206,7 +209,7 @@ class Outbox:
         return actions + (self._retry(now) if served else [])
 
     def _send_again(self, entry: Entry, now: float) -> list[Action]:
-        entry.attempt = (entry.attempt // REPAIR + 1) * REPAIR
+        entry.attempt = _next_repair(entry.attempt)
         entry.holder, entry.repair, entry.returned = None, True, False
         again: list[Action] = [Count("retries", "gone")]
         if entry.data is None:
@@ -282,7 +285,7 @@ class Outbox:
         others = self._alive.keys() - self._paused_until_s.keys() - self._draining.keys() - {former}
         if not others:
             return [Send(former, Adopt(entry.microbatch, self.stage, attempt))]
-        entry.attempt, entry.repair, entry.holder = (attempt // REPAIR + 1) * REPAIR, True, None
+        entry.attempt, entry.repair, entry.holder = _next_repair(attempt), True, None
         return [
             Count("retries", "late"),
             Send(former, Relieve(entry.microbatch, self.stage, attempt)),
@@ -357,3 +360,7 @@ class Outbox:
         if not entry.measured:
             self.router.measured(sender, now - entry.sent_at_s)
             entry.measured = True
+
+
+def _next_repair(attempt: int) -> int:
+    return (attempt // REPAIR + 1) * REPAIR

@@ -88,6 +88,24 @@ def test_a_repair_sends_only_when_nobody_has_it() -> None:
     assert message.attempt > attempt
 
 
+def test_who_loses_what_it_has_passed_on_leaves_a_repair_above_all_later_attempts() -> None:
+    box = outbox(A, B)
+    [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
+    box.routed(first, microbatch(0), 0, C, 1.0)
+    [(to, message)] = messages(box.denied(first, microbatch(0), 0, "invalid", 2.0), Forward)
+    assert to != first
+    assert (message.attempt, message.repair, message.held_by) == (REPAIR, True, C)
+
+
+def test_a_newer_attempt_elsewhere_is_overtaken_after_a_pause() -> None:
+    """The chain of the newer one may be broken: an attempt that stays below it would wait for ever."""
+    box = outbox(A)
+    box.offer(microbatch(0), BODIES, 0.0)
+    assert sent_to(box.denied(A, microbatch(0), 0, "stale", 0.0)) == []
+    [(_, message)] = messages(box.tick(box.pause_s), Forward)
+    assert message.attempt == REPAIR
+
+
 def test_the_last_ones_have_to_work_though_they_want_to_leave() -> None:
     box = outbox(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
