@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from swarmflow.core.leader import Leader
-from swarmflow.core.membership import Known
+from swarmflow.core.leading.membership import Known
 from swarmflow.manifest import Manifest
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action
-from swarmflow.core.copies import Copies
+from swarmflow.core.leading.copies import Copies
+from swarmflow.core.leading.restoring import Restoring
 from swarmflow.core.messages import Keep, Kept, Surplus
-from swarmflow.core.restoring import Restoring
 from swarmflow.core.types import Holding, Member, ProcessId, Snapshot
 from tests.core.samples import member, messages
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.membership import DONORS_MAX, Membership
+from swarmflow.core.leading.membership import DONORS_MAX, Membership
 from swarmflow.core.messages import Join
 from swarmflow.core.types import Member, Plan, ProcessId
 from tests.core.samples import member, process

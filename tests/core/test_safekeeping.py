@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from swarmflow.core.copies import Copies
 from swarmflow.core.events import CheckpointWritten
-from swarmflow.core.safekeeping import Safekeeping
+from swarmflow.core.leading.copies import Copies
+from swarmflow.core.leading.safekeeping import Safekeeping
 from swarmflow.core.types import Roster
 
 RETRY_S = 8.0

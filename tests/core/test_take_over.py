@@ -8,7 +8,8 @@ import pytest
 
 from swarmflow.core.actions import Action, Count, Exit, Log, Validate, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
-from swarmflow.core.leader import EXPONENT_MIN, EXPONENT_STEP, Leader
+from swarmflow.core.leader import Leader
+from swarmflow.core.leading.opening import EXPONENT_MIN, EXPONENT_STEP
 from swarmflow.core.messages import (
     Assign,
     Commit,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmflow.core.copies import Copies
+from swarmflow.core.leading.copies import Copies
 from swarmflow.core.types import Snapshot
 
 

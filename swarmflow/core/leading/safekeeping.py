@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarmflow.core.actions import Action, Connect, Log, Send, WriteCheckpoint
-from swarmflow.core.copies import Copies
 from swarmflow.core.events import CheckpointWritten
+from swarmflow.core.leading.copies import Copies
 from swarmflow.core.messages import Keep
 from swarmflow.core.types import Member, Roster, Snapshot
 

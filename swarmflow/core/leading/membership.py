@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from swarmflow.core.leading.rebalance import Move, Server, rebalance
 from swarmflow.core.messages import Heartbeat, Join
-from swarmflow.core.rebalance import Move, Server, rebalance
 from swarmflow.core.types import Member, Plan, ProcessId, Roster
 
 DONORS_MAX = 8  # who are told to a process that loads; it is granted again should they all be gone

@@ -1,0 +1,82 @@
+"""Who comes: joins, and what peers say of the stages that they were granted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmflow.core.actions import Action, Connect, Log, Send
+from swarmflow.core.leading.departures import gone
+from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.membership import Known
+from swarmflow.core.leading.opening import learnt, try_open
+from swarmflow.core.leading.reign import Reign
+from swarmflow.core.messages import Join, Kept, LoadFailed, Ready, Refused, Welcome
+from swarmflow.core.rules import refusal
+from swarmflow.core.types import ProcessId
+
+
+def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Action]:
+    """Let a process in and grant it a stage, or tell it why not. A later life of the same name replaces the former."""
+    reason = refusal(reign.settings, reign.plan, sender, message)
+    if reason is not None:
+        log = Log("info", f"refused {sender}: {reason}")
+        return [Connect((message.member,)), Send(sender, Refused(reason)), log]
+    known = reign.membership.known.get(sender)
+    if known is not None:
+        known.heard_s = now
+        return []
+    actions: list[Action] = []
+    former = reign.membership.namesake(sender)
+    if former is not None:
+        actions += gone(reign, former, "it has started again", now)
+    if message.role == "trainer":
+        return [*actions, *_join_trainer(reign, sender, message, now)]
+    stage, reason = reign.membership.place(message.member.stage)
+    entry = reign.membership.enter(message, stage, now)
+    reign.safe.copies.says(entry.member, message.copies)
+    actions += learnt(reign, now)
+    if reign.restoring is not None:
+        return [*actions, Connect((entry.member,)), Log("info", f"peer {sender} waits to serve stage {stage}")]
+    return actions if entry.phase == "loading" else [*actions, *grant(reign, entry, stage, reason)]
+
+
+def _join_trainer(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Action]:
+    reign.membership.enter(message, -1, now)
+    reign.safe.copies.says(message.member, message.copies)
+    log = Log("info", f"trainer {sender} joined")
+    return [Connect((message.member,)), Send(sender, Welcome(reign.term)), log, *learnt(reign, now)]
+
+
+def kept(reign: Reign, known: Known, message: Kept, now: float) -> list[Action]:
+    """What lies on a process's disk has changed."""
+    return [*reign.safe.copies.kept(known.member, message), *learnt(reign, now)]
+
+
+def ready(reign: Reign, known: Known, message: Ready, now: float) -> list[Action]:
+    """A peer has loaded what it was granted."""
+    if not _answers(known, message):
+        return []
+    if message.version != reign.version:
+        known.tries += 1
+        return grant(reign, known, known.member.stage, f"version {message.version} is out of date")
+    known.phase, known.version, known.tries = "ready", message.version, 0
+    known.member = replace(known.member, capacity=max(1, message.capacity))
+    return try_open(reign, now) if reign.phase == "gathering" else []
+
+
+def load_failed(reign: Reign, known: Known, message: LoadFailed, now: float) -> list[Action]:
+    """A peer could not load what it was granted."""
+    if not _answers(known, message):
+        return []
+    known.phase = "failed"
+    known.tries += message.version != reign.version
+    actions = try_open(reign, now) if reign.phase == "gathering" else []
+    if known.phase != "failed":
+        return actions  # the run went back, which granted a stage to everybody
+    stage, reason = reign.membership.place(known.wish)
+    return [*actions, *grant(reign, known, stage, f"{message.reason}; {reason}")]
+
+
+def _answers(known: Known, message: Ready | LoadFailed) -> bool:
+    """Whether it is about the grant that holds."""
+    return (message.grant, message.stage, known.phase) == (known.grants, known.member.stage, "loading")

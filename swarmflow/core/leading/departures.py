@@ -1,0 +1,81 @@
+"""Who leaves: by its own wish, by its death, or because its parameters differ."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Action, Count, Forget, Log, Send
+from swarmflow.core.leading.membership import Known
+from swarmflow.core.leading.opening import try_open
+from swarmflow.core.leading.reign import Reign
+from swarmflow.core.leading.saving import save
+from swarmflow.core.messages import Drain, Evicted, Gone, Released, Suspect
+from swarmflow.core.types import ProcessId
+
+
+def drain(reign: Reign, known: Known, message: Drain, now: float) -> list[Action]:
+    """A process wants to go: at once, or after the step that it takes part in."""
+    known.draining = True
+    serving = reign.step is not None and known.process in reign.step.roster.everybody
+    if serving and known.process != reign.me.process:
+        return [Log("info", f"{known.process} leaves after this step")]
+    return let_go(reign) + (try_open(reign, now) if reign.phase == "gathering" else [])
+
+
+def let_go(reign: Reign) -> list[Action]:
+    """Release who is draining, unless its stage would be lost: then its state is brought to safety first."""
+    actions: list[Action] = []
+    serving = reign.step.roster.everybody if reign.step is not None else ()
+    if reign.phase in ("finished", "unmeasured", "validating"):
+        return []  # told to go as soon as the output is written, or the result is known
+    for entry in [e for e in reign.membership.known.values() if e.draining and e.process not in serving]:
+        alone = entry.role == "peer" and not reign.membership.ready(entry.member.stage, reign.version)
+        if alone and reign.step is None and reign.safe.durable < reign.version:
+            actions += save(reign)
+            reign.phase = "saving"
+            reign.waits_for = f"a copy of stage {entry.member.stage}, whose last peer wants to leave"
+            continue
+        _forget(reign, entry.process)
+        actions.append(Send(entry.process, Released()))
+    return actions
+
+
+def suspect(reign: Reign, known: Known, message: Suspect, now: float) -> list[Action]:
+    """Somebody has lost its connection to another one, or got something unusable from it."""
+    return gone(reign, message.process, f"{known.process} lost it ({message.reason})", now)
+
+
+def gone(reign: Reign, process: ProcessId, reason: str, now: float) -> list[Action]:
+    """A process is taken for dead: everybody is told, and what it held is repaired."""
+    if process == reign.me.process or not _forget(reign, process):
+        return []
+    reign.safe.disturbed()
+    actions: list[Action] = [
+        Log("warning", f"{process} is gone: {reason}"),
+        Send(process, Evicted(reason)),
+        Forget(process),
+        Count("gone"),
+        *tell_loading(reign, process, reason),
+    ]
+    if reign.step is not None:
+        actions += reign.step.gone(process, reason)
+    elif reign.phase == "gathering":
+        actions += try_open(reign, now)
+    elif reign.phase == "validating":
+        reign.phase = "unmeasured"
+    return actions
+
+
+def tell_loading(reign: Reign, process: ProcessId, reason: str) -> list[Action]:
+    """Who loads is in no epoch yet, but may be waiting for the dead one to give it its state."""
+    message = Gone(reign.term, reign.epoch, process, reason)
+    return [Send(entry.process, message) for entry in reign.membership.peers() if entry.phase == "loading"]
+
+
+def evict(reign: Reign, process: ProcessId, reason: str) -> list[Action]:
+    """A process has to join again."""
+    _forget(reign, process)
+    return [Send(process, Evicted(reason)), Log("warning", f"{process} has to join again: {reason}")]
+
+
+def _forget(reign: Reign, process: ProcessId) -> bool:
+    reign.safe.copies.leave(process)
+    return reign.membership.leave(process) is not None

@@ -1,0 +1,108 @@
+"""The edge between two steps: the result, the validation, the checkpoint, moves and departures, the next step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmflow.core.actions import Action, Count, Exit, Send, Validate
+from swarmflow.core.events import CheckpointWritten, Validated
+from swarmflow.core.leading.departures import evict, let_go
+from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.opening import try_open
+from swarmflow.core.leading.reign import Reign
+from swarmflow.core.leading.saving import goodbye, save, spread, stop_now, stopped
+from swarmflow.core.step import Step
+from swarmflow.core.types import EXPONENT
+
+
+def close(reign: Reign, step: Step, now: float) -> list[Action]:
+    """A step is committed everywhere: count it, and go on."""
+    actions: list[Action] = []
+    for process in step.strays():
+        reason = "its parameters differ from its stage's"
+        actions += [Count("resynchronisations"), *evict(reign, process, reason)]
+    reign.version += 1
+    for member in step.roster.members():
+        if (known := reign.membership.known.get(member.process)) is not None:
+            known.version = reign.version
+    reign.last, reign.step, reign.exponent = step.result, None, EXPONENT
+    for entry in reign.membership.peers():
+        if entry.phase in ("loading", "ready") and entry.version != reign.version:
+            entry.tries += 1
+            actions += grant(reign, entry, entry.member.stage, "it came too late for this step")
+    every = reign.settings.validate_every
+    if every and reign.version % every == 0:
+        return actions + measure(reign, now)
+    return actions + _next(reign, now)
+
+
+def measure(reign: Reign, now: float) -> list[Action]:
+    """Have the validation loss measured on those who are there; a version that has lost a stage has none."""
+    if not all(reign.membership.ready(stage, reign.version) for stage in range(reign.plan.stages)):
+        return _next(reign, now)
+    reign.phase = "validating"
+    return [Validate(reign.version, reign.membership.roster(reign.version))]
+
+
+def validated(reign: Reign, event: Validated, now: float) -> list[Action]:
+    """The validation loss is there."""
+    if reign.phase != "validating" or event.version != reign.version or reign.last is None:
+        return []
+    reign.last = replace(reign.last, validation_loss=event.loss)
+    return _next(reign, now)
+
+
+def _next(reign: Reign, now: float) -> list[Action]:
+    reign.phase = "gathering"
+    actions: list[Action] = []
+    if reign.last is not None:
+        trainers = [e.process for e in reign.membership.known.values() if e.role == "trainer"]
+        actions += [Send(process, reign.last) for process in trainers]
+    if reign.stopping:
+        return actions + stop_now(reign)
+    if reign.version >= reign.settings.steps:
+        return actions + try_open(reign, now)
+    every = reign.settings.checkpoint_every
+    if every and reign.version % every == 0:
+        actions += save(reign)
+    return actions + spread(reign) + let_go(reign) + _rebalance(reign, now) + try_open(reign, now)
+
+
+def _rebalance(reign: Reign, now: float) -> list[Action]:
+    """Between two steps one peer may move to where it is needed more; it is missed by no step."""
+    move = reign.membership.better_placed(reign.version, now)
+    if move is None:
+        return []
+    entry = reign.membership.known[move.process]
+    entry.settled_s = reign.membership.moved_s = now
+    return [Count("rebalances"), *grant(reign, entry, move.stage, f"rebalanced, {move.reason}")]
+
+
+def checkpoint_written(reign: Reign, event: CheckpointWritten, now: float) -> list[Action]:
+    """A version is on disk, or could not be brought there: go on with what waited for it."""
+    actions: list[Action] = [reign.safe.written(event)]
+    if event.ok:
+        actions += reign.safe.share(reign.me, [entry.member for entry in reign.membership.trainers()])
+        actions += spread(reign)
+    if reign.restoring is not None and reign.phase == "gathering":
+        if not event.ok:
+            reign.restoring.failed(now, reign.settings.silence_s)
+        return actions + try_open(reign, now)
+    if reign.stopping and reign.phase == "saving":
+        return actions + (save(reign) if event.version < reign.version else [stopped(reign, event.ok)])
+    if reign.phase == "finished":
+        return actions + _last_written(reign, event, now)
+    if reign.phase == "saving":
+        reign.phase = "gathering"
+        return actions + (let_go(reign) if event.ok else []) + try_open(reign, now)
+    return actions
+
+
+def _last_written(reign: Reign, event: CheckpointWritten, now: float) -> list[Action]:
+    if event.version != reign.version:
+        return save(reign, last=True)
+    if event.ok:
+        return goodbye(reign)
+    if reign.safe.try_last_again(now):
+        return []
+    return [Exit(f"the last version could not be written: {event.reason}", ok=False)]

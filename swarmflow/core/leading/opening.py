@@ -1,0 +1,119 @@
+"""Opening a step: when it may be, from which version, and what is done about a stage that nobody serves."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Action, Connect, Count, Exit, Log
+from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.reign import Reign
+from swarmflow.core.leading.restoring import Restoring
+from swarmflow.core.leading.saving import finish
+from swarmflow.core.messages import Open
+from swarmflow.core.step import Step
+
+EXPONENT_STEP = 16
+EXPONENT_MIN = -76  # what does not fit into it is larger than any number in fp32
+
+
+def try_open(reign: Reign, now: float) -> list[Action]:
+    """Open the next step if every stage is served, or do something about it."""
+    if reign.phase in ("finished", "saving") or reign.stopping:
+        return []
+    reign.phase = "gathering"
+    if reign.restoring is not None:
+        return restore(reign, reign.restoring, now)
+    membership, settings = reign.membership, reign.settings
+    if reign.version == reign.generation == 0 and membership.ready_peers() < settings.peers_first:
+        reign.waits_for = f"{settings.peers_first} peers to be ready"
+        return []
+    empty = [stage for stage in range(reign.plan.stages) if not membership.ready(stage, reign.version)]
+    if empty:
+        return _refill(reign, empty, now)
+    if reign.version >= settings.steps:
+        return finish(reign)
+    reign.waits_for, reign.phase = "", "running"
+    roster = membership.roster(reign.version)
+    said = Open(reign.term, reign.epoch, roster, reign.lineage, exponent=reign.exponent)
+    reign.step = Step(reign.plan, reign.term, said, settings.learning_rate(reign.version), settings.clip, now)
+    members = (*roster.members(), *roster.trainers)
+    return [Connect(tuple(m for m in members if m.process != reign.me.process)), *reign.step.open()]
+
+
+def _refill(reign: Reign, empty: list[int], now: float) -> list[Action]:
+    """Stages without a ready peer: wait for those that load; move a spare; go back to a version that is on disk."""
+    actions: list[Action] = []
+    membership = reign.membership
+    coming = [s for s in empty if any(e.phase == "loading" and e.hopeful for e in membership.peers(s))]
+    lost = [s for s in empty if s not in coming]
+    if reign.version != reign.safe.durable and lost:
+        return _roll_back(reign, lost, now)
+    for stage in lost:
+        spare = membership.spare(empty)
+        if spare is not None:
+            actions += grant(reign, spare, stage, "nobody is left there")
+    reason = membership.lack(empty)
+    if reason != reign.waits_for:
+        reign.waits_for = reason
+        actions.append(Log("info", f"waiting for {reason}"))
+    return actions
+
+
+def _roll_back(reign: Reign, lost: list[int], now: float) -> list[Action]:
+    """Everybody of a stage is gone, and with them the state: all stages go back to the newest version on a disk."""
+    text, before = ", ".join(str(stage) for stage in lost), reign.version
+    reign.version, reign.step = reign.safe.durable, None
+    reign.safe.went_back()
+    reign.generation += 1
+    seek(reign, now)
+    opened = try_open(reign, now)
+    back = f"back from version {before}" + (f" to {reign.version}" if reign.restoring is None else "")
+    return [Log("warning", f"stage {text} has lost everybody: {back}"), Count("rollbacks"), *opened]
+
+
+def seek(reign: Reign, now: float) -> None:
+    """From which version to go on is to be found out; until then nobody loads anything."""
+    reign.restoring = Restoring(reign.safe.known, now, reign.settings.copies_wait_s)
+    for entry in reign.membership.peers():
+        entry.phase, entry.grants = "waiting", entry.grants + 1  # what it answers to an earlier grant is void
+
+
+def restore(reign: Reign, restoring: Restoring, now: float) -> list[Action]:
+    """Go on from the newest version that is whole somewhere, or wait for it and say so."""
+    decision = restoring.decide(reign.safe.durable, reign.safe.copies, now)
+    actions: list[Action] = []
+    if decision.version is None and decision.reason != reign.waits_for:
+        reign.waits_for = decision.reason
+        actions.append(Log("warning", f"waiting for {decision.reason}"))
+    if decision.fetch is not None:
+        return actions + reign.safe.fetch(decision.fetch)
+    if decision.version is None:
+        return actions
+    reign.restoring, reign.version, reign.safe.known = None, decision.version, restoring.known
+    for entry in reign.membership.peers():
+        actions += grant(reign, entry, entry.member.stage, decision.reason)
+    return actions + try_open(reign, now)
+
+
+def learnt(reign: Reign, now: float) -> list[Action]:
+    """Somebody came with its copies, which may be of a later version than the one that this leader began with."""
+    began_here = reign.lineage == reign.me.process and reign.last is None
+    begun = reign.phase == "running"
+    if reign.restoring is None and began_here and (begun or reign.phase == "gathering"):
+        if not reign.safe.later(reign.version, begun):
+            return []
+        reign.step, reign.phase = None, "gathering"
+        reign.generation += 1
+        seek(reign, now)
+    return try_open(reign, now) if reign.restoring is not None else []
+
+
+def restart(reign: Reign, now: float) -> list[Action]:
+    """The step starts over: with coarser fixed-point numbers where a gradient did not fit into them."""
+    overflow = reign.step.overflow if reign.step is not None else None
+    if overflow is not None and (not overflow.finite or reign.exponent <= EXPONENT_MIN):
+        reign.phase = "finished"
+        return [Exit(f"step {reign.version}: {reign.step.failure}" if reign.step else "", ok=False)]
+    if overflow is not None:
+        reign.exponent -= EXPONENT_STEP
+    reign.generation += 1
+    reign.step = reign.complete_s = None
+    return try_open(reign, now)

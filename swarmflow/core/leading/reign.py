@@ -1,0 +1,62 @@
+"""What a leader knows and holds; everything that it decides works on this."""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass, field
+
+from swarmflow.core.leading.copies import Copies
+from swarmflow.core.leading.membership import Membership
+from swarmflow.core.leading.restoring import Restoring
+from swarmflow.core.leading.safekeeping import Safekeeping
+from swarmflow.core.messages import StepResult
+from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.step import Step
+from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId
+
+
+@dataclass(slots=True)
+class Reign:
+    """The state of a leader.
+
+    me: itself, as a member of the roster. version: the run's. on_disk: the newest version that is complete on disk.
+    digests: of its files. known: the newest version that was on disk, here or elsewhere, as far as the own disk tells.
+    lineage: who began the history that this leader goes on with; a leader that starts from disk begins one. restoring:
+    which version to go on from is not decided yet. last: the result of the step before. waits_for: what opening the
+    next one waits for. stopping: the person wants this trainer to go.
+    """
+
+    me: Member
+    plan: Plan
+    settings: LeaderSettings
+    term: int
+    version: int
+    on_disk: InitVar[int]
+    digests: InitVar[tuple[str, ...]] = ()
+    known: InitVar[int] = 0
+    generation: int = 0
+    phase: str = "gathering"  # gathering, running, unmeasured, validating, saving, finished
+    step: Step | None = None
+    exponent: int = EXPONENT
+    lineage: ProcessId = field(init=False)
+    membership: Membership = field(init=False)
+    safe: Safekeeping = field(init=False)
+    restoring: Restoring | None = None
+    last: StepResult | None = None
+    complete_s: float | None = None
+    stopping: bool = False
+    waits_for: str = ""
+
+    def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int) -> None:
+        self.lineage = self.me.process
+        self.membership = Membership(self.plan)
+        self.safe = Safekeeping(on_disk, self.settings.silence_s, Copies(self.plan.stages), known, digests)
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of the step at hand, or of the next one."""
+        return Epoch(self.generation, self.version)
+
+    @property
+    def others(self) -> list[ProcessId]:
+        """Everybody who is there, but for this trainer."""
+        return [process for process in sorted(self.membership.known) if process != self.me.process]

@@ -1,0 +1,72 @@
+"""Bringing versions of the run to disk, and what ends it: the last version, a person's wish, another lineage."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Action, Count, Exit, Log, Rejoin, Send
+from swarmflow.core.events import Rival
+from swarmflow.core.leading.reign import Reign
+from swarmflow.core.messages import Evicted, Finished
+
+
+def save(reign: Reign, last: bool = False) -> list[Action]:
+    """Bring the present version to disk; the commit of the step at hand waits for it. last: and write the model."""
+    return reign.safe.write(reign.version, reign.membership.holders(reign.version), last)
+
+
+def spread(reign: Reign) -> list[Action]:
+    """Have peers keep copies of what is on this trainer's disk."""
+    if reign.phase == "finished":
+        return []
+    return reign.safe.spread(reign.me, reign.membership.keepers(reign.version))
+
+
+def finish(reign: Reign) -> list[Action]:
+    """All steps are committed: write the model, then say goodbye."""
+    reign.phase, reign.waits_for = "finished", "the output to be written"
+    if reign.safe.durable == reign.version and not reign.membership.peers():
+        return goodbye(reign)
+    return [Log("info", f"all {reign.version} steps are committed; writing the model"), *save(reign, last=True)]
+
+
+def goodbye(reign: Reign) -> list[Action]:
+    """The run is finished: everybody is told so."""
+    told = [Send(process, Finished(reign.version)) for process in reign.others]
+    return [*told, Exit(f"the run is finished at version {reign.version}")]
+
+
+def stop(reign: Reign) -> list[Action]:
+    """The person wants this trainer to go: keep the weights as they are now, then exit."""
+    reign.stopping = True
+    if reign.phase == "finished":
+        return [Log("info", "the output is being written; leaving after that")]
+    committing = reign.step is not None and reign.step.phase == "committing"
+    if committing or reign.phase in ("unmeasured", "validating"):
+        return [Log("info", "stopping after this step")]  # its update is made: its result must not be lost
+    return stop_now(reign)
+
+
+def stop_now(reign: Reign) -> list[Action]:
+    """Exit as soon as the run's version is on disk."""
+    if reign.safe.durable >= reign.version or not any(reign.membership.peers()):
+        return [stopped(reign)]
+    reign.phase = "saving"
+    log = Log("info", f"stopping: writing version {reign.version} first")
+    return [log] if reign.safe.saving == reign.version else [log, *save(reign)]
+
+
+def stopped(reign: Reign, ok: bool = True) -> Exit:
+    """The end of a trainer that was asked to go."""
+    return Exit(f"stopped at version {reign.version}; start it again to go on", ok)
+
+
+def met(reign: Reign, rival: Rival) -> list[Action]:
+    """Two lineages have met: the one with more steps goes on, of equals the one of the greater name."""
+    if (rival.version, rival.leader) <= (reign.version, reign.me.process) or reign.phase == "finished":
+        return []
+    reason = f"{rival.leader} leads this run too, and is at version {rival.version}"
+    return [
+        Count("lineages_given_up"),
+        Log("warning", f"giving up version {reign.version}: {reason}"),
+        *(Send(process, Evicted(reason)) for process in reign.others),
+        Rejoin(reason),
+    ]
