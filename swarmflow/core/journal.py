@@ -83,19 +83,25 @@ class Journal:
     # --- who needs what -----------------------------------------------------------------------------------------------
 
     def resend(self) -> list[Action]:
-        """Bring back what has to be sent to another successor, of no more hops at a time than fit in memory."""
+        """Bring back what has to be sent to another successor, of no more hops at a time than fit in memory.
+
+        A hop that waits for its input keeps others waiting too, but not one whose input is here: the stage before may
+        be full of hops whose gradients come only after that.
+        """
         if not self.outbox.starved:
             return []
-        busy = sum(entry.restored and not entry.returned for entry in self.outbox.entries.values())
-        busy += sum(hop.wanted is not None and hop.wanted.resend for hop in self._open.values())
+        begun = {index: hop for index, hop in self._open.items() if hop.wanted is not None and hop.wanted.resend}
+        waiting = sum(hop.input is None for hop in begun.values())
+        busy = len(begun) - waiting + sum(e.restored and not e.returned for e in self.outbox.entries.values())
         actions: list[Action] = []
         for index in list(self.outbox.starved):
             hop = self.hops[index]
             if busy >= self.capacity:
                 break
-            if hop.orphan or (hop.wanted is not None and hop.wanted.resend):
+            if hop.orphan or index in begun or (hop.input is None and busy + waiting >= self.capacity):
                 continue
-            busy += 1
+            waiting += hop.input is None
+            busy += hop.input is not None
             self._want(hop).resend = True
             actions += self.advance(hop)
         return actions
@@ -129,7 +135,7 @@ class Journal:
         if hop.done is None or self.stage == 0 or hop.input is not None or hop.gradient is not None:
             return [Release(bodies)]
         hop.input = bodies[0]
-        return [Release(bodies[1:])]
+        return [Release(bodies[1:]), *self.resend()]
 
     def recalled(self, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...]) -> list[Action]:
         """A neighbour answers: with the bytes, or with none where it does not have that hop."""
@@ -301,7 +307,7 @@ class Journal:
 
     def _entered(self, hop: Hop, bodies: tuple[Ref, ...]) -> list[Action]:
         hop.input = bodies[0]
-        return [Release(bodies[1:]), *self.advance(hop)]
+        return [Release(bodies[1:]), *self.advance(hop), *self.resend()]
 
     def _has_output(self, hop: Hop) -> bool:
         entry = self._entry(hop)

@@ -242,6 +242,19 @@ def test_no_more_hops_than_fit_in_memory_are_brought_back_at_a_time() -> None:
     assert {first.microbatch.index, second.microbatch.index} <= mine
 
 
+def test_what_waits_for_its_input_does_not_keep_one_waiting_whose_input_is_here() -> None:
+    """The stage before may be full of the latter, and have no room to compute the input of the former."""
+    machine = hops(capacity=1)
+    for index in range(4):
+        finish(machine, index)
+    [(_, first)] = messages(machine.gone(DOWN, 3.0), Recall)
+    second = next(index for index in machine.outbox.starved if index != first.microbatch.index)
+    machine.gone(UP, 4.0)
+    machine.adopt(UP2, Adopt(microbatch(second), 1, REPAIR))
+    actions = machine.journal.recalled(UP2, Recalled(microbatch(second), 0, gradient=False), AGAIN)
+    assert [run.microbatch for run in of_type(actions, RunForward)] == [microbatch(second)]
+
+
 def test_bytes_that_cannot_be_used_start_the_step_over() -> None:
     machine = last()
     machine.adopt(UP, Adopt(microbatch(0), 2, REPAIR))
