@@ -24,7 +24,7 @@ from swarmflow.core.events import DrainAsked
 from swarmflow.core.following import Following
 from swarmflow.core.messages import Join
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.peer_settings import PeerSettings
+from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Body, Holding, Member, Roster, Slice
 from swarmflow.errors import IncompatibleError, NetworkError
 from swarmflow.runtime.evaluation import EvaluationService

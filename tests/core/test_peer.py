@@ -65,7 +65,7 @@ from swarmflow.core.messages import (
     Unprepared,
 )  # fmt: skip
 from swarmflow.core.peer import EARLY_MAX, PeerMachine
-from swarmflow.core.peer_settings import PeerSettings
+from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process, released
 

@@ -9,7 +9,7 @@ from swarmflow.core.events import CopiesChanged, Event, Received, Tick
 from swarmflow.core.following import Following
 from swarmflow.core.messages import Join, Keep, Kept, Message, Surplus
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.peer_settings import PeerSettings
+from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Holding, Member, Plan, Snapshot
 from tests.core.samples import member, messages, of_type, process
 

@@ -46,7 +46,7 @@ from swarmflow.core.messages import (
     Tally,
 )  # fmt: skip
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.peer_settings import PeerSettings
+from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process
 

@@ -1,0 +1,111 @@
+"""A peer's part in a ballot: it takes orphans away, reduces with its stage, seals, and applies what is committed."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Action, Apply, Connect, Count, Send
+from swarmflow.core.events import Applied, PieceReduced, Received, Replayed, Sealed
+from swarmflow.core.messages import Commit, Committed, Prepare, Prepared, ReducePart, ReduceSum, Suspect, Unprepared
+from swarmflow.core.reduce import Ballot, Reduction
+from swarmflow.core.serving.service import Service, release
+
+
+def prepare(peer: Service, event: Received, now: float) -> list[Action]:
+    """The leader begins a ballot, and says which work counts."""
+    message = event.message
+    assert isinstance(message, Prepare)
+    if message.epoch != peer.epoch or peer.hops is None or peer.standing is None:
+        return []
+    peer.standing.prepare(message)
+    taken, missing = peer.hops.reconcile(message.entries)
+    actions = [*revoke(peer), *taken]
+    if missing:
+        return [*actions, Send(peer.leader, Unprepared(peer.epoch, message.ballot, missing))]
+    if peer.hops.settling:
+        peer.unsettled = message
+        return actions
+    return [*actions, *_reduce(peer, message)]
+
+
+def replayed(peer: Service, event: Replayed, now: float) -> list[Action]:
+    """The ballot that waits for orphans to be taken away goes on when the last one is."""
+    if peer.hops is None:
+        return release((event.gradient,) if event.gradient is not None else ())
+    actions = peer.hops.replayed(event)
+    message = peer.unsettled
+    if message is None or peer.hops.settling:
+        return actions
+    peer.unsettled = None
+    return [*actions, *_reduce(peer, message)]
+
+
+def _reduce(peer: Service, message: Prepare) -> list[Action]:
+    mine = tuple(group for group in message.groups if group.name in peer.elements and peer.me in group.members)
+    reduction = Reduction(peer.me, peer.epoch, message.ballot, mine, peer.elements, peer.element_bytes)
+    peer.ballot = Ballot(message.ballot, reduction)
+    newcomers = tuple(member for member in message.newcomers if member.process != peer.me)
+    return [Connect(newcomers), *reduction.start()]
+
+
+def reduce_part(peer: Service, event: Received, now: float) -> list[Action]:
+    """Another member's part of a piece, or an owner's sum of one."""
+    message = event.message
+    assert isinstance(message, ReducePart | ReduceSum)
+    if peer.ballot is None or message.ballot != peer.ballot.number or len(event.bodies) != 1:
+        return release(event.bodies)
+    reduction = peer.ballot.reduction
+    if not reduction.fits(message, event.bodies[0]):
+        suspect = Suspect(event.sender, f"sent an unusable piece of {message.group[:20]}")
+        return [*release(event.bodies), Count("frames_refused", "piece"), Send(peer.leader, suspect)]
+    if isinstance(message, ReducePart):
+        return reduction.part(event.sender, message, event.bodies[0])
+    return reduction.summed(event.sender, message, event.bodies[0])
+
+
+def piece_reduced(peer: Service, event: PieceReduced, now: float) -> list[Action]:
+    """The sum of a piece that this peer owns is there."""
+    ballot = peer.ballot
+    if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
+        return []
+    return ballot.reduction.reduced(event.group, event.piece)
+
+
+def sealed(peer: Service, event: Sealed, now: float) -> list[Action]:
+    """The reduced gradients stand ready for the commit."""
+    ballot = peer.ballot
+    if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
+        return []
+    ballot.sealed = True
+    if peer.standing is not None:
+        peer.standing.results = event.results
+    return [Send(peer.leader, Prepared(peer.epoch, ballot.number, event.results))]
+
+
+def commit(peer: Service, event: Received, now: float) -> list[Action]:
+    """Everybody is ready: update the parameters."""
+    message = event.message
+    assert isinstance(message, Commit)
+    ballot, standing = peer.ballot, peer.standing
+    if message.epoch != peer.epoch or standing is None or standing.commit is not None:
+        return []
+    if ballot is None or ballot.number != message.ballot or not ballot.sealed:
+        return peer.leave(f"ballot {message.ballot} of step {peer.epoch.step} was committed without this process")
+    peer.ballot, standing.commit = None, message
+    return [Apply(peer.epoch, message.scale, message.learning_rate)]
+
+
+def applied(peer: Service, event: Applied, now: float) -> list[Action]:
+    """The parameters are those of the next version."""
+    if event.epoch != peer.epoch:
+        return []
+    peer.version = event.epoch.step + 1
+    if peer.standing is not None:
+        peer.standing.digest = event.digest
+    journal = peer.hops.clear() if peer.hops is not None else []
+    return [*journal, Send(peer.leader, Committed(event.epoch, peer.version, event.digest))]
+
+
+def revoke(peer: Service) -> list[Action]:
+    """The ballot at hand is void."""
+    peer.unsettled = None
+    ballot, peer.ballot = peer.ballot, None
+    return ballot.reduction.abandon() if ballot is not None else []

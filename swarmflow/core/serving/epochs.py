@@ -1,0 +1,49 @@
+"""The epochs of a peer: a step is opened with it or without it, and others of the step die."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Action, Connect, Forget, Log, Reset
+from swarmflow.core.events import Received
+from swarmflow.core.messages import Gone, Open
+from swarmflow.core.serving.ballots import revoke
+from swarmflow.core.serving.service import Service
+from swarmflow.core.standing import Standing
+
+
+def opened(peer: Service, event: Received, now: float) -> list[Action]:
+    """A step begins; what was held for another one is void."""
+    message = event.message
+    assert isinstance(message, Open)
+    if message.term < peer.following.term or message.epoch <= peer.epoch:
+        return []
+    peer.following.term, peer.epoch = message.term, message.epoch
+    peer.standing = Standing(message)
+    actions = revoke(peer)
+    stages, trainers = message.roster.stages, message.roster.trainers
+    mine = peer.stage >= 0 and peer.me in [m.process for m in stages[peer.stage]]
+    if not mine or peer.hops is None:
+        return actions
+    if peer.version != peer.epoch.step:
+        return [*actions, *peer.leave(f"at version {peer.version}, but the swarm opened {peer.epoch.step}")]
+    if peer.phase == "ready":
+        actions.append(Log("info", f"serving stage {peer.stage} from step {peer.epoch.step} on"))
+    peer.phase = "member"
+    following = stages[peer.stage + 1] if not peer.hops.last else ()
+    before = stages[peer.stage - 1] if peer.stage > 0 else trainers
+    members = message.roster.around(peer.stage, peer.plan.tied)
+    actions += [Connect(tuple(m for m in members if m.process != peer.me)), Reset(message.exponent)]
+    processes = (tuple(member.process for member in members) for members in (following, before))
+    return actions + peer.hops.open(peer.epoch, *processes)
+
+
+def gone(peer: Service, event: Received, now: float) -> list[Action]:
+    """A process is dead: what it held is sent to others, and a ballot with it is void."""
+    message = event.message
+    assert isinstance(message, Gone)
+    if message.epoch != peer.epoch or peer.hops is None or peer.standing is None:
+        return [Forget(message.process)] if peer.phase == "loading" else []  # it may be what it loads from
+    if message.process == peer.me:
+        return peer.leave(f"taken for dead: {message.reason}")
+    peer.standing.died(message.process)
+    actions = [*revoke(peer), *peer.hops.gone(message.process, now, message.lost), *peer.hops.reopen()]
+    return [*actions, Forget(message.process)]

@@ -1,0 +1,45 @@
+"""The hops of a peer: messages and results go to its machine for them, what it cannot go on with to the leader."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Action, Count, Log, Send
+from swarmflow.core.events import BackwardComputed, ComputeFailed, ForwardComputed, LossComputed, Overflowed, Received
+from swarmflow.core.messages import Overflow, Suspect
+from swarmflow.core.serving.service import Service, release
+
+
+def message(peer: Service, event: Received, now: float) -> list[Action]:
+    """A message about one hop; that it belongs to this epoch and its roster was checked before."""
+    assert peer.hops is not None, "checked where messages come in"
+    return peer.hops.message(event.sender, event.message, event.bodies, now)
+
+
+def computed(peer: Service, event: ForwardComputed | LossComputed | BackwardComputed, now: float) -> list[Action]:
+    """A result; one of a stage that this process serves no more is dropped."""
+    if peer.hops is None:
+        ref = event.output if isinstance(event, ForwardComputed) else event.gradient
+        return release((ref,) if ref is not None else ())
+    match event:
+        case ForwardComputed():
+            return peer.hops.forward_computed(event, now)
+        case LossComputed():
+            return peer.hops.loss_computed(event)
+        case BackwardComputed():
+            return peer.hops.backward_computed(event)
+
+
+def compute_failed(peer: Service, event: ComputeFailed, now: float) -> list[Action]:
+    """What somebody sent is no tensor of the kind that it should be."""
+    if peer.hops is None:
+        return []
+    culprit, actions = peer.hops.failed(event.microbatch)
+    if culprit is not None:
+        actions.append(Send(peer.leader, Suspect(culprit, f"sent an unusable tensor: {event.reason}")))
+    return [Count("frames_refused", "tensor"), Log("warning", event.reason), *actions]
+
+
+def overflowed(peer: Service, event: Overflowed, now: float) -> list[Action]:
+    """A gradient does not fit into the step's fixed-point numbers."""
+    if event.microbatch.epoch != peer.epoch:
+        return []
+    return [Send(peer.leader, Overflow(event.microbatch, event.finite))]

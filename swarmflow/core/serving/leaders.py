@@ -1,0 +1,70 @@
+"""The leaders of a peer: whom it follows, what it does when that one is lost, and what it tells the next one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmflow.core.actions import Action, Connect, Count, Log, Send
+from swarmflow.core.events import Lost, Received
+from swarmflow.core.messages import Deposed, Done, Gone, Lead, Message, Suspect
+from swarmflow.core.serving.service import Service
+from swarmflow.core.types import ProcessId
+
+
+def lost(peer: Service, event: Lost, now: float) -> list[Action]:
+    """The connection to a process broke. Without the leader there is nobody to tell; an heir of it will come."""
+    if event.process == peer.leader:
+        known = peer.following.lost_s is not None
+        peer.following.lose(now)
+        return [] if known else [Log("warning", f"the leader {peer.leader} was lost: {event.reason}")]
+    if peer.standing is not None and peer.standing.takes_part(event.process):
+        peer.standing.suspects[event.process] = None
+        return [Send(peer.leader, Suspect(event.process, event.reason))]
+    return []
+
+
+def heirs(peer: Service) -> list[ProcessId]:
+    """Trainers of the epoch at hand, if this peer is in it, that may yet be alive and lead it on."""
+    standing = peer.standing
+    if standing is None or not standing.takes_part(peer.me):
+        return []
+    return [t for t in standing.trainers() if t != peer.leader and t not in standing.suspects]
+
+
+def lead(peer: Service, event: Received, now: float) -> list[Action]:
+    """A trainer wants to lead. It is followed if it may, unless the leader was heard of just now."""
+    sender, message = event.sender, event.message
+    assert isinstance(message, Lead)
+    standing, following = peer.standing, peer.following
+    if standing is None or sender not in standing.trainers():
+        return [Count("messages_ignored", "Lead")]
+    again = sender == peer.leader and message.term >= following.term
+    if not again and message.term <= following.term:
+        return [Send(sender, Deposed(following.term))]
+    if not again and not following.doubts(now):
+        return []
+    following.follow(sender, message.term, now)
+    peer.grant = -1  # it counts its grants anew: what comes of a former leader's must not look like one of them
+    done: tuple[Done, ...] = ()
+    dropped: tuple[int, ...] = ()
+    if peer.hops is not None:
+        peer.hops.leader, done, dropped = sender, peer.hops.done(), tuple(peer.hops.dropped)
+    capacity = peer.hops.capacity if peer.hops is not None else peer.settings.join.member.capacity
+    member = replace(peer.settings.join.member, stage=peer.stage, capacity=capacity)
+    report = standing.report(
+        message.term, peer.join(), member, ready=peer.hops is not None, version=peer.version,
+        draining=peer.drain_until_s is not None, done=done, dropped=dropped,
+    )  # fmt: skip
+    answer: list[Action] = [Connect((message.me,)), Send(sender, report)]
+    return answer if again else [*answer, Log("info", f"trainer {sender} leads from here on")]
+
+
+def another(peer: Service, sender: ProcessId, message: Message) -> list[Action]:
+    """What only a leader says. A former one has to know that it is one; a later one may have given this peer up."""
+    ignored: list[Action] = [Count("messages_ignored", type(message).__name__)]
+    term = getattr(message, "term", peer.following.term)
+    if term < peer.following.term:
+        return [*ignored, Send(sender, Deposed(peer.following.term))]
+    if isinstance(message, Gone) and peer.following.passed_over(peer.me, sender, message, peer.standing):
+        return peer.leave(f"taken for dead: {message.reason}")
+    return ignored

@@ -1,0 +1,79 @@
+"""What a peer knows and holds; everything that it decides works on this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from swarmflow.core.actions import Action, Log, Rejoin, Release
+from swarmflow.core.following import Following
+from swarmflow.core.hops import Hops
+from swarmflow.core.messages import Join, Prepare
+from swarmflow.core.reduce import Ballot
+from swarmflow.core.standing import Standing
+from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """What the process was started with. join: what it says of itself (member.stage -1: any stage)."""
+
+    join: Join
+    drain_s: float = 30.0
+    heartbeat_s: float = 1.0
+    rejoin_s: float = 5.0
+    stay: bool = False
+    journal_bytes_max: int = 1 << 30
+    late_min_s: float = 15.0
+
+
+@dataclass(slots=True)
+class Service:
+    """The state of a peer.
+
+    copies: what lies on its disk of other stages, where that has changed since it was started. grant: the number of the
+    leader's last one, which an answer names. ballot: the one that it takes part in. unsettled: one that waits for
+    orphans to be taken away. elements: of each reduction group's flat gradient; element_bytes: of one of them.
+    """
+
+    me: ProcessId
+    following: Following
+    plan: Plan
+    settings: PeerSettings
+    stage: int = -1
+    version: int = -1
+    phase: str = "joining"  # joining, loading, ready, member, draining, gone
+    epoch: Epoch = BEFORE_ALL
+    hops: Hops | None = None
+    standing: Standing | None = None
+    copies: tuple[Holding, ...] | None = None
+    grant: int = 0
+    drain_until_s: float | None = None
+    ballot: Ballot | None = None
+    unsettled: Prepare | None = None
+    elements: dict[str, int] = field(default_factory=dict)
+    element_bytes: int = 4
+
+    @property
+    def leader(self) -> ProcessId:
+        """Whom this peer follows."""
+        return self.following.leader
+
+    @property
+    def load(self) -> int:
+        """Microbatches that wait for, or are in, computation."""
+        return self.hops.queued if self.hops is not None else 0
+
+    def join(self) -> Join:
+        """What it says of itself now."""
+        join = self.settings.join
+        return join if self.copies is None else replace(join, copies=self.copies)
+
+    def leave(self, reason: str) -> list[Action]:
+        """Nothing can be done as this incarnation any more: join again, as another one."""
+        self.phase = "gone"
+        return [Log("warning", reason), Rejoin(reason)]
+
+
+def release(bodies: tuple[Ref, ...]) -> list[Action]:
+    """Give bytes up, if there are any."""
+    return [Release(bodies)] if bodies else []

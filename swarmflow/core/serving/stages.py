@@ -1,0 +1,80 @@
+"""The stage of a peer: granted by the leader, loaded from others; and copies of others' stages on its disk."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Action, Connect, Count, DropCopies, KeepCopies, LoadState, Log, Send
+from swarmflow.core.events import CopiesChanged, Received, StateLoaded, StateNotLoaded
+from swarmflow.core.hops import Hops
+from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.messages import Granted, Keep, Kept, LoadFailed, Ready, Surplus
+from swarmflow.core.outbox import Outbox
+from swarmflow.core.serving.ballots import revoke
+from swarmflow.core.serving.service import Service
+
+
+def granted(peer: Service, event: Received, now: float) -> list[Action]:
+    """Load a stage, whatever was served before."""
+    message = event.message
+    assert isinstance(message, Granted)
+    if message.term < peer.following.term or not 0 <= message.stage < peer.plan.stages:
+        return []
+    moved: list[Action] = [Count("moves")] if peer.stage not in (-1, message.stage) else []
+    peer.following.term = message.term
+    peer.stage, peer.version, peer.phase, peer.grant = message.stage, -1, "loading", message.grant
+    journal = peer.hops.clear() if peer.hops is not None else []
+    peer.hops = None
+    whence = ", ".join(str(donor.process) for donor in message.donors) or "the seed"
+    return [
+        *moved,
+        *revoke(peer),
+        *journal,
+        Connect(tuple(message.donors)),
+        LoadState(message.stage, message.version, message.donors),
+        Log("info", f"granted stage {message.stage}; loading version {message.version} from {whence}"),
+    ]
+
+
+def loaded(peer: Service, event: StateLoaded, now: float) -> list[Action]:
+    """The stage is there: it can be served from the next step on."""
+    if peer.phase != "loading" or event.stage != peer.stage:
+        return []
+    peer.version = event.version
+    peer.elements, peer.element_bytes = dict(event.group_elements), event.element_bytes
+    peer.phase = "ready"
+    outbox = Outbox(peer.stage + 1, Iwrr(), late_min_s=peer.settings.late_min_s)
+    kept = peer.settings.journal_bytes_max
+    peer.hops = Hops(peer.me, peer.stage, peer.plan.stages, event.capacity, outbox, peer.leader, kept)
+    return [
+        Send(peer.leader, Ready(peer.stage, peer.version, event.digest, event.capacity, peer.grant)),
+        Log("info", f"stage {peer.stage} is loaded at version {peer.version}, {event.capacity} microbatches fit"),
+    ]
+
+
+def not_loaded(peer: Service, event: StateNotLoaded, now: float) -> list[Action]:
+    """Nobody could give the stage."""
+    if peer.phase != "loading" or event.stage != peer.stage:
+        return []
+    peer.version = -1
+    failed = LoadFailed(event.stage, event.version, event.reason, peer.grant)
+    return [Send(peer.leader, failed), Log("warning", event.reason)]
+
+
+def copies_changed(peer: Service, event: CopiesChanged, now: float) -> list[Action]:
+    """What lies on its disk is another's to know: it may be all that is left of a stage some day."""
+    peer.copies = event.copies
+    return [Send(peer.leader, Kept(event.copies, event.failed))]
+
+
+def keep(peer: Service, event: Received, now: float) -> list[Action]:
+    """Copy stages of a version, or delete copies. What does not fit the run is left out."""
+    message = event.message
+    assert isinstance(message, Keep | Surplus)
+    if not peer.settings.join.keeps:
+        return []
+    if isinstance(message, Surplus):
+        return [DropCopies(message.oldest, message.newest)]
+    wanted = tuple(stage for stage in message.stages if 0 <= stage < peer.plan.stages)
+    if len(message.snapshot.digests) != peer.plan.stages or message.snapshot.version < 1:
+        return []
+    return [Connect((message.holder,)), KeepCopies(message.holder, message.snapshot, wanted)]
+
