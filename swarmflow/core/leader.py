@@ -47,6 +47,8 @@ class Leader(Reign):
         for report in estate.reports.values():
             known = self.membership.enter(report.join, report.member.stage, now)
             known.member, known.version, known.draining = report.member, report.version, report.draining
+            if known.draining and known.process == self.me.process:  # asked to go before it led: as a leader stops
+                known.draining, self.stopping = False, True
             known.phase = "ready" if report.ready or known.role == "trainer" else "loading"
             self.safe.copies.says(known.member, report.join.copies)
             if report.opened.epoch < step.epoch and known.process in step.said.roster.processes():

@@ -312,16 +312,23 @@ class World:
                 case Record():
                     self._record(action.result)
                 case Exit():
-                    self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} exits: {action.reason}")
-                    if process in [leader for _, leader in self._leaders()] and not self.ended:
-                        self.ended, self.finisher = True, process
-                    self.kill(process)
+                    self._exit(process, action)
                 case Rejoin():
                     self._rejoin(process)
                 case TookOver():
                     self._terms = max(self._terms, action.term)
                 case _:
                     host.device.perform(action)
+
+    def _exit(self, process: ProcessId, action: Exit) -> None:
+        """A process ends by itself. With a leader the run ends, unless it was asked to go: then it is started again."""
+        self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} exits: {action.reason}")
+        led = process in [leader for _, leader in self._leaders()]
+        self.kill(process)
+        if led and action.ok and self.settings.steps not in self.durable:
+            self.start_trainer(process.name, lead=True)
+        elif led and not self.ended:
+            self.ended, self.finisher = True, process
 
     def store(self, owner: ProcessId, value: object, size_bytes: int = 0) -> Ref:
         """Keep a value for a process, under a new name."""

@@ -196,6 +196,15 @@ def test_a_leaver_is_let_go_by_the_next_leader() -> None:
     assert [to for to, _ in messages(Bench(told).began, Released)] == [A]
 
 
+def test_one_that_was_asked_to_go_before_it_led_writes_the_version_first() -> None:
+    told = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
+    bench = Bench(told, own=replace(report(TRAINERS[1]), draining=True))
+    assert not messages(bench.began, Released)
+    assert [write.version for write in of_type(bench.began, WriteCheckpoint)] == [6]
+    actions = bench.leader.handle(CheckpointWritten(6, ok=True), bench.now)
+    assert [action.ok for action in of_type(actions, Exit)] == [True]
+
+
 def test_who_has_not_heard_of_the_epoch_is_told_of_it() -> None:
     late = replace(report(PEERS[0], replace(OPENED, epoch=Epoch(2, 4))), version=5)
     bench = Bench([late, *peers(A)])
