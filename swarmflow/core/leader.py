@@ -46,16 +46,17 @@ class Leader(Reign):
         actions += [Send(process, Evicted("the former leader took it for dead")) for process in estate.expelled]
         for report in estate.reports.values():
             known = self.membership.enter(report.join, report.member.stage, now)
-            known.member, known.version, known.draining = report.member, report.version, report.draining
-            if known.draining and known.process == self.me.process:  # asked to go before it led: as a leader stops
-                known.draining, self.stopping = False, True
-            known.phase = "ready" if report.ready or known.role == "trainer" else "loading"
+            known.member, known.version = report.member, report.version
+            if report.draining and known.process == self.me.process:  # asked to go before it led: as a leader stops
+                self.stopping = True
+            elif report.draining:
+                self.membership.drain(known)
+            self.membership.mark(known, "ready" if report.ready or known.role == "trainer" else "loading")
             self.safe.copies.says(known.member, report.join.copies)
             if report.opened.epoch < step.epoch and known.process in step.said.roster.processes():
                 actions.append(Send(known.process, step.said))
-        for known in self.membership.peers():
-            if known.phase == "loading":
-                actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")
+        for known in self.membership.loading():
+            actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")
         self.step, self.phase = step, "running"
         if step.phase == "prepared":
             actions += step.commit(now)

@@ -40,13 +40,19 @@ class Candidacy:
 
     def report(self, sender: ProcessId, message: Report) -> list[Action]:
         """Somebody follows. It may know of others: those who came in with a Prepare, or with a later Open."""
-        if message.term != self.term:
+        if message.term != self.term or not self._is_about(sender, message):
             return []
         self.reports[sender] = message
         named = (*message.opened.roster.members(), *message.opened.roster.trainers, *message.newcomers)
         fresh = [m for m in named if m.process not in self._asked and m.process not in self.standing.gone]
         self._asked |= {member.process: member for member in fresh}
         return self._ask([member for member in fresh if member.process != self.me.process])
+
+    def _is_about(self, sender: ProcessId, message: Report) -> bool:
+        """Whether it tells of the one who sent it, and of a place that there is in this run."""
+        stages = len(self.standing.opened.roster.stages)
+        placed = message.member.stage == -1 if message.join.role == "trainer" else 0 <= message.member.stage < stages
+        return placed and len(message.opened.roster.stages) == stages and message.member.process == sender
 
     def lost(self, process: ProcessId) -> None:
         """It cannot be reached: there is no point in waiting for it."""

@@ -47,7 +47,7 @@ def test_those_who_leave_do_not_count_for_the_placement() -> None:
     table = Membership(Plan(2, 8))
     placed(table, "p0")
     placed(table, "p1")
-    table.known[process("p0")].draining = True
+    table.drain(table.known[process("p0")])
     assert table.place(-1) == (0, "nobody serves it")
 
 
@@ -55,8 +55,8 @@ def test_the_roster_has_who_is_ready_at_the_version_and_stays() -> None:
     table = Membership(Plan(1, 8))
     for name in ("ready", "loading", "old", "leaving"):
         entry = table.enter(join(name), 0, 0.0)
-        entry.phase, entry.version = ("loading" if name == "loading" else "ready"), (3 if name == "old" else 4)
-        entry.draining = name == "leaving"
+        table.mark(entry, "loading" if name == "loading" else "ready")
+        entry.version, entry.draining = (3 if name == "old" else 4), name == "leaving"
     table.enter(join("t", role="trainer"), -1, 0.0)
     roster = table.roster(4)
     assert [peer.process.name for peer in roster.members()] == ["ready"]
@@ -96,11 +96,12 @@ def test_those_who_load_together_begin_with_different_donors() -> None:
     ready = [ProcessId(f"r{number:02}", 1) for number in range(12)]
     for donor in ready:
         known = table.enter(Join("peer", "v", "run", Member(donor, -1)), 1, 0.0)
-        known.phase, known.version = "ready", 3
+        table.mark(known, "ready")
+        known.version = 3
     firsts = []
     for number in range(24):
         loading = ProcessId(f"l{number:02}", 1)
-        table.enter(Join("peer", "v", "run", Member(loading, -1)), 1, 0.0).phase = "loading"
+        table.mark(table.enter(Join("peer", "v", "run", Member(loading, -1)), 1, 0.0), "loading")
         donors = table.donors(1, 3, loading)
         assert len({member.process for member in donors} & set(ready)) == DONORS_MAX
         firsts.append(donors[0].process)

@@ -313,3 +313,15 @@ def test_the_shares_are_those_of_the_first_open_and_not_of_what_a_newcomer_was_t
     step = estate_of(tried, replace(PLAN, microbatches=4), 0.1, 0.0, BEGAN_S).step
     told = [sent for victim in (T0, T2) for sent in messages(step.gone(victim, "lost"), Assign)]
     assert {index for to, message in told if to == T1 for index in message.indices} == {0, 2, 3}
+
+
+def test_a_report_of_another_process_or_of_a_stage_that_there_is_not_is_no_promise() -> None:
+    candidacy = Candidacy(TRAINERS[1], 2, standing(), BEGAN_S)
+    candidacy.begin(report(TRAINERS[1]), BEGAN_S)
+    [one, other] = PEERS[0]
+    candidacy.report(other.process, report(one))
+    for stage in (-1, 99):
+        candidacy.report(one.process, replace(report(one), member=replace(one, stage=stage)))
+    assert list(candidacy.reports) == [TRAINERS[1].process]
+    candidacy.report(one.process, report(one))
+    assert list(candidacy.reports) == [TRAINERS[1].process, one.process]

@@ -59,7 +59,8 @@ def ready(reign: Reign, known: Known, message: Ready, now: float) -> list[Action
     if message.version != reign.version:
         known.tries += 1
         return grant(reign, known, known.member.stage, f"version {message.version} is out of date")
-    known.phase, known.version, known.tries = "ready", message.version, 0
+    reign.membership.mark(known, "ready")
+    known.version, known.tries = message.version, 0
     known.member = replace(known.member, capacity=max(1, message.capacity))
     return try_open(reign, now) if reign.phase == "gathering" else []
 
@@ -68,7 +69,7 @@ def load_failed(reign: Reign, known: Known, message: LoadFailed, now: float) -> 
     """A peer could not load what it was granted."""
     if not _answers(known, message):
         return []
-    known.phase = "failed"
+    reign.membership.mark(known, "failed")
     known.tries += message.version != reign.version
     actions = try_open(reign, now) if reign.phase == "gathering" else []
     if known.phase != "failed":

@@ -13,7 +13,7 @@ from swarmflow.core.types import ProcessId
 
 def drain(reign: Reign, known: Known, message: Drain, now: float) -> list[Action]:
     """A process wants to go: at once, or after the step that it takes part in."""
-    known.draining = True
+    reign.membership.drain(known)
     serving = reign.step is not None and known.process in reign.step.roster.everybody
     if serving and known.process != reign.me.process:
         return [Log("info", f"{known.process} leaves after this step")]
@@ -27,7 +27,7 @@ def let_go(reign: Reign) -> list[Action]:
     if reign.phase in ("finished", "unmeasured", "validating"):
         return []  # told to go as soon as the output is written, or the result is known
     for entry in [e for e in reign.membership.known.values() if e.draining and e.process not in serving]:
-        alone = entry.role == "peer" and not reign.membership.ready(entry.member.stage, reign.version)
+        alone = entry.role == "peer" and not reign.membership.served(entry.member.stage, reign.version)
         if alone and reign.step is None and reign.safe.durable < reign.version:
             actions += save(reign)
             reign.phase = "saving"
@@ -67,7 +67,7 @@ def gone(reign: Reign, process: ProcessId, reason: str, now: float) -> list[Acti
 def tell_loading(reign: Reign, process: ProcessId, reason: str) -> list[Action]:
     """Who loads is in no epoch yet, but may be waiting for the dead one to give it its state."""
     message = Gone(reign.term, reign.epoch, process, reason)
-    return [Send(entry.process, message) for entry in reign.membership.peers() if entry.phase == "loading"]
+    return [Send(entry.process, message) for entry in reign.membership.loading()]
 
 
 def evict(reign: Reign, process: ProcessId, reason: str) -> list[Action]:

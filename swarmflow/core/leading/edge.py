@@ -38,7 +38,7 @@ def close(reign: Reign, step: Step, now: float) -> list[Action]:
 
 def measure(reign: Reign, now: float) -> list[Action]:
     """Have the validation loss measured on those who are there; a version that has lost a stage has none."""
-    if not all(reign.membership.ready(stage, reign.version) for stage in range(reign.plan.stages)):
+    if not all(reign.membership.served(stage, reign.version) for stage in range(reign.plan.stages)):
         return _next(reign, now)
     reign.phase = "validating"
     return [Validate(reign.version, reign.membership.roster(reign.version))]

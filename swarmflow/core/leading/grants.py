@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from swarmflow.core.actions import Action, Connect, Log, Send
 from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.reign import Reign
@@ -16,8 +14,9 @@ def grant(reign: Reign, entry: Known, stage: int, reason: str) -> list[Action]:
     entry.hopeful = bool(donors) or reign.version == reign.safe.durable
     if not donors and not (reign.version == 0 and reign.settings.from_seed):
         donors = (reign.me,)
-    entry.member = replace(entry.member, stage=stage)
-    entry.phase, entry.version, entry.grants = "loading", reign.version, entry.grants + 1
+    reign.membership.move(entry, stage)
+    reign.membership.mark(entry, "loading")
+    entry.version, entry.grants = reign.version, entry.grants + 1
     return [
         Connect((entry.member,)),
         Send(entry.process, Granted(reign.term, stage, reign.version, donors, entry.grants)),

@@ -50,12 +50,33 @@ class Known:
 
 
 @dataclass(slots=True)
+class _Stage:
+    """The peers of a stage. speed: of those that mean to stay, all together; None: to be added up anew."""
+
+    entries: dict[ProcessId, Known] = field(default_factory=dict)
+    speed: float | None = 0.0
+
+
+@dataclass(slots=True)
 class Membership:
-    """The table of processes. It only knows; what follows is decided by the leader. moved_s: of the last move."""
+    """The table of processes. It only knows; what follows is decided by the leader. moved_s: of the last move.
+
+    What is asked at each message (who holds a stage, who loads, how fast a stage is) is found by stage, since there may
+    be ten thousand of them. So phases, stages and wishes to leave change through the methods here.
+    """
 
     plan: Plan
     known: dict[ProcessId, Known] = field(default_factory=dict)
     moved_s: float = 0.0
+    _stages: list[_Stage] = field(init=False)
+    _names: dict[str, ProcessId] = field(default_factory=dict)
+    _loading: dict[ProcessId, Known] = field(default_factory=dict)
+    _ready: int = 0
+
+    def __post_init__(self) -> None:
+        self._stages = [_Stage() for _ in range(self.plan.stages)]
+
+    # --- what changes -------------------------------------------------------------------------------------------------
 
     def enter(self, join: Join, stage: int, now: float) -> Known:
         """A process joins, on a stage (-1: a trainer)."""
@@ -64,25 +85,70 @@ class Membership:
         speed = max(join.speed, 1e-9)
         entry = Known(member, join.role, join.member.stage, speed, join.rebalance_s, now, now, phase, keeps=join.keeps)
         self.known[member.process] = entry
+        self._names[member.process.name] = member.process
+        self._list(entry)
         return entry
 
     def leave(self, process: ProcessId) -> Known | None:
         """A process is gone."""
-        return self.known.pop(process, None)
+        entry = self.known.pop(process, None)
+        if entry is not None:
+            self.mark(entry, "gone")
+            self._unlist(entry)
+            if self._names.get(process.name) == process:
+                del self._names[process.name]
+        return entry
+
+    def mark(self, entry: Known, phase: str) -> None:
+        """Its phase changes."""
+        if entry.role == "peer":
+            self._ready += (phase == "ready") - (entry.phase == "ready")
+            if phase == "loading":
+                self._loading[entry.process] = entry
+            else:
+                self._loading.pop(entry.process, None)
+        entry.phase = phase
+
+    def move(self, entry: Known, stage: int) -> None:
+        """It serves this stage from now on."""
+        self._unlist(entry)
+        entry.member = replace(entry.member, stage=stage)
+        self._list(entry)
+
+    def drain(self, entry: Known) -> None:
+        """It means to leave."""
+        entry.draining = True
+        if entry.role == "peer":
+            self._stages[entry.member.stage].speed = None
+
+    def _list(self, entry: Known) -> None:
+        if entry.role == "peer":
+            stage = self._stages[entry.member.stage]
+            stage.entries[entry.process], stage.speed = entry, None
+
+    def _unlist(self, entry: Known) -> None:
+        if entry.role == "peer":
+            stage = self._stages[entry.member.stage]
+            stage.speed = None
+            del stage.entries[entry.process]
+
+    # --- who is there -------------------------------------------------------------------------------------------------
 
     def namesake(self, process: ProcessId) -> ProcessId | None:
         """Another life of the same process, if it is still listed."""
-        for other in self.known:
-            if other.name == process.name and other != process:
-                return other
-        return None
+        other = self._names.get(process.name)
+        return other if other != process else None
 
     def peers(self, stage: int | None = None) -> list[Known]:
         """The peers of a stage (or of all), in the order of their ids."""
-        entries = [entry for entry in self.known.values() if entry.role == "peer"]
         if stage is not None:
-            entries = [entry for entry in entries if entry.member.stage == stage]
-        return sorted(entries, key=lambda e: e.process)
+            return sorted(self._stages[stage].entries.values(), key=lambda e: e.process)
+        return sorted((e for e in self.known.values() if e.role == "peer"), key=lambda e: e.process)
+
+    def served(self, stage: int, version: int) -> bool:
+        """Whether a peer holds a stage at a version and means to stay."""
+        entries = self._stages[stage].entries.values()
+        return any(e.phase == "ready" and e.version == version and not e.draining for e in entries)
 
     def ready(self, stage: int, version: int) -> list[Known]:
         """Peers that hold a stage at a version and mean to stay."""
@@ -90,7 +156,7 @@ class Membership:
 
     def ready_peers(self) -> int:
         """How many peers hold their stage, whatever it is."""
-        return sum(entry.role == "peer" and entry.phase == "ready" for entry in self.known.values())
+        return self._ready
 
     def trainers(self) -> list[Known]:
         """Trainers that mean to stay, in the order of their ids."""
@@ -102,9 +168,9 @@ class Membership:
         return [e.member for e in self.peers() if e.keeps and e.phase == "ready" and e.version == version
                 and not e.draining]  # fmt: skip
 
-    def loading(self, version: int) -> list[Known]:
-        """Peers that are loading this version now."""
-        entries = [e for e in self.known.values() if e.phase == "loading" and e.version == version]
+    def loading(self, version: int | None = None) -> list[Known]:
+        """Peers that are loading this version now, or any."""
+        entries = [e for e in self._loading.values() if version is None or e.version == version]
         return sorted(entries, key=lambda e: e.process)
 
     def donors(self, stage: int, version: int, but: ProcessId) -> tuple[Member, ...]:
@@ -112,8 +178,8 @@ class Membership:
 
         Those who load the stage at the same time begin with different donors: one uplink for all would be the limit.
         """
-        peers = [e for e in self.known.values() if e.role == "peer" and e.member.stage == stage and e.process != but]
-        found = sorted(e.member for e in peers if e.phase == "ready" and e.version == version)
+        peers = [e for e in self.peers(stage) if e.process != but]
+        found = [e.member for e in peers if e.phase == "ready" and e.version == version]
         turn = sum(e.phase == "loading" for e in peers) % len(found) if found else 0
         return tuple([*found[turn:], *found[:turn]][:DONORS_MAX])
 
@@ -151,25 +217,28 @@ class Membership:
         if wish >= 0:
             return wish, "as asked for"
         costs = self.plan.costs or (1.0,) * self.plan.stages
-        speeds = [0.0] * self.plan.stages
-        for entry in self.known.values():
-            if entry.role == "peer" and not entry.draining:
-                speeds[entry.member.stage] += entry.speed
         loads: list[tuple[float, int]] = []
-        for stage, speed in enumerate(speeds):
+        for stage in range(self.plan.stages):
+            speed = self._speed(stage)
             if speed == 0:
                 return stage, "nobody serves it"
             loads.append((costs[stage] / speed, -stage))
         highest = max(loads)
         return -highest[1], f"highest load per capacity ({highest[0]:.3g})"
 
+    def _speed(self, stage: int) -> float:
+        found = self._stages[stage]
+        if found.speed is None:
+            found.speed = sum((e.speed for e in found.entries.values() if not e.draining), 0.0)
+        return found.speed
+
     def better_placed(self, version: int, now: float) -> Move | None:
         """The move to be made now, if every stage is served and those who could move have stayed long enough."""
+        if self._loading:
+            return None  # who is on its way already changes the loads
         stages = [self.ready(stage, version) for stage in range(self.plan.stages)]
         if not all(stages):
             return None
-        if any(e.phase == "loading" for e in self.peers()):
-            return None  # who is on its way already changes the loads
         servers = [
             [Server(e.process, e.speed, 0 < e.rebalance_s <= now - max(e.settled_s, self.moved_s)) for e in stage]
             for stage in stages

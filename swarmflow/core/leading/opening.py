@@ -25,7 +25,7 @@ def try_open(reign: Reign, now: float) -> list[Action]:
     if reign.version == reign.generation == 0 and membership.ready_peers() < settings.peers_first:
         reign.waits_for = f"{settings.peers_first} peers to be ready"
         return []
-    empty = [stage for stage in range(reign.plan.stages) if not membership.ready(stage, reign.version)]
+    empty = [stage for stage in range(reign.plan.stages) if not membership.served(stage, reign.version)]
     if empty:
         return _refill(reign, empty, now)
     if reign.version >= settings.steps:
@@ -73,7 +73,8 @@ def seek(reign: Reign, now: float) -> None:
     """From which version to go on is to be found out; until then nobody loads anything."""
     reign.restoring = Restoring(reign.safe.known, now, reign.settings.copies_wait_s)
     for entry in reign.membership.peers():
-        entry.phase, entry.grants = "waiting", entry.grants + 1  # what it answers to an earlier grant is void
+        reign.membership.mark(entry, "waiting")
+        entry.grants += 1  # what it answers to an earlier grant is void
 
 
 def restore(reign: Reign, restoring: Restoring, now: float) -> list[Action]:
