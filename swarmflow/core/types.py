@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class ProcessId:
+class ProcessId(NamedTuple):
     """One life of one process: a process restarted under its old name is another incarnation.
+
+    A named tuple, since it is what everything is looked up by.
 
     name: the libp2p peer id (base58), proven by the connection. incarnation: rises with every start (nanoseconds of
     the wall clock at the start), so that what was sent to an earlier life is never taken for this one.

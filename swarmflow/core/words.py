@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Forget, Send
 from swarmflow.core.events import Received
@@ -38,7 +38,7 @@ class Words:
 
     def say(self, actions: list[Action]) -> list[Action]:
         """Count what is sent, and tell each heartbeat the number."""
-        return [self._counted(action) for action in actions]
+        return [self._counted(action) for action in actions] if actions else actions
 
     def _counted(self, action: Action) -> Action:
         if isinstance(action, Forget):
@@ -46,9 +46,11 @@ class Words:
             self._heard.pop(action.process, None)
         if not isinstance(action, Send) or action.bodies or action.to == self.me:
             return action
-        count = _raise(self._said, action.to)
-        if isinstance(action.message, Beat | Heartbeat):
-            return replace(action, message=replace(action.message, said=count))
+        count, message = _raise(self._said, action.to), action.message
+        if isinstance(message, Beat):
+            return Send(action.to, Beat(message.term, message.epoch, count))
+        if isinstance(message, Heartbeat):
+            return Send(action.to, Heartbeat(message.queued, message.held, message.version, count))
         return action
 
 
