@@ -143,7 +143,7 @@ class Leader(Reign):
 
     def _advance_step(self, step: Step, now: float) -> list[Action]:
         if step.phase == "failed":
-            return opening.restart(self, now)
+            return opening.restart(self, now) + departures.let_go(self)  # it starts over without who wants to leave
         if step.phase == "committed":
             return edge.close(self, step, now)
         if step.phase == "complete":

@@ -392,7 +392,7 @@ class TrainerMachine:
         if message.epoch <= self.recorded:
             return []  # a leader that took over tells again what the former one may have told
         self.recorded = message.epoch
-        journal = self.source.outbox.clear() if message.epoch == self.epoch else []
+        journal = self.source.outbox.clear() if message.epoch >= self.epoch else []
         return [*journal, Record(message)]
 
     def _refused(self, message: Refused, now: float) -> list[Action]:

@@ -28,6 +28,7 @@ from swarmflow.core.messages import (
     Refused,
     Released,
     StepResult,
+    Unrepairable,
     Welcome,
 )  # fmt: skip
 from swarmflow.core.rules import LeaderSettings
@@ -152,6 +153,17 @@ def test_a_leaver_is_let_go_at_the_edge() -> None:
     actions = bench.commit()
     assert [to for to, _ in messages(actions, Released)] == [A]
     assert [to for to, _ in messages(actions, Open)] == [B, ME.process]
+
+
+def test_a_leaver_is_let_go_when_the_step_starts_over_without_it() -> None:
+    bench = Bench()
+    bench.serve(A, B)
+    bench.commit()
+    bench.hear(A, Drain())
+    assert bench.leader.step is not None
+    actions = bench.hear(B, Unrepairable(bench.leader.step.epoch, "bytes do not decode"))
+    assert [to for to, _ in messages(actions, Released)] == [A]
+    assert bench.leader.step.roster.members() == (member("b", 0),)
 
 
 def test_the_last_one_of_a_stage_is_let_go_when_its_state_is_safe() -> None:
