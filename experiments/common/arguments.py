@@ -22,7 +22,9 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     file = click.Path(dir_okay=False, path_type=Path)
     for add in (
         click.option("--json", "json_file", type=file, help="Write the rows here."),
-        click.option("--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True, help="Of the first one."),
+        click.option(
+            "--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True, help="Of the first one."
+        ),
         click.option("--quick", is_flag=True, help="A reduced version, to see that it works."),
     ):
         command = add(command)

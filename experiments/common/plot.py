@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -52,9 +53,7 @@ def quiet_pyplot() -> ModuleType:
     import matplotlib
 
     matplotlib.use("agg")  # no window system is needed
-    from matplotlib import pyplot
-
-    return pyplot
+    return import_module("matplotlib.pyplot")
 
 
 def save(figure: Figure, path: Path) -> None:
