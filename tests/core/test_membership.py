@@ -107,3 +107,45 @@ def test_those_who_load_together_begin_with_different_donors() -> None:
         firsts.append(donors[0].process)
     assert [firsts.count(donor) for donor in ready] == [2] * 12
     assert table.donors(1, 4, loading) == table.donors(0, 3, loading) == ()
+
+
+def settled(*sizes: int, rebalance_s: float = 60.0) -> Membership:
+    """So many ready peers on each stage, which came at second 0."""
+    table = Membership(Plan(len(sizes), 8))
+    for stage, size in enumerate(sizes):
+        for number in range(size):
+            wish = Join("peer", "v", "run", member(f"p{stage}-{number:03}", -1), 1.0, rebalance_s)
+            known = table.enter(wish, stage, 0.0)
+            table.mark(known, "ready")
+            known.version = 4
+    return table
+
+
+def test_a_newcomer_that_loads_keeps_nobody_from_moving_but_counts_for_its_stage() -> None:
+    table = settled(1, 3)
+    table.mark(table.enter(join("late"), 0, 100.0), "loading")
+    assert table.better_placed(4, 100.0) is None, "with it the stages are as even as they can be"
+    table.mark(table.enter(join("later"), 1, 100.0), "loading")
+    move = table.better_placed(4, 100.0)
+    assert move is not None
+    assert (move.process.name, move.stage) == ("p1-000", 0)
+
+
+def test_the_last_ready_peer_stays_whoever_is_loading_beside_it() -> None:
+    table = settled(1, 1)
+    for number in range(4):
+        table.mark(table.enter(join(f"late{number}"), 1, 0.0), "loading")
+    assert table.better_placed(4, 100.0) is None
+    table.mark(table.known[process("late0")], "ready")
+    assert table.better_placed(4, 100.0) is None, "it has another version"
+
+
+def test_one_in_twenty_may_move_in_a_period() -> None:
+    few, many = settled(2, 8), settled(20, 80)
+    for table in (few, many):
+        assert table.better_placed(4, 59.0) is None, "nobody has stayed for a period"
+        table.moved_s = 100.0
+        assert table.better_placed(4, 111.0) is None
+    assert few.better_placed(4, 159.0) is None
+    assert few.better_placed(4, 160.0) is not None
+    assert many.better_placed(4, 112.0) is not None, "60 s / (100 peers / 20)"

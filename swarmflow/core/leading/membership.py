@@ -9,6 +9,7 @@ from swarmflow.core.leading.rebalance import Move, Server, rebalance
 from swarmflow.core.messages import Heartbeat, Join
 from swarmflow.core.types import Member, Plan, ProcessId, Roster
 
+MOVING_PEERS = 20  # of so many one may move in a period
 DONORS_MAX = 8  # who are told to a process that loads; it is granted again should they all be gone
 
 
@@ -233,17 +234,25 @@ class Membership:
         return found.speed
 
     def better_placed(self, version: int, now: float) -> Move | None:
-        """The move to be made now, if every stage is served and those who could move have stayed long enough."""
-        if self._loading:
-            return None  # who is on its way already changes the loads
-        stages = [self.ready(stage, version) for stage in range(self.plan.stages)]
-        if not all(stages):
+        """The move to be made now, if every stage is served and there are peers that have stayed long enough.
+
+        Whoever is loading counts for the stage that it was granted: waiting for a moment at which nobody is on the way
+        would be waiting for ever where peers come all the time. The last one that is ready stays. Of MOVING_PEERS peers
+        one may move in a period, and of fewer one too, so that many peers are levelled as fast as few.
+        """
+        if not all(self.served(stage, version) for stage in range(self.plan.stages)):
             return None
-        servers = [
-            [Server(e.process, e.speed, 0 < e.rebalance_s <= now - max(e.settled_s, self.moved_s)) for e in stage]
-            for stage in stages
-        ]
-        return rebalance(self.plan.costs or (1.0,) * self.plan.stages, servers)
+        pace = min(1.0, MOVING_PEERS / (self._ready + len(self._loading)))
+        stages: list[list[Server]] = []
+        for stage in range(self.plan.stages):
+            ready = {e.process for e in self.ready(stage, version)}
+            servers: list[Server] = []
+            for e in self.peers(stage):
+                if e.phase in ("ready", "loading") and not e.draining:
+                    rested = 0 < e.rebalance_s <= now - e.settled_s and pace * e.rebalance_s <= now - self.moved_s
+                    servers.append(Server(e.process, e.speed, rested and e.process in ready and len(ready) > 1))
+            stages.append(servers)
+        return rebalance(self.plan.costs or (1.0,) * self.plan.stages, stages)
 
     def spare(self, empty: Iterable[int]) -> Known | None:
         """A peer that can leave its stage for one that has nobody: from the largest stage of two or more."""

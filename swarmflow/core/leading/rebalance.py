@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from swarmflow.core.types import ProcessId
 
-GAIN_MIN = 0.95  # the highest load must fall below this share of what it was: a move costs a download
+GAIN_MIN = 0.95  # the highest load must fall below this share of what it was: a move costs a download,
+GAIN_OF_A_PEER = 0.5  # or by this share of what one more peer is worth there, which is less where there are many
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ def rebalance(costs: Sequence[float], stages: Sequence[Sequence[Server]]) -> Mov
 
     The algorithm as printed moves whenever two loads differ, so that a peer may go to and fro for ever, and it can
     empty a stage. Here the highest load of the two stages has to fall, and the last peer of a stage never goes. Of the
-    least loaded stage the slowest peer goes whose move lowers the higher load most.
+    least loaded stage the slowest peer goes whose move lowers the higher load most. By how much it has to fall follows
+    the size of the stage: one of 40 that lacks ten is to get them back, though each is worth 2.5% only.
     """
     loads = [cost / sum(server.speed for server in servers) for cost, servers in zip(costs, stages, strict=True)]
     busiest = max(range(len(loads)), key=lambda stage: (loads[stage], -stage))
@@ -46,7 +48,8 @@ def rebalance(costs: Sequence[float], stages: Sequence[Sequence[Server]]) -> Mov
         return None
     there, here = sum(server.speed for server in stages[busiest]), sum(server.speed for server in servers)
     best: Move | None = None
-    lowest = GAIN_MIN * loads[busiest]
+    mean = (there + here) / (len(stages[busiest]) + len(servers))
+    lowest = max(GAIN_MIN, 1 / (1 + GAIN_OF_A_PEER * mean / there)) * loads[busiest]
     for server in sorted(servers, key=lambda server: (server.speed, server.process)):
         after = max(costs[busiest] / (there + server.speed), costs[idlest] / (here - server.speed))
         if server.movable and after < lowest:
