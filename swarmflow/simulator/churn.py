@@ -7,19 +7,22 @@ from functools import partial
 from random import Random
 
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.described import Described, peer_name
+from swarmflow.simulator.described import Described, peer_name, peer_number
 from swarmflow.simulator.drawn import DIGITS
 from swarmflow.simulator.scenario import Arrival
-from swarmflow.simulator.world import World
+from swarmflow.simulator.swarm import Swarm
 
 HOUR_S = 3600.0
 
 
 @dataclass(slots=True)
 class Luck:
-    """Kills and starts peers of a world. random: its own, so that it is the same under every policy."""
+    """Kills and starts peers of a swarm. random: its own, so that it is the same under every policy.
 
-    world: World
+    Peers that the scenario calls persistent are never killed.
+    """
+
+    world: Swarm
     described: Described
     random: Random
     deaths: int = 0
@@ -43,7 +46,7 @@ class Luck:
         churn, now_s = self.described.scenario.churn, self.world.clock.now_s
         self._iteration_s, self._began_s = now_s - self._began_s, now_s
         if churn.leave_chance > 0:
-            for process in self.world.living_peers():
+            for process in self._mortal():
                 if self.random.random() < churn.leave_chance:
                     self.world.clock.after(self._moment_s(), partial(self._leave, process))
         if churn.join_chance > 0:
@@ -56,58 +59,58 @@ class Luck:
         return round(self.random.random() * self._iteration_s, DIGITS)
 
     def _plan_leave(self) -> None:
-        rate = self.described.scenario.churn.leaves_per_hour / HOUR_S * max(1, self._present())
+        rate = self.described.scenario.churn.leaves_per_hour / HOUR_S * max(1, len(self._present()))
         self.world.clock.after(round(self.random.expovariate(rate), DIGITS), self._leave_by_rate)
 
-    def _present(self) -> int:
-        return self._numbers - len(self._absent)
+    def _present(self) -> list[int]:
+        return [number for number in range(self._numbers) if number not in self._absent]
+
+    def _mortal(self) -> list[ProcessId]:
+        """Living peers that may leave."""
+        return [p for p in self.world.living_peers() if not self.described.persistent(peer_number(p.name))]
 
     def _leave_by_rate(self) -> None:
         if self.world.ended:
             return
-        present = [number for number in range(self._numbers) if number not in self._absent]
-        if present:
-            self._leave_number(self.random.choice(present))
+        mortal = [number for number in self._present() if not self.described.persistent(number)]
+        if mortal:
+            self._leave_number(self.random.choice(mortal))
         self._plan_leave()
 
     def _arrive(self, arrival: Arrival) -> None:
         if arrival.joins:
             self._come(arrival.peer if arrival.peer >= 0 else min(self._absent, default=self._numbers))
             return
-        living = [int(process.name.removeprefix("p")) for process in self.world.living_peers()]
+        mortal = [peer_number(process.name) for process in self._mortal()]
         if arrival.peer >= 0:
             self._leave_number(arrival.peer)
-        elif living:
-            self._leave_number(self.random.choice(living))
+        elif mortal:
+            self._leave_number(self.random.choice(mortal))
 
     def _leave_number(self, number: int) -> None:
         name = peer_name(number)
-        for process in reversed(self.world.hosts):
-            if process.name == name and self.world.hosts[process].alive:
+        for process in self.world.living_peers():
+            if process.name == name:
                 self._leave(process)
                 return
 
     def _leave(self, process: ProcessId) -> None:
-        churn = self.described.scenario.churn
-        if not self.world.hosts[process].alive or (churn.spare_last and self._is_last(process)):
+        churn, number = self.described.scenario.churn, peer_number(process.name)
+        if not self.world.life(process).alive or self.described.persistent(number):
+            return
+        if churn.spare_last and self._is_last(process):
             return
         self.deaths += 1
         self.world.kill(process)
-        number = int(process.name.removeprefix("p"))
         self._absent[number] = None
         if churn.leaves_per_hour > 0:
             self.world.clock.after(round(churn.absence_s.at(self.random.random()), DIGITS), partial(self._come, number))
 
     def _is_last(self, process: ProcessId) -> bool:
         """Whether nobody else alive holds its stage."""
-        mine = self.world.hosts[process].device.weights
-        if mine is None:
-            return False
-        for other, host in self.world.hosts.items():
-            held = host.device.weights
-            if other != process and host.alive and held is not None and held.stage == mine.stage:
-                return False
-        return True
+        stage = self.world.life(process).stage
+        others = (self.world.life(other).stage for other in self.world.living_peers() if other != process)
+        return stage >= 0 and stage not in others
 
     def _come(self, number: int) -> None:
         if self.world.ended or (number < self._numbers and number not in self._absent):

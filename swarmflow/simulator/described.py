@@ -75,6 +75,10 @@ class Described:
         self.network.ports[name] = Port(place, up, down)
         return name
 
+    def persistent(self, number: int) -> bool:
+        """Whether this peer never leaves by churn."""
+        return _group_of(self.scenario.peers, number % self.scenario.peer_count)[0].persistent
+
     def _place(self, regions: tuple[str, ...], within: int, machine: int) -> int:
         known = self.scenario.network.regions
         return known.index(regions[within % len(regions)]) if known else machine
@@ -139,6 +143,11 @@ def trainer_name(number: int) -> str:
 def peer_name(number: int) -> str:
     """Of a peer."""
     return f"p{number}"
+
+
+def peer_number(name: str) -> int:
+    """The number of a peer of this name."""
+    return int(name.removeprefix("p"))
 
 
 def _of_stage(value: int | tuple[int, ...], stage: int) -> int:

@@ -70,6 +70,7 @@ class PeersPart:
     count: Annotated[int, check.integer(1)] = 1
     stage: Annotated[int, check.integer(-1)] = -1
     spread: Annotated[bool, check.boolean] = False
+    persistent: Annotated[bool, check.boolean] = False
     capacity: Annotated[Drawn | None, checks.drawn(1)] = None
     memory_bytes: Annotated[Drawn | None, checks.drawn(above=True)] = None
     forward_s: Annotated[Drawn | None, checks.drawn()] = None

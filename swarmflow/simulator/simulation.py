@@ -13,7 +13,9 @@ from swarmflow.simulator.described import Described, trainer_name
 from swarmflow.simulator.policies import policy_named
 from swarmflow.simulator.report import MINUTE_S, DeviceUse, Iteration, Report
 from swarmflow.simulator.scenario import Scenario
-from swarmflow.simulator.world import InvariantViolated, Settings, Surroundings, World
+from swarmflow.simulator.settings import Settings, Surroundings
+from swarmflow.simulator.swarm import Life, Swarm
+from swarmflow.simulator.world import InvariantViolated
 
 Progress = Callable[[int, float], None]
 
@@ -49,7 +51,7 @@ class Simulation:
     policy: str
     trace: Callable[[str], None] | None = None
     progress: Progress | None = None
-    world: World = field(init=False)
+    world: Swarm = field(init=False)
     luck: Luck = field(init=False)
     _described: Described = field(init=False)
     _rows: list[Iteration] = field(default_factory=list)
@@ -66,7 +68,7 @@ class Simulation:
             rebalance_s=run.rebalance_s, late_min_s=run.late_s, silence_s=run.silence_s,
             peers_first=self.scenario.peer_count, journal_bytes_max=1 << 62,
         )  # fmt: skip
-        self.world = World(settings, self.seed, self._surroundings, policy)
+        self.world = policy.swarm(settings, self.seed, self._surroundings)
         self.world.trace, self.world.on_result = self.trace, self._result
         self.luck = Luck(self.world, self._described, Random(self.seed + 1))
 
@@ -98,9 +100,7 @@ class Simulation:
     def _why(self, limit_s: float) -> str:
         if limit_s == self.scenario.run.duration_s:
             return "duration over"
-        leader = self.world.leader
-        lead = self.world.trainers[leader].lead if leader is not None else None
-        return f"stands still: {lead.waiting_for if lead is not None else 'nobody leads'}"
+        return f"stands still: {self.world.waiting_for}"
 
     # --- measuring ----------------------------------------------------------------------------------------------------
 
@@ -135,14 +135,14 @@ class Simulation:
     def _begin_measuring(self) -> None:
         world = self.world
         self._measured_from_s = world.clock.now_s
-        self._busy_then = {process: host.device.busy_s for process, host in world.hosts.items()}
+        self._busy_then = {process: world.life(process).busy_s for process in world.peers()}
         world.meter.messages.clear()
         world.meter.wire_bytes.clear()
         self._before = self._totals()
 
     def _totals(self) -> _Totals:
         world, meter = self.world, self.world.meter
-        uses = [self._use(process, 0.0, {}) for process in world.hosts if process not in world.trainers]
+        uses = [self._use(world.life(process), 0.0, {}) for process in world.peers()]
         return _Totals(
             world.clock.now_s, meter.useful_s, meter.wasted_s, meter.lost_s, meter.transit_s,
             sum(use.busy_s for use in uses), sum(use.seconds for use in uses), self.luck.deaths, self.luck.joins,
@@ -150,19 +150,19 @@ class Simulation:
             meter.messages.total(), meter.wire_bytes.total(),
         )  # fmt: skip
 
-    def _use(self, process: ProcessId, since_s: float, busy_then: dict[ProcessId, float]) -> DeviceUse:
-        host = self.world.hosts[process]
-        seconds = max(0.0, min(host.died_s, self.world.clock.now_s) - max(host.began_s, since_s))
-        stage = host.device.weights.stage if host.device.weights is not None else -1
-        busy_s = host.device.busy_s - busy_then.get(process, 0.0)
-        return DeviceUse(f"{process.name}.{process.incarnation}", stage, seconds, busy_s)
+    def _use(self, life: Life, since_s: float, busy_then: dict[ProcessId, float]) -> DeviceUse:
+        process = life.process
+        seconds = max(0.0, min(life.died_s, self.world.clock.now_s) - max(life.began_s, since_s))
+        busy_s = life.busy_s - busy_then.get(process, 0.0)
+        return DeviceUse(f"{process.name}.{process.incarnation}", life.stage, seconds, busy_s)
 
     def _report(self, outcome: str, violations: tuple[str, ...]) -> Report:
         world = self.world
+        lives = [world.life(process) for process in world.peers()]
         uses = [
-            self._use(process, self._measured_from_s, self._busy_then)
-            for process, host in world.hosts.items()
-            if process not in world.trainers and host.died_s > self._measured_from_s
+            self._use(life, self._measured_from_s, self._busy_then)
+            for life in lives
+            if life.died_s > self._measured_from_s
         ]
         meter = world.meter
         return Report(

@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.network import Flight
+from swarmflow.simulator.clock import Clock
+from swarmflow.simulator.measure import Meter
+from swarmflow.simulator.network import Flight, Network
 from swarmflow.simulator.sizes import FRAME, WORDS
 
-if TYPE_CHECKING:
-    from swarmflow.simulator.world import World
-
 CHUNK_BYTES = 4 << 20  # four chunks of 1 MiB are asked for at a time (runtime/state_transfer.py)
+
+
+class Carrier(Protocol):
+    """What carries a copy: a swarm's clock, network and meter, and who lives."""
+
+    clock: Clock
+    network: Network
+    meter: Meter
+
+    def alive(self, process: ProcessId) -> bool:
+        """Whether a process lives."""
+        ...
 
 
 @dataclass(slots=True)
@@ -25,7 +36,7 @@ class Transfer:
     wanted is there is for the receiver to find out.
     """
 
-    world: World
+    world: Carrier
     to: ProcessId
     wanted: list[tuple[list[ProcessId], int]]
     done: Callable[[], None]
@@ -34,7 +45,7 @@ class Transfer:
         """Ask for the next chunk."""
         while self.wanted and self.wanted[0][1] <= 0:
             self.wanted.pop(0)
-        donors = [p for p in self.wanted[0][0] if self.world.hosts[p].alive] if self.wanted else []
+        donors = [p for p in self.wanted[0][0] if self.world.alive(p)] if self.wanted else []
         if not donors:
             self.world.clock.after(0.0, self._finish)
             return
@@ -53,13 +64,13 @@ class Transfer:
         self.world.clock.at(had_s, partial(self._had, donor, flight.size_bytes))
 
     def _had(self, donor: ProcessId, size_bytes: int) -> None:
-        if not self.world.hosts[self.to].alive:
+        if not self.world.alive(self.to):
             return
         donors, left = self.wanted[0]
-        if self.world.hosts[donor].alive:  # a chunk of one that died on the way is asked for again, of another
+        if self.world.alive(donor):  # a chunk of one that died on the way is asked for again, of another
             self.wanted[0] = (donors, left - size_bytes)
         self.begin()
 
     def _finish(self) -> None:
-        if self.world.hosts[self.to].alive:
+        if self.world.alive(self.to):
             self.done()

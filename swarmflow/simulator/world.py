@@ -22,11 +22,12 @@ from swarmflow.simulator.arithmetic import Sum, digest
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.device import Device
 from swarmflow.simulator.hardware import Hardware
+from swarmflow.simulator.machines import PRODUCTION, Basis, Machines
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
-from swarmflow.simulator.policies import SWARMFLOW, Basis, Policy
 from swarmflow.simulator.settings import Settings, Surroundings, random_surroundings
 from swarmflow.simulator.sizes import wire_bytes
+from swarmflow.simulator.swarm import Life
 
 __all__ = ["Host", "InvariantViolated", "Settings", "Surroundings", "World"]
 
@@ -71,7 +72,7 @@ class World:
     settings: Settings
     seed: int
     surroundings: InitVar[Callable[[Random], Surroundings] | None] = None
-    policy: Policy = SWARMFLOW
+    machines: Machines = PRODUCTION
     clock: Clock = field(default_factory=Clock)
     meter: Meter = field(default_factory=Meter)
     hosts: dict[ProcessId, Host] = field(default_factory=dict)
@@ -136,7 +137,7 @@ class World:
         copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
         join = Join("trainer", "sim", "run", me, copies=copies)
         basis = Basis(max(held), digests)
-        machine = self.policy.trainer(following, plan, rules, join, basis, leads, self.settings.late_min_s)
+        machine = self.machines.trainer(following, plan, rules, join, basis, leads, self.settings.late_min_s)
         self.hosts[process] = Host(machine, Device(self, process), began_s=self.clock.now_s)
         self.trainers[process] = machine
         self._tell(process, "starts")
@@ -158,7 +159,7 @@ class World:
         settings = PeerSettings(
             join, journal_bytes_max=self.settings.journal_bytes_max, late_min_s=self.settings.late_min_s
         )
-        machine = self.policy.peer(process, Following(leader), self.settings.plan, settings)
+        machine = self.machines.peer(process, Following(leader), self.settings.plan, settings)
         self.hosts[process] = Host(machine, Device(self, process), wish, began_s=self.clock.now_s)
         self._tell(process, "starts")
         self.post(process, Tick())
@@ -442,3 +443,26 @@ class World:
         if host.alive and host.wake_s == due_s:
             host.wake_s = float("inf")
             self.post(process, Tick())
+
+    # --- what a simulation asks of any swarm --------------------------------------------------------------------------
+
+    def alive(self, process: ProcessId) -> bool:
+        """Whether a process lives."""
+        return self.hosts[process].alive
+
+    def peers(self) -> list[ProcessId]:
+        """All lives of peers that ever began, in the order in which they did."""
+        return [process for process in self.hosts if process not in self.trainers]
+
+    def life(self, process: ProcessId) -> Life:
+        """What there is to say of a peer."""
+        host = self.hosts[process]
+        stage = host.device.weights.stage if host.device.weights is not None else -1
+        died_s = float("inf") if host.alive else host.died_s
+        return Life(process, stage, host.began_s, died_s, host.device.busy_s)
+
+    @property
+    def waiting_for(self) -> str:
+        """What the leader waits for, in words."""
+        lead = self.trainers[self.leader].lead if self.leader is not None else None
+        return lead.waiting_for if lead is not None else "nobody leads"

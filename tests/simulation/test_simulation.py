@@ -11,6 +11,7 @@ from swarmflow.errors import ConfigError
 from swarmflow.simulator.report import Report
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
+from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SWARM
 
 PIPELINE = """
@@ -132,6 +133,19 @@ def test_peers_come_and_go_by_rate_and_by_trace(tmp_path: Path) -> None:
     assert simulation.luck.joins >= simulation.luck.deaths - 2
 
 
+def test_those_who_are_persistent_stay(tmp_path: Path) -> None:
+    (tmp_path / "churn.csv").write_text("20,leave\n25,leave\n30,leave,1\n31,leave\n32,leave\n", encoding="utf-8")
+    kinds = "count = 4\npersistent = true\nspread = true\nforward_s = 0.1\n[[peers]]\ncount = 4"
+    text = CHURN.replace("count = 12", kinds)
+    for churn in ("leave_chance = 0.6\njoin_chance = 0.1", "leaves_per_hour = 400", "trace = 'churn.csv'"):
+        simulation, report = simulated(tmp_path, text.split("[churn]")[0] + f"[churn]\n{churn}\nspare_last = false\n")
+        assert report.outcome == "finished"
+        assert simulation.luck.deaths > 2
+        lives = [simulation.world.life(process) for process in simulation.world.peers()]
+        first = [life for life in lives if life.process.name in ("p0", "p1", "p2", "p3")]
+        assert [life.alive for life in first] == [True] * 4
+
+
 def test_a_machine_that_is_gone_without_a_word_is_found_by_its_silence(tmp_path: Path) -> None:
     (tmp_path / "churn.csv").write_text("12,leave\n", encoding="utf-8")
     text = CHURN.split("[churn]")[0] + "break_s = BREAK\n[churn]\ntrace = 'churn.csv'\n"
@@ -167,6 +181,7 @@ def test_a_broken_promise_ends_the_simulation(tmp_path: Path) -> None:
     simulation = Simulation(scenario(tmp_path, PIPELINE), 0, "swarmflow")
 
     def forge() -> None:
+        assert isinstance(simulation.world, World)
         peer = simulation.world.living_peers()[0]
         weights = simulation.world.hosts[peer].device.weights
         assert weights is not None

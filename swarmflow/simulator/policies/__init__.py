@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from swarmflow.errors import ConfigError
-from swarmflow.simulator.policies.policy import Basis, Policy
-from swarmflow.simulator.policies.production import Production
+from swarmflow.simulator.policies.policy import Policy
+from swarmflow.simulator.policies.swarmflow import Swarmflow
 
-__all__ = ["LATER", "POLICIES", "SWARMFLOW", "Basis", "Policy", "policy_named"]
+__all__ = ["LATER", "POLICIES", "Policy", "policy_named"]
 
-SWARMFLOW: Policy = Production()
-POLICIES: dict[str, Policy] = {policy.name: policy for policy in (SWARMFLOW,)}
+POLICIES: dict[str, Policy] = {policy.name: policy for policy in (Swarmflow(),)}
 LATER = ("gwtf", "swarm", "swarm-restart", "gpipe", "dtfm")
 
 

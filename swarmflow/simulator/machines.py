@@ -1,0 +1,65 @@
+"""The machines that decide in a world: those that swarmflow runs with, or others with the same protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from swarmflow.core.following import Following
+from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.leader import Leader
+from swarmflow.core.messages import Join
+from swarmflow.core.outbox import Outbox
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.peer_settings import PeerSettings
+from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.source import Source
+from swarmflow.core.trainer import TrainerMachine
+from swarmflow.core.types import Plan, ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The newest version that a trainer has on its disk, and the digests of its stages' files."""
+
+    version: int
+    digests: tuple[str, ...]
+
+
+class Machines(Protocol):
+    """Makes one machine for each process. It knows what it is told by messages and by its own device, and no more.
+
+    What differs from swarmflow in one decision makes the production machines with that decision replaced; so the
+    protocol around it, and what it costs, is the same.
+    """
+
+    def peer(self, me: ProcessId, following: Following, plan: Plan, settings: PeerSettings) -> PeerMachine:
+        """What decides for a peer."""
+        ...
+
+    def trainer(
+        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis,
+        leads: Leader | None, late_min_s: float,
+    ) -> TrainerMachine:  # fmt: skip
+        """What decides for a trainer. leads: what it leads with, for the one that begins as the leader."""
+        ...
+
+
+class Production:
+    """As `swarmflow peer` and `swarmflow trainer` run them: router `iwrr`, repair from journals, exact steps."""
+
+    def peer(self, me: ProcessId, following: Following, plan: Plan, settings: PeerSettings) -> PeerMachine:
+        """A peer as `swarmflow peer` runs it."""
+        return PeerMachine(me, following, plan, settings)
+
+    def trainer(
+        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis,
+        leads: Leader | None, late_min_s: float,
+    ) -> TrainerMachine:  # fmt: skip
+        """A trainer as `swarmflow trainer` runs it."""
+        outbox = Outbox(0, Iwrr(), late_min_s=late_min_s)
+        source = Source(join.member.process, plan.microbatches, outbox)
+        return TrainerMachine(join.member, following, plan, rules, source, join, basis.version, basis.digests, leads)
+
+
+PRODUCTION = Production()
