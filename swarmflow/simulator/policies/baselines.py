@@ -1,0 +1,29 @@
+"""The policies that swarmflow is compared with (docs/baselines.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from swarmflow.simulator.rivals.arena import Arena, Rules
+from swarmflow.simulator.rivals.leader import Unlined
+from swarmflow.simulator.rivals.next_hop import Wired
+from swarmflow.simulator.rivals.sender import Repair
+from swarmflow.simulator.settings import Settings, Surroundings
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """An arena of machines that follow other rules."""
+
+    name: str
+    rules: Rules
+
+    def swarm(self, settings: Settings, seed: int, surroundings: Callable[[Random], Surroundings]) -> Arena:
+        """An empty arena."""
+        return Arena(settings, seed, surroundings, self.rules)
+
+
+SWARM = Baseline("swarm", Rules(Wired, Repair.RESEND, lambda arena: Unlined()))
+SWARM_RESTART = Baseline("swarm-restart", Rules(Wired, Repair.RESTART, lambda arena: Unlined()))

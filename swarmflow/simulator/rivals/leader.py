@@ -1,0 +1,312 @@
+"""The trainer that leads a baseline: who is there, on which stage, and when an iteration begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from swarmflow.core.rebalance import Server, rebalance
+from swarmflow.core.types import Plan, ProcessId
+from swarmflow.simulator.rivals.hands import Hands
+from swarmflow.simulator.rivals.words import (
+    Aggregate,
+    Alive,
+    Gone,
+    Granted,
+    Join,
+    Learnt,
+    Opened,
+    Path,
+    Ready,
+    Updated,
+    Word,
+)
+
+Line = tuple[ProcessId | None, ...]
+
+
+def columns(lines: tuple[Line, ...]) -> tuple[tuple[ProcessId, ...], ...]:
+    """Who serves each stage in some pipeline."""
+    return tuple(tuple(sorted(p for p in column if p is not None)) for column in zip(*lines, strict=True))
+
+
+@dataclass(slots=True)
+class Known:
+    """A peer that joined. stage: that it serves or loads (ready)."""
+
+    process: ProcessId
+    wish: int
+    speed: float
+    stage: int
+    ready: bool = False
+    settled_s: float = 0.0
+    heard_s: float = 0.0
+
+
+class Lines(Protocol):
+    """Who is put together with whom, where pipelines are fixed."""
+
+    def form(self, stages: tuple[tuple[ProcessId, ...], ...], speeds: dict[ProcessId, float]) -> tuple[Line, ...]:
+        """The pipelines of the next iteration, or of the rest of this one: those that were, as far as they can be."""
+        ...
+
+    def give(self, lines: tuple[Line, ...], microbatches: int) -> tuple[int, ...]:
+        """The pipeline of each microbatch; nothing where they are routed one by one."""
+        ...
+
+    def learnt(self, line: int, seconds: float) -> None:
+        """A microbatch of a pipeline was through, so many seconds after the iteration began."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the leader goes by. silence_s: after which a peer is taken for dead, 0: connections tell. peers_first: that
+    the first iteration waits for. rebalance_s: how often a peer may be moved, 0: never."""
+
+    plan: Plan
+    iterations: int
+    peers_first: int
+    rebalance_s: float
+    silence_s: float
+
+
+@dataclass(slots=True)
+class Leader:
+    """Never dies. on_learnt: told at the end of each iteration of its number, the paths of its microbatches and the
+    sizes of its stages."""
+
+    hands: Hands
+    terms: Terms
+    lines: Lines
+    on_learnt: Callable[[int, dict[int, Path], tuple[int, ...]], None]
+    phase: str = "gathering"
+    opened: Opened | None = None
+    known: dict[ProcessId, Known] = field(default_factory=dict)
+    trainers: list[ProcessId] = field(default_factory=list)
+    _iterations: int = 0
+    _paths: dict[int, Path] = field(default_factory=dict)
+    _updating: dict[ProcessId, None] = field(default_factory=dict)
+    _moved_s: float = 0.0
+
+    def start(self) -> None:
+        """Begin to lead."""
+        if self.terms.silence_s > 0:
+            self.hands.after(1.0, self._watch)
+
+    def heard(self, sender: ProcessId, word: Word) -> None:
+        """A process says something to its leader."""
+        if sender in self.known:
+            self.known[sender].heard_s = self.hands.now_s
+        match word:
+            case Join():
+                self._join(sender, word)
+            case Ready() if sender in self.known:
+                self._ready(self.known[sender], word)
+            case Learnt() if self.phase == "running":
+                self._learnt(word)
+            case Updated():
+                self._updating.pop(sender, None)
+                self._end_if_all()
+            case Alive():
+                pass
+
+    def lost(self, process: ProcessId) -> None:
+        """A peer is dead."""
+        if self.known.pop(process, None) is None:
+            return
+        self._tell_gone(process)
+        self._updating.pop(process, None)
+        self._end_if_all()
+        self._refill()
+        self._revise()
+
+    @property
+    def waiting_for(self) -> str:
+        """In words."""
+        empty = [str(stage) for stage, members in enumerate(self._stages()) if not members]
+        if empty:
+            return f"a peer for stage {', '.join(empty)}"
+        if self.phase == "running":
+            missing = [str(i) for i in range(self.terms.plan.microbatches) if i not in self._paths]
+            return f"microbatches {', '.join(missing)}"
+        return f"{len(self._updating)} peers to update" if self.phase == "updating" else "peers to begin with"
+
+    # --- who is there -------------------------------------------------------------------------------------------------
+
+    def _join(self, process: ProcessId, word: Join) -> None:
+        if word.speed <= 0:
+            self.trainers.append(process)
+            self._begin_if_ready()
+            return
+        stage = word.wish if word.wish >= 0 else self._emptiest()
+        entry = Known(process, word.wish, word.speed, stage, heard_s=self.hands.now_s, settled_s=self.hands.now_s)
+        self.known[process] = entry
+        self._grant(entry)
+
+    def _grant(self, entry: Known) -> None:
+        """Donors begin in turn, as in swarmflow. The leader has a copy of everything, in the baselines' favour."""
+        peers = [e for e in self._peers(entry.stage) if e is not entry]
+        found = sorted(e.process for e in peers if e.ready)
+        turn = sum(not e.ready for e in peers) % len(found) if found else 0
+        donors = (*found[turn:], *found[:turn], self.hands.me) if self._iterations else ()
+        entry.ready = False
+        self.hands.send(entry.process, Granted(entry.stage, donors))
+
+    def _emptiest(self) -> int:
+        """The stage of the highest load: its cost by the speed of its peers, those that load it included."""
+        costs = self.terms.plan.costs or (1.0,) * self.terms.plan.stages
+        speeds = [sum(e.speed for e in self._peers(stage)) for stage in range(self.terms.plan.stages)]
+        loads = [cost / speed if speed > 0 else float("inf") for cost, speed in zip(costs, speeds, strict=True)]
+        return max(range(len(loads)), key=lambda stage: (loads[stage], -stage))
+
+    def _peers(self, stage: int) -> list[Known]:
+        return [entry for entry in self.known.values() if entry.stage == stage]
+
+    def _stages(self) -> tuple[tuple[ProcessId, ...], ...]:
+        stages = range(self.terms.plan.stages)
+        return tuple(tuple(sorted(e.process for e in self._peers(s) if e.ready)) for s in stages)
+
+    def _ready(self, entry: Known, word: Ready) -> None:
+        if word.stage != entry.stage:
+            return
+        entry.ready = True
+        self._begin_if_ready()
+        self._revise()
+
+    def _revise(self) -> None:
+        """Newcomers wait for the next iteration, unless nobody else serves their stage or a pipeline has a hole."""
+        if self.phase != "running" or self.opened is None:
+            return
+        ready = self._stages()
+        lines = self.lines.form(ready, self._speeds())
+        here = [tuple(p for p in stage if self._serves(p, s)) for s, stage in enumerate(self.opened.stages)]
+        stages = columns(lines) if lines else tuple(some or ready[s] for s, some in enumerate(here))
+        before = self.opened.stages
+        if lines != self.opened.lines or any(p not in before[s] for s, stage in enumerate(stages) for p in stage):
+            self._open(self.opened.iteration, self.opened.revision + 1, stages, lines, self.opened.given)
+
+    def _refill(self) -> None:
+        """A stage that nobody serves or loads gets a peer of the largest other one."""
+        for stage in range(self.terms.plan.stages):
+            if self._peers(stage) or not self._iterations:
+                continue
+            spare = [e for e in self.known.values() if e.wish < 0 and len(self._peers(e.stage)) > 1]
+            if spare:
+                self._move(max(spare, key=lambda e: (len(self._peers(e.stage)), e.process)), stage)
+
+    def _move(self, entry: Known, stage: int) -> None:
+        self.hands.count("moves")
+        entry.stage, entry.settled_s = stage, self.hands.now_s
+        self._tell_gone(entry.process)
+        self._updating.pop(entry.process, None)
+        self._grant(entry)
+
+    def _rebalance(self) -> None:
+        """SWARM's Algorithm 2, at most one move a period and between two iterations only: nothing is lost by it."""
+        stages = [[e for e in self._peers(s) if e.ready] for s in range(self.terms.plan.stages)]
+        period_s, now_s = self.terms.rebalance_s, self.hands.now_s
+        settled = all(e.ready for e in self.known.values()) and all(stages)
+        if period_s <= 0 or now_s - self._moved_s < period_s or not settled:
+            return
+        servers = [
+            [Server(e.process, e.speed, e.wish < 0 and now_s - e.settled_s >= period_s) for e in stage]
+            for stage in stages
+        ]
+        move = rebalance(self.terms.plan.costs or (1.0,) * self.terms.plan.stages, servers)
+        if move is not None:
+            self._moved_s = now_s
+            self._move(self.known[move.process], move.stage)
+
+    def _watch(self) -> None:
+        for entry in list(self.known.values()):
+            if self.hands.now_s - entry.heard_s > self.terms.silence_s:
+                self.lost(entry.process)
+        self.hands.after(1.0, self._watch)
+
+    def _speeds(self) -> dict[ProcessId, float]:
+        return {entry.process: entry.speed for entry in self.known.values()}
+
+    def _tell_gone(self, process: ProcessId) -> None:
+        for other in (*self.known, *self.trainers):
+            if other != process:
+                self.hands.send(other, Gone(process))
+
+    # --- iterations ---------------------------------------------------------------------------------------------------
+
+    def _begin_if_ready(self) -> None:
+        first = 0 if self._iterations else self.terms.peers_first
+        if self.phase != "gathering" or sum(e.ready for e in self.known.values()) < first:
+            return
+        stages = self._stages()
+        if self.trainers and all(stages):
+            self._begin(stages)
+
+    def _begin(self, stages: tuple[tuple[ProcessId, ...], ...]) -> None:
+        self.phase = "running"
+        self._paths.clear()
+        lines = self.lines.form(stages, self._speeds())
+        given = self.lines.give(lines, self.terms.plan.microbatches)
+        self._open(self._iterations, 0, columns(lines) if lines else stages, lines, given)
+        self._iterations += 1
+
+    def _open(
+        self, iteration: int, revision: int, stages: tuple[tuple[ProcessId, ...], ...], lines: tuple[Line, ...],
+        given: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        self.opened = Opened(iteration, revision, stages, tuple(sorted(self.trainers)), lines, given)
+        for process in (*(p for stage in stages for p in stage), *self.opened.trainers):
+            self.hands.send(process, self.opened)
+
+    def _learnt(self, word: Learnt) -> None:
+        assert self.opened is not None
+        if word.trip.iteration != self.opened.iteration or word.trip.index in self._paths:
+            return
+        self._paths[word.trip.index] = word.path
+        if word.trip.line >= 0:
+            self.lines.learnt(word.trip.line, word.seconds)
+        if len(self._paths) == self.terms.plan.microbatches:
+            self._aggregate(self.opened)
+
+    def _aggregate(self, opened: Opened) -> None:
+        self.phase = "updating"
+        stages = [tuple(p for p in stage if self._serves(p, number)) for number, stage in enumerate(opened.stages)]
+        groups = [(f"stage-{number}", members) for number, members in enumerate(stages)]
+        if self.terms.plan.tied and len(stages) > 1:
+            groups.append(("tied", stages[0] + stages[-1]))
+        self._updating = dict.fromkeys(p for members in stages for p in members)
+        for process in self._updating:
+            mine = tuple((name, members) for name, members in groups if process in members)
+            self.hands.send(process, Aggregate(opened.iteration, mine))
+        self._end_if_all()
+
+    def _serves(self, process: ProcessId, stage: int) -> bool:
+        entry = self.known.get(process)
+        return entry is not None and entry.ready and entry.stage == stage
+
+    def _end_if_all(self) -> None:
+        if self.phase != "updating" or self._updating or self.opened is None:
+            return
+        self.phase = "gathering"
+        self.on_learnt(self.opened.iteration, dict(self._paths), tuple(len(stage) for stage in self.opened.stages))
+        if self._iterations >= self.terms.iterations:
+            self.phase = "finished"
+            return
+        self._rebalance()
+        self._begin_if_ready()
+
+
+class Unlined:
+    """Microbatches are routed one by one."""
+
+    def form(self, stages: tuple[tuple[ProcessId, ...], ...], speeds: dict[ProcessId, float]) -> tuple[Line, ...]:
+        """None."""
+        return ()
+
+    def give(self, lines: tuple[Line, ...], microbatches: int) -> tuple[int, ...]:
+        """None."""
+        return ()
+
+    def learnt(self, line: int, seconds: float) -> None:
+        """There is no line."""

@@ -1,0 +1,46 @@
+"""A trainer of a baseline; the first one leads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.rivals.hands import Hands
+from swarmflow.simulator.rivals.leader import Leader
+from swarmflow.simulator.rivals.source import Source
+from swarmflow.simulator.rivals.words import Alive, Gone, Join, Learnt, Opened, Ready, Updated, Word
+
+
+@dataclass(slots=True)
+class Trainer:
+    """One life of a trainer. lead: what it leads with, if it does."""
+
+    hands: Hands
+    leader: ProcessId
+    source: Source
+    lead: Leader | None
+
+    def start(self) -> None:
+        """Join."""
+        self.hands.send(self.leader, Join(-1, 0.0))
+        if self.lead is not None:
+            self.lead.start()
+
+    def heard(self, sender: ProcessId, word: Word) -> None:
+        """A message came."""
+        match word:
+            case Join() | Ready() | Alive() | Learnt() | Updated():
+                if self.lead is not None:
+                    self.lead.heard(sender, word)
+            case Opened():
+                self.source.open(word)
+            case Gone():
+                self.source.lost(word.process)
+            case _:
+                self.source.heard(sender, word)
+
+    def lost(self, process: ProcessId) -> None:
+        """A connection broke."""
+        self.source.lost(process)
+        if self.lead is not None:
+            self.lead.lost(process)

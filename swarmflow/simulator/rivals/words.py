@@ -1,0 +1,218 @@
+"""What the processes of the baselines say to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.sizes import FRAME, MEMBER, PROCESS, WORDS
+
+Path = tuple[ProcessId, ...]  # who holds the hops of a microbatch, one stage after the other
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Trip:
+    """Microbatch `index` of an iteration, in one try at it. line: the pipeline that it was given to, or -1."""
+
+    iteration: int
+    index: int
+    turn: int = 0
+    line: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """To the leader: a process is there. wish: the stage that it asks for, -1: any. speed: 0: it is a trainer."""
+
+    wish: int
+    speed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """To a peer: serve this stage, with the state that these have (nobody: from the seed)."""
+
+    stage: int
+    donors: tuple[ProcessId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """To the leader: the state of the stage is here."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """To the leader, each second, where broken connections do not tell of deaths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """To everybody: an iteration begins, or goes on with others (a later revision).
+
+    lines: fixed pipelines: the peer of each stage, None: nobody. given: the pipeline of each microbatch.
+    """
+
+    iteration: int
+    revision: int
+    stages: tuple[tuple[ProcessId, ...], ...]
+    trainers: tuple[ProcessId, ...]
+    lines: tuple[tuple[ProcessId | None, ...], ...] = ()
+    given: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """To everybody: a process is dead, or serves its stage no more."""
+
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """To a peer: will you take a microbatch? Its tensors follow if so. source: its trainer.
+
+    path: who probably holds the hops after this one. claim: only if you hold it already. repair: how often each sender
+    from the trainer on has sent it again; of two tries, the one that was repaired nearer to the trainer is the later.
+    """
+
+    trip: Trip
+    stage: int
+    attempt: int
+    source: ProcessId
+    repair: tuple[int, ...] = ()
+    path: Path = ()
+    claim: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A slot is kept. held: the microbatch was there already, and is with `path` downstream."""
+
+    trip: Trip
+    attempt: int
+    held: bool = False
+    path: Path = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """No. reason: `full`, `unknown` to a claim, `stale`: somebody else sends it by now."""
+
+    trip: Trip
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """To those who were denied: there is a free slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """An activation (tokens for stage 0) and the targets."""
+
+    trip: Trip
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """To the predecessor: the forward pass of this hop is done."""
+
+    trip: Trip
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """To the predecessor: who has the microbatch now, from the next stage on."""
+
+    trip: Trip
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """A gradient. path: the peers that computed it, from the sender on; to the trainer: all of them, and no tensor."""
+
+    trip: Trip
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """To the trainer: the way of a microbatch is broken and it has to be started over."""
+
+    trip: Trip
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """To who holds it: nobody waits for this try any more."""
+
+    trip: Trip
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """To the leader: a microbatch is through. seconds: from its first activation to its last gradient."""
+
+    trip: Trip
+    path: Path
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """To every peer: the iteration is through; sum the gradients with these, by group."""
+
+    iteration: int
+    groups: tuple[tuple[str, tuple[ProcessId, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An addend of the receiver's part of a gradient."""
+
+    iteration: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The sum of the sender's part of a gradient."""
+
+    iteration: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """To the leader: the update is done."""
+
+    iteration: int
+
+
+Word = (
+    Join | Granted | Ready | Alive | Opened | Gone | Ask | Accepted | Denied | Room | Forward | Computed | Routed
+    | Backward | Broken | Abandon | Learnt | Aggregate | Part | Whole | Updated
+)  # fmt: skip
+
+
+def wire_bytes(word: Word) -> int:
+    """The length of a frame without its tensors, by the same estimates as swarmflow's own (simulator/sizes.py)."""
+    size = FRAME + WORDS
+    match word:
+        case Opened():
+            return size + MEMBER * (sum(len(stage) for stage in word.stages) + len(word.trainers))
+        case Granted():
+            return size + MEMBER * len(word.donors)
+        case Ask() | Accepted() | Routed() | Backward() | Learnt():
+            return size + PROCESS * len(word.path)
+        case Aggregate():
+            return size + PROCESS * sum(len(members) for _, members in word.groups)
+    return size

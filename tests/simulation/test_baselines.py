@@ -1,0 +1,156 @@
+"""The baselines: what they take is worked out by hand where it can be, and what they promise holds under churn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarmflow.simulator.report import Report
+from swarmflow.simulator.scenario import Scenario, load
+from swarmflow.simulator.simulation import Simulation
+
+PIPELINE = """
+[run]
+iterations = 3
+[model]
+stages = 3
+microbatches = 1
+activation_bytes = 1_000_000
+parameters = 1000
+token_bytes = 0
+[[peers]]
+count = 3
+spread = true
+forward_s = 1.0
+backward_s = 2.0
+capacity = 4
+up_mbps = 80
+[network]
+latency_s = 0.1
+"""
+CHURN = """
+[run]
+iterations = 6
+limit_s = 20000
+[model]
+stages = 3
+microbatches = 12
+activation_bytes = 2_000_000
+parameters = 300_000
+[trainers]
+count = 2
+[[peers]]
+count = 12
+forward_s = { uniform = [0.1, 0.4] }
+capacity = { integers = [1, 3] }
+up_mbps = 200
+down_mbps = 200
+[network]
+latency_s = { uniform = [0.01, 0.2] }
+[churn]
+leave_chance = 0.3
+join_chance = 0.6
+"""
+ROUTED = ("swarm", "swarm-restart")
+
+
+def scenario(folder: Path, text: str) -> Scenario:
+    path = folder / "scenario.toml"
+    path.write_text(text, encoding="utf-8")
+    return load(path)
+
+
+def simulated(folder: Path, text: str, policy: str, seed: int = 0) -> tuple[Simulation, Report]:
+    simulation = Simulation(scenario(folder, text), seed, policy)
+    return simulation, simulation.run()
+
+
+@pytest.mark.parametrize("policy", ROUTED)
+def test_a_pipeline_takes_what_can_be_worked_out_by_hand(tmp_path: Path, policy: str) -> None:
+    _, report = simulated(tmp_path, PIPELINE, policy)
+    assert (report.outcome, report.violations) == ("finished", ())
+    # Three forwards and backwards; four ways of 0.1 s + 1 MB at 80 Mb/s; three times there and back to ask; tokens out
+    # and the word of the last gradient back to the trainer; the words that begin the update, end it, and open the next.
+    for row in report.measured:
+        assert row.seconds == pytest.approx(9.0 + 4 * 0.2 + 3 * 0.2 + 2 * 0.1 + 0.1 + 0.1 + 0.1, abs=0.11)
+        assert (row.useful_s, row.wasted_s, row.lost_s) == (pytest.approx(9.0), 0.0, 0.0)
+        assert row.communication_s == pytest.approx(4 * 0.2, abs=0.11)
+    assert {device.stage for device in report.devices} == {0, 1, 2}
+    assert report.messages["Forward"] == report.messages["Backward"] == 3 * 3
+
+
+def test_an_all_reduce_moves_the_bytes_of_a_butterfly(tmp_path: Path) -> None:
+    text = PIPELINE.replace("count = 3", "count = 6").replace("parameters = 1000", "parameters = 1_000_000")
+    _, report = simulated(tmp_path, text, "swarm")
+    plain = sum(report.wire_bytes[kind] for kind in ("Part", "Whole"))
+    # Two peers a stage: each sends 2 (n-1)/n = 1 times the 4 MB, three iterations, six peers.
+    assert plain == pytest.approx(3 * 6 * 4_000_000, rel=0.001)
+
+
+@pytest.mark.parametrize("policy", ROUTED)
+@pytest.mark.parametrize("break_s", [0.5, 0.0])
+@pytest.mark.parametrize("spare", ["true", "false"])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_microbatch_is_learnt_under_churn(
+    tmp_path: Path, policy: str, break_s: float, spare: str, seed: int
+) -> None:
+    text = CHURN.replace("[churn]", f"break_s = {break_s}\n[churn]\nspare_last = {spare}")
+    simulation, report = simulated(tmp_path, text, policy, seed)
+    assert (report.outcome, report.violations) == ("finished", ())
+    assert simulation.luck.deaths > 5
+    assert report.counts["retries"] > 0
+    assert report.waste()[1] > 0
+    computed_s = sum(simulation.world.life(process).busy_s for process in simulation.world.peers())
+    meter = simulation.world.meter
+    assert meter.useful_s + meter.wasted_s + meter.lost_s == pytest.approx(computed_s, rel=0.02)
+
+
+def test_a_restart_wastes_what_a_resend_keeps(tmp_path: Path) -> None:
+    text = PIPELINE.replace("count = 3", "count = 6").replace("microbatches = 1", "microbatches = 4") + "[churn]\n"
+    for policy, restarted in (("swarm", False), ("swarm-restart", True)):
+        found = []
+        for second in range(4, 24, 2):
+            (tmp_path / "churn.csv").write_text(f"{second},leave,1\n", encoding="utf-8")
+            simulation, report = simulated(tmp_path, text + "trace = 'churn.csv'\n", policy)
+            assert report.outcome == "finished"
+            found.append((simulation.world.meter.wasted_s, report.counts.get("microbatches_restarted", 0)))
+        assert any(count > 0 for _, count in found) == restarted
+        assert all(wasted_s == 0 for wasted_s, _ in found) != restarted
+
+
+@pytest.mark.parametrize("policy", ROUTED)
+def test_the_same_seed_gives_the_same_trace(tmp_path: Path, policy: str) -> None:
+    def traced(seed: int) -> list[str]:
+        lines: list[str] = []
+        Simulation(scenario(tmp_path, CHURN), seed, policy, lines.append).run()
+        return lines
+
+    assert traced(1) == traced(1)
+    assert traced(1) != traced(2)
+
+
+def test_a_swarm_that_cannot_go_on_says_what_it_waits_for(tmp_path: Path) -> None:
+    (tmp_path / "churn.csv").write_text("12,leave,1\n", encoding="utf-8")
+    text = PIPELINE.replace("iterations = 3", "iterations = 3\nlimit_s = 500") + "[churn]\ntrace = 'churn.csv'\n"
+    _, report = simulated(tmp_path, text + "spare_last = false\n", "swarm")
+    assert report.outcome == "stands still: a peer for stage 1"
+
+
+@pytest.mark.parametrize(("period_s", "sizes"), [(20, [3, 3, 3]), (0, [1, 4, 4])])
+def test_peers_move_to_the_stage_that_needs_them(tmp_path: Path, period_s: int, sizes: list[int]) -> None:
+    text = CHURN.split("[churn]")[0].replace("iterations = 6", f"iterations = 12\nrebalance_s = {period_s}")
+    text = text.replace("forward_s = { uniform = [0.1, 0.4] }", "forward_s = 0.2")
+    simulation = Simulation(scenario(tmp_path, text), 0, "swarm")
+    world = simulation.world
+
+    def stages() -> list[int]:
+        return [world.life(process).stage for process in world.living_peers()]
+
+    def thin_out() -> None:
+        for process in [process for process in world.living_peers() if world.life(process).stage == 1][1:]:
+            world.kill(process)
+
+    world.clock.after(20.0, thin_out)
+    assert simulation.run().outcome == "finished"
+    assert sorted(stages().count(stage) for stage in range(3)) == sizes
