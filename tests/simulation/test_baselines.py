@@ -74,7 +74,8 @@ def test_a_pipeline_takes_what_can_be_worked_out_by_hand(tmp_path: Path, policy:
     # and the word of the last gradient back to the trainer; the words that begin the update, end it, and open the next.
     for row in report.measured:
         assert row.seconds == pytest.approx(9.0 + 4 * 0.2 + 3 * 0.2 + 2 * 0.1 + 0.1 + 0.1 + 0.1, abs=0.11)
-        assert (row.useful_s, row.wasted_s, row.lost_s) == (pytest.approx(9.0), 0.0, 0.0)
+        assert row.useful_s == pytest.approx(9.0)
+        assert (row.wasted_s, row.lost_s) == (0.0, 0.0)
         assert row.communication_s == pytest.approx(4 * 0.2, abs=0.11)
     assert {device.stage for device in report.devices} == {0, 1, 2}
     assert report.messages["Forward"] == report.messages["Backward"] == 3 * 3

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from swarmflow.simulator.policies import POLICIES
 from tests.simulation.test_simulation import CHURN
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ def test_the_trace_and_the_figures_are_the_same_bytes_in_every_process(tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--policy", "dtfm"), "swarmflow: policy 'dtfm' comes with a later version; there is swarmflow\n"),
+        (("--policy", "best"), f"swarmflow: policy 'best' is none; there is {', '.join(POLICIES)}\n"),
         (("--plot", "a.gif"), "swarmflow: --plot a.gif: must end in .png or .svg or .pdf\n"),
         (("--trace", "/nowhere/a"), "swarmflow: cannot write /nowhere/a: No such file or directory\n"),
     ],
