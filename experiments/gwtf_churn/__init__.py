@@ -1,0 +1,1 @@
+"""GWTF, Tables II and III: peers that crash and come back."""

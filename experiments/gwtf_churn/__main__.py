@@ -1,0 +1,73 @@
+"""`python -m experiments.gwtf_churn`: GWTF's Tables II and III."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from experiments.common.arguments import options, plot_file, progress, run
+from experiments.common.plot import bars
+from experiments.common.rows import Row, row, write_json
+from experiments.common.table import show
+from experiments.gwtf_churn.paper import COMMUNICATION, LOST, THROUGHPUT, TIME, WASTED, reported
+from experiments.gwtf_churn.setting import Setting, scenario, settings
+from swarmflow.errors import SwarmflowError
+from swarmflow.simulator.report import Report
+from swarmflow.simulator.simulation import Simulation
+
+POLICIES = ("swarmflow", "swarm", "swarm-restart")
+REPETITIONS, REPETITIONS_QUICK = 25, 1
+WASTED_SHARE = "Wasted GPU time (share)"
+LOST_SHARE = "Lost with the dead (share)"
+
+METRICS: dict[str, Callable[[Report], float]] = {
+    TIME: lambda report: report.over(lambda row: row.minutes_a_microbatch)[0],
+    THROUGHPUT: lambda report: report.over(lambda row: float(row.microbatches))[0],
+    COMMUNICATION: lambda report: report.over(lambda row: row.communication_s)[0],
+    WASTED: lambda report: report.over(lambda row: row.wasted_s / 60)[0],
+    WASTED_SHARE: lambda report: report.waste()[0],
+    LOST: lambda report: report.over(lambda row: row.lost_s / 60)[0],
+    LOST_SHARE: lambda report: report.waste()[1],
+}
+
+
+def repetition(setting: Setting, policy: str, seed: int) -> Report:
+    """One simulation. Raises SwarmflowError when it does not come to its end, or breaks a promise."""
+    report = Simulation(scenario(setting, seed), seed, policy).run()
+    if report.outcome != "finished":
+        why = "; ".join(report.violations) or report.outcome
+        raise SwarmflowError(f"{setting.name}, policy {policy}, seed {seed}: {why}")
+    return report
+
+
+def measure(policies: tuple[str, ...], seeds: range, quick: bool) -> Iterator[Row]:
+    """All rows, setting by setting."""
+    chosen = [setting for setting in settings() if not quick or setting.model == "LLaMA-like"]
+    work = [(setting, policy) for setting in chosen for policy in policies]
+    for setting, policy in progress(work, len(work), "gwtf_churn"):
+        reports = [repetition(setting, policy, seed) for seed in seeds]
+        for metric, value in METRICS.items():
+            paper = reported(policy, setting.model, metric, setting.column)
+            yield row(setting.name, policy, metric, [value(report) for report in reports], paper)
+
+
+@click.command("gwtf_churn")
+@options
+@click.option("--repetitions", type=click.IntRange(1), help=f"Seeds of each setting. [default: {REPETITIONS}]")
+@click.option("--policy", "policies", multiple=True, default=POLICIES, show_default=True, help="Several may be given.")
+def gwtf_churn(
+    quick: bool, seed: int, json_file: Path | None, repetitions: int | None, policies: tuple[str, ...]
+) -> None:
+    """GWTF, Tables II and III: 18 nodes that leave and come back with a chance an iteration."""
+    seeds = range(seed, seed + (repetitions or (REPETITIONS_QUICK if quick else REPETITIONS)))
+    rows = list(measure(policies, seeds, quick))
+    show("GWTF, Tables II and III (the paper's figures in brackets)", rows)
+    if json_file is not None:
+        write_json(json_file, rows)
+    bars(plot_file(__file__, quick), "GWTF, Tables II and III", rows, [TIME, COMMUNICATION, WASTED_SHARE, LOST_SHARE])
+
+
+if __name__ == "__main__":
+    run(gwtf_churn)

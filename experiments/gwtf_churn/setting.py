@@ -1,0 +1,70 @@
+"""The settings of GWTF's Tables II and III as scenarios."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from swarmflow.simulator.drawn import Integers
+from swarmflow.simulator.scenario import Scenario, load
+
+LATENCY_S = (0.005, 0.125)  # one way, between any two places
+MBPS = (50.0, 500.0)
+CAPACITIES = Integers(1, 3)
+BLOCK = 12 * 1024**2  # parameters: attention 4 d^2, and 8 d^2 of either kind of feed-forward layer
+FIRST_STAGE = {"LLaMA-like": 32_000 * 1024 + BLOCK, "GPT-like": (50_257 + 1024) * 1024 + BLOCK}  # with the embedding
+CHANCES = (0.0, 0.1, 0.2)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A pair of columns of Table II (`LLaMA-like`) or III (`GPT-like`). chance: to leave, and to come back."""
+
+    model: str
+    heterogeneous: bool
+    chance: float
+
+    @property
+    def column(self) -> str:
+        """As the tables name it."""
+        return f"{'Heterogeneous' if self.heterogeneous else 'Homogeneous'} {self.chance:.0%}"
+
+    @property
+    def name(self) -> str:
+        """Table and column."""
+        return f"{self.model}, {self.column}"
+
+
+def settings() -> list[Setting]:
+    """All of both tables."""
+    return [Setting(m, h, chance) for m in FIRST_STAGE for h in (False, True) for chance in CHANCES]
+
+
+def scenario(setting: Setting, seed: int) -> Scenario:
+    """One repetition: the ways between the nodes are drawn from the seed."""
+    base = load(Path(__file__).with_name("scenario.toml"))
+    data, relays = base.peers
+    if setting.heterogeneous:
+        relays = replace(relays, capacity=CAPACITIES)
+    relayed = (3 * BLOCK,) * (base.model.stages - 1)
+    model = replace(base.model, parameters=(FIRST_STAGE[setting.model], *relayed))
+    churn = replace(base.churn, leave_chance=setting.chance, join_chance=setting.chance)
+    latency_s, mbps = ways(base.trainers.count, base.peer_count, Random(seed))
+    return replace(base, peers=(data, relays), model=model, churn=churn, latency=latency_s, bandwidth=mbps)
+
+
+Table = tuple[tuple[float, ...], ...]
+
+
+def ways(trainers: int, peers: int, random: Random) -> tuple[Table, Table]:
+    """Latencies (s) and bandwidths (Mb/s, 0: no limit) between all machines. Trainer i is on the machine of peer i."""
+    places = [*range(trainers), *range(peers)]
+    drawn = {
+        (one, other): (random.uniform(*LATENCY_S), random.uniform(*MBPS))
+        for one in range(peers)
+        for other in range(one + 1, peers)
+    }
+    pairs = [[drawn.get((min(one, other), max(one, other)), (0.0, 0.0)) for other in places] for one in places]
+    latency_s = tuple(tuple(latency for latency, _ in row) for row in pairs)
+    return latency_s, tuple(tuple(mbps for _, mbps in row) for row in pairs)

@@ -1,0 +1,46 @@
+"""The settings of GWTF's tables: what is drawn, and what is the paper's."""
+
+from __future__ import annotations
+
+from random import Random
+
+from experiments.gwtf_churn.paper import THROUGHPUT, TIME, reported
+from experiments.gwtf_churn.setting import Setting, scenario, settings, ways
+from swarmflow.simulator.described import Described
+
+
+def test_there_are_twelve_settings_named_as_in_the_paper() -> None:
+    names = [setting.name for setting in settings()]
+    assert len(set(names)) == 12
+    assert names[0] == "LLaMA-like, Homogeneous 0%"
+    assert names[-1] == "GPT-like, Heterogeneous 20%"
+
+
+def test_the_paper_s_figures_are_found() -> None:
+    assert reported("swarm-restart", "LLaMA-like", TIME, "Homogeneous 10%") == 1.26
+    assert reported("gwtf", "GPT-like", THROUGHPUT, "Heterogeneous 20%") == 2.39
+    assert reported("swarm", "LLaMA-like", TIME, "Homogeneous 10%") is None
+
+
+def test_the_scenario_has_two_data_nodes_and_sixteen_relays() -> None:
+    found = scenario(Setting("LLaMA-like", True, 0.1), 3)
+    described = Described(found, 3, Random(3))
+    names = [described.add_peer(number) for number in range(found.peer_count)]
+    capacities = [described.profiles[name].capacity for name in names]
+    assert capacities[:2] == [4, 4]
+    assert set(capacities[2:]) == {1, 2, 3}
+    assert [described.persistent(number) for number in range(18)] == [True, True, *[False] * 16]
+    # 3 blocks of 55.8 GFLOP forward, at 0.4 of 19.2 TFLOP/s shared by 18 nodes on 5 GPUs.
+    assert abs(described.compute_s("p5", 1, "forward") - 3 * 55.8e9 / (0.4 * 19.2e12 * 5 / 18)) < 1e-3
+
+
+def test_trainers_are_on_the_machines_of_the_data_nodes() -> None:
+    latency_s, mbps = ways(2, 18, Random(1))
+    assert len(latency_s) == len(mbps) == 20
+    assert latency_s[0][2] == mbps[0][2] == 0.0, "trainer 0 and peer 0"
+    assert latency_s[0][7] == latency_s[2][7] > 0
+    others = [mbps[one][other] for one in range(2, 20) for other in range(2, 20) if one != other]
+    assert min(others) >= 50
+    assert max(others) <= 500
+    assert all(mbps[one][other] == mbps[other][one] for one in range(20) for other in range(20))
+    assert ways(2, 18, Random(1)) == (latency_s, mbps) != ways(2, 18, Random(2))
