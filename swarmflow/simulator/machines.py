@@ -11,8 +11,8 @@ from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.peer_settings import PeerSettings
 from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Plan, ProcessId

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from swarmflow.core.rebalance import Server, rebalance
+from swarmflow.core.leading.rebalance import Server, rebalance
 from swarmflow.core.types import Plan, ProcessId
 from swarmflow.simulator.rivals.hands import Hands
 from swarmflow.simulator.rivals.words import (
