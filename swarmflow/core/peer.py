@@ -51,6 +51,7 @@ from swarmflow.core.messages import (
     Refused,
     Released,
     Relieve,
+    Reopen,
     Room,
     Routed,
     Surplus,
@@ -188,13 +189,16 @@ def _nothing(peer: Service, event: Event, now: float) -> list[Action]:
     return []
 
 
-_FROM_LEADER = (Open, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep, Surplus)
+_FROM_LEADER = (
+    Open, Reopen, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep, Surplus,
+)  # fmt: skip
 
 _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     **dict.fromkeys(
         (Forward, Adopt, Backward, Accepted, Denied, Relieve, Routed, Room, Recall, Recalled), hopping.message
     ),
     Open: epochs.opened,
+    Reopen: epochs.reopened,
     Gone: epochs.gone,
     Prepare: ballots.prepare,
     Commit: ballots.commit,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swarmflow.core.messages import Commit, Done, Join, Open, Prepare, Report, Tally
 from swarmflow.core.types import Epoch, Member, ProcessId, Roster
@@ -56,10 +56,13 @@ class Standing:
     def report(
         self, term: int, join: Join, member: Member, *, ready: bool, version: int, draining: bool,
         done: tuple[Done, ...] = (), dropped: tuple[int, ...] = (), indices: tuple[int, ...] = (), attempt: int = 0,
+        known: str = "",
     ) -> Report:  # fmt: skip
-        """All that another leader has to know of this process."""
+        """All that another leader has to know of this process. known: digest of the roster that it has already."""
+        same = self.opened.roster.digest == known
+        opened = replace(self.opened, roster=Roster()) if same else self.opened
         return Report(
-            term, join, member, ready, version, draining, self.opened, tuple(self.gone),
+            term, join, member, ready, version, draining, opened, tuple(self.gone),
             tuple(self.newcomers.values()), tuple(self.suspects), done, dropped, indices, attempt,
             self.ballot, self.tally, self.results, self.commit, self.digest,
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Count, Log, Send
@@ -17,6 +18,7 @@ from swarmflow.core.messages import (
     Overflow,
     Prepare,
     Prepared,
+    Reopen,
     StepResult,
     Tally,
     Unprepared,
@@ -86,9 +88,13 @@ class Step:
         """Which try at which step."""
         return self.said.epoch
 
-    def open(self) -> list[Action]:
-        """Tell everybody that the step begins."""
-        return [Send(process, self.said) for process in self.roster.processes()]
+    def open(self, base: Open | None = None, told: Collection[ProcessId] = ()) -> list[Action]:
+        """Tell everybody that the step begins; those who were told `base` what has changed since."""
+        change = Reopen.after(base, self.said) if base is not None else None
+        return [
+            Send(process, change if change is not None and process in told else self.said)
+            for process in self.roster.processes()
+        ]
 
     def heard(self, sender: ProcessId, message: AboutStep) -> list[Action]:
         """What follows from what a member says of it."""
@@ -181,13 +187,16 @@ class Step:
         self.newcomers |= {member.process: member for member in added}
         said = replace(self.said, roster=self.roster, newcomers=tuple(self.newcomers))
         actions: list[Action] = [Send(member.process, said) for member in added]
-        groups = self._groups()
+        groups: dict[ProcessId, list[Group]] = {}
+        for group in self._groups():
+            for process in group.members:
+                groups.setdefault(process, []).append(group)
         self.tally = Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries)
         came = tuple(self.newcomers.values())
         entries = self.ledger.entries()
         for process in sorted(self._members()):
             own = entries.get(process, ())
-            message = Prepare(self.term, self.epoch, self.ballot, own, groups, self.tally, came)
+            message = Prepare(self.term, self.epoch, self.ballot, own, tuple(groups[process]), self.tally, came)
             actions.append(Send(process, message))
         return actions
 

@@ -40,7 +40,11 @@ class Candidacy:
 
     def report(self, sender: ProcessId, message: Report) -> list[Action]:
         """Somebody follows. It may know of others: those who came in with a Prepare, or with a later Open."""
-        if message.term != self.term or not self._is_about(sender, message):
+        if message.term != self.term:
+            return []
+        if message.opened.roster == Roster():  # it is the one that was named in the Lead
+            message = replace(message, opened=replace(message.opened, roster=self.standing.opened.roster))
+        if not self._is_about(sender, message):
             return []
         self.reports[sender] = message
         named = (*message.opened.roster.members(), *message.opened.roster.trainers, *message.newcomers)
@@ -88,7 +92,8 @@ class Candidacy:
     def _ask(self, members: list[Member]) -> list[Action]:
         if not members:
             return []
-        return [Connect(tuple(members)), *(Send(m.process, Lead(self.term, self.me)) for m in members)]
+        lead = Lead(self.term, self.me, self.standing.opened.roster.digest)
+        return [Connect(tuple(members)), *(Send(m.process, lead) for m in members)]
 
 
 @dataclass(frozen=True, slots=True)

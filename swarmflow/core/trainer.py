@@ -60,6 +60,7 @@ from swarmflow.core.messages import (
     Recall,
     Refused,
     Released,
+    Reopen,
     Report,
     Room,
     Routed,
@@ -210,11 +211,11 @@ class TrainerMachine:
         waiting, self._waiting = self._waiting, []
         return actions + [action for event in waiting for action in self.lead.handle(event, now)]
 
-    def _report(self) -> Report:
+    def _report(self, known: str = "") -> Report:
         assert self.standing is not None, "who was in no epoch has nothing to report"
         return self.standing.report(
             self.following.term, self.join, self.me, ready=True, version=self.epoch.step, draining=self.draining,
-            indices=self.source.indices, attempt=self.source.attempt,
+            indices=self.source.indices, attempt=self.source.attempt, known=known,
         )  # fmt: skip
 
     def _asked_to_follow(self, sender: ProcessId, message: Lead, now: float) -> list[Action]:
@@ -230,7 +231,7 @@ class TrainerMachine:
         following.follow(sender, message.term, now)
         self.candidacy = None
         self._waiting.clear()
-        answer: list[Action] = [Connect((message.me,)), Send(sender, self._report())]
+        answer: list[Action] = [Connect((message.me,)), Send(sender, self._report(message.roster))]
         return answer if again else [*answer, Log("info", f"trainer {sender} leads from here on")]
 
     def _deposed(self, message: Deposed, now: float) -> list[Action]:
@@ -360,6 +361,14 @@ class TrainerMachine:
         others = (*message.roster.members(), *message.roster.trainers)
         return [Connect(tuple(m for m in others if m.process != self.me.process)), *self.source.open(message)]
 
+    def _reopen(self, message: Reopen, now: float) -> list[Action]:
+        if message.epoch <= self.epoch:
+            return []
+        if self.standing is None or self.standing.opened.epoch != message.base:
+            begun = f"step {message.epoch.step} begins with those of an epoch"
+            return self._leave(f"{begun} that this process has not heard of")
+        return self._open(message.unfolded(self.standing.opened), now)
+
     def _gone(self, message: Gone, now: float) -> list[Action]:
         if message.epoch != self.epoch:
             return []
@@ -422,6 +431,7 @@ class TrainerMachine:
 
 _FROM_LEADER: dict[type, Callable[[TrainerMachine, Any, float], list[Action]]] = {
     Open: TrainerMachine._open,
+    Reopen: TrainerMachine._reopen,
     Gone: TrainerMachine._gone,
     Assign: TrainerMachine._assign,
     Keep: TrainerMachine._keep,

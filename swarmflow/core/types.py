@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import NamedTuple
 
 
@@ -120,6 +121,11 @@ class Roster:
         """The peers of all stages, to be asked whether somebody is among them."""
         return frozenset(member.process for member in self.members())
 
+    @cached_property
+    def digest(self) -> str:
+        """Of all that it says: two processes that have the same one need not tell each other."""
+        return blake2b(repr((self.stages, self.trainers)).encode(), digest_size=16).hexdigest()
+
     def around(self, stage: int, tied: bool) -> tuple[Member, ...]:
         """Whom a peer of this stage may have to send to. tied: a weight is shared by the first and the last stage."""
         near = {stage - 1, stage, stage + 1}
@@ -127,6 +133,27 @@ class Roster:
             near |= {0, len(self.stages) - 1}
         peers = (member for other, members in enumerate(self.stages) if other in near for member in members)
         return (*peers, *self.trainers)
+
+    def changed(self, gone: tuple[ProcessId, ...], came: tuple[Member, ...]) -> Roster:
+        """The roster that differs from this one by who left, and by who came or is in another place now.
+
+        The last answer is kept: where one process pretends to be many, all of them ask the same.
+        """
+        known: tuple[tuple[ProcessId, ...], tuple[Member, ...], Roster] | None = self.__dict__.get("_changed")
+        if known is None or known[:2] != (gone, came):
+            known = self.__dict__["_changed"] = (gone, came, self._changed_anew(gone, came))
+        return known[2]
+
+    def _changed_anew(self, gone: tuple[ProcessId, ...], came: tuple[Member, ...]) -> Roster:
+        left = {*gone, *(member.process for member in came)}
+
+        def renewed(members: tuple[Member, ...], stage: int) -> tuple[Member, ...]:
+            added = [member for member in came if member.stage == stage]
+            stayed = [member for member in members if member.process not in left]
+            return tuple(sorted(stayed + added)) if added else tuple(stayed)
+
+        stages = tuple(renewed(members, stage) for stage, members in enumerate(self.stages))
+        return Roster(stages, renewed(self.trainers, -1))
 
     def without(self, gone: ProcessId) -> Roster:
         """The same roster after a death."""

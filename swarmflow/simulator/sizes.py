@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from swarmflow.core.messages import Gone, Granted, Lead, Message, Open, Prepare, Report
+from swarmflow.core.messages import Gone, Granted, Lead, Message, Open, Prepare, Reopen, Report
 from swarmflow.core.types import Roster
 
 FRAME = 36  # bytes around a header (runtime/frames.py), of which 8 a body
@@ -50,6 +50,7 @@ def _report(message: Report) -> int:
 
 _EXTRA: dict[type, Callable[[Any], int]] = {
     Open: _open,
+    Reopen: lambda message: PROCESS * (1 + len(message.gone)) + MEMBER * len(message.came),
     Prepare: _prepare,
     Report: _report,
     Granted: lambda message: MEMBER * len(message.donors),

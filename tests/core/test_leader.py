@@ -27,6 +27,7 @@ from swarmflow.core.messages import (
     Ready,
     Refused,
     Released,
+    Reopen,
     StepResult,
     Unrepairable,
     Welcome,
@@ -152,7 +153,7 @@ def test_a_leaver_is_let_go_at_the_edge() -> None:
     assert not messages(bench.hear(A, Drain()), Released)
     actions = bench.commit()
     assert [to for to, _ in messages(actions, Released)] == [A]
-    assert [to for to, _ in messages(actions, Open)] == [B, ME.process]
+    assert [(to, again.gone) for to, again in messages(actions, Reopen)] == [(B, (A,)), (ME.process, (A,))]
 
 
 def test_a_leaver_is_let_go_when_the_step_starts_over_without_it() -> None:

@@ -59,6 +59,7 @@ from swarmflow.core.messages import (
     ReducePart,
     Refused,
     Released,
+    Reopen,
     StepResult,
     Suspect,
     Tally,
@@ -348,3 +349,23 @@ def test_a_link_from_the_leader_that_loses_messages_has_it_join_again() -> None:
     assert not of_type(bench.hear(Beat(1, EPOCH, said=3)), Rejoin)
     assert not of_type(bench.hear(Beat(1, EPOCH, said=99), MATE), Rejoin), "only the leader's words are missed"
     assert of_type(bench.hear(Beat(1, EPOCH, said=5)), Rejoin), "four have come"
+
+
+def test_a_step_that_is_told_by_its_changes_is_opened_like_any_other() -> None:
+    bench = Bench()
+    bench.serve()
+    opened = bench.peer.standing
+    assert opened is not None
+    version, epoch = bench.peer.version, opened.epoch
+    again = Reopen(1, Epoch(epoch.generation + 1, epoch.step), epoch, (MATE,), (), LEADER)
+    assert of_type(bench.hear(again), Reset)
+    heard = bench.peer.standing
+    assert heard is not None
+    assert MATE not in heard.opened.roster.everybody
+    assert bench.peer.version == version
+
+
+def test_who_has_not_heard_of_the_epoch_that_a_step_builds_on_joins_again() -> None:
+    bench = Bench()
+    bench.serve()
+    assert of_type(bench.hear(Reopen(1, Epoch(7, 0), Epoch(6, 0), (), (), LEADER)), Rejoin)

@@ -35,7 +35,9 @@ def try_open(reign: Reign, now: float) -> list[Action]:
     said = Open(reign.term, reign.epoch, roster, reign.lineage, exponent=reign.exponent)
     reign.step = Step(reign.plan, reign.term, said, settings.learning_rate(reign.version), settings.clip, now)
     members = (*roster.members(), *roster.trainers)
-    return [Connect(tuple(m for m in members if m.process != reign.me.process)), *reign.step.open()]
+    begun = reign.step.open(reign.opened, reign.told)
+    reign.opened, reign.told = said, set(roster.processes())
+    return [Connect(tuple(m for m in members if m.process != reign.me.process)), *begun]
 
 
 def _refill(reign: Reign, empty: list[int], now: float) -> list[Action]:

@@ -8,7 +8,7 @@ from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.membership import Membership
 from swarmflow.core.leading.restoring import Restoring
 from swarmflow.core.leading.safekeeping import Safekeeping
-from swarmflow.core.messages import StepResult
+from swarmflow.core.messages import Open, StepResult
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.step import Step
 from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId
@@ -22,7 +22,8 @@ class Reign:
     digests: of its files. known: the newest version that was on disk, here or elsewhere, as far as the own disk tells.
     lineage: who began the history that this leader goes on with; a leader that starts from disk begins one. restoring:
     which version to go on from is not decided yet. last: the result of the step before. waits_for: what opening the
-    next one waits for. stopping: the person wants this trainer to go.
+    next one waits for. stopping: the person wants this trainer to go. opened: the last
+    Open, and told: who was told it.
     """
 
     me: Member
@@ -44,6 +45,8 @@ class Reign:
     last: StepResult | None = None
     complete_s: float | None = None
     stopping: bool = False
+    opened: Open | None = None
+    told: set[ProcessId] = field(default_factory=set)
     waits_for: str = ""
 
     def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int) -> None:

@@ -44,6 +44,7 @@ from swarmflow.core.messages.step import (
     Prepared,
     ReducePart,
     ReduceSum,
+    Reopen,
     StepResult,
     Tally,
     Unprepared,
@@ -55,13 +56,13 @@ __all__ = [
     "Accepted", "Adopt", "Assign", "Backward", "Beat", "Commit", "Committed", "Denied", "Deposed", "Done", "Drain",
     "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Kept", "Lead", "LoadFailed",
     "Message", "Open", "Overflow", "Prepare", "Prepared", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum",
-    "Refused", "Released", "Relieve", "Report", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally",
+    "Refused", "Released", "Relieve", "Reopen", "Report", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally",
     "Unprepared", "Unrepairable", "Welcome",
 ]  # fmt: skip
 
 Message = (
     Forward | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Recall | Recalled | Done
-    | Open | Gone | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed
+    | Open | Reopen | Gone | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed
     | StepResult | ReducePart | ReduceSum
     | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain | Released | Heartbeat
     | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed

@@ -25,6 +25,38 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
+class Reopen:
+    """An Open to somebody who has heard the one of epoch `base`: its roster is that one's but for who is in these.
+
+    came: who is new, or serves another stage, or has another capacity now. The roster of a large swarm takes megabytes,
+    and hardly changes from step to step.
+    """
+
+    term: int
+    epoch: Epoch
+    base: Epoch
+    gone: tuple[ProcessId, ...]
+    came: tuple[Member, ...]
+    lineage: ProcessId
+    exponent: int = EXPONENT
+
+    @classmethod
+    def after(cls, base: Open, said: Open) -> Reopen | None:
+        """What `said` is to those who have heard `base`. None: it cannot be told so."""
+        before = {member.process: member for member in (*base.roster.members(), *base.roster.trainers)}
+        now = {member.process: member for member in (*said.roster.members(), *said.roster.trainers)}
+        came = tuple(member for process, member in now.items() if before.get(process) != member)
+        gone = tuple(process for process in before if process not in now)
+        change = cls(said.term, said.epoch, base.epoch, gone, came, said.lineage, said.exponent)
+        return change if change.unfolded(base) == said else None
+
+    def unfolded(self, base: Open) -> Open:
+        """The Open that it stands for."""
+        roster = base.roster.changed(self.gone, self.came)
+        return Open(self.term, self.epoch, roster, self.lineage, exponent=self.exponent)
+
+
+@dataclass(frozen=True, slots=True)
 class Gone:
     """A process of the roster is dead to this epoch. A ballot under way is revoked.
 

@@ -12,10 +12,14 @@ from swarmflow.core.types import Member, ProcessId
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """From a trainer that has lost the leader: follow me from this term on, and tell me what you hold."""
+    """From a trainer that has lost the leader: follow me from this term on, and tell me what you hold.
+
+    roster: digest of the one that it knows itself.
+    """
 
     term: int
     me: Member
+    roster: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +27,11 @@ class Report:
     """I follow you in this term. What I know and hold of the epoch that was opened last, for you to go on from it.
 
     join: as it was said to the former leader. member: with the stage served. ready: it is loaded, at `version`. opened:
-    the epoch; gone: who died to it, newcomers: who came in for its update; suspects: whom I lost although nobody has
-    declared them dead. done: what is accumulated here; dropped: what was, as an orphan. indices, attempt: a trainer's
-    own microbatches, and the highest Assign. ballot, tally: of the last Prepare; results: of its Prepared, if
-    it came so far. commit: if it was heard; digest: of the parameters, if it is applied.
+    the epoch, without its roster where that is the one of the Lead; gone: who died to it, newcomers: who came in for
+    its update; suspects: whom I lost although nobody has declared them dead. done: what is accumulated here; dropped:
+    what was, as an orphan. indices, attempt: a trainer's own microbatches, and the highest Assign. ballot, tally: of
+    the last Prepare; results: of its Prepared, if it came so far. commit: if it was heard; digest: of the parameters,
+    if it is applied.
     """
 
     term: int

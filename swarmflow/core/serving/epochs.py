@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from swarmflow.core.actions import Action, Connect, Forget, Log, Reset
 from swarmflow.core.events import Received
-from swarmflow.core.messages import Gone, Open
+from swarmflow.core.messages import Gone, Open, Reopen
 from swarmflow.core.serving.ballots import revoke
 from swarmflow.core.serving.service import Service
 from swarmflow.core.standing import Standing
@@ -34,6 +36,17 @@ def opened(peer: Service, event: Received, now: float) -> list[Action]:
     actions += [Connect(tuple(m for m in members if m.process != peer.me)), Reset(message.exponent)]
     processes = (tuple(member.process for member in members) for members in (following, before))
     return actions + peer.hops.open(peer.epoch, *processes)
+
+
+def reopened(peer: Service, event: Received, now: float) -> list[Action]:
+    """A step begins, as one that was heard of with a few changes."""
+    message, standing = event.message, peer.standing
+    assert isinstance(message, Reopen)
+    if message.term < peer.following.term or message.epoch <= peer.epoch:
+        return []
+    if standing is None or standing.opened.epoch != message.base:
+        return peer.leave(f"step {message.epoch.step} begins with those of an epoch that this process has not heard of")
+    return opened(peer, replace(event, message=message.unfolded(standing.opened)), now)
 
 
 def gone(peer: Service, event: Received, now: float) -> list[Action]:

@@ -53,7 +53,7 @@ def lead(peer: Service, event: Received, now: float) -> list[Action]:
     member = replace(peer.settings.join.member, stage=peer.stage, capacity=capacity)
     report = standing.report(
         message.term, peer.join(), member, ready=peer.hops is not None, version=peer.version,
-        draining=peer.drain_until_s is not None, done=done, dropped=dropped,
+        draining=peer.drain_until_s is not None, done=done, dropped=dropped, known=message.roster,
     )  # fmt: skip
     answer: list[Action] = [Connect((message.me,)), Send(sender, report)]
     return answer if again else [*answer, Log("info", f"trainer {sender} leads from here on")]
