@@ -62,6 +62,7 @@ from swarmflow.core.types import Epoch
 from swarmflow.core.words import Words
 
 EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
+EARLY_S = 30.0  # after which they are given up: they may be of a leader whom nobody follows any more
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class PeerMachine(Service):
     """Everything a peer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
 
     words: Words = field(init=False)
-    _early: list[Received] = field(default_factory=list)
+    _early: list[tuple[float, Received]] = field(default_factory=list)
     _next_heartbeat_s: float = 0.0
     _next_join_s: float = 0.0
 
@@ -122,6 +123,7 @@ class PeerMachine(Service):
         if now >= self._next_heartbeat_s:
             self._next_heartbeat_s = now + self.settings.heartbeat_s
             self.following.tick(now)
+            actions += self._give_up_early(now)
             leaderless = self.following.lost_s is not None
             queued, held = (self.hops.queued, self.hops.held) if self.hops is not None else (0, 0)
             # Without a leader this shows which of its heirs are dead too: what is sent to them is lost.
@@ -149,9 +151,9 @@ class PeerMachine(Service):
             if event.sender != self.leader:
                 return leaders.another(self, event.sender, message)
         elif self._is_early(message):
-            if sum(early.sender == event.sender for early in self._early) >= EARLY_MAX:
+            if sum(early.sender == event.sender for _, early in self._early) >= EARLY_MAX:
                 return [Count("messages_ignored", "early"), *release(event.bodies)]
-            self._early.append(event)
+            self._early.append((now, event))
             return []
         elif not isinstance(message, Lead) and self._is_void(event):
             return release(event.bodies)
@@ -182,7 +184,26 @@ class PeerMachine(Service):
 
     def _replay_early(self, now: float) -> list[Action]:
         early, self._early = self._early, []
-        return [action for event in early for action in self._received(event, now)]
+        actions: list[Action] = []
+        for since_s, event in early:
+            if self._is_early(event.message):
+                self._early.append((since_s, event))
+            else:
+                actions += self._received(event, now)
+        return actions
+
+    def _give_up_early(self, now: float) -> list[Action]:
+        if not self._early or now - self._early[0][0] < EARLY_S:
+            return []
+        old = [event for since_s, event in self._early if now - since_s >= EARLY_S]
+        self._early = [(since_s, event) for since_s, event in self._early if now - since_s < EARLY_S]
+        ignored: list[Action] = [Count("messages_ignored", "early")] * len(old)
+        return ignored + [action for event in old for action in release(event.bodies)]
+
+    @property
+    def early(self) -> list[Received]:
+        """What has come of an epoch or a ballot that was not heard of yet."""
+        return [event for _, event in self._early]
 
 
 def _nothing(peer: Service, event: Event, now: float) -> list[Action]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from swarmflow.core.peer import PeerMachine
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.world import InvariantViolated, Settings, World
@@ -52,8 +53,11 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
         following = host.machine.following
         left = following.leader != world.finisher or following.lost_s is not None
         behind = left or host.frozen_until_s > world.clock.now_s
-        if settled and host.alive and not behind and host.stored:
-            raise _violated(world, f"{process.name} still holds {list(host.stored.values())}")
+        early = host.machine.early if isinstance(host.machine, PeerMachine) else []
+        awaited = {ref.key for event in early for ref in event.bodies}
+        kept = [value for key, value in host.stored.items() if key not in awaited]
+        if settled and host.alive and not behind and kept:
+            raise _violated(world, f"{process.name} still holds {kept}")
 
 
 def leader_phase(world: World) -> str:

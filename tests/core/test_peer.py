@@ -65,7 +65,7 @@ from swarmflow.core.messages import (
     Tally,
     Unprepared,
 )  # fmt: skip
-from swarmflow.core.peer import EARLY_MAX, PeerMachine
+from swarmflow.core.peer import EARLY_MAX, EARLY_S, PeerMachine
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process, released
@@ -349,6 +349,19 @@ def test_a_link_from_the_leader_that_loses_messages_has_it_join_again() -> None:
     assert not of_type(bench.hear(Beat(1, EPOCH, said=3)), Rejoin)
     assert not of_type(bench.hear(Beat(1, EPOCH, said=99), MATE), Rejoin), "only the leader's words are missed"
     assert of_type(bench.hear(Beat(1, EPOCH, said=5)), Rejoin), "four have come"
+
+
+def test_what_comes_early_and_never_gets_its_epoch_is_given_up_in_the_end() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.hear(Forward(microbatch(0, Epoch(9, 0)), 0, 0), MATE, (INPUT, TARGETS))
+    while bench.now < EARLY_S - 1.0:
+        bench.now += 1.0
+        epoch = Epoch(EPOCH.generation + int(bench.now), 0)
+        assert INPUT not in released(bench.hear(Open(1, min(epoch, Epoch(8, 0)), ROSTER, LEADER)))
+    bench.now += 2.0
+    assert released(bench.event(Tick())) == [INPUT, TARGETS]
+    assert bench.peer.early == []
 
 
 def test_a_step_that_is_told_by_its_changes_is_opened_like_any_other() -> None:
