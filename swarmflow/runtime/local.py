@@ -88,11 +88,18 @@ class LocalSwarm:
     """
 
     def __init__(
-        self, folder: Path, settings: RunSettings, *, threads: int = 1, forks: ForkServer | None = None
+        self,
+        folder: Path,
+        settings: RunSettings,
+        *,
+        threads: int = 1,
+        forks: ForkServer | None = None,
+        within: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """settings: RUN.toml, a mapping a section; relative paths in it are relative to `folder`.
 
-        forks: starts the processes; `threads` is then its affair.
+        forks: starts the processes; `threads` is then its affair. within: the command that runs the command of a
+        process, by the name of the process (`ip netns exec ...`); it is of no use with `forks`.
         """
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -103,6 +110,7 @@ class LocalSwarm:
         self.processes: list[LocalProcess] = []
         self._threads = threads
         self._forks = forks
+        self._within = within or {}
         self._invite: str | None = None
 
     def __enter__(self) -> Self:
@@ -235,7 +243,7 @@ class LocalSwarm:
         """before: the former life of the same process, whose place it takes."""
         life = 1 if before is None else before.life + 1
         log = self.folder / (f"{name}.log" if life == 1 else f"{name}.life-{life}.log")
-        process = self._spawn(arguments, log)
+        process = self._spawn(self._within.get(name, ()), arguments, log)
         started = LocalProcess(name, log, process, arguments=arguments, life=life)
         if before is None:
             self.processes.append(started)
@@ -243,13 +251,13 @@ class LocalSwarm:
             self.processes[self.processes.index(before)] = started
         return started
 
-    def _spawn(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes] | Forked:
+    def _spawn(self, within: Sequence[str], arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes] | Forked:
         own = environment(self._threads)
         if self._forks is not None:
             return self._forks.start(arguments, log, own)
         with log.open("wb") as output:
             return subprocess.Popen(
-                _command(arguments),
+                [*within, *_command(arguments)],
                 env=own,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -1,0 +1,169 @@
+"""Whether the simulator tells the truth: `python -m benchmarks.fidelity` (Linux, root).
+
+Six real peers in three stages train over links of a few Mb/s, shaped by the kernel. What a microbatch takes to compute
+is read from their metrics; a scenario with these times and those links is simulated; and the seconds a step of both are
+compared. See README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import statistics
+import sys
+import tempfile
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.shaped import CARRIED, inside, machines, unavailable
+from swarmflow.demo.corpus import write_corpus
+from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from swarmflow.simulator.report import Report
+from swarmflow.simulator.scenario import load
+from swarmflow.simulator.simulation import Simulation
+
+STAGES, PEERS = 3, 6
+STEPS, WARMUP = 12, 2
+MICROBATCHES, SEQUENCES, SEQ_LEN, WIDTH = 16, 2, 256, 128
+CAPACITY = 4
+ERROR_WANTED = 0.15
+RUN_S = 900.0
+MODEL = {
+    "model_type": "llama",
+    "hidden_size": WIDTH,
+    "intermediate_size": 352,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 256,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+}
+OPTIMIZER = {"name": "adamw", "lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 0.1}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a real swarm took. seconds: of each step after the first ones, from commit to commit.
+
+    hop_s: (forward, backward) of a microbatch by peer, in thread time; on the last stage all of it is backward.
+    parameters: of each stage.
+    """
+
+    seconds: list[float]
+    hop_s: list[tuple[float, float]]
+    parameters: list[int]
+
+
+def main() -> int:
+    """0 where the prediction is within ERROR_WANTED of what was measured, else 1; 2: it cannot be measured here."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fidelity", description=__doc__)
+    parser.add_argument("--mbps", type=float, default=20.0, help="of every link, in each direction")
+    options = parser.parse_args()
+    reason = unavailable()
+    if reason is not None:
+        print(reason, file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="swarmflow-fidelity-") as folder:
+        measured = run(Path(folder), options.mbps)
+        file = Path(folder) / "scenario.toml"
+        file.write_text(scenario(measured, options.mbps), encoding="utf-8")
+        print(file.read_text(encoding="utf-8"))
+        report = Simulation(load(file), 0, "swarmflow").run()
+    return compare(measured, report)
+
+
+def run(folder: Path, mbps: float) -> Measured:
+    """Train with real processes over shaped links."""
+    corpus = folder / "corpus.txt"
+    write_corpus(corpus)
+    names = ["trainer-0", *(f"peer-{number}" for number in range(PEERS))]
+    with machines(names, mbps) as addresses:
+        within = {name: inside(name) for name in names}
+        with LocalSwarm(folder / "swarm", settings(corpus), within=within) as swarm:
+            swarm.start_trainer("--listen", f"{addresses['trainer-0']}:0")
+            for number in range(PEERS):
+                where = addresses[f"peer-{number}"]
+                served = ("--metrics-port", "0", "--metrics-host", where)
+                chosen = ("--capacity", str(CAPACITY), "--rebalance-period", "0", "--no-copies")
+                swarm.start_peer("--listen", f"{where}:0", *served, *chosen, stage=number % STAGES)
+            everybody = [PEERS // STAGES] * STAGES
+            swarm.wait(lambda: everybody in (step["peers"] for step in swarm.steps()), "a step with all peers", RUN_S)
+            first = next(step["step"] for step in swarm.steps() if step["peers"] == everybody)
+            steps = swarm.wait_steps(first + WARMUP + STEPS, RUN_S)
+            hop_s = [_hop_s(peer) for peer in swarm.peers]
+    times = [step["time"] for step in steps[first + WARMUP - 1 : first + WARMUP + STEPS]]
+    return Measured([after - before for before, after in itertools.pairwise(times)], hop_s, _parameters())
+
+
+def settings(corpus: Path) -> dict[str, dict[str, Any]]:
+    """RUN.toml: more steps than are needed, since peers come in one after the other."""
+    train = {"steps": 1000, "microbatches": MICROBATCHES, "microbatch_sequences": SEQUENCES, "codec": "none"}
+    return {
+        "run": {"name": "fidelity", "output": "out"},
+        "model": {"config": MODEL, "cut": [2, 4]},
+        "data": {"path": str(corpus), "tokenizer": "bytes", "seq_len": SEQ_LEN},
+        "optimizer": OPTIMIZER,
+        "train": {**train, "checkpoint_every": 1000},
+    }
+
+
+def scenario(measured: Measured, mbps: float) -> str:
+    """The same swarm as the simulator is told of it."""
+    carried = mbps * CARRIED
+    boundary_bytes = SEQUENCES * SEQ_LEN * WIDTH * 4
+    lines = [
+        "[run]", 'name = "fidelity"', f"iterations = {STEPS}", f"warmup = {WARMUP}", "rebalance_s = 0",
+        "[model]", f"stages = {STAGES}", f"microbatches = {MICROBATCHES}", f"activation_bytes = {boundary_bytes}",
+        f"token_bytes = {SEQUENCES * SEQ_LEN * 4}", f"parameters = {measured.parameters}",
+        "[trainers]", f"up_mbps = {carried:.2f}", f"down_mbps = {carried:.2f}",
+    ]  # fmt: skip
+    for number, (forward_s, backward_s) in enumerate(measured.hop_s):
+        lines += [
+            "[[peers]]", f"stage = {number % STAGES}", f"capacity = {CAPACITY}",
+            f"forward_s = {forward_s:.5f}", f"backward_s = {backward_s:.5f}",
+            f"up_mbps = {carried:.2f}", f"down_mbps = {carried:.2f}",
+        ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def compare(measured: Measured, report: Report) -> int:
+    """Print both; 0 where they are near enough."""
+    real_s = statistics.median(measured.seconds)
+    told_s = statistics.median([row.seconds for row in report.iterations if row.measured])
+    error = told_s / real_s - 1
+    spread = f"{min(measured.seconds):.2f} to {max(measured.seconds):.2f}"
+    print(f"measured   {real_s:6.2f} s a step (median of {len(measured.seconds)}, {spread})")
+    print(f"simulated  {told_s:6.2f} s a step (median)")
+    print(f"error      {error:+6.1%} (wanted: within {ERROR_WANTED:.0%})")
+    return 0 if abs(error) <= ERROR_WANTED else 1
+
+
+def _hop_s(peer: LocalProcess) -> tuple[float, float]:
+    address = re.search(r"http://[\d.]+:\d+/metrics", peer.log.read_text(encoding="utf-8"))
+    if address is None:
+        raise RuntimeError(f"{peer.name} has not said where its metrics are")
+    with urllib.request.urlopen(address[0], timeout=10) as answer:
+        text = answer.read().decode("utf-8")
+
+    def mean_s(direction: str) -> float:
+        name = f'direction="{direction}"'
+        seconds = re.search(rf"^swarmflow_compute_seconds_total{{{name}}} (\S+)$", text, re.MULTILINE)
+        hops = re.findall(rf"^swarmflow_microbatches_total{{{name},stage=\"\d+\"}} (\S+)$", text, re.MULTILINE)
+        return float(seconds[1]) / sum(map(float, hops)) if seconds is not None and hops else 0.0
+
+    return mean_s("forward"), mean_s("backward") + mean_s("loss")
+
+
+def _parameters() -> list[int]:
+    """Of each stage: two blocks, and the embedding on the first, the norm and the head on the last one."""
+    block = 4 * WIDTH * WIDTH + 3 * WIDTH * MODEL["intermediate_size"] + 2 * WIDTH
+    table = MODEL["vocab_size"] * WIDTH
+    return [2 * block + table, 2 * block, 2 * block + table + WIDTH]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
