@@ -334,8 +334,8 @@ class Device:
         host = self.world.hosts[donor.process]
         if not host.alive or host.frozen_until_s > self.world.clock.now_s:
             return None
-        if self.world.on_disk(donor.process.name, version, stage):
-            return self.world.durable[version][stage]
+        if self.world.disks.holds(donor.process.name, version, stage):
+            return self.world.disks.durable[version][stage]
         weights = host.device.weights
         held = weights is not None and (weights.stage, weights.version) == (stage, version)
         return weights.parameters if held and weights is not None else None
@@ -368,24 +368,24 @@ class Device:
                     copies[stage] = parameters
         ok = self.world.hosts[self.process].alive and len(copies) == len(action.roster.stages)
         if ok:
-            self.world.durable[action.version] = copies
-            self.world.disks[self.process.name].add(action.version)
-        digests = self.world.digests(action.version) if ok else ()
+            self.world.disks.durable[action.version] = copies
+            self.world.disks.trainers[self.process.name].add(action.version)
+        digests = self.world.disks.digests(action.version) if ok else ()
         self.world.post(self.process, CheckpointWritten(action.version, ok, "" if ok else "a stage was lost", digests))
 
     def _keep(self, action: KeepCopies) -> None:
         if not self.world.hosts[self.process].alive:
             return
         version, name = action.snapshot.version, action.holder.process.name
-        here = self.world.hosts[action.holder.process].alive and version in self.world.disks.get(name, ())
+        here = self.world.hosts[action.holder.process].alive and version in self.world.disks.trainers.get(name, ())
         if here:
-            held = self.world.copies.setdefault(self.process.name, {})
+            held = self.world.disks.copies.setdefault(self.process.name, {})
             held.setdefault(version, set()).update(action.stages)
         failed = "" if here else "the holder is gone"
-        self.world.post(self.process, CopiesChanged(self.world.holdings(self.process.name), failed))
+        self.world.post(self.process, CopiesChanged(self.world.disks.holdings(self.process.name), failed))
 
     def _drop(self, action: DropCopies) -> None:
-        held = self.world.copies.get(self.process.name, {})
+        held = self.world.disks.copies.get(self.process.name, {})
         for version in [v for v in held if not action.oldest <= v <= action.newest]:
             del held[version]
-        self._answer(CopiesChanged(self.world.holdings(self.process.name)))
+        self._answer(CopiesChanged(self.world.disks.holdings(self.process.name)))

@@ -10,7 +10,8 @@ from random import Random
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.world import InvariantViolated, Settings, World
+from swarmflow.simulator.invariants import InvariantViolated
+from swarmflow.simulator.world import Settings, World
 
 Pick = Callable[[World], list[ProcessId]]
 POLL_S = 0.002  # how closely a phase of a step is watched for; the shortest lasts a message's way
@@ -46,7 +47,7 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
     steps = world.settings.steps
     if missing := set(range(steps)) - {result.step for result in world.results}:
         raise _violated(world, f"steps {sorted(missing)} are missing")
-    if steps not in world.durable:
+    if steps not in world.disks.durable:
         raise _violated(world, "the last version was not written")
     settled = world.settings.load_s[0] > 2 * world.settings.latency_s[1]  # writing the model takes longer than a way
     for process, host in sorted(world.hosts.items()):

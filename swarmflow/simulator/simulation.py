@@ -10,12 +10,12 @@ from swarmflow.core.messages import StepResult
 from swarmflow.core.types import Plan, ProcessId
 from swarmflow.simulator.churn import Luck
 from swarmflow.simulator.described import Described, trainer_name
+from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.policies import policy_named
 from swarmflow.simulator.report import MINUTE_S, DeviceUse, Iteration, Report
 from swarmflow.simulator.scenario import Scenario
 from swarmflow.simulator.settings import Settings, Surroundings
 from swarmflow.simulator.swarm import Life, Swarm
-from swarmflow.simulator.world import InvariantViolated
 
 Progress = Callable[[int, float], None]
 

@@ -18,10 +18,12 @@ from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Body, Holding, Member, ProcessId, Ref, Slice, Snapshot
-from swarmflow.simulator.arithmetic import Sum, digest
+from swarmflow.simulator.arithmetic import Sum
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.device import Device
+from swarmflow.simulator.disks import Disks
 from swarmflow.simulator.hardware import Hardware
+from swarmflow.simulator.invariants import Witness
 from swarmflow.simulator.machines import PRODUCTION, Basis, Machines
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
@@ -29,15 +31,11 @@ from swarmflow.simulator.settings import Settings, Surroundings, random_surround
 from swarmflow.simulator.sizes import wire_bytes
 from swarmflow.simulator.swarm import Life
 
-__all__ = ["Host", "InvariantViolated", "Settings", "Surroundings", "World"]
+__all__ = ["Host", "Settings", "Surroundings", "World"]
 
 FIND_AGAIN_S = 0.5  # how soon a process looks for a leader again
 RIVALS_EVERY_S = 10.0  # how often leaders look for other leaders
 DIAL_S = 10.0  # after which a connection that nobody answers is given up
-
-
-class InvariantViolated(AssertionError):
-    """Something happened that must never happen; the seed replays it."""
 
 
 @dataclass(slots=True)
@@ -63,10 +61,9 @@ class Host:
 class World:
     """Drives every machine through handle(event, now), as the runtime does, and checks what must always hold.
 
-    durable: every version that was ever on a disk. disks: the versions on each trainer's. remembered: a
-    trainer that starts with nothing knows all the same how far the run had come. copies: the stages of each version on
-    each peer's disk. on_result: told of each step that a trainer records. trace: given a line for all that happens.
-    stopwatch: of the computer that simulates; with it, what decisions cost is measured, and nothing else changes.
+    disks: what lies on those of its processes. on_result: told of each step that a trainer records. trace: given a
+    line for all that happens. stopwatch: of the computer that simulates; with it, what decisions cost is measured, and
+    nothing else changes.
     """
 
     settings: Settings
@@ -76,13 +73,9 @@ class World:
     clock: Clock = field(default_factory=Clock)
     meter: Meter = field(default_factory=Meter)
     hosts: dict[ProcessId, Host] = field(default_factory=dict)
-    durable: dict[int, dict[int, str]] = field(default_factory=dict)
     results: list[StepResult] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
-    disks: dict[str, set[int]] = field(default_factory=dict)
-    remembered: bool = True
-    copies: dict[str, dict[int, set[int]]] = field(default_factory=dict)
     ended: bool = False
     finisher: ProcessId | None = None
     apart: set[str] = field(default_factory=set)
@@ -93,20 +86,20 @@ class World:
     random: Random = field(init=False)
     network: Network = field(init=False)
     hardware: Hardware = field(init=False)
+    disks: Disks = field(init=False)
     trainers: dict[ProcessId, TrainerMachine] = field(default_factory=dict)
     _incarnations: int = 0
     _terms: int = 0
     _refs: int = 0
-    _history: dict[tuple[ProcessId, int, int], str] = field(default_factory=dict)
-    _exact: str = ""
+    _witness: Witness = field(init=False)
 
     def __post_init__(self, surroundings: Callable[[Random], Surroundings] | None) -> None:
         self.random = Random(self.seed)
         around = random_surroundings(self.settings, self.random) if surroundings is None else surroundings(self.random)
         self.network, self.hardware = around.network, around.hardware
         self.clock.after(RIVALS_EVERY_S, self._introduce)
-        self.durable[0] = {stage: digest("initial", stage) for stage in range(self.settings.plan.stages)}
-        self._exact = Sum.of([Counter(range(self.settings.plan.microbatches))]).name
+        self.disks = Disks(self.settings.plan.stages)
+        self._witness = Witness(self.seed, self.settings.plan.microbatches)
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -124,16 +117,16 @@ class World:
             self.settings.steps, lambda step: 0.1, 1.0, "sim", "run", True, self.settings.checkpoint_every,
             self.settings.validate_every, silence_s=self.settings.silence_s, peers_first=self.settings.peers_first,
         )  # fmt: skip
-        held = self.disks.setdefault(name, {0})
+        held = self.disks.trainers.setdefault(name, {0})
         leads = None
         if leader is None:
-            newest = max(version for disk in self.disks.values() for version in disk)
+            newest = self.disks.newest()
             held.add(newest)  # trainers beside each other see each other's disks
             self._terms += 1000
-            known = max(self.durable) if self.remembered else newest
-            leads = Leader(me, plan, rules, self._terms, newest, newest, self.digests(newest), known)
+            digests = self.disks.digests(newest)
+            leads = Leader(me, plan, rules, self._terms, newest, newest, digests, self.disks.known())
         following = Following(leader or process)
-        stages, digests = tuple(range(plan.stages)), self.digests(max(held))
+        stages, digests = tuple(range(plan.stages)), self.disks.digests(max(held))
         copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
         join = Join("trainer", "sim", "run", me, copies=copies)
         basis = Basis(max(held), digests)
@@ -155,7 +148,7 @@ class World:
         process = self._new_process(name)
         member = Member(process, wish, self.hardware.capacity(name, wish))
         join = Join("peer", "sim", "run", member, self.hardware.speed(name), self.settings.rebalance_s,
-                    keeps=self.settings.keeps, copies=self.holdings(name))  # fmt: skip
+                    keeps=self.settings.keeps, copies=self.disks.holdings(name))  # fmt: skip
         settings = PeerSettings(
             join, journal_bytes_max=self.settings.journal_bytes_max, late_min_s=self.settings.late_min_s
         )
@@ -164,26 +157,6 @@ class World:
         self._tell(process, "starts")
         self.post(process, Tick())
         return process
-
-    def lose_disks(self, *names: str) -> None:
-        """What trainers and peers of these names had on disk is gone; the processes themselves are dead by now."""
-        for name in names:
-            self.copies.pop(name, None)
-            if name in self.disks:
-                self.disks[name] = {0}
-
-    def digests(self, version: int) -> tuple[str, ...]:
-        """Of the stages' files of a version that was written; of version 0 there are none."""
-        return tuple(self.durable[version][stage] for stage in range(self.settings.plan.stages)) if version else ()
-
-    def on_disk(self, name: str, version: int, stage: int) -> bool:
-        """Whether a process of this name has the state of a stage on its disk."""
-        return version in self.disks.get(name, ()) or stage in self.copies.get(name, {}).get(version, ())
-
-    def holdings(self, name: str) -> tuple[Holding, ...]:
-        """What lies on a peer's disk."""
-        held = sorted(self.copies.get(name, {}).items())
-        return tuple(Holding(Snapshot(version, self.digests(version)), tuple(sorted(s))) for version, s in held if s)
 
     @property
     def leader(self) -> ProcessId | None:
@@ -326,7 +299,7 @@ class World:
         self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} exits: {action.reason}")
         led = process in [leader for _, leader in self._leaders()]
         self.kill(process)
-        if led and action.ok and self.settings.steps not in self.durable:
+        if led and action.ok and self.settings.steps not in self.disks.durable:
             self.start_trainer(process.name, lead=True)
         elif led and not self.ended:
             self.ended, self.finisher = True, process
@@ -338,17 +311,11 @@ class World:
         return Ref(self._refs, size_bytes)
 
     def witness(self, process: ProcessId, stage: int, version: int, parameters: str, gradient: Sum) -> None:
-        """A peer has applied an update: every microbatch must be in it once, and its stage must agree."""
+        """A peer has applied an update."""
         machine = self.hosts[process].machine
         assert isinstance(machine, PeerMachine)
         assert machine.standing is not None
-        lineage = machine.standing.opened.lineage
-        if gradient.name != self._exact:
-            learnt = dict(gradient.counts)
-            raise InvariantViolated(f"seed {self.seed}: version {version} of stage {stage} learnt {learnt}")
-        usual = self._history.setdefault((lineage, stage, version), parameters)
-        if usual != parameters:
-            raise InvariantViolated(f"seed {self.seed}: two different versions {version} of stage {stage}")
+        self._witness.updated(machine.standing.opened.lineage, stage, version, parameters, gradient)
 
     def _new_process(self, name: str) -> ProcessId:
         self._incarnations += 1

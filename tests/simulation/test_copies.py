@@ -17,7 +17,7 @@ LOST_S = 20.0  # by then versions have been written and copied
 
 def lose_everything(world: World) -> list[ProcessId]:
     """Every process dies, and the trainers' disks are gone."""
-    world.lose_disks(*world.disks)
+    world.disks.lose(*world.disks.trainers)
     return sorted(process for process, host in world.hosts.items() if host.alive)
 
 
@@ -31,7 +31,7 @@ def start_again(world: World, *peers: str) -> None:
 def newest_whole(world: World) -> int:
     """The newest version whose every stage is on some peer's disk."""
     held: dict[int, set[int]] = {}
-    for disk in world.copies.values():
+    for disk in world.disks.copies.values():
         for version, stages in disk.items():
             held.setdefault(version, set()).update(stages)
     return max((version for version, stages in held.items() if stages == {0, 1, 2}), default=0)
@@ -40,14 +40,14 @@ def newest_whole(world: World) -> int:
 def check(world: World) -> None:
     finish(world)
     steps = LONG.settings.steps
-    assert world.durable[steps] == {stage: parameters(stage, steps) for stage in range(3)}
+    assert world.disks.durable[steps] == {stage: parameters(stage, steps) for stage in range(3)}
 
 
 @pytest.mark.parametrize("remembered", [True, False])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_run_whose_trainers_lost_their_disks_goes_on_from_the_peers_copies(seed: int, remembered: bool) -> None:
     world = LONG.start(seed)
-    world.remembered = remembered
+    world.disks.remembered = remembered
     kill_in_phase(world, "working", lose_everything, LOST_S, world.random.uniform(0.0, 1.0))
     assert world.clock.run(lambda: not world.living_peers() and world.clock.now_s > LOST_S, 100.0)
     kept = newest_whole(world)
@@ -65,7 +65,7 @@ def test_a_run_waits_for_who_has_what_is_missing(seed: int) -> None:
     assert world.clock.run(lambda: not world.living_peers() and world.clock.now_s > LOST_S, 100.0)
     kept = newest_whole(world)
     # Of any version: an earlier one that is whole without them would be gone on from, after a while.
-    holders = sorted(name for name, disk in world.copies.items() if any(0 in stages for stages in disk.values()))
+    holders = sorted(name for name, disk in world.disks.copies.items() if any(0 in stages for stages in disk.values()))
     others = [f"p{number}" for number in range(6) if f"p{number}" not in holders]
     before = len(world.results)
     start_again(world, *others, "fresh")
@@ -82,6 +82,6 @@ def test_a_run_waits_for_who_has_what_is_missing(seed: int) -> None:
 def test_two_generations_lie_on_the_disks_of_peers(seed: int) -> None:
     world = LONG.start(seed)
     check(world)
-    for name, disk in world.copies.items():
+    for name, disk in world.disks.copies.items():
         assert len([version for version, stages in disk.items() if stages]) <= 3, (name, disk)
     assert newest_whole(world) >= 8

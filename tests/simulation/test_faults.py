@@ -10,7 +10,8 @@ import pytest
 from swarmflow.core.types import Plan, ProcessId
 from swarmflow.simulator.faults import Churn, Scenario, finish, kill_in_phase, leader_phase, peers_of, stage_of
 from swarmflow.simulator.fuzz import main, play
-from swarmflow.simulator.world import InvariantViolated, Settings, World
+from swarmflow.simulator.invariants import InvariantViolated
+from swarmflow.simulator.world import Settings, World
 from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
 
 THREE_EACH = replace(SWARM, peers=9)
@@ -43,7 +44,7 @@ def test_deaths_at_a_steps_end_cost_no_step(seed: int, phase: str) -> None:
     kill_in_phase(world, phase, lambda w: one_of_each(w, victims), SETTLED_S, world.random.uniform(0.0, 0.05), 60.0)
     finish(world)
     assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0, "\n".join(world.log)
-    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+    assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -92,7 +93,7 @@ def test_a_trainer_that_dies_takes_no_microbatch_along(seed: int) -> None:
     world = replace(SWARM, trainers=3).start(seed)
     kill_in_phase(world, "working", lambda w: w.living_trainers()[:1], SETTLED_S, world.random.uniform(0.0, 1.0))
     finish(world)
-    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+    assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -101,7 +102,7 @@ def test_a_stage_that_is_lost_goes_back_to_a_committed_version(seed: int) -> Non
     kill_in_phase(world, "working", lambda w: peers_of(w, seed % 3), SETTLED_S + 4.0)
     finish(world)
     assert world.counts["steps_restarted"] == 1
-    for version, stages in world.durable.items():
+    for version, stages in world.disks.durable.items():
         assert stages == {stage: parameters(stage, version) for stage in range(3)}
 
 
@@ -113,7 +114,7 @@ def test_a_stage_that_is_lost_while_others_load_it_goes_back(seed: int) -> None:
     for number in range(4):
         world.clock.after(SETTLED_S + 4.0 + 0.3 * number, partial(world.start_peer, f"n{number}", wish=1))
     finish(world, limit_s=200.0)
-    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+    assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -131,7 +132,7 @@ def test_the_last_stage_lost_while_the_model_is_written_costs_steps_but_not_the_
 
     world.clock.after(SETTLED_S, strike)
     finish(world)
-    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+    assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -181,7 +182,7 @@ def test_other_shapes_survive_churn(seed: int, plan: Plan, peers: int, capacity:
     world = Scenario(settings, peers).start(seed)
     Churn(world, ("kill", "drain", "kill_at_edge", "join", "join"), until_s=30.0, helpers=2 * plan.stages).unleash()
     finish(world)
-    assert world.durable[4] == {stage: parameters(stage, 4, plan.microbatches) for stage in range(plan.stages)}
+    assert world.disks.durable[4] == {stage: parameters(stage, 4, plan.microbatches) for stage in range(plan.stages)}
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -191,13 +192,13 @@ def test_every_kind_of_fault_at_random_moments(seed: int) -> None:
     churn.unleash()
     finish(world)
     assert churn.happened.total() > 0
-    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+    assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
 @pytest.mark.parametrize("seed", range(15))
 def test_a_random_swarm_under_random_faults(seed: int) -> None:
     world = play(seed)
-    assert world.settings.steps in world.durable
+    assert world.settings.steps in world.disks.durable
 
 
 def test_the_command_says_how_many_seeds_held(capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,7 +219,7 @@ def test_messages_lost_one_way_on_a_connection_that_stays_hold_nothing_up(seed: 
     churn.unleash()
     finish(world, limit_s=600.0)
     assert churn.happened["mute"] > 10
-    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+    assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -232,7 +233,7 @@ def test_what_peers_lose_between_them_is_said_again_and_nobody_is_taken_for_dead
     world.clock.after(SETTLED_S, mute)
     finish(world, limit_s=600.0)
     assert world.counts["gone"] == world.counts["steps_restarted"] == 0
-    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+    assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
 @pytest.mark.parametrize("seconds", [0.3, 4.0, 20.0])
@@ -249,7 +250,7 @@ def test_who_loses_words_of_or_to_the_leader_joins_again(to_leader: bool, second
     finish(world, limit_s=300.0)
     assert world.counts["gone"] <= 1
     assert world.counts["rollbacks"] == 0
-    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+    assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
 def test_an_undisturbed_swarm_misses_no_word() -> None:

@@ -20,7 +20,7 @@ def learnt_exactly(world: World) -> None:
     """The simulator has checked each update: every microbatch once on every stage. No step was tried twice."""
     assert world.counts["evictions"] > 0
     assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0, "\n".join(world.log)
-    assert world.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
+    assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
 def accumulated(world: World, process: ProcessId) -> int:

@@ -38,7 +38,7 @@ def check(world: World, scenario: Scenario, leaders: int = 1, began_again: bool 
     told = Counter(result.step for result in world.results)
     assert sorted(told) == list(range(steps)), text
     assert max(told.values()) <= scenario.trainers, "a step was recorded twice by one trainer"
-    assert world.durable[steps] == {stage: parameters(stage, steps) for stage in range(3)}
+    assert world.disks.durable[steps] == {stage: parameters(stage, steps) for stage in range(3)}
     assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0, text
     assert (world.counts["successions"], world.counts["lineages"]) == (leaders, int(began_again)), text
 

@@ -12,6 +12,7 @@ from swarmflow.core.messages import StepResult
 from swarmflow.core.types import Epoch, ProcessId
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.hardware import Hardware
+from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
 from swarmflow.simulator.rivals.computer import Computer
@@ -26,7 +27,6 @@ from swarmflow.simulator.rivals.words import Backward, Forward, Path, Trip, Word
 from swarmflow.simulator.settings import Settings, Surroundings
 from swarmflow.simulator.swarm import Life
 from swarmflow.simulator.transfer import Transfer
-from swarmflow.simulator.world import InvariantViolated
 
 DIAL_S = 10.0  # after which a connection that nobody answers is given up
 
