@@ -200,8 +200,8 @@ class Hops:
     def relieve(self, sender: ProcessId, message: Relieve) -> list[Action]:
         """This peer was too slow. Unless its gradient is being added already, the hop is another's work now."""
         hop = self._hop(message.microbatch)
-        if hop is None or (hop.upstream, hop.attempt) != (sender, message.attempt):
-            return []
+        if hop is None or hop.orphan or (hop.upstream, hop.attempt) != (sender, message.attempt):
+            return []  # an orphan's gradient is in the sum, and is being taken away
         return self._drop(hop) if hop.done is None and not self._accumulates(hop) else []
 
     def reconcile(self, entries: tuple[tuple[int, int], ...]) -> tuple[list[Action], str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from swarmflow.core.actions import Count, RunBackward, RunForward, RunLoss, Send
-from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed
+from swarmflow.core.actions import Count, Discard, RunBackward, RunForward, RunLoss, RunReplay, Send
+from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
 from swarmflow.core.hops import Hops
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Accepted, Adopt, Backward, Denied, Done, Forward, Room, Routed
+from swarmflow.core.messages import Accepted, Adopt, Backward, Denied, Done, Forward, Relieve, Room, Routed
 from swarmflow.core.outbox import REPAIR, Outbox
 from swarmflow.core.types import Epoch, Ref
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
@@ -189,3 +189,31 @@ def test_a_failure_of_an_earlier_epoch_leaves_this_one_alone() -> None:
     machine.forward(UP, Forward(microbatch(0, later), 1, 0), (INPUT, TARGETS))
     assert machine.failed(microbatch(0)) == (None, [])
     assert machine.held == 1
+
+
+def test_who_is_relieved_of_a_hop_drops_it_unless_its_gradient_is_being_added() -> None:
+    relieve = Relieve(microbatch(0), 1, 0)
+    machine = hops()
+    machine.forward(UP, forward(), (INPUT, TARGETS))
+    assert machine.relieve(UP2, relieve) == [], "it is not that one's"
+    assert of_type(machine.relieve(UP, relieve), Discard) == [Discard(microbatch(0))]
+    assert machine.held == 0
+    machine.forward(UP, forward(), (INPUT, TARGETS))
+    machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    holder = machine.outbox.holder(0)
+    assert holder is not None
+    machine.backward(holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
+    assert machine.relieve(UP, relieve) == []
+
+
+def test_an_orphan_that_is_being_taken_away_is_not_dropped_for_being_late() -> None:
+    """Its gradient is in the sum already: dropped, it would stay there, and count beside the one that holds."""
+    machine = hops(stage=2)
+    machine.forward(UP, forward(stage=2), (INPUT, TARGETS))
+    machine.reconcile(())
+    undo = machine.loss_computed(LossComputed(microbatch(0), 3.5, 7, OWN))
+    assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
+    assert machine.relieve(UP, Relieve(microbatch(0), 2, 0)) == []
+    assert machine.settling
+    machine.replayed(Replayed(microbatch(0), -1))
+    assert not machine.settling
