@@ -194,6 +194,8 @@ class Journal:
 
     def tick(self, now: float) -> list[Action]:
         """Whoever was asked and has not answered for long: everybody is asked. A machine ticks after every event."""
+        if not self._open:
+            return []
         actions: list[Action] = []
         for hop in self._open.values():
             for gradient, question in list(hop.wanted.asked.items() if hop.wanted is not None else ()):
@@ -206,6 +208,8 @@ class Journal:
 
     def next_deadline(self) -> float | None:
         """When tick is due."""
+        if not self._open:
+            return None
         questions = [q for hop in self._open.values() if hop.wanted is not None for q in hop.wanted.asked.values()]
         return min((question.due_s for question in questions if question.due_s is not None), default=None)
 

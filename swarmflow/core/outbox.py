@@ -239,7 +239,9 @@ class Outbox:
 
     def next_deadline(self) -> float | None:
         """When a paused peer is tried again although it never said that it had room, or a holder is late."""
-        times = list(self._paused_until_s.values()) if self._waiting else []
+        if not self._waiting:
+            return None if (late := self._first_late()) is None else late.late_s
+        times = list(self._paused_until_s.values())
         if (first := self._first_late()) is not None:
             times.append(first.late_s)
         return min(times, default=None)
@@ -255,7 +257,9 @@ class Outbox:
         return None
 
     def tick(self, now: float) -> list[Action]:
-        """Give up pauses that have lasted long enough."""
+        """Give up pauses that have lasted long enough, and see who is late. A machine ticks after every event."""
+        if not self._paused_until_s and (not self._deadlines or self._deadlines[0][0] > now):
+            return []
         due = [process for process, until_s in self._paused_until_s.items() if until_s <= now]
         for process in due:
             del self._paused_until_s[process]
