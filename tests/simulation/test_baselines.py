@@ -53,6 +53,7 @@ leave_chance = 0.3
 join_chance = 0.6
 """
 ROUTED = ("swarm", "swarm-restart")
+ALL = (*ROUTED, "gpipe")
 
 
 def scenario(folder: Path, text: str) -> Scenario:
@@ -66,7 +67,7 @@ def simulated(folder: Path, text: str, policy: str, seed: int = 0) -> tuple[Simu
     return simulation, simulation.run()
 
 
-@pytest.mark.parametrize("policy", ROUTED)
+@pytest.mark.parametrize("policy", ALL)
 def test_a_pipeline_takes_what_can_be_worked_out_by_hand(tmp_path: Path, policy: str) -> None:
     _, report = simulated(tmp_path, PIPELINE, policy)
     assert (report.outcome, report.violations) == ("finished", ())
@@ -89,7 +90,7 @@ def test_an_all_reduce_moves_the_bytes_of_a_butterfly(tmp_path: Path) -> None:
     assert plain == pytest.approx(3 * 6 * 4_000_000, rel=0.001)
 
 
-@pytest.mark.parametrize("policy", ROUTED)
+@pytest.mark.parametrize("policy", ALL)
 @pytest.mark.parametrize("break_s", [0.5, 0.0])
 @pytest.mark.parametrize("spare", ["true", "false"])
 @pytest.mark.parametrize("seed", range(3))
@@ -120,7 +121,7 @@ def test_a_restart_wastes_what_a_resend_keeps(tmp_path: Path) -> None:
         assert all(wasted_s == 0 for wasted_s, _ in found) != restarted
 
 
-@pytest.mark.parametrize("policy", ROUTED)
+@pytest.mark.parametrize("policy", ALL)
 def test_the_same_seed_gives_the_same_trace(tmp_path: Path, policy: str) -> None:
     def traced(seed: int) -> list[str]:
         lines: list[str] = []
@@ -155,3 +156,28 @@ def test_peers_move_to_the_stage_that_needs_them(tmp_path: Path, period_s: int, 
     world.clock.after(20.0, thin_out)
     assert simulation.run().outcome == "finished"
     assert sorted(stages().count(stage) for stage in range(3)) == sizes
+
+
+def test_pipelines_share_microbatches_by_their_speed(tmp_path: Path) -> None:
+    fast, slow = (f"count = 3\nspread = true\nforward_s = {s}\ncapacity = 12\n" for s in ("0.1", "0.3"))
+    text = CHURN.split("[[peers]]")[0] + f"[[peers]]\n{fast}[[peers]]\n{slow}"
+    _, report = simulated(tmp_path, text, "gpipe")
+    assert report.outcome == "finished"
+    busy_s = [device.busy_s for device in sorted(report.devices, key=lambda device: device.peer)]
+    # k microbatches take (k + 2) * 0.3 s or (k + 2) * 0.9 s: 10 and 2 are the best of all shares.
+    assert busy_s == pytest.approx([6 * 10 * 0.3] * 3 + [6 * 2 * 0.9] * 3, rel=0.12)
+    assert report.iterations[0].seconds > 1.5 * report.iterations[-1].seconds
+
+
+def test_a_broken_pipeline_waits_for_a_newcomer(tmp_path: Path) -> None:
+    (tmp_path / "churn.csv").write_text("12,leave,1\n60,join,1\n", encoding="utf-8")
+    text = (
+        PIPELINE.replace("microbatches = 1", "microbatches = 2") + "[churn]\ntrace = 'churn.csv'\nspare_last = false\n"
+    )
+    simulation, report = simulated(tmp_path, text, "gpipe")
+    assert report.outcome == "finished"
+    hit = [row for row in report.iterations if row.deaths]
+    assert len(hit) == 1
+    assert hit[0].end_s > 60
+    assert report.counts["microbatches_restarted"] == 2
+    assert simulation.world.meter.wasted_s > 0

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 
 from swarmflow.simulator.rivals.arena import Arena, Rules
-from swarmflow.simulator.rivals.leader import Unlined
-from swarmflow.simulator.rivals.next_hop import Wired
+from swarmflow.simulator.rivals.lines import Pipelines, Unlined
+from swarmflow.simulator.rivals.next_hop import Fixed, Wired
 from swarmflow.simulator.rivals.sender import Repair
 from swarmflow.simulator.settings import Settings, Surroundings
 
@@ -27,3 +27,4 @@ class Baseline:
 
 SWARM = Baseline("swarm", Rules(Wired, Repair.RESEND, lambda arena: Unlined()))
 SWARM_RESTART = Baseline("swarm-restart", Rules(Wired, Repair.RESTART, lambda arena: Unlined()))
+GPIPE = Baseline("gpipe", Rules(Fixed, Repair.LINE, lambda arena: Pipelines()))

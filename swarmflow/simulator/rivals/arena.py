@@ -17,7 +17,8 @@ from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
 from swarmflow.simulator.rivals.computer import Computer
 from swarmflow.simulator.rivals.hands import Machine
-from swarmflow.simulator.rivals.leader import Leader, Lines, Terms
+from swarmflow.simulator.rivals.leader import Leader, Terms
+from swarmflow.simulator.rivals.lines import Lines
 from swarmflow.simulator.rivals.next_hop import NextHop
 from swarmflow.simulator.rivals.peer import Peer
 from swarmflow.simulator.rivals.sender import Repair

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from swarmflow.core.leading.rebalance import Server, rebalance
 from swarmflow.core.types import Plan, ProcessId
 from swarmflow.simulator.rivals.hands import Hands
+from swarmflow.simulator.rivals.lines import Line, Lines
 from swarmflow.simulator.rivals.words import (
     Aggregate,
     Alive,
@@ -22,8 +22,6 @@ from swarmflow.simulator.rivals.words import (
     Updated,
     Word,
 )
-
-Line = tuple[ProcessId | None, ...]
 
 
 def columns(lines: tuple[Line, ...]) -> tuple[tuple[ProcessId, ...], ...]:
@@ -42,22 +40,6 @@ class Known:
     ready: bool = False
     settled_s: float = 0.0
     heard_s: float = 0.0
-
-
-class Lines(Protocol):
-    """Who is put together with whom, where pipelines are fixed."""
-
-    def form(self, stages: tuple[tuple[ProcessId, ...], ...], speeds: dict[ProcessId, float]) -> tuple[Line, ...]:
-        """The pipelines of the next iteration, or of the rest of this one: those that were, as far as they can be."""
-        ...
-
-    def give(self, lines: tuple[Line, ...], microbatches: int) -> tuple[int, ...]:
-        """The pipeline of each microbatch; nothing where they are routed one by one."""
-        ...
-
-    def learnt(self, line: int, seconds: float) -> None:
-        """A microbatch of a pipeline was through, so many seconds after the iteration began."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +122,8 @@ class Leader:
             self.trainers.append(process)
             self._begin_if_ready()
             return
-        stage = word.wish if word.wish >= 0 else self._emptiest()
+        planned = self.lines.place(process.name)
+        stage = word.wish if word.wish >= 0 else self._emptiest() if planned is None else planned
         entry = Known(process, word.wish, word.speed, stage, heard_s=self.hands.now_s, settled_s=self.hands.now_s)
         self.known[process] = entry
         self._grant(entry)
@@ -180,7 +163,7 @@ class Leader:
         if self.phase != "running" or self.opened is None:
             return
         ready = self._stages()
-        lines = self.lines.form(ready, self._speeds())
+        lines = self.lines.form(ready, begins=False)
         here = [tuple(p for p in stage if self._serves(p, s)) for s, stage in enumerate(self.opened.stages)]
         stages = columns(lines) if lines else tuple(some or ready[s] for s, some in enumerate(here))
         before = self.opened.stages
@@ -208,7 +191,8 @@ class Leader:
         stages = [[e for e in self._peers(s) if e.ready] for s in range(self.terms.plan.stages)]
         period_s, now_s = self.terms.rebalance_s, self.hands.now_s
         settled = all(e.ready for e in self.known.values()) and all(stages)
-        if period_s <= 0 or now_s - self._moved_s < period_s or not settled:
+        fixed = self.opened is not None and bool(self.opened.lines)
+        if period_s <= 0 or now_s - self._moved_s < period_s or fixed or not settled:
             return
         servers = [
             [Server(e.process, e.speed, e.wish < 0 and now_s - e.settled_s >= period_s) for e in stage]
@@ -224,9 +208,6 @@ class Leader:
             if self.hands.now_s - entry.heard_s > self.terms.silence_s:
                 self.lost(entry.process)
         self.hands.after(1.0, self._watch)
-
-    def _speeds(self) -> dict[ProcessId, float]:
-        return {entry.process: entry.speed for entry in self.known.values()}
 
     def _tell_gone(self, process: ProcessId) -> None:
         for other in (*self.known, *self.trainers):
@@ -246,8 +227,8 @@ class Leader:
     def _begin(self, stages: tuple[tuple[ProcessId, ...], ...]) -> None:
         self.phase = "running"
         self._paths.clear()
-        lines = self.lines.form(stages, self._speeds())
-        given = self.lines.give(lines, self.terms.plan.microbatches)
+        lines = self.lines.form(stages, begins=True)
+        given = self.lines.give(self.terms.plan.microbatches)
         self._open(self._iterations, 0, columns(lines) if lines else stages, lines, given)
         self._iterations += 1
 
@@ -295,18 +276,3 @@ class Leader:
             return
         self._rebalance()
         self._begin_if_ready()
-
-
-class Unlined:
-    """Microbatches are routed one by one."""
-
-    def form(self, stages: tuple[tuple[ProcessId, ...], ...], speeds: dict[ProcessId, float]) -> tuple[Line, ...]:
-        """None."""
-        return ()
-
-    def give(self, lines: tuple[Line, ...], microbatches: int) -> tuple[int, ...]:
-        """None."""
-        return ()
-
-    def learnt(self, line: int, seconds: float) -> None:
-        """There is no line."""

@@ -182,7 +182,7 @@ class Sender:
 
     def _lost(self, out: Out) -> None:
         passed_on = len(out.path) > 1
-        if out.accepted and (self.repair is Repair.LINE or (self.repair is Repair.RESTART and passed_on)):
+        if self.repair is Repair.LINE or (self.repair is Repair.RESTART and out.accepted and passed_on):
             self.on_broken(out.trip)
             return
         if out.accepted:
@@ -206,6 +206,8 @@ class Sender:
         out.holder = self.hop.choose(out.trip, self._full)
         if out.holder is None:
             self._waiting[out.trip] = None
+            if self.repair is Repair.LINE and self.hop.choose(out.trip, ()) is None:
+                self.on_broken(out.trip)
             return
         out.asked_s = self.hands.now_s
         self._ask(out)
