@@ -170,7 +170,7 @@ def test_pipelines_share_microbatches_by_their_speed(tmp_path: Path) -> None:
 
 
 def test_a_broken_pipeline_waits_for_a_newcomer(tmp_path: Path) -> None:
-    (tmp_path / "churn.csv").write_text("12,leave,1\n60,join,1\n", encoding="utf-8")
+    (tmp_path / "churn.csv").write_text("6,leave,1\n60,join,1\n", encoding="utf-8")
     text = (
         PIPELINE.replace("microbatches = 1", "microbatches = 2") + "[churn]\ntrace = 'churn.csv'\nspare_last = false\n"
     )
