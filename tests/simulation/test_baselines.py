@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from swarmflow.simulator.report import Report
+from swarmflow.simulator.rivals.arena import Arena
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
 
@@ -52,8 +53,9 @@ latency_s = { uniform = [0.01, 0.2] }
 leave_chance = 0.3
 join_chance = 0.6
 """
+NEAR = [{0, 3}, {3, 4}, {0, 4}, {1, 2}, {2, 5}, {1, 5}]
 ROUTED = ("swarm", "swarm-restart")
-ALL = (*ROUTED, "gpipe")
+ALL = (*ROUTED, "gpipe", "dtfm")
 
 
 def scenario(folder: Path, text: str) -> Scenario:
@@ -181,3 +183,21 @@ def test_a_broken_pipeline_waits_for_a_newcomer(tmp_path: Path) -> None:
     assert hit[0].end_s > 60
     assert report.counts["microbatches_restarted"] == 2
     assert simulation.world.meter.wasted_s > 0
+
+
+def test_an_oracle_finds_the_fast_ways(tmp_path: Path) -> None:
+    """Peers 0, 3, 4 are near each other, and so are 1, 2, 5: the pipelines are those, whatever the order of the ids."""
+    near = [[one == other or {one, other} in NEAR for other in range(6)] for one in range(6)]
+    rows = [[True] * 7, *([True, *row] for row in near)]
+    table = "\n".join(",".join("800" if fast else "8" for fast in row) for row in rows)
+    (tmp_path / "mbps.csv").write_text(table + "\n", encoding="utf-8")
+    text = PIPELINE.replace("count = 3", "count = 6").replace("microbatches = 1", "microbatches = 4")
+    text = text.replace("spread = true\n", "").replace("up_mbps = 80\n", "") + "mbps_matrix = 'mbps.csv'\n"
+    simulation, report = simulated(tmp_path, text, "dtfm")
+    assert isinstance(simulation.world, Arena)
+    assert simulation.world.lead is not None
+    assert simulation.world.lead.opened is not None
+    found = {frozenset(p.name for p in line if p is not None) for line in simulation.world.lead.opened.lines}
+    assert found == {frozenset({"p0", "p3", "p4"}), frozenset({"p1", "p2", "p5"})}
+    routed = simulated(tmp_path, text, "gpipe")[1]
+    assert report.over(lambda row: row.seconds)[0] < routed.over(lambda row: row.seconds)[0]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from swarmflow.errors import ConfigError
-from swarmflow.simulator.policies.baselines import GPIPE, SWARM, SWARM_RESTART
+from swarmflow.simulator.policies.baselines import DTFM, GPIPE, SWARM, SWARM_RESTART
 from swarmflow.simulator.policies.policy import Policy
 from swarmflow.simulator.policies.swarmflow import Swarmflow
 
 __all__ = ["LATER", "POLICIES", "Policy", "policy_named"]
 
-POLICIES: dict[str, Policy] = {policy.name: policy for policy in (Swarmflow(), SWARM, SWARM_RESTART, GPIPE)}
-LATER = ("gwtf", "dtfm")
+POLICIES: dict[str, Policy] = {policy.name: policy for policy in (Swarmflow(), SWARM, SWARM_RESTART, GPIPE, DTFM)}
+LATER = ("gwtf",)
 
 
 def policy_named(name: str) -> Policy:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from swarmflow.simulator.policies.oracle import arranged
 from swarmflow.simulator.rivals.arena import Arena, Rules
 from swarmflow.simulator.rivals.lines import Pipelines, Unlined
 from swarmflow.simulator.rivals.next_hop import Fixed, Wired
@@ -28,3 +29,4 @@ class Baseline:
 SWARM = Baseline("swarm", Rules(Wired, Repair.RESEND, lambda arena: Unlined()))
 SWARM_RESTART = Baseline("swarm-restart", Rules(Wired, Repair.RESTART, lambda arena: Unlined()))
 GPIPE = Baseline("gpipe", Rules(Fixed, Repair.LINE, lambda arena: Pipelines()))
+DTFM = Baseline("dtfm", Rules(Fixed, Repair.LINE, arranged))

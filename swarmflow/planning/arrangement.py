@@ -1,0 +1,119 @@
+"""What an arrangement of devices into pipelines costs, by DT-FM's model (Yuan et al., 2022, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from swarmflow.errors import ConfigError
+
+Matrix = NDArray[np.float64]
+Group = tuple[int, ...]  # the devices of one stage, sorted
+PERMUTED_MAX = 6  # pipelines up to which all matchings are tried
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Devices by [pipeline][stage], and the cost in seconds (equation 1)."""
+
+    lines: tuple[tuple[int, ...], ...]
+    cost_s: float
+
+
+@dataclass
+class Problem:
+    """Which device serves which stage of which pipeline?
+
+    latency_s, bytes_per_s: [from][to], infinite bandwidth allowed. lines (D_DP), stages (D_PP): as many devices as
+    their product at least; the others stay spare. activation_bytes: c_PP. gradient_bytes: c_DP of each stage. pinned:
+    devices that serve a given stage, if any. Raises ConfigError when there are too few devices.
+    """
+
+    latency_s: Sequence[Sequence[float]]
+    bytes_per_s: Sequence[Sequence[float]]
+    lines: int
+    stages: int
+    activation_bytes: float
+    gradient_bytes: Sequence[float]
+    pinned: dict[int, int] = field(default_factory=dict)
+    way_s: Matrix = field(init=False)
+    _exchange_s: list[Matrix] = field(init=False)
+    _matched: dict[tuple[Group, Group], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.lines < 1 or len(self.latency_s) < self.lines * self.stages:
+            raise ConfigError(f"{self.stages} stages need at least as many peers, not {len(self.latency_s)}")
+        latency_s, rate = np.asarray(self.latency_s, dtype=float), np.asarray(self.bytes_per_s, dtype=float)
+        latency_s, slowness = (latency_s + latency_s.T) / 2, 2 / (rate + rate.T)
+        self.way_s = 2 * (latency_s + self.activation_bytes * slowness)
+        self._exchange_s = [2 * (latency_s + size / self.lines * slowness) for size in self.gradient_bytes]
+        for each in self._exchange_s:
+            np.fill_diagonal(each, 0.0)
+
+    def data_parallel_s(self, group: Group, stage: int) -> float:
+        """Of exchanging the gradients of a stage among those who serve it (equation 2)."""
+        return float(self._exchange_s[stage][np.ix_(group, group)].sum(axis=1).max())
+
+    def matched_s(self, one: Group, other: Group) -> float:
+        """The slowest way of the best matching between the devices of two stages (equation 3)."""
+        pair = (one, other) if one < other else (other, one)
+        if pair not in self._matched:
+            ways = self.way_s[np.ix_(*pair)]
+            self._matched[pair] = max(float(ways[row, column]) for row, column in enumerate(matching(ways)))
+        return self._matched[pair]
+
+    def cost_s(self, groups: Sequence[Group]) -> float:
+        """Of these groups in this order of stages (equation 1)."""
+        shared_s = max(self.data_parallel_s(group, stage) for stage, group in enumerate(groups))
+        return shared_s + sum(self.matched_s(one, other) for one, other in pairwise(groups))
+
+    def arrangement(self, groups: Sequence[Group]) -> Arrangement:
+        """The pipelines of these groups in this order of stages."""
+        lines = [[device] for device in groups[0]]
+        for one, other in pairwise(groups):
+            chosen = matching(self.way_s[np.ix_(one, other)])
+            place = {device: other[chosen[row]] for row, device in enumerate(one)}
+            for line in lines:
+                line.append(place[line[-1]])
+        return Arrangement(tuple(tuple(line) for line in lines), self.cost_s(groups))
+
+
+def matching(ways: Matrix) -> tuple[int, ...]:
+    """The column of each row, so that the largest entry is as small as can be (and then, for few rows, the sum)."""
+    count = len(ways)
+    if count <= PERMUTED_MAX:
+        choices = np.array(list(permutations(range(count))))
+        entries = ways[np.arange(count), choices]
+        best = min(range(len(choices)), key=lambda number: (entries[number].max(), entries[number].sum()))
+        return tuple(int(column) for column in choices[best])
+    limits = np.unique(ways)
+    low, high = 0, len(limits) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _perfect(ways <= limits[middle]) is not None else (middle + 1, high)
+    found = _perfect(ways <= limits[low])
+    assert found is not None
+    return found
+
+
+def _perfect(allowed: NDArray[np.bool_]) -> tuple[int, ...] | None:
+    """A perfect matching by augmenting paths, or None."""
+    row_of: dict[int, int] = {}
+
+    def place(row: int, seen: set[int]) -> bool:
+        for column in np.flatnonzero(allowed[row]).tolist():
+            if column not in seen:
+                seen.add(column)
+                if column not in row_of or place(row_of[column], seen):
+                    row_of[column] = row
+                    return True
+        return False
+
+    if not all(place(row, set()) for row in range(len(allowed))):
+        return None
+    column_of = {row: column for column, row in row_of.items()}
+    return tuple(column_of[row] for row in range(len(allowed)))

@@ -1,0 +1,43 @@
+"""The policy `dtfm`: pipelines arranged from the true matrices, which nobody in a swarm knows."""
+
+from __future__ import annotations
+
+from random import Random
+
+from swarmflow.errors import ConfigError
+from swarmflow.planning.arrangement import Problem
+from swarmflow.planning.dtfm import arrange
+from swarmflow.simulator.described import Described
+from swarmflow.simulator.hardware import ELEMENT_BYTES
+from swarmflow.simulator.rivals.arena import Arena
+from swarmflow.simulator.rivals.lines import Pipelines
+
+
+def arranged(arena: Arena) -> Pipelines:
+    """DT-FM's pipelines of the peers that a scenario begins with. Raises ConfigError when there are too few."""
+    hardware, plan = arena.hardware, arena.settings.plan
+    if not isinstance(hardware, Described):
+        raise ConfigError("policy 'dtfm' needs the network and the computers of a scenario")
+    names = list(hardware.profiles)
+    ways = [[_way(hardware, one, other) for other in names] for one in names]
+    problem = Problem(
+        latency_s=[[latency_s for latency_s, _ in row] for row in ways],
+        bytes_per_s=[[rate for _, rate in row] for row in ways],
+        lines=len(names) // plan.stages,
+        stages=plan.stages,
+        activation_bytes=hardware.boundary_bytes(0, "activation"),
+        gradient_bytes=[ELEMENT_BYTES * hardware.elements(f"stage-{stage}") for stage in range(plan.stages)],
+        pinned={number: hardware.profiles[name].stage for number, name in enumerate(names)
+                if hardware.profiles[name].stage >= 0},
+    )  # fmt: skip
+    lines = arrange(problem, Random(arena.seed)).lines
+    return Pipelines({names[d]: (k, stage) for k, line in enumerate(lines) for stage, d in enumerate(line)})
+
+
+def _way(hardware: Described, one: str, other: str) -> tuple[float, float]:
+    """Latency and bandwidth of the way from one machine to another, links included; none to itself."""
+    if one == other:
+        return 0.0, float("inf")
+    here, there = hardware.network.ports[one], hardware.network.ports[other]
+    latency_s, rate = hardware.network.links.between(here.place, there.place)
+    return latency_s, min(rate, here.up, there.down)
