@@ -6,6 +6,7 @@ from random import Random
 
 from experiments.gwtf_churn.paper import THROUGHPUT, TIME, reported
 from experiments.gwtf_churn.setting import Setting, scenario, settings, ways
+from experiments.gwtf_optimal.__main__ import scenario as optimal
 from swarmflow.simulator.described import Described
 
 
@@ -44,3 +45,11 @@ def test_trainers_are_on_the_machines_of_the_data_nodes() -> None:
     assert max(others) <= 500
     assert all(mbps[one][other] == mbps[other][one] for one in range(20) for other in range(20))
     assert ways(2, 18, Random(1)) == (latency_s, mbps) != ways(2, 18, Random(2))
+
+
+def test_the_optimum_has_three_peers_a_stage() -> None:
+    found = optimal(4)
+    assert (found.trainers.count, found.peer_count, found.model.stages, found.model.microbatches) == (3, 18, 6, 12)
+    assert found.latency is not None
+    assert found.latency[2][5] == 0.0, "trainer 2 and peer 2"
+    assert optimal(4) == found != optimal(5)

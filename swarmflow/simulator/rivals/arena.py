@@ -190,15 +190,15 @@ class Arena:
 
     def _deliver(self, sender: ProcessId, to: ProcessId, word: Word) -> None:
         if self.alive(to):
-            self._act(to, partial(self.beings[to].machine.heard, sender, word))
+            self.act(to, partial(self.beings[to].machine.heard, sender, word))
         elif self.alive(sender):
             self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self._lose, sender, to))
 
     def _lose(self, process: ProcessId, lost: ProcessId) -> None:
         if self.alive(process):
-            self._act(process, partial(self.beings[process].machine.lost, lost))
+            self.act(process, partial(self.beings[process].machine.lost, lost))
 
-    def _act(self, process: ProcessId, decide: Callable[[], None]) -> None:
+    def act(self, process: ProcessId, decide: Callable[[], None]) -> None:
         """Let a machine decide, and check that it holds no more than it may."""
         if self.stopwatch is None:
             decide()
@@ -220,13 +220,13 @@ class Arena:
 
     def _due(self, process: ProcessId, callback: Callable[[], None]) -> None:
         if self.alive(process):
-            self._act(process, callback)
+            self.act(process, callback)
 
     def load(self, process: ProcessId, stage: int, donors: tuple[ProcessId, ...], done: Callable[[], None]) -> None:
         """Let the time pass that it takes to copy a state; without donors it is made from the seed at once."""
         seconds = self.hardware.load_s()
         if seconds is None and donors:
-            then = partial(self._act, process, done)
+            then = partial(self.act, process, done)
             Transfer(self, process, [(list(donors), self.hardware.state_bytes(stage))], then).begin()
         else:
             self.after(process, seconds or 0.0, done)
@@ -273,7 +273,7 @@ class Body:
 
     def compute(self, work: str, trip: Trip | None, done: Callable[[], None]) -> None:
         """On the own computer."""
-        self.arena.beings[self.me].computer.add(work, trip, partial(self.arena._act, self.me, done))
+        self.arena.beings[self.me].computer.add(work, trip, partial(self.arena.act, self.me, done))
 
     def drop(self, trip: Trip | None = None) -> None:
         """It need not be computed."""

@@ -1,0 +1,1 @@
+"""GWTF, Table VI: against the arrangement that knows all ways between the nodes."""
