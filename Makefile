@@ -5,15 +5,17 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-dev demo test lint typecheck benchmark clean
+.PHONY: help venv venv-dev demo test lint typecheck benchmark fuzz experiments-quick clean
 
 help:
-	@echo "make demo       set up, then train a small model with a swarm of processes on this machine"
-	@echo "make test       set up, then run the whole test suite"
-	@echo "make lint       ruff"
-	@echo "make typecheck  mypy"
-	@echo "make benchmark  tokens/s of a swarm beside one plain PyTorch process"
-	@echo "make clean      remove the virtual environment and everything built"
+	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
+	@echo "make test               set up, then run the whole test suite"
+	@echo "make lint               ruff"
+	@echo "make typecheck          mypy"
+	@echo "make benchmark          tokens/s of a swarm beside one plain PyTorch process"
+	@echo "make fuzz               random swarms under random faults, in virtual time; SEEDS=N of them, 200 if not given"
+	@echo "make experiments-quick  every experiment in its reduced version"
+	@echo "make clean              remove the virtual environment and everything built"
 
 # The stamps make a new installation happen only when the requirements have changed.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -49,6 +51,13 @@ typecheck: venv-dev
 
 benchmark: venv
 	@$(BIN)/python -m benchmarks.throughput
+
+SEEDS ?= 200
+fuzz: venv
+	@$(BIN)/python -m tests.simulation.hunt $(SEEDS) $(if $(FIRST),--first $(FIRST))
+
+experiments-quick: venv
+	@$(BIN)/python -m experiments.common.quick
 
 clean:
 	rm -rf $(VENV) build dist swarmflow.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,82 @@
+"""Runs every experiment in its reduced version, one after the other, and checks the rows. `make experiments-quick`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+
+from experiments.common.rows import Row
+
+FOLDER = Path(__file__).parents[1]
+OUTPUT = FOLDER.parent / "out" / "experiments-quick"
+ALL_S = 300.0  # of CPU
+NAMES = [field.name for field in fields(Row)]
+
+
+def experiments(folder: Path = FOLDER) -> list[str]:
+    """The names of the folders that have a command, in their order."""
+    return sorted(path.parent.name for path in folder.glob("*/__main__.py"))
+
+
+def fault(text: str) -> str | None:
+    """What is wrong with a file of rows, if anything is."""
+    rows = json.loads(text)
+    if not isinstance(rows, list) or not rows:
+        return "no list of rows"
+    seen: set[tuple[str, str, str]] = set()
+    for number, row in enumerate(rows):
+        if list(row) != NAMES:
+            return f"row {number} has the keys {list(row)}, not {NAMES}"
+        numbers: Iterable[object] = (row["mean"], row["std"], 0.0 if row["paper"] is None else row["paper"])
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in numbers):
+            return f"row {number} has a figure that is no number: {row}"
+        if row["n"] < 1:
+            return f"row {number} is of no repetition"
+        key = (row["setting"], row["policy"], row["metric"])
+        if key in seen:
+            return f"row {number} is there twice: {key}"
+        seen.add(key)
+    return None
+
+
+def run(name: str) -> tuple[float, str | None]:
+    """Run one. CPU seconds, and what is wrong with it."""
+    file = OUTPUT / f"{name}.json"
+    file.unlink(missing_ok=True)
+    before_s = _children_s()
+    command = [sys.executable, "-m", f"experiments.{name}", "--quick", "--json", str(file)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=FOLDER.parent, env=environment, stdout=subprocess.DEVNULL, check=False)
+    cpu_s = _children_s() - before_s
+    if done.returncode != 0:
+        return cpu_s, f"exit code {done.returncode}"
+    return cpu_s, fault(file.read_text(encoding="utf-8"))
+
+
+def _children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> int:
+    """0 when all ran, wrote rows, and took no more than ALL_S together."""
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    whole_s, failed = 0.0, 0
+    for name in experiments():
+        cpu_s, wrong = run(name)
+        whole_s += cpu_s
+        failed += wrong is not None
+        print(f"{name}: {'ok' if wrong is None else wrong}, {cpu_s:.1f} s of CPU", flush=True)
+    print(f"all experiments: {whole_s:.1f} s of CPU, of {ALL_S:.0f} allowed")
+    return int(failed > 0 or whole_s > ALL_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
