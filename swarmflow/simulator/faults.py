@@ -15,6 +15,7 @@ from swarmflow.simulator.world import Settings, World
 
 Pick = Callable[[World], list[ProcessId]]
 POLL_S = 0.002  # how closely a phase of a step is watched for; the shortest lasts a message's way
+HEED_S = 60.0  # after the last fault: a person has read by then what the leader waits for
 LOG_LINES = 40
 
 
@@ -103,7 +104,7 @@ def kill_in_phase(
 
 @dataclass(slots=True)
 class Churn:
-    """Random faults from 1 s on until until_s, a mean gap apart; then enough fresh peers to go on.
+    """Random faults from 1 s on until until_s, a mean gap apart; then enough fresh peers to go on, and lost disks.
 
     kinds: what may happen, drawn evenly (name a kind twice to have it twice as often); the methods below.
     random: its own, so that two runs of one seed differ only by what the machines decide.
@@ -138,9 +139,22 @@ class Churn:
         FAULTS[kind](self)
         self.world.clock.after(self.random.expovariate(1 / self.gap_s), self._strike)
 
+    def _heed(self) -> None:
+        """Where the leader still waits for the disks of others, they are brought back, as it asks for."""
+        leader = self.world.leader
+        lead = self.world.trainers[leader].lead if leader is not None else None
+        if self.world.ended or lead is None or lead.restoring is None:
+            return
+        disks = self.world.disks.trainers
+        for name in sorted(disks):
+            if self.world.disks.newest() in disks[name]:
+                self.world.start_trainer(name, lead=True)
+                return
+
     def _relieve(self) -> None:
         if self.world.ended:
             return
+        self.world.clock.after(HEED_S, self._heed)
         for number in range(self.helpers):
             self.world.start_peer(f"q{number}")
 
