@@ -90,6 +90,10 @@ def test_an_all_reduce_moves_the_bytes_of_a_butterfly(tmp_path: Path) -> None:
     plain = sum(report.wire_bytes[kind] for kind in ("Part", "Whole"))
     # Two peers a stage: each sends 2 (n-1)/n = 1 times the 4 MB, three iterations, six peers.
     assert plain == pytest.approx(3 * 6 * 4_000_000, rel=0.001)
+    tied = simulated(tmp_path, text.replace("token_bytes", "tied_parameters = 500_000\ntoken_bytes"), "swarm")[1]
+    more = sum(tied.wire_bytes[kind] for kind in ("Part", "Whole")) - plain
+    # The four of the first and the last stage: 2 (n-1)/n of 2 MB each.
+    assert more == pytest.approx(3 * 4 * 1.5 * 2_000_000, rel=0.001)
 
 
 @pytest.mark.parametrize("policy", ALL)

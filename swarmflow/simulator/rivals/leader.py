@@ -44,8 +44,11 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the leader goes by. silence_s: after which a peer is taken for dead, 0: connections tell. peers_first: that
-    the first iteration waits for. rebalance_s: how often a peer may be moved, 0: never."""
+    """What the leader goes by.
+
+    silence_s: after which a peer is taken for dead, 0: connections tell. peers_first: that the first iteration waits
+    for. rebalance_s: how often a peer may be moved, 0: never.
+    """
 
     plan: Plan
     iterations: int
@@ -56,8 +59,11 @@ class Terms:
 
 @dataclass(slots=True)
 class Leader:
-    """Never dies. on_learnt: told at the end of each iteration of its number, the paths of its microbatches and the
-    sizes of its stages."""
+    """Never dies.
+
+    on_learnt: told at the end of each iteration of its number, the paths of its microbatches and its stages' sizes.
+    phase: `gathering` until every stage has a peer, `running`, `updating`, and `finished` in the end.
+    """
 
     hands: Hands
     terms: Terms
