@@ -1,0 +1,112 @@
+"""The sizes of the swarm, and what is measured of each."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from experiments.common.rows import Row, row
+from experiments.swarm_scaling.costs import Metered
+from swarmflow.errors import SwarmflowError
+from swarmflow.simulator.report import Report
+from swarmflow.simulator.scenario import Scenario, load
+from swarmflow.simulator.simulation import Simulation
+from swarmflow.simulator.world import World
+
+SIZES = (8, 16, 32, 64, 128, 256, 400)  # Figure 6 has 8 to 128; Table 3 has 400
+LARGE = (1000, 4000)
+FIGURE_6 = 128
+MICROBATCHES_A_PEER = 10  # of a step: 30 for each peer of the three stages to compute
+PEERS_A_TRAINER = 200
+PAPER = {400: (17.6, 19.2)}  # Table 3, T4: samples a second, and those that there would be without a network
+POLICY = "swarmflow"
+THROUGHPUT, BEST, SHARE = "Throughput, microbatches/s", "Best-case, microbatches/s", "% of best-case"
+COLLECT = (100_000, 50, 100)  # what a world consists of lives on: looking through it often is in vain
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of one size. seconds: of the step. virtual_s: in which the costs arose."""
+
+    peers: int
+    seconds: float
+    microbatches: int
+    best: float
+    virtual_s: float
+    metered: Metered
+
+    @property
+    def throughput(self) -> float:
+        """Microbatches a second."""
+        return self.microbatches / self.seconds
+
+
+def scenario(peers: int) -> Scenario:
+    """The file, with so many peers, and steps and trainers to match."""
+    read = load(Path(__file__).parent / "swarm.toml")
+    return replace(
+        read,
+        peers=(replace(read.peers[0], count=peers),),
+        model=replace(read.model, microbatches=MICROBATCHES_A_PEER * peers),
+        trainers=replace(read.trainers, count=max(1, peers // PEERS_A_TRAINER)),
+    )
+
+
+def measure(peers: int, seed: int) -> Found:
+    """Simulate one step. Raises SwarmflowError when it does not come to its end."""
+    gc.set_threshold(*COLLECT)
+    scene = scenario(peers)
+    simulation = Simulation(scene, seed, POLICY)
+    metered = Metered(time.thread_time)
+    assert isinstance(simulation.world, World)
+    simulation.world.machines = metered
+    report: Report = simulation.run()
+    if report.outcome != "finished":
+        raise SwarmflowError(f"{peers} peers: {report.outcome} {'; '.join(report.violations)}")
+    group, only = scene.peers[0], report.iterations[0]
+    assert group.forward_s is not None
+    assert group.backward_s is not None
+    each_s = group.forward_s.at(0.5) + group.backward_s.at(0.5)
+    best = min(_served(peers, scene.model.stages)) / each_s
+    return Found(peers, only.seconds, scene.model.microbatches, best, report.virtual_s, metered)
+
+
+def _served(peers: int, stages: int) -> list[int]:
+    return [peers // stages + (stage < peers % stages) for stage in range(stages)]
+
+
+def rows(found: Found) -> Iterator[Row]:
+    """Throughput, and what the decisions cost a peer and the leader."""
+    setting, spent_s = f"{found.peers} peers", found.virtual_s
+    paper = PAPER.get(found.peers, (None, None))
+    yield row(setting, POLICY, THROUGHPUT, [found.throughput], paper[0])
+    yield row(setting, POLICY, BEST, [found.best], paper[1])
+    share = None if paper[0] is None or paper[1] is None else 100 * paper[0] / paper[1]
+    yield row(setting, POLICY, SHARE, [100 * found.throughput / found.best], share)
+    for name, cost, number in (("Peer", found.metered.peers, found.peers), ("Leader", found.metered.leader, 1)):
+        each_s = number * spent_s
+        yield row(setting, POLICY, f"{name}: messages sent a second", [cost.messages / each_s])
+        yield row(setting, POLICY, f"{name}: bytes without tensors a second", [cost.words_bytes / each_s])
+        yield row(setting, POLICY, f"{name}: CPU of a decision, us", [1e6 * cost.cpu_s / cost.decisions])
+        yield row(setting, POLICY, f"{name}: CPU of decisions a second, ms", [1e3 * cost.cpu_s / each_s])
+
+
+def fits(found: Sequence[Found]) -> Iterator[Row]:
+    """Lines through the sizes of Figure 6, and through all."""
+    small = [each for each in found if each.peers <= FIGURE_6]
+    for name, some in ((f"8 to {FIGURE_6} peers", small), ("all sizes", found)):
+        if len(some) > 1:
+            slope, share = line([each.peers for each in some], [each.throughput for each in some])
+            yield row(name, POLICY, "Linear fit, microbatches/s a peer", [slope])
+            yield row(name, POLICY, "Linear fit, R²", [share])
+
+
+def line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
+    """Slope of the line through the points by least squares, and the share of the variance that it explains."""
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    across = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
+    spread_x, spread_y = sum((x - mean_x) ** 2 for x in xs), sum((y - mean_y) ** 2 for y in ys)
+    return across / spread_x, across**2 / (spread_x * spread_y)

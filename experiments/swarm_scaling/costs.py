@@ -1,0 +1,84 @@
+"""What the decisions of a simulated swarm cost: messages, their bytes and the CPU of this computer, by role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from swarmflow.core.actions import Action, Send
+from swarmflow.core.events import Event
+from swarmflow.core.following import Following
+from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.leader import Leader
+from swarmflow.core.messages import Join
+from swarmflow.core.outbox import Outbox
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.source import Source
+from swarmflow.core.trainer import TrainerMachine
+from swarmflow.core.types import Plan, ProcessId
+from swarmflow.simulator.machines import Basis, Production
+from swarmflow.simulator.sizes import wire_bytes
+
+
+@dataclass(slots=True)
+class Cost:
+    """Totals of one role. clock: of this computer. messages: sent. words_bytes: of their headers, without tensors."""
+
+    clock: Callable[[], float]
+    decisions: int = 0
+    cpu_s: float = 0.0
+    messages: int = 0
+    words_bytes: int = 0
+
+    def watch(self, decide: Callable[[Event, float], list[Action]], event: Event, now: float) -> list[Action]:
+        """One decision, and what it led to."""
+        began_s = self.clock()
+        actions = decide(event, now)
+        self.cpu_s += self.clock() - began_s
+        self.decisions += 1
+        for action in actions:
+            if isinstance(action, Send):
+                self.messages += 1
+                self.words_bytes += wire_bytes(action.message)
+        return actions
+
+
+class _Peer(PeerMachine):
+    cost: Cost
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        return self.cost.watch(super().handle, event, now)
+
+
+class _Leader(TrainerMachine):
+    cost: Cost
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        return self.cost.watch(super().handle, event, now)
+
+
+class Metered(Production):
+    """The production machines, watched. peers: all of them. leader: the trainer that leads."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.peers, self.leader = Cost(clock), Cost(clock)
+
+    def peer(self, me: ProcessId, following: Following, plan: Plan, settings: PeerSettings) -> PeerMachine:
+        """A peer as it is, but for the watch."""
+        peer = _Peer(me, following, plan, settings)
+        peer.cost = self.peers
+        return peer
+
+    def trainer(
+        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis,
+        leads: Leader | None, late_min_s: float,
+    ) -> TrainerMachine:  # fmt: skip
+        """A trainer as it is, but for the watch where it leads."""
+        if leads is None:
+            return super().trainer(following, plan, rules, join, basis, leads, late_min_s)
+        source = Source(join.member.process, plan.microbatches, Outbox(0, Iwrr(), late_min_s=late_min_s))
+        leader = _Leader(join.member, following, plan, rules, source, join, basis.version, basis.digests, leads)
+        leader.cost = self.leader
+        return leader

@@ -1,0 +1,53 @@
+"""Sizes, costs and the line through them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from experiments.swarm_scaling.cases import PAPER, SIZES, THROUGHPUT, line, measure, rows, scenario
+from experiments.swarm_scaling.costs import Metered
+from swarmflow.simulator.simulation import Simulation
+from swarmflow.simulator.world import World
+
+
+def test_watching_changes_nothing_and_counts_what_the_simulation_counts() -> None:
+    scene = scenario(6)
+    scene = replace(scene, model=replace(scene.model, microbatches=6))
+    plain, watched = Simulation(scene, 3, "swarmflow"), Simulation(scene, 3, "swarmflow")
+    assert isinstance(watched.world, World)
+    metered = Metered(time.thread_time)
+    watched.world.machines = metered
+    expected, report = plain.run(), watched.run()
+    assert (report.virtual_s, report.happened) == (expected.virtual_s, expected.happened)
+    sent = sum(report.messages.values())
+    assert metered.peers.messages + metered.leader.messages >= sent > 0, "those to itself are no messages"
+    assert metered.peers.messages > metered.leader.messages > 0
+    assert metered.peers.words_bytes >= 200 * metered.peers.messages
+    assert metered.peers.cpu_s > 0
+
+
+def test_the_throughput_is_below_the_best_and_the_rows_name_the_size() -> None:
+    found = measure(8, 0)
+    assert 0.5 * found.best < found.throughput <= found.best
+    assert found.best == pytest.approx(2 / 6.944)
+    named = list(rows(found))
+    assert {row.setting for row in named} == {"8 peers"}
+    assert len({row.metric for row in named}) == len(named)
+    again = measure(8, 0)
+    assert (again.seconds, again.metered.peers.messages) == (found.seconds, found.metered.peers.messages)
+
+
+def test_the_papers_size_is_among_the_sizes_and_its_figures_in_the_rows() -> None:
+    assert set(PAPER) <= set(SIZES)
+    found = replace(measure(8, 0), peers=400)
+    papers = {row.metric: row.paper for row in rows(found)}
+    assert papers[THROUGHPUT] == 17.6
+    assert papers["% of best-case"] == pytest.approx(91.67, abs=0.01)
+
+
+def test_the_line_through_points() -> None:
+    assert list(line([1.0, 2.0, 5.0], [3.0, 5.0, 11.0])) == pytest.approx([2.0, 1.0])
+    assert list(line([0.0, 1.0, 2.0], [0.0, 1.0, 0.0])) == pytest.approx([0.0, 0.0])
