@@ -14,7 +14,7 @@ from experiments.swarm_scaling.figure import draw
 
 
 @click.command("swarm_scaling")
-@click.option("--large", is_flag=True, help="Also 1,000 and 4,000 peers: minutes more.")
+@click.option("--large", is_flag=True, help="Also 4,000 peers: minutes more.")
 @options
 def main(quick: bool, seed: int, json_file: Path | None, large: bool) -> None:
     """Does the throughput grow with the peers, and what does a peer more cost the others?"""

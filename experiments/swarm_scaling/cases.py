@@ -16,8 +16,8 @@ from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
 from swarmflow.simulator.world import World
 
-SIZES = (8, 16, 32, 64, 128, 256, 400)  # Figure 6 has 8 to 128; Table 3 has 400
-LARGE = (1000, 4000)
+SIZES = (8, 16, 32, 64, 128, 256, 400, 1000)  # Figure 6 has 8 to 128; Table 3 has 400
+LARGE = (4000,)
 FIGURE_6 = 128
 MICROBATCHES_A_PEER = 10  # of a step: 30 for each peer of the three stages to compute
 PEERS_A_TRAINER = 200
