@@ -1,0 +1,31 @@
+"""Simulated annealing: now and then a change for the worse, ever more rarely (GWTF, V-C; Johnson et al., 1989)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from random import Random
+
+TEMPERATURE = 1.7  # GWTF, VI
+COOLING = 0.95
+
+
+@dataclass(slots=True)
+class Annealing:
+    """temperature: T, in the unit of the costs; cooling: alpha, by which T is multiplied after each accepted change."""
+
+    random: Random
+    temperature: float = TEMPERATURE
+    cooling: float = COOLING
+
+    def wants(self, gain: float) -> bool:
+        """Whether to make a change that saves `gain`: exp(gain / T) > U(0, 1)."""
+        if gain > 0:
+            return True
+        if self.temperature <= 0 or gain == 0:  # a change that saves nothing only costs messages
+            return False
+        return math.exp(gain / self.temperature) > self.random.random()
+
+    def changed(self) -> None:
+        """A change was accepted."""
+        self.temperature *= self.cooling

@@ -1,0 +1,125 @@
+"""The links of one node: units that come in and go out, which of them hang loose, and what the other ends say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from swarmflow.core.flow.messages import Audit, Counts
+from swarmflow.core.flow.words import Link, Say
+from swarmflow.core.types import ProcessId
+
+
+@dataclass(slots=True)
+class Books:
+    """capacity: never exceeded by what is held, whatever anybody says.
+
+    A unit that comes in and does not go out is loose; one that goes out and does not come in is an orphan. Both hold
+    capacity. suspects: (node, outward) of links whose other end may have missed a change, and since when.
+    """
+
+    me: ProcessId
+    capacity: int
+    inflow: dict[Link, int] = field(default_factory=dict)
+    outflow: dict[Link, int] = field(default_factory=dict)
+    suspects: dict[tuple[ProcessId, bool], float] = field(default_factory=dict)
+    _in: dict[ProcessId, int] = field(default_factory=dict)
+    _out: dict[ProcessId, int] = field(default_factory=dict)
+
+    def add(self, outward: bool, node: ProcessId, source: ProcessId, count: int, now: float) -> None:
+        """Change one link. ValueError: it would hold less than nothing."""
+        table, sums = (self.outflow, self._out) if outward else (self.inflow, self._in)
+        left = table.get((node, source), 0) + count
+        if left < 0:
+            raise ValueError(f"{self.me}: {left} units on a link")
+        if left:
+            table[node, source] = left
+        else:
+            table.pop((node, source), None)
+        sums[source] = sums.get(source, 0) + count
+        self.suspects[node, outward] = now
+
+    def loose(self, source: ProcessId) -> int:
+        """Units of this data node that come in and do not go out; below 0: orphans."""
+        return self._in.get(source, 0) - self._out.get(source, 0)
+
+    @property
+    def sources(self) -> list[ProcessId]:
+        """The data nodes that there ever was a unit of."""
+        return list(dict.fromkeys([*self._in, *self._out]))
+
+    @property
+    def held(self) -> int:
+        """What is taken of the capacity."""
+        out = self._out
+        total = 0
+        for source, count in self._in.items():
+            other = out.get(source, 0)
+            total += count if count > other else other
+        for source, count in out.items():
+            if source not in self._in:
+                total += count
+        return total
+
+    @property
+    def room(self) -> int:
+        """What is left of the capacity."""
+        return self.capacity - self.held
+
+    def neighbours(self, outward: bool) -> list[ProcessId]:
+        """Those with a link to or from here."""
+        return list(dict.fromkeys(node for node, _ in (self.outflow if outward else self.inflow)))
+
+    def counts(self, outward: bool) -> Counts:
+        """One side, as it is sent."""
+        table = self.outflow if outward else self.inflow
+        return tuple((node, source, count) for (node, source), count in sorted(table.items()))
+
+    def forget(self, node: ProcessId, now: float) -> bool:
+        """A dead neighbour: its links are no more. True: there were some."""
+        found = False
+        for outward, table in ((False, self.inflow), (True, self.outflow)):
+            for key in [key for key in table if key[0] == node]:
+                self.add(outward, node, key[1], -table[key], now)
+                found = True
+            self.suspects.pop((node, outward), None)
+        return found
+
+    def fits(self, inflow: Counts, outflow: Counts) -> bool:
+        """Whether these changes leave no link below 0 and the node within its capacity."""
+        for table, changes in ((self.inflow, inflow), (self.outflow, outflow)):
+            if any(table.get((node, source), 0) + count < 0 for node, source, count in changes):
+                return False
+        into, out = dict(self._in), dict(self._out)
+        for sums, changes in ((into, inflow), (out, outflow)):
+            for _, source, count in changes:
+                sums[source] = sums.get(source, 0) + count
+        held = sum(max(into.get(source, 0), out.get(source, 0)) for source in {**into, **out})
+        return held <= max(self.capacity, self.held)
+
+    def change(self, inflow: Iterable[tuple[ProcessId, ProcessId, int]], outward: bool, now: float) -> None:
+        """Make some changes of one side."""
+        for node, source, count in inflow:
+            self.add(outward, node, source, count, now)
+
+    def audit(self, node: ProcessId, outward: bool, answer: bool, reason: str) -> Say:
+        """Tell the other end what is in the books."""
+        table = self.outflow if outward else self.inflow
+        counts = tuple((source, count) for (other, source), count in sorted(table.items()) if other == node)
+        return Say(node, Audit(counts, outward, answer), reason)
+
+    def audited(self, node: ProcessId, message: Audit, now: float) -> bool:
+        """Keep the smaller number of what the other end says and what is here. True: something was cut."""
+        outward = not message.outward
+        table = self.outflow if outward else self.inflow
+        theirs = dict(message.counts)
+        cut = False
+        for key in [key for key in table if key[0] == node]:
+            surplus = table[key] - theirs.get(key[1], 0)
+            if surplus > 0:
+                self.add(outward, node, key[1], -surplus, now)
+                cut = True
+        mine = {source: count for (other, source), count in table.items() if other == node}
+        if all(mine.get(source, 0) == count for source, count in message.counts):
+            self.suspects.pop((node, outward), None)
+        return cut

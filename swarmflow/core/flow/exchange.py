@@ -1,0 +1,257 @@
+"""The regional exchange: a node has its own and the neighbouring stages stand still, and solves their part anew."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from swarmflow.core.flow.messages import Apply, Ask, AskSide, Busy, Exchange, Inquire, Offer, SideOffer
+from swarmflow.core.flow.window import Change, Window
+from swarmflow.core.flow.words import Say, View
+from swarmflow.core.types import ProcessId
+
+REACH = 1  # stages on either side of the solver's
+MEMBERS_MAX = 10  # of a stage
+NEAR = 4  # tenths of them that are chosen for their cost
+ANSWERS_WAITED = 8.0  # times a message's
+REPEATED_AFTER = 4.0
+SLICE = 6  # pivots of a decision
+KEPT = 8  # exchanges whose outcome is remembered for those who ask
+
+
+@dataclass(slots=True)
+class Open:
+    """An exchange that this node solves. asked: members, with their stage; sides: neighbours beyond, by direction.
+
+    farther: the stages that the solver does not know are still to be asked.
+    """
+
+    exchange: Exchange
+    since: float
+    asked: dict[ProcessId, int]
+    offers: dict[ProcessId, Offer] = field(default_factory=dict)
+    busy: dict[ProcessId, None] = field(default_factory=dict)
+    sides: dict[tuple[ProcessId, bool], bool] = field(default_factory=dict)
+    window: Window | None = None
+    work: Generator[None, None, dict[ProcessId, Change]] | None = None
+    farther: bool = False
+    repeated: bool = False
+
+
+class Solver:
+    """The part of a relay that calls exchanges and solves them."""
+
+    def __init__(self, view: View, random: Random, round_s: float) -> None:
+        self.view = view
+        self.random = random
+        self.round_s = round_s
+        self.open: Open | None = None
+        self.reach = REACH
+        self.made = 0
+        self.gained = False  # the last exchange saved something
+        self.crowded = False  # in the last exchange most could not take part
+        self.complete = False  # in the last exchange everybody could
+        self._last: Open | None = None
+        self._done: dict[Exchange, dict[ProcessId, Apply]] = {}
+
+    @property
+    def solving(self) -> bool:
+        """Whether there is more to compute."""
+        return self.open is not None and self.open.work is not None
+
+    def start(self, offer: Offer, now: float) -> list[Say]:
+        """Ask those of the own and the neighbouring stages first. offer: the own one."""
+        view = self.view
+        self.open = Open(offer.exchange, now, {view.me: view.stage}, farther=self.reach > 1)
+        self.open.offers[view.me] = offer
+        said = self._ask(view.stage, view.beside, MEMBERS_MAX - 1)
+        if view.stage > 0:
+            said += self._ask(view.stage - 1, view.before, MEMBERS_MAX)
+        if view.stage < view.stages - 1:
+            said += self._ask(view.stage + 1, view.after, MEMBERS_MAX)
+        self._expect(view.me, offer)
+        for node, outward in self.open.sides:
+            said.append(Say(node, AskSide(offer.exchange, outward), "a neighbour of the window"))
+        return said
+
+    @property
+    def lowest(self) -> int:
+        """The first stage of a window around the own stage."""
+        return max(0, self.view.stage - self.reach)
+
+    @property
+    def highest(self) -> int:
+        """The last one."""
+        return min(self.view.stages - 1, self.view.stage + self.reach)
+
+    def _ask(self, stage: int, nodes: Iterable[ProcessId], most: int) -> list[Say]:
+        """Ask some nodes of a stage to take part."""
+        assert self.open is not None
+        everybody = sorted(nodes)
+        chosen = everybody
+        if len(everybody) > most:
+            # Those to whom the way is short may help most; others come in by chance.
+            cost = self.view.cost
+            near = sorted((node for node in everybody if node in cost), key=cost.__getitem__)[: most * NEAR // 10]
+            rest = [node for node in everybody if node not in near]
+            chosen = near + self.random.sample(rest, most - len(near))
+        question = Ask(self.open.exchange, stage == self.lowest, stage == self.highest)
+        self.open.asked.update(dict.fromkeys(chosen, stage))
+        return [Say(node, question, "to solve this part anew") for node in chosen]
+
+    def _ask_farther(self, current: Open) -> list[Say]:
+        """Ask the stages beyond; those of the neighbouring stages have said who is there."""
+        current.farther, current.since = False, current.since + ANSWERS_WAITED * self.round_s
+        said = []
+        for step in (-1, 1):
+            at = self.view.stage + 2 * step
+            if not self.lowest <= at <= self.highest:
+                continue
+            near = [offer for node, offer in current.offers.items() if current.asked[node] == at - step]
+            names = {name for offer in near for name in (offer.before if step < 0 else offer.after)}
+            said += self._ask(at, names, MEMBERS_MAX)
+        return said
+
+    def name(self) -> Exchange:
+        """Of the next exchange."""
+        self.made += 1
+        return Exchange(self.view.me, self.made)
+
+    def offered(self, sender: ProcessId, message: Offer) -> list[Say]:
+        """A member stands still."""
+        if not self._current(message.exchange):
+            return self.inquired(sender, Inquire(message.exchange))
+        assert self.open is not None
+        self.open.offers[sender] = message
+        self._expect(sender, message)
+        return []
+
+    def side_offered(self, sender: ProcessId, message: SideOffer) -> list[Say]:
+        """A neighbour of the window stands still on that side."""
+        if not self._current(message.exchange):
+            return self.inquired(sender, Inquire(message.exchange))
+        assert self.open is not None
+        self.open.sides[sender, message.outward] = True
+        return []
+
+    def busy(self, sender: ProcessId, message: Busy) -> None:
+        """Somebody cannot take part: its units stay as they are."""
+        if not self._current(message.exchange):
+            return
+        assert self.open is not None
+        if message.outward is None:
+            self.open.busy[sender] = None
+        else:
+            self.open.sides.setdefault((sender, message.outward), False)
+            self.open.busy[sender] = None
+
+    def inquired(self, sender: ProcessId, message: Inquire) -> list[Say]:
+        """What has come of an exchange; of one that was forgotten: nothing."""
+        if self.open is not None and self.open.exchange == message.exchange:
+            return []
+        outcome = self._done.get(message.exchange, {}).get(sender, Apply(message.exchange))
+        return [Say(sender, outcome, "asked again")]
+
+    def gone(self, process: ProcessId) -> None:
+        """A participant is dead; nobody waits for it, and nothing is changed of it."""
+        if self.open is None:
+            return
+        self.open.asked.pop(process, None)
+        self.open.offers.pop(process, None)
+        for outward in (False, True):
+            self.open.sides.pop((process, outward), None)
+
+    def tick(self, now: float) -> list[Say]:
+        """Solve once all have answered, or after a while; a slice at a time."""
+        current = self.open
+        if current is None:
+            return []
+        if current.work is None:
+            if current.farther and (self._complete(current) or now - current.since >= ANSWERS_WAITED * self.round_s):
+                current.since = now - ANSWERS_WAITED * self.round_s
+                return self._ask_farther(current)
+            if not current.repeated and now - current.since >= REPEATED_AFTER * self.round_s:
+                return self._repeat(current)
+            if not self._complete(current) and now - current.since < ANSWERS_WAITED * self.round_s:
+                return []
+            current.window = self._window(current)
+            current.work = current.window.solve(self.random)
+        try:
+            for _ in range(SLICE):
+                next(current.work)
+        except StopIteration as stop:
+            return self._finish(current, stop.value)
+        return []
+
+    def _repeat(self, current: Open) -> list[Say]:
+        """Ask those again who have not answered: a message may be lost."""
+        current.repeated = True
+        said = []
+        for node, stage in current.asked.items():
+            if node not in current.offers and node not in current.busy:
+                question = Ask(current.exchange, stage == self.lowest, stage == self.highest)
+                said.append(Say(node, question, "no answer yet"))
+        for (node, outward), granted in current.sides.items():
+            if not granted and node not in current.busy:
+                said.append(Say(node, AskSide(current.exchange, outward), "no answer yet"))
+        return said
+
+    def _window(self, current: Open) -> Window:
+        lowest, highest = min(current.asked.values()), max(current.asked.values())
+        offers: list[dict[ProcessId, Offer]] = [{} for _ in range(1 + highest - lowest)]
+        for node, offer in current.offers.items():
+            offers[current.asked[node] - lowest][node] = offer
+        sides = [key for key, granted in current.sides.items() if granted]
+        return Window(offers, [n for n, outward in sides if outward], [n for n, outward in sides if not outward])
+
+    def _complete(self, current: Open) -> bool:
+        waited = [node for node in current.asked if node not in current.offers and node not in current.busy]
+        return not waited and all(granted or node in current.busy for (node, _), granted in current.sides.items())
+
+    def _expect(self, sender: ProcessId, offer: Offer) -> None:
+        """Whom a member at the edge of the window has passed the question on to."""
+        assert self.open is not None
+        stage = self.open.asked.get(sender)
+        if stage == self.lowest:
+            for node, _, _ in offer.inflow:
+                self.open.sides.setdefault((node, True), False)
+        if stage == self.highest:
+            for node, _, _ in offer.outflow:
+                self.open.sides.setdefault((node, False), False)
+
+    def _finish(self, current: Open, changes: dict[ProcessId, Change]) -> list[Say]:
+        """Tell all who stand still, the own node too."""
+        self.open, self._last = None, current
+        self.gained = bool(changes) and current.window is not None and current.window.saved > 0
+        self.complete = len(current.offers) == len(current.asked) and all(current.sides.values())
+        self.crowded = 2 * len(current.offers) < len(current.asked)
+        participants = [*current.offers, *(node for (node, _), granted in current.sides.items() if granted)]
+        outcome = {}
+        for node in dict.fromkeys(participants):
+            change = changes.get(node, Change())
+            outcome[node] = Apply(
+                current.exchange,
+                tuple((other, source, n) for (other, source), n in change.inflow.items()),
+                tuple((other, source, n) for (other, source), n in change.outflow.items()),
+            )
+        self._done[current.exchange] = outcome
+        while len(self._done) > KEPT:
+            del self._done[next(iter(self._done))]
+        reason = "saves something" if changes else "nothing to save"
+        return [Say(node, message, reason) for node, message in outcome.items()]
+
+    def successor(self) -> ProcessId:
+        """Who calls the next exchange: two stages further, or so; from the end on a data node, since it is a ring."""
+        view, last = self.view, self._last
+        assert last is not None
+        wanted = view.stage + 2 - int(self.random.random() < 0.5)
+        nodes = [node for node, stage in last.asked.items() if stage == wanted and node in last.offers]
+        if not nodes:
+            nodes = sorted({n for (n, outward), granted in last.sides.items() if granted and not outward})
+        if not nodes:
+            nodes = list(view.after)
+        return nodes[int(self.random.random() * len(nodes))]
+
+    def _current(self, exchange: Exchange) -> bool:
+        return self.open is not None and self.open.exchange == exchange and self.open.work is None

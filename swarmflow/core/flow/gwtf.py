@@ -1,0 +1,314 @@
+"""A relay in GWTF's negotiation: Request Flow, Request Change, Request Redirect (GWTF, V-C).
+
+What the paper leaves open is decided in GWTF's favour; docs/decisions/flow.md lists it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal
+
+from swarmflow.core.flow.annealing import Annealing
+from swarmflow.core.flow.gwtf_flows import Outflow, Outflows
+from swarmflow.core.flow.gwtf_messages import (
+    ChangeAccepted,
+    CostIs,
+    FlowApproved,
+    FlowId,
+    FlowRejected,
+    Flows,
+    NewAfter,
+    NewBefore,
+    Query,
+    RedirectAccepted,
+    Refused,
+    RequestChange,
+    RequestFlow,
+    RequestRedirect,
+    Shown,
+)  # fmt: skip
+from swarmflow.core.flow.words import INFINITE, Link, Say, View
+from swarmflow.core.types import ProcessId
+
+Objective = Literal["minmax", "sum"]
+ANSWERS_WAITED = 4.0  # times a message's: then whoever has not answered is not waited for
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A change or redirect that this node could ask for, and what it would save."""
+
+    gain: float
+    to: ProcessId
+    message: RequestChange | RequestRedirect
+
+
+class GwtfRelay:
+    """objective: what Request Change reduces, the larger of the two sending costs or their sum."""
+
+    def __init__(self, view: View, random: Random, objective: Objective = "minmax", round_s: float = 1.0) -> None:
+        self.view = view
+        self.flows = Outflows(view)
+        self.objective = objective
+        self.annealing = Annealing(random)
+        self.random = random
+        self.round_s = round_s
+        self._known: dict[tuple[ProcessId, ProcessId], float] = {}  # (node after, data node): its cheapest unpaired
+        self._asked: dict[tuple[ProcessId, ProcessId], FlowId] = {}
+        self._answers: dict[ProcessId, Flows] | None = None
+        self._since = 0.0
+        self._pending: RequestChange | RequestRedirect | None = None
+
+    def tick(self, now: float) -> list[Say]:
+        """Ask for flow while there is any to ask for; else for a change or redirect that reduces the objective."""
+        said = self._request_flows()
+        if said or self._asked:
+            return said
+        waits = self._pending is not None or self._answers is not None
+        if waits and now - self._since < ANSWERS_WAITED * self.round_s:
+            return self._consider(now)
+        self._pending, self._answers, self._since = None, {}, now
+        return [Say(node, Query(), "no flow to ask for") for node in self.view.beside]
+
+    def handle(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+        """A message has come."""
+        match message:
+            case CostIs():
+                self._known[sender, message.source] = message.cost
+            case RequestFlow():
+                return self.flows.requested(sender, message)
+            case FlowApproved():
+                return self._approved(sender, message)
+            case FlowRejected():
+                self._asked.pop((sender, message.source), None)
+                self._known[sender, message.source] = message.cost
+            case Query():
+                return [Say(sender, self._shown(), "asked")]
+            case Flows():
+                if self._answers is not None:
+                    self._answers[sender] = message
+                    return self._consider(now)
+            case RequestChange():
+                return self._change(sender, message)
+            case ChangeAccepted():
+                return self._changed(sender, message)
+            case RequestRedirect():
+                return self._redirect(sender, message)
+            case RedirectAccepted():
+                return self._redirected(message)
+            case Refused():
+                self._pending = None
+            case NewBefore():
+                return self.flows.new_before(message)
+            case NewAfter():
+                return self.flows.new_after(message)
+        return []
+
+    @property
+    def inflow(self) -> dict[Link, int]:
+        """What comes in."""
+        return self.flows.inflow()
+
+    @property
+    def outflow(self) -> dict[Link, int]:
+        """What goes out."""
+        return self.flows.outflow()
+
+    @property
+    def unfinished(self) -> bool:
+        """Never: a decision is a few comparisons."""
+        return False
+
+    @property
+    def held(self) -> int:
+        """Outflows, paired or not, each a unit of capacity (GWTF, V-C), and one that is about to come."""
+        return len(self.flows.table) + len(self._asked) + isinstance(self._pending, RequestRedirect)
+
+    def gone(self, process: ProcessId, now: float) -> list[Say]:
+        """What went to it is given up, what came from it is unpaired again."""
+        for key in [key for key in self._known if key[0] == process]:
+            self._known.pop(key)
+            self._asked.pop(key, None)
+        for unit in list(self.flows.table.values()):
+            if unit.after == process:
+                del self.flows.table[unit.flow]
+            elif unit.before == process:
+                unit.before = unit.above = None
+        return self.flows.broadcast()
+
+    def _request_flows(self) -> list[Say]:
+        """The cheapest unpaired outflows of the next stage, as many as there is room for, one of a node at a time."""
+        room = self.view.capacity - self.held
+        offers = [(self.view.cost[key[0]] + cost, key) for key, cost in self._known.items() if cost < INFINITE]
+        said: list[Say] = []
+        for _, key in sorted(offer for offer in offers if offer[1] not in self._asked)[: max(0, room)]:
+            self._asked[key] = self.flows.name()
+            request = RequestFlow(key[1], self._known[key], self._asked[key])
+            said.append(Say(key[0], request, "the cheapest unpaired outflow"))
+        return said
+
+    def _approved(self, sender: ProcessId, message: FlowApproved) -> list[Say]:
+        self._asked.pop((sender, message.source), None)
+        cost = message.cost + self.view.cost[sender]
+        self.flows.table[message.flow] = Outflow(message.flow, message.source, cost, sender, message.below)
+        return self.flows.broadcast()
+
+    def _shown(self) -> Flows:
+        cost = self.view.cost
+        pending = None if self._pending is None else _subject(self._pending)
+        shown = tuple(
+            Shown(
+                unit.flow, unit.source, unit.before, unit.after,
+                INFINITE if unit.before is None else cost.get(unit.before, INFINITE), cost[unit.after],
+            )
+            for unit in self.flows.table.values() if unit.after is not None and unit.flow != pending
+        )  # fmt: skip
+        return Flows(shown, tuple((node, cost[node]) for node in self.view.after))
+
+    def _consider(self, now: float) -> list[Say]:
+        """Once all have answered: the best move, or if none saves anything, one that annealing wants."""
+        answers = self._answers
+        if answers is None or len(answers) < len(self.view.beside):
+            return []
+        self._answers = None
+        moves = [*self._changes(answers), *self._redirects(answers)]
+        if not moves:
+            return []
+        best = max(moves, key=lambda move: move.gain)
+        if best.gain <= 0:
+            best = moves[int(self.random.random() * len(moves))]
+            if not self.annealing.wants(best.gain):
+                return []
+        self._pending, self._since = best.message, now
+        return [Say(best.to, best.message, f"saves {best.gain:g}")]
+
+    def _worth(self, now: tuple[float, float], then: tuple[float, float]) -> float:
+        return max(now) - max(then) if self.objective == "minmax" else sum(now) - sum(then)
+
+    def _changes(self, answers: dict[ProcessId, Flows]) -> list[Move]:
+        moves = []
+        cost = self.view.cost
+        mine = [unit for unit in self.flows.table.values() if unit.after is not None]
+        for node, answer in answers.items():
+            costs = dict(answer.costs)
+            for shown in answer.shown:
+                for unit in mine:
+                    assert unit.after is not None
+                    assert unit.below is not None
+                    if unit.source != shown.source or unit.after == shown.after:
+                        continue
+                    pair = cost[unit.after], cost.get(shown.after, INFINITE)
+                    gain = self._worth((pair[0], shown.cost_after), (pair[1], costs.get(unit.after, INFINITE)))
+                    request = RequestChange(
+                        unit.flow, unit.after, unit.below, shown.flow, shown.after, pair, gain <= 0
+                    )  # fmt: skip
+                    moves.append(Move(gain, node, request))
+        return moves
+
+    def _redirects(self, answers: dict[ProcessId, Flows]) -> list[Move]:
+        """For both objectives the two links together, as in the paper's example (11 to 9)."""
+        if self.held >= self.view.capacity:
+            return []
+        moves = []
+        for node, answer in answers.items():
+            for shown in answer.shown:
+                if shown.before is None:
+                    continue
+                cost = self.view.cost.get(shown.before, INFINITE) + self.view.cost.get(shown.after, INFINITE)
+                gain = shown.cost_before + shown.cost_after - cost
+                request = RequestRedirect(shown.flow, shown.before, shown.after, cost, gain <= 0)
+                moves.append(Move(gain, node, request))
+        return moves
+
+    def _change(self, sender: ProcessId, message: RequestChange) -> list[Say]:
+        """Agree if the outflow is still there and it saves something here as well."""
+        unit = self.flows.table.get(message.theirs)
+        refused = [Say(sender, Refused(message.mine), "not any more")]
+        if unit is None or unit.after != message.theirs_after:
+            return refused
+        if self._busy(unit.flow) and not self._yields(sender, message):
+            return refused
+        assert unit.below is not None
+        old, new = self.view.cost[unit.after], self.view.cost.get(message.mine_after, INFINITE)
+        gain = self._worth((message.costs[0], old), (message.costs[1], new))
+        if gain <= 0 and not message.anneal:
+            return refused
+        below, after = unit.below, unit.after
+        self.flows.swapped[below] = sender, message.mine
+        self.flows.swapped.pop(message.mine_below, None)
+        unit.after, unit.below, unit.cost = message.mine_after, message.mine_below, unit.cost - old + new
+        self.annealing.changed()
+        accepted = ChangeAccepted(message.mine, message.theirs, after, below)
+        said = [Say(sender, accepted, f"saves {gain:g}")]
+        said.append(Say(message.mine_after, NewBefore(unit.below, self.view.me, unit.flow), "changed places"))
+        return said + self.flows.broadcast()
+
+    def _changed(self, sender: ProcessId, message: ChangeAccepted) -> list[Say]:
+        pending, self._pending = self._pending, None
+        unit = self.flows.table.get(message.mine)
+        if pending is None or unit is None or unit.after is None or unit.below is None:
+            return []
+        said = []
+        if isinstance(pending, RequestChange) and unit.after != pending.mine_after:
+            # It was redirected while the request was on its way.
+            said.append(Say(sender, NewAfter(message.theirs, unit.after, unit.below), "redirected meanwhile"))
+        self.flows.swapped[unit.below] = sender, message.theirs
+        self.flows.swapped.pop(message.below, None)
+        unit.cost += self.view.cost[message.after] - self.view.cost[unit.after]
+        unit.after, unit.below = message.after, message.below
+        self.annealing.changed()
+        said.append(Say(unit.after, NewBefore(unit.below, self.view.me, unit.flow), "changed places"))
+        return said + self.flows.broadcast()
+
+    def _redirect(self, sender: ProcessId, message: RequestRedirect) -> list[Say]:
+        """Agree if the flow is still the same and costs less through the other one."""
+        unit = self.flows.table.get(message.flow)
+        refused = [Say(sender, Refused(message.flow), "not any more")]
+        if unit is None or (unit.before, unit.after) != (message.before, message.after) or self._busy(unit.flow):
+            return refused
+        if unit.before is None or unit.after is None or unit.above is None or unit.below is None:
+            return refused
+        cost = self.view.cost
+        gain = cost.get(unit.before, INFINITE) + cost[unit.after] - message.cost
+        if gain <= 0 and not message.anneal:
+            return refused
+        del self.flows.table[unit.flow]
+        self.flows.moved[unit.flow] = sender
+        self.annealing.changed()
+        below_cost = unit.cost - cost[unit.after]
+        accepted = RedirectAccepted(
+            unit.flow, unit.source, unit.before, unit.after, unit.above, unit.below, below_cost
+        )  # fmt: skip
+        return [Say(sender, accepted, f"saves {gain:g}")]
+
+    def _redirected(self, message: RedirectAccepted) -> list[Say]:
+        """It is mine: both neighbours are told."""
+        self._pending = None
+        self.flows.moved.pop(message.flow, None)
+        cost = message.cost + self.view.cost[message.after]
+        self.flows.table[message.flow] = Outflow(
+            message.flow, message.source, cost, message.after, message.below, message.before, message.above
+        )  # fmt: skip
+        self.annealing.changed()
+        return [
+            Say(message.before, NewAfter(message.above, self.view.me, message.flow), "redirected"),
+            Say(message.after, NewBefore(message.below, self.view.me, message.flow), "redirected"),
+        ]
+
+    def _yields(self, sender: ProcessId, message: RequestChange) -> bool:
+        """Both have asked for the same change: the request of the smaller id stands, the other one is dropped."""
+        own = self._pending
+        if not isinstance(own, RequestChange) or (own.mine, own.theirs) != (message.theirs, message.mine):
+            return False
+        if sender < self.view.me:
+            self._pending = None
+            return True
+        return False
+
+    def _busy(self, flow: FlowId) -> bool:
+        return self._pending is not None and _subject(self._pending) == flow
+
+
+def _subject(request: RequestChange | RequestRedirect) -> FlowId:
+    return request.mine if isinstance(request, RequestChange) else request.flow

@@ -1,0 +1,173 @@
+"""The part of a data node that traces its flows, and, of the first data node, the part that hands flows over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.flow.messages import Apply, Ask, Exchange, Mine, Offer, Trace, TraceAgain
+from swarmflow.core.flow.owners import Handover, Path, changes, cheapest_owners
+from swarmflow.core.flow.words import INFINITE, Say, View
+from swarmflow.core.types import ProcessId
+
+ANSWERS_WAITED = 6.0  # times a message's
+REPORTS_GATHERED = 3.0  # after one report others may follow
+AGAIN = 20.0
+TRIES = 5
+QUIET = 8.0  # after the last change of the own links they are traced
+
+
+@dataclass(slots=True)
+class Open:
+    """Handovers for which everybody on the paths is asked to stand still."""
+
+    exchange: Exchange
+    since: float
+    handovers: list[Handover]
+    asked: dict[ProcessId, None]
+    offers: dict[ProcessId, Offer] = field(default_factory=dict)
+    busy: dict[ProcessId, None] = field(default_factory=dict)
+
+
+class Handovers:
+    """Every data node has one; only that of the first of them, by id, decides."""
+
+    def __init__(self, view: View, round_s: float) -> None:
+        self.view = view
+        self.round_s = round_s
+        self.number = 0
+        self.tries = 0
+        self.trace_at: float | None = None
+        self.open: Open | None = None
+        self._tracing: dict[int, list[Path]] = {}
+        self._expected = 0
+        self._traced_at = -INFINITE
+        self._until = 0.0
+        self._reports: dict[ProcessId, Mine] = {}
+        self._decide_at = INFINITE
+        self._exchanges = 0
+        self._done: dict[Exchange, dict[ProcessId, Apply]] = {}
+
+    @property
+    def leader(self) -> ProcessId:
+        """The first data node by id."""
+        return min(self.view.me, *self.view.beside) if self.view.beside else self.view.me
+
+    def changed(self, now: float) -> None:
+        """Own links have changed: trace them when they have come to rest."""
+        if self.trace_at is None:
+            self.trace_at = max(now + QUIET * self.round_s, self._traced_at + AGAIN * self.round_s)
+
+    def retrace(self, now: float) -> None:
+        """Trace the own links at once."""
+        self.trace_at = now
+
+    def traced(self, message: Trace) -> None:
+        """A trace has come back."""
+        if message.number == self.number and message.number in self._tracing:
+            self._tracing[message.number].append(message.path)
+
+    def reported(self, sender: ProcessId, message: Mine, now: float) -> None:
+        """A data node has traced its flows."""
+        self._reports[sender] = message
+        self._decide_at = now + REPORTS_GATHERED * self.round_s
+
+    def tick(self, outflow: dict[ProcessId, int], now: float) -> list[Say]:
+        """outflow: own units, by first relay."""
+        if not self.view.beside:
+            return []
+        said = self._trace(outflow, now)
+        said += self._report(now)
+        said += self._decide(now)
+        return said + self._finish(now)
+
+    def offered(self, sender: ProcessId, message: Offer) -> list[Say]:
+        """Somebody on a path stands still."""
+        if self.open is None or message.exchange != self.open.exchange:
+            return self.inquired(sender, message.exchange)
+        self.open.offers[sender] = message
+        return []
+
+    def busy(self, sender: ProcessId, exchange: Exchange) -> None:
+        """Somebody cannot stand still: its paths stay as they are."""
+        if self.open is not None and exchange == self.open.exchange:
+            self.open.busy[sender] = None
+
+    def inquired(self, sender: ProcessId, exchange: Exchange) -> list[Say]:
+        """What has come of it."""
+        if self.open is not None and exchange == self.open.exchange:
+            return []
+        outcome = self._done.get(exchange, {}).get(sender, Apply(exchange))
+        return [Say(sender, outcome, "asked again")]
+
+    def gone(self, process: ProcessId) -> None:
+        """Dead; it is not waited for."""
+        self._reports.pop(process, None)
+        if self.open is not None:
+            self.open.asked.pop(process, None)
+            self.open.offers.pop(process, None)
+
+    def _trace(self, outflow: dict[ProcessId, int], now: float) -> list[Say]:
+        if self.trace_at is None or now < self.trace_at:
+            return []
+        self.trace_at = None
+        self._traced_at = now
+        self.number += 1
+        self._tracing = {self.number: []}
+        self._expected = sum(outflow.values())
+        self._until = now + 3.0 * (self.view.stages + 2) * self.round_s
+        trace = Trace(self.view.me, self.number, ())
+        return [Say(node, trace, "which way do they go?") for node, n in outflow.items() for _ in range(n)]
+
+    def _report(self, now: float) -> list[Say]:
+        paths = self._tracing.get(self.number)
+        if paths is None or (len(paths) < self._expected and now < self._until):
+            return []
+        self._tracing.clear()
+        mine = Mine(self.view.capacity, tuple(paths), tuple(sorted(self.view.cost.items())))
+        return [Say(self.leader, mine, "whose should they be?")]
+
+    def _decide(self, now: float) -> list[Say]:
+        """Once all have reported: who should have which path, and everybody on those paths is asked to stand still."""
+        reports = self._reports
+        if not reports or self.open is not None or now < self._decide_at:
+            return []
+        self._decide_at = INFINITE
+        handovers = cheapest_owners({source: reports[source] for source in sorted(reports)})
+        if not handovers:
+            return []
+        self._exchanges += 1
+        exchange = Exchange(self.view.me, self._exchanges)
+        asked = dict.fromkeys(node for h in handovers for node in (h.giver, h.taker, *h.path))
+        self.open = Open(exchange, now, handovers, asked)
+        return [Say(node, Ask(exchange, False, False, True), "to hand flows over") for node in asked]
+
+    def _finish(self, now: float) -> list[Say]:
+        current = self.open
+        if current is None:
+            return []
+        waits = any(node not in current.offers and node not in current.busy for node in current.asked)
+        if waits and now - current.since < ANSWERS_WAITED * self.round_s:
+            return []
+        self.open = None
+        found = changes(current.handovers, current.offers)
+        again: list[Say] = []
+        if not all(set(handover.path) <= found.keys() for handover in current.handovers) and self.tries < TRIES:
+            self.tries += 1
+            again = [Say(node, TraceAgain(), "a path was not there any more") for node in self.view.beside]
+            self.retrace(now)
+        elif found:
+            self.tries = 0
+        outcome = {}
+        for node in current.offers:
+            change = found.get(node)
+            if change is None:
+                outcome[node] = Apply(current.exchange)
+                continue
+            outcome[node] = Apply(
+                current.exchange,
+                tuple((other, source, n) for (other, source), n in change.inflow.items()),
+                tuple((other, source, n) for (other, source), n in change.outflow.items()),
+                True,
+            )
+        self._done = {current.exchange: outcome}
+        return [*again, *(Say(node, message, "handed over") for node, message in outcome.items())]

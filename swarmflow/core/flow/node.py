@@ -1,0 +1,153 @@
+"""What relays and data nodes have in common: books, audits, standing still for exchanges of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swarmflow.core.flow.books import Books
+from swarmflow.core.flow.messages import Apply, Ask, AskSide, Audit, Busy, Drop, Granted, Inquire, Release, SideOffer
+from swarmflow.core.flow.reservations import Reservations
+from swarmflow.core.flow.standing import GIVE_UP_AFTER, INQUIRE_EVERY, Standing
+from swarmflow.core.flow.words import Link, Say, View
+from swarmflow.core.types import ProcessId
+
+SETTLE = 14.0  # times a message's: after which a changed link is audited
+
+
+class Node:
+    """round_s: about how long a message takes to a neighbour."""
+
+    def __init__(self, view: View, round_s: float = 1.0) -> None:
+        self.view = view
+        self.round_s = round_s
+        self.books = Books(view.me, view.capacity)
+        self.standing = Standing()
+        self.dead: dict[ProcessId, None] = {}
+        self.reservations = Reservations(round_s)
+
+    @property
+    def inflow(self) -> dict[Link, int]:
+        """What comes in."""
+        return self.books.inflow
+
+    @property
+    def outflow(self) -> dict[Link, int]:
+        """What goes out."""
+        return self.books.outflow
+
+    def stand_beside(self, sender: ProcessId, message: AskSide, now: float) -> list[Say]:
+        """A neighbour of the window: one side stands still, unless a reservation is under way there."""
+        exchange = message.exchange
+        if exchange in self.standing.finished:
+            return []
+        if self.standing.sides.get(message.outward) == exchange:
+            again = [Say(exchange.solver, SideOffer(exchange, message.outward), "asked again")]
+            return again if sender == exchange.solver else []
+        blocked = message.outward and bool(self.reservations.under_way)
+        if blocked or not self.standing.take(exchange, (message.outward,), now, self.round_s):
+            return [Say(exchange.solver, Busy(exchange, message.outward), "reserves" if blocked else "stands still")]
+        return [Say(exchange.solver, SideOffer(exchange, message.outward), "stands still")]
+
+    def apply(self, message: Apply, now: float) -> bool:
+        """What came of an exchange. True: something was changed here."""
+        if not self.standing.free(message.exchange):
+            return False
+        inflow = tuple(entry for entry in message.inflow if entry[0] not in self.dead)
+        outflow = tuple(entry for entry in message.outflow if entry[0] not in self.dead)
+        if not self.books.fits(inflow, outflow):
+            self._suspect_all(now)
+            return False
+        self.books.change(inflow, False, now)
+        self.books.change(outflow, True, now)
+        return bool(message.inflow or message.outflow)
+
+    def dropped(self, sender: ProcessId, message: Drop, now: float) -> None:
+        """The next stage gives units back: they are loose here."""
+        count = min(message.count, self.books.outflow.get((sender, message.source), 0))
+        if count:
+            self.books.add(True, sender, message.source, -count, now)
+
+    def released(self, sender: ProcessId, message: Release, now: float) -> None:
+        """The stage before sends fewer: what goes on here is an orphan."""
+        count = min(message.count, self.books.inflow.get((sender, message.source), 0))
+        if count:
+            self.books.add(False, sender, message.source, -count, now)
+
+    def has_to_wait(self, sender: ProcessId, message: Any) -> bool:  # noqa: ANN401
+        """Put aside what would change a side that stands still."""
+        if isinstance(message, Ask):
+            waits = message.patient and bool(self.standing.sides)
+        else:
+            waits = isinstance(message, Drop | Release) and isinstance(message, Drop) in self.standing.sides
+        if not waits:
+            return False
+        self.standing.waiting.append((sender, message))
+        return True
+
+    def take_waiting(self) -> list[tuple[ProcessId, Any]]:
+        """What was put aside, once nothing stands still."""
+        if self.standing.sides:
+            return []
+        waiting, self.standing.waiting = self.standing.waiting, []
+        return waiting
+
+    def ask_again(self, now: float) -> list[Say]:
+        """Reservations without an answer; who never answers may have granted one all the same."""
+        said, silent = self.reservations.again(now)
+        for node in silent:
+            self.books.suspects[node, True] = now
+        return said
+
+    def answered(self, sender: ProcessId, message: Granted, now: float) -> bool:
+        """An answer to a reservation. True: it granted something."""
+        if not self.reservations.answered(message):
+            self.books.suspects[sender, True] = now  # the other end may have units that are not sent
+            return False
+        if message.count:
+            self.books.add(True, sender, message.source, message.count, now)
+        return message.count > 0
+
+    def audited(self, sender: ProcessId, message: Audit, now: float) -> list[Say]:
+        """Compare; both ends keep the smaller number. Not while that side stands still or reserves."""
+        outward = not message.outward
+        if outward in self.standing.sides or (outward and self.reservations.with_node(sender)):
+            return []
+        self.books.audited(sender, message, now)
+        return [] if message.answer else [self.books.audit(sender, outward, True, "asked")]
+
+    def watch(self, now: float) -> list[Say]:
+        """Ask what has become of an exchange, give it up in the end; audit links that have settled."""
+        said = []
+        standing = self.standing
+        if standing.sides and now >= standing.inquire:
+            if now - standing.since >= GIVE_UP_AFTER * self.round_s:
+                for exchange in standing.exchanges:
+                    standing.free(exchange)
+                self._suspect_all(now)
+            else:
+                standing.inquire = now + INQUIRE_EVERY * self.round_s
+                others = [exchange for exchange in standing.exchanges if exchange.solver != self.view.me]
+                said += [Say(exchange.solver, Inquire(exchange), "what came of it?") for exchange in others]
+        for (node, outward), since in list(self.books.suspects.items()):
+            # The sending end asks first; the other one only if it hears nothing.
+            settled_s = (SETTLE if outward else 1.7 * SETTLE) * self.round_s
+            if now - since < settled_s or outward in standing.sides or (outward and self.reservations.with_node(node)):
+                continue
+            self.books.suspects[node, outward] = now
+            said.append(self.books.audit(node, outward, False, "a change has settled"))
+        return said
+
+    def forget(self, process: ProcessId, now: float) -> None:
+        """A dead process: its links, reservations and exchanges are no more."""
+        self.dead[process] = None
+        self.books.forget(process, now)
+        self.reservations.forget(process)
+        for exchange in self.standing.exchanges:
+            if exchange.solver == process:
+                self.standing.free(exchange)
+                self._suspect_all(now)
+
+    def _suspect_all(self, now: float) -> None:
+        for outward in (False, True):
+            for node in self.books.neighbours(outward):
+                self.books.suspects[node, outward] = now

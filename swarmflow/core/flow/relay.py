@@ -1,0 +1,369 @@
+"""A relay: passes flows on from the stage before to the stage after, and takes part in making them cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from swarmflow.core.flow.exchange import MEMBERS_MAX, Solver
+from swarmflow.core.flow.labels import Labels, worth_telling
+from swarmflow.core.flow.messages import (
+    Apply,
+    Ask,
+    AskSide,
+    Audit,
+    Busy,
+    Drop,
+    Granted,
+    Inquire,
+    Label,
+    Offer,
+    Release,
+    Reserve,
+    SideOffer,
+    Trace,
+    Turn,
+    TurnTaken,
+)
+from swarmflow.core.flow.node import Node
+from swarmflow.core.flow.words import Say, View
+from swarmflow.core.types import ProcessId
+
+TURN_WAITED = 6.0  # times a message's: then the turn is given to another one
+PATIENCE = 8.0  # a unit that cannot go on is given back
+HOLD = 12.0  # an orphan is let go
+LABEL_EVERY = 1.0  # while flows are built; else
+LABEL_CALM = 24.0
+LABEL_REFRESH = 30.0  # told again although nothing has changed, ever more rarely
+LABEL_REFRESH_MAX = 960.0
+AVOID = 3.0  # a node that stands still is not asked again
+SPREAD = 3.0  # times a message's and the nodes around: the first exchange mostly comes before the second is called
+QUIET = 7.0  # after the last reservation here an exchange may be called
+RETRY = (2.0, 8.0)  # when an exchange could not be called, or found too few who stood still
+
+
+class Relay(Node):
+    """random: of the own node alone.
+
+    Something has changed here (flows were built, somebody died, a cost is another one): after a random time the node
+    calls an exchange, unless another one has asked it meanwhile. Who has solved one passes the turn on, two stages
+    further along the ring, until a whole round of exchanges has saved nothing.
+    """
+
+    def __init__(self, view: View, random: Random, round_s: float = 1.0) -> None:
+        super().__init__(view, round_s)
+        self.random = random
+        self.labels = Labels(view.cost)
+        self.solver = Solver(view, random, round_s)
+        self._told: Label | None = None
+        self._told_at = -LABEL_CALM * round_s
+        self._active_at = 0.0  # a reservation passed here
+        self._avoid: dict[ProcessId, float] = {}
+        self._stuck_since: dict[ProcessId, float] = {}
+        self._orphans_since: dict[ProcessId, float] = {}
+        self._traced: dict[ProcessId, tuple[int, list[ProcessId]]] = {}
+        self._call_at: float | None = None
+        self._turn = Turn(0)
+        self._has_turn = False
+        self._given: tuple[Turn, float] | None = None
+        self._refresh = LABEL_REFRESH
+
+    def handle(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+        """A message has come."""
+        if sender in self.dead or self.has_to_wait(sender, message):
+            return []
+        match message:
+            case Label():
+                self.labels.heard(sender, message)
+            case Reserve():
+                return self._reserve(sender, message, now)
+            case Granted():
+                self._granted(sender, message, now)
+            case Drop():
+                self.dropped(sender, message, now)
+            case Release():
+                self.released(sender, message, now)
+                # Who released them has waited already.
+                self._orphans_since.setdefault(message.source, now - 0.75 * HOLD * self.round_s)
+            case Audit():
+                return self.audited(sender, message, now)
+            case Ask():
+                return self._asked(message, now)
+            case AskSide():
+                return self.stand_beside(sender, message, now)
+            case Offer():
+                return self.solver.offered(sender, message)
+            case SideOffer():
+                return self.solver.side_offered(sender, message)
+            case Busy():
+                self.solver.busy(sender, message)
+            case Trace():
+                return self._trace(message)
+            case Turn():
+                self._turn, self._call_at, self._has_turn = message, now, True
+                return [Say(sender, TurnTaken(), "taken")]
+            case TurnTaken():
+                self._given = None
+            case Inquire():
+                return self.solver.inquired(sender, message)
+            case Apply():
+                return self._apply(message, now)
+        return []
+
+    def tick(self, now: float) -> list[Say]:
+        """Some time has passed."""
+        said = self.solver.tick(now)
+        if self.solver.solving:
+            return said
+        said = self._finish_own(said, now)
+        said += self.ask_again(now)
+        for source in self.books.sources:
+            said += self._pass_on(source, now)
+            said += self._let_go(source, now)
+        said += self._tell(now)
+        said += self.watch(now)
+        said += self._give_again(now)
+        said += self._call(now)
+        return said
+
+    def gone(self, process: ProcessId, now: float) -> list[Say]:
+        """A process that this node knows is dead."""
+        view = self.view
+        self.forget(process, now)
+        self.labels.forget(process)
+        self.solver.gone(process)
+        self.view = self.solver.view = replace(
+            view,
+            before=tuple(node for node in view.before if node != process),
+            beside=tuple(node for node in view.beside if node != process),
+            after=tuple(node for node in view.after if node != process),
+        )
+        self._stir(now)
+        return self._after_standing(now)
+
+    def costs_changed(self, costs: Mapping[ProcessId, float], now: float) -> None:
+        """Links cost something else now; costs: of all of them."""
+        self.view = self.solver.view = replace(self.view, cost=costs)
+        self.labels.cost = costs
+        self.labels.fresh = True
+        self._stir(now)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is more to compute: tick it again at once."""
+        return self.solver.solving
+
+    @property
+    def held(self) -> int:
+        """What is taken of the capacity."""
+        return self.books.held
+
+    def _trace(self, message: Trace) -> list[Say]:
+        """Send it on along a unit that no other trace of that number has taken."""
+        number, left = self._traced.get(message.source, (-1, []))
+        if number < message.number:
+            links = sorted(self.books.outflow.items())
+            left = [node for (node, source), n in links if source == message.source for _ in range(n)]
+            self._traced[message.source] = message.number, left
+        if number > message.number or not left:
+            return []
+        onward = Trace(message.source, message.number, (*message.path, self.view.me))
+        return [Say(left.pop(0), onward, "one of its units")]
+
+    def _label(self) -> Label:
+        """What the stage before may know: with no room, only where there are orphans."""
+        costs = self.labels.costs()
+        room = max(0, self.books.room)
+        orphans = {source: max(0, -self.books.loose(source)) for source in costs}
+        return Label(room, tuple((s, costs[s], orphans[s]) for s in sorted(costs) if room or orphans[s]))
+
+    def _tell(self, now: float) -> list[Say]:
+        """Broadcast the label if it has changed, not too often."""
+        calm = now - self._active_at > LABEL_CALM * self.round_s
+        if now - self._told_at < (LABEL_CALM if calm else LABEL_EVERY) * self.round_s:
+            return []
+        label = self._label()
+        if worth_telling(self._told, label):
+            self._refresh = LABEL_REFRESH
+        elif self._told is not None and now - self._told_at >= self._refresh * self.round_s:
+            self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)  # it may have been lost
+        else:
+            return []
+        self._told, self._told_at = label, now
+        return [Say(node, label, "it has changed") for node in self.view.before]
+
+    def _reserve(self, sender: ProcessId, message: Reserve, now: float) -> list[Say]:
+        """Take what there is room for; orphans need none."""
+        self._active_at = now
+        self._stir(now)
+        if (given := self.reservations.given(sender, message.number)) is not None:
+            return [Say(sender, given, "asked again")]
+        if False in self.standing.sides:
+            answer = Granted(message.source, 0, message.number, self._label(), True)
+            return [Say(sender, answer, "stands still")]
+        orphans = max(0, -self.books.loose(message.source))
+        count = min(message.count, orphans + max(0, self.books.room))
+        if count > 0:
+            self.books.add(False, sender, message.source, count, now)
+        answer = Granted(message.source, count, message.number, self._label())
+        if count:
+            self.reservations.give(sender, answer)
+        return [Say(sender, answer, "room")]
+
+    def _granted(self, sender: ProcessId, message: Granted, now: float) -> None:
+        self.labels.heard(sender, message.label)
+        if message.busy:
+            self._avoid[sender] = now + AVOID * self.round_s
+        self.answered(sender, message, now)
+
+    def _pass_on(self, source: ProcessId, now: float) -> list[Say]:
+        """Find a next hop for loose units; give them back where there is none for long."""
+        loose = self.books.loose(source) - self.reservations.units(source)
+        if loose <= 0:
+            self._stuck_since.pop(source, None)
+            return []
+        if True in self.standing.sides:
+            return []
+        said = []
+        for way in self.labels.ways(source):
+            if loose <= 0:
+                break
+            if self._avoid.get(way.node, 0.0) > now:
+                continue
+            count = min(loose, way.units)
+            self.labels.take(way.node, count)
+            said.append(self.reservations.ask(way.node, source, count, now, f"costs {way.cost:g} to the end"))
+            loose -= count
+            self._active_at = now
+        if said or self.reservations.units(source):
+            self._stuck_since.pop(source, None)
+        elif now - self._stuck_since.setdefault(source, now) >= PATIENCE * self.round_s and not self.standing.sides:
+            return self._give_back(source, loose, now)
+        return said
+
+    def _give_back(self, source: ProcessId, count: int, now: float) -> list[Say]:
+        said = []
+        links = [(self.view.cost[node], node, n) for (node, s), n in self.books.inflow.items() if s == source]
+        for _, node, n in sorted(links, reverse=True):
+            units = min(n, count)
+            if units > 0:
+                self.books.add(False, node, source, -units, now)
+                said.append(Say(node, Drop(source, units), "nobody can take them on"))
+                count -= units
+        return said
+
+    def _let_go(self, source: ProcessId, now: float) -> list[Say]:
+        """Orphans that nobody has taken up hold capacity in vain."""
+        orphans = -self.books.loose(source)
+        if orphans <= 0:
+            self._orphans_since.pop(source, None)
+            return []
+        if self.standing.sides or now - self._orphans_since.setdefault(source, now) < HOLD * self.round_s:
+            return []
+        said = []
+        links = [(self.view.cost[node], node, n) for (node, s), n in self.books.outflow.items() if s == source]
+        for _, node, n in sorted(links, reverse=True):
+            units = min(n, orphans)
+            if units > 0:
+                self.books.add(True, node, source, -units, now)
+                said.append(Say(node, Release(source, units), "nobody has taken them up"))
+                orphans -= units
+        return said
+
+    def _asked(self, message: Ask, now: float) -> list[Say]:
+        """Stand still and show the links; have those beyond the edge of the window stand still as well."""
+        exchange = message.exchange
+        if exchange in self.standing.finished:
+            return []
+        if self.reservations.under_way or not self.standing.take(exchange, (False, True), now, self.round_s):
+            return [Say(exchange.solver, Busy(exchange), "reserves or stands still")]
+        if self._has_turn:
+            self._call_at = now + self.random.uniform(*RETRY) * self.round_s
+        else:
+            self._call_at = None  # somebody else looks after this part
+        said = [Say(exchange.solver, self._offer(message), "stands still")]
+        for wanted, outward in ((message.before, False), (message.after, True)):
+            if wanted:
+                said += [
+                    Say(node, AskSide(exchange, not outward), "a neighbour of the window")
+                    for node in self.books.neighbours(outward)
+                ]
+        return said
+
+    def _offer(self, message: Ask) -> Offer:
+        view = self.view
+        costs = tuple((node, view.cost[node]) for node in (*view.before, *view.after))
+        return Offer(
+            message.exchange,
+            view.capacity,
+            self.books.counts(False),
+            self.books.counts(True),
+            view.before,
+            view.after,
+            costs,
+        )
+
+    def _apply(self, message: Apply, now: float) -> list[Say]:
+        if self.apply(message, now) and message.stir:
+            self._stir(now)
+        return self._after_standing(now)
+
+    def _after_standing(self, now: float) -> list[Say]:
+        said = []
+        for sender, message in self.take_waiting():
+            said += self.handle(sender, message, now)
+        return said
+
+    def _finish_own(self, said: list[Say], now: float) -> list[Say]:
+        """What an own exchange has come to concerns this node too."""
+        others = [say for say in said if say.to != self.view.me]
+        for say in said:
+            if say.to == self.view.me:
+                others += self._apply(say.message, now)
+                others += self._pass_turn(now)
+        return others
+
+    def _pass_turn(self, now: float) -> list[Say]:
+        """Who goes on after an own exchange: one two stages further, or this node again if too few stood still."""
+        if self.solver.crowded:
+            self._has_turn = True
+            self._call_at = now + self.random.uniform(*RETRY) * self.round_s
+            return []
+        idle = 0 if self.solver.gained else self._turn.idle + (2 if self.solver.complete else 1)
+        if idle > 2 * self._round_length():
+            return []
+        self._given = Turn(idle), now
+        return [Say(self.solver.successor(), self._given[0], "its turn")]
+
+    def _give_again(self, now: float) -> list[Say]:
+        """Nobody has taken the turn: it may be lost, or who got it dead."""
+        if self._given is None or now - self._given[1] < TURN_WAITED * self.round_s:
+            return []
+        self._given = self._given[0], now
+        return [Say(self.solver.successor(), self._given[0], "not taken")]
+
+    def _round_length(self) -> int:
+        """Exchanges that look at every node about once."""
+        stage = max(len(self.view.before), len(self.view.beside) + 1, len(self.view.after))
+        return self.view.stages * -(-stage // MEMBERS_MAX)
+
+    def _call(self, now: float) -> list[Say]:
+        """Call an exchange when it is time, and nothing is going on here."""
+        if self._call_at is None or now < self._call_at or self.solver.open is not None:
+            return []
+        if self.standing.sides or self.reservations.under_way or now - self._active_at < QUIET * self.round_s:
+            self._call_at = now + self.random.uniform(*RETRY) * self.round_s
+            return []
+        self._call_at, self._has_turn = None, False
+        exchange = self.solver.name()
+        self.standing.take(exchange, (False, True), now, self.round_s)
+        return self.solver.start(self._offer(Ask(exchange, False, False)), now)
+
+    def _stir(self, now: float) -> None:
+        """Something has changed here: one of the neighbourhood, and soon, should look at it."""
+        view = self.view
+        spread = sum(min(MEMBERS_MAX, len(nodes)) for nodes in (view.before, view.beside, view.after))
+        self._turn = Turn(0)
+        self._call_at = now + (QUIET + self.random.uniform(0.0, SPREAD * spread)) * self.round_s

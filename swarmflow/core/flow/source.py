@@ -1,0 +1,221 @@
+"""A data node: sends its flows out into the first stage and takes them back from the last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from swarmflow.core.flow.handover import Handovers
+from swarmflow.core.flow.labels import Labels
+from swarmflow.core.flow.messages import (
+    Apply,
+    Ask,
+    AskSide,
+    Audit,
+    Busy,
+    Drop,
+    Granted,
+    Inquire,
+    Label,
+    Mine,
+    Offer,
+    Release,
+    Reserve,
+    Trace,
+    TraceAgain,
+    Turn,
+    TurnTaken,
+)
+from swarmflow.core.flow.node import Node
+from swarmflow.core.flow.relay import AVOID, LABEL_REFRESH, LABEL_REFRESH_MAX
+from swarmflow.core.flow.words import INFINITE, Say, View
+from swarmflow.core.types import ProcessId
+
+PACE = 2  # a data node asks for this share of what it wants at a time, so that labels can follow
+PACE_OF_MANY = 16  # of several, so that the cheapest one does not take all before the labels say so
+RETRY = 12.0  # times a message's: after units came back
+
+
+class Source(Node):
+    """Of several data nodes the one with the cheapest way goes first."""
+
+    def __init__(self, view: View, round_s: float = 1.0) -> None:
+        super().__init__(view, round_s)
+        self.labels = Labels(view.cost)
+        self.handovers = Handovers(view, round_s)
+        self.others: dict[ProcessId, float] = {}
+        self._told: float | None = None
+        self._begin_at = 0.0
+        self._refresh = LABEL_REFRESH
+        self._pause_until = 0.0
+        self._avoid: dict[ProcessId, float] = {}
+
+    def handle(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+        """A message has come."""
+        if sender in self.dead or self.has_to_wait(sender, message):
+            return []
+        match message:
+            case Label():
+                if sender in self.view.beside:
+                    self.others[sender] = message.costs[0][1] if message.room else INFINITE
+                else:
+                    self.labels.heard(sender, message)
+            case Reserve():
+                return self._returned(sender, message, now)
+            case Granted():
+                self._granted(sender, message, now)
+            case Drop():
+                self.dropped(sender, message, now)
+                self._pause_until = now + RETRY * self.round_s
+            case Release():
+                self.released(sender, message, now)
+            case Audit():
+                return self.audited(sender, message, now)
+            case AskSide() | Ask() | Offer() | Busy() | Inquire() | Trace() | TraceAgain() | Turn() | Mine() | Apply():
+                return self._exchange(sender, message, now)
+        return []
+
+    def _exchange(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+        """What concerns exchanges and handovers."""
+        match message:
+            case AskSide():
+                return self.stand_beside(sender, message, now)
+            case Ask():
+                return self._asked(message, now)
+            case Offer():
+                return self.handovers.offered(sender, message)
+            case Busy():
+                self.handovers.busy(sender, message.exchange)
+            case Inquire():
+                return self.handovers.inquired(sender, message.exchange)
+            case Turn():
+                known = [node for node in self.labels.known if node not in self.dead]
+                at = (self.handovers.number + self.reservations.made + len(known)) % max(1, len(known))
+                taken = [Say(sender, TurnTaken(), "taken")]
+                return [*taken, Say(known[at], message, "the ring goes on")] if known else taken
+            case TraceAgain():
+                self.handovers.retrace(now)
+            case Trace():
+                self.handovers.traced(message)
+            case Mine():
+                self.handovers.reported(sender, message, now)
+            case Apply():
+                if self.apply(message, now):
+                    self.handovers.changed(now)
+                return self._after_standing(now)
+        return []
+
+    def _asked(self, message: Ask, now: float) -> list[Say]:
+        """Stand still on both sides, for flows to be handed over."""
+        exchange = message.exchange
+        if exchange in self.standing.finished:
+            return []
+        if self.reservations.under_way or not self.standing.take(exchange, (False, True), now, self.round_s):
+            return [Say(exchange.solver, Busy(exchange), "reserves or stands still")]
+        offer = Offer(exchange, self.view.capacity, self.books.counts(False), self.books.counts(True), (), (), ())
+        return [Say(exchange.solver, offer, "stands still")]
+
+    def tick(self, now: float) -> list[Say]:
+        """Some time has passed."""
+        said: list[Say] = []
+        if self._begin_at <= now:
+            self._begin_at = now + self._refresh * self.round_s  # it may have been lost
+            self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)
+            label = Label(self.view.capacity, ((self.view.me, 0.0, 0),))
+            said += [Say(node, label, "the end of all ways") for node in self.view.before]
+        said += self.ask_again(now)
+        said += self._compare()
+        said += self._set_out(now)
+        outflow = {node: n for (node, _), n in sorted(self.books.outflow.items())}
+        said += self.handovers.tick(outflow, now)
+        return said + self.watch(now)
+
+    def gone(self, process: ProcessId, now: float) -> list[Say]:
+        """A process that this node knows is dead."""
+        view = self.view
+        self.forget(process, now)
+        self.labels.forget(process)
+        self.others.pop(process, None)
+        self.handovers.gone(process)
+        self.handovers.changed(now)
+        self.view = self.handovers.view = replace(
+            view,
+            before=tuple(node for node in view.before if node != process),
+            beside=tuple(node for node in view.beside if node != process),
+            after=tuple(node for node in view.after if node != process),
+        )
+        return self._after_standing(now)
+
+    @property
+    def unfinished(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def held(self) -> int:
+        """Flows that set out."""
+        return sum(self.books.outflow.values())
+
+    @property
+    def _wanted(self) -> int:
+        return self.view.capacity - self.held - self.reservations.units(self.view.me)
+
+    def _cheapest(self) -> float:
+        if self._wanted <= 0:
+            return INFINITE
+        ways = self.labels.ways(self.view.me)
+        return min((way.cost for way in ways), default=INFINITE)
+
+    def _compare(self) -> list[Say]:
+        """Tell the other data nodes what the next flow would cost."""
+        cost = self._cheapest()
+        if not self.view.beside or self._told == cost or (self._told is None and cost == INFINITE):
+            return []
+        self._told = cost
+        label = Label(int(cost < INFINITE), ((self.view.me, cost, 0),))
+        return [Say(node, label, "the next flow would cost this") for node in self.view.beside]
+
+    def _set_out(self, now: float) -> list[Say]:
+        """Reserve some of what is wanted, if no other data node has a cheaper way."""
+        cost = self._cheapest()
+        if cost == INFINITE or now < self._pause_until or True in self.standing.sides:
+            return []
+        if cost > min(self.others.values(), default=INFINITE) or (self.view.beside and self.reservations.under_way):
+            return []
+        left = min(self._wanted, -(-self.view.capacity // (PACE_OF_MANY if self.view.beside else PACE)))
+        said = []
+        for way in self.labels.ways(self.view.me):
+            if left <= 0:
+                break
+            if self._avoid.get(way.node, 0.0) > now:
+                continue
+            count = min(left, way.units)
+            self.labels.take(way.node, count)
+            said.append(self.reservations.ask(way.node, self.view.me, count, now, f"costs {way.cost:g} in all"))
+            left -= count
+        return said
+
+    def _returned(self, sender: ProcessId, message: Reserve, now: float) -> list[Say]:
+        """Own microbatches come back: there is always room for them."""
+        label = Label(self.view.capacity, ((self.view.me, 0.0, 0),))
+        if (given := self.reservations.given(sender, message.number)) is not None:
+            return [Say(sender, given, "asked again")]
+        if False in self.standing.sides:
+            return [Say(sender, Granted(message.source, 0, message.number, label, True), "stands still")]
+        self.books.add(False, sender, message.source, message.count, now)
+        answer = Granted(message.source, message.count, message.number, label)
+        self.reservations.give(sender, answer)
+        return [Say(sender, answer, "its own")]
+
+    def _granted(self, sender: ProcessId, message: Granted, now: float) -> None:
+        self.labels.heard(sender, message.label)
+        if message.busy:
+            self._avoid[sender] = now + AVOID * self.round_s
+        if self.answered(sender, message, now):
+            self.handovers.changed(now)
+
+    def _after_standing(self, now: float) -> list[Say]:
+        said = []
+        for sender, message in self.take_waiting():
+            said += self.handle(sender, message, now)
+        return said

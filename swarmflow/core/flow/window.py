@@ -1,0 +1,202 @@
+"""A window of neighbouring stages as one problem: what its members showed, solved anew, gives what has to change."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from swarmflow.core.flow.messages import Offer
+from swarmflow.core.flow.simplex import ENTERS, INFINITE, LEAVES, Flows, Problem, Simplex, Terminal
+from swarmflow.core.types import ProcessId
+
+NEGLIGIBLE = 1e-9
+ROWS_MAX = 110  # of the linear program; a window with more leaves some data nodes' flows as they are
+Links = dict[tuple[ProcessId, ProcessId, ProcessId], int]  # (from, to, data node) -> units
+End = tuple[int, ProcessId, ProcessId, bool]  # (layer, data node, node, whether that node is outside)
+
+
+@dataclass(slots=True)
+class Change:
+    """What one participant has to change, by (other end, data node)."""
+
+    inflow: dict[tuple[ProcessId, ProcessId], int] = field(default_factory=dict)
+    outflow: dict[tuple[ProcessId, ProcessId], int] = field(default_factory=dict)
+
+
+class Window:
+    """offers[layer][member]: up to three stages. before, after: neighbours outside that stand still on that side.
+
+    A unit's way through the window begins and ends at a terminal. Where the neighbour outside stands still, the
+    terminal is that neighbour, and the unit may come to (or leave from) another member of that layer. Where it does
+    not, or where the unit hangs loose, it keeps its member.
+    """
+
+    def __init__(
+        self, offers: list[dict[ProcessId, Offer]], before: Collection[ProcessId], after: Collection[ProcessId]
+    ) -> None:
+        self.offers = offers
+        self.nodes = [sorted(layer) for layer in offers]
+        self.costs = {name: dict(offer.costs) for layer in offers for name, offer in layer.items()}
+        self.inflow = {
+            name: {(b, s): n for b, s, n in offer.inflow} for layer in offers for name, offer in layer.items()
+        }
+        self.outflow = {
+            name: {(a, s): n for a, s, n in offer.outflow} for layer in offers for name, offer in layer.items()
+        }
+        self.before, self.after = frozenset(before), frozenset(after)
+        self.saved = 0.0
+        self.links: Links = {}
+        self.entries: dict[End, int] = {}
+        self.exits: dict[End, int] = {}
+        for layer, members in enumerate(self.nodes):
+            for name in members:
+                self._read(layer, name)
+
+    def _read(self, layer: int, name: ProcessId) -> None:
+        """Sort one member's units into links of the window and terminals."""
+        last = len(self.nodes) - 1
+        into: dict[ProcessId, int] = {}
+        out: dict[ProcessId, int] = {}
+        for (node, source), count in self.inflow[name].items():
+            into[source] = into.get(source, 0) + count
+            if layer and node in self.offers[layer - 1]:
+                agreed = min(count, self.outflow[node].get((name, source), 0))
+                if agreed:
+                    self.links[node, name, source] = agreed
+                self._terminal(self.entries, (layer, source, name, False), count - agreed)
+            elif layer == 0 and node in self.before:
+                self.links[node, name, source] = count
+                self._terminal(self.entries, (0, source, node, True), count)
+            else:
+                self._terminal(self.entries, (layer, source, name, False), count)
+        for (node, source), count in self.outflow[name].items():
+            out[source] = out.get(source, 0) + count
+            if layer < last and node in self.offers[layer + 1]:
+                agreed = min(count, self.inflow[node].get((name, source), 0))
+                self._terminal(self.exits, (layer, source, name, False), count - agreed)
+            elif layer == last and node in self.after:
+                self.links[name, node, source] = count
+                self._terminal(self.exits, (layer, source, node, True), count)
+            else:
+                self._terminal(self.exits, (layer, source, name, False), count)
+        for source in {**into, **out}:
+            loose = into.get(source, 0) - out.get(source, 0)
+            self._terminal(self.exits, (layer, source, name, False), loose)
+            self._terminal(self.entries, (layer, source, name, False), -loose)
+
+    @staticmethod
+    def _terminal(table: dict[End, int], key: End, count: int) -> None:
+        if count > 0:
+            table[key] = table.get(key, 0) + count
+
+    def cost(self, links: Mapping[tuple[ProcessId, ProcessId, ProcessId], int]) -> float:
+        """Of these links together."""
+        total = 0.0
+        for (sender, receiver, _), count in links.items():
+            known = self.costs.get(receiver, {}).get(sender)
+            total += count * (self.costs[sender][receiver] if known is None else known)
+        return total
+
+    def solve(self, random: Random) -> Generator[None, None, dict[ProcessId, Change]]:
+        """Yields now and then; returns what has to change, nothing if nothing would save anything."""
+        sources = sorted({key[1] for key in (*self.entries, *self.exits)})
+        random.shuffle(sources)
+        chosen = self._fitting(sources)
+        while chosen:
+            links = yield from self._solve(chosen, random)
+            if links is not None:
+                return self._changes(chosen, links)
+            random.shuffle(chosen)  # a relaxation that is not whole-numbered mostly is with fewer data nodes
+            chosen = chosen[: len(chosen) // 2]
+        return {}
+
+    def _fitting(self, sources: list[ProcessId]) -> list[ProcessId]:
+        """As many data nodes as the rows allow, at least one."""
+        rows = sum(map(len, self.nodes))
+        chosen: list[ProcessId] = []
+        for source in sources:
+            rows += sum(key[1] == source for table in (self.entries, self.exits) for key in table)
+            if chosen and rows > ROWS_MAX:
+                break
+            chosen.append(source)
+        return chosen
+
+    def _solve(self, chosen: list[ProcessId], random: Random) -> Generator[None, None, Links | None]:
+        entries = [key for key in sorted(self.entries) if key[1] in chosen]
+        exits = [key for key in sorted(self.exits) if key[1] in chosen]
+        capacity = [[self._capacity(at, name, chosen) for name in names] for at, names in enumerate(self.nodes)]
+        arcs = [
+            [[self.costs[to].get(name, INFINITE) for name in self.nodes[layer]] for to in self.nodes[layer + 1]]
+            for layer in range(len(self.nodes) - 1)
+        ]
+        number = {source: i for i, source in enumerate(chosen)}
+        problem = Problem(
+            capacity, arcs,
+            [self._as_terminal(key, self.entries[key], number) for key in entries],
+            [self._as_terminal(key, self.exits[key], number) for key in exits],
+        )  # fmt: skip
+        flows = yield from Simplex(problem, random).solve()
+        return None if flows is None else self._as_links(flows, chosen, entries, exits)
+
+    def _capacity(self, layer: int, name: ProcessId, chosen: list[ProcessId]) -> int:
+        """What the flows that stay as they are leave of a member."""
+        into: dict[ProcessId, int] = {}
+        out: dict[ProcessId, int] = {}
+        for sums, table in ((into, self.inflow[name]), (out, self.outflow[name])):
+            for (_, source), count in table.items():
+                sums[source] = sums.get(source, 0) + count
+        held = {source: max(into.get(source, 0), out.get(source, 0)) for source in {**into, **out}}
+        fixed = sum(count for source, count in held.items() if source not in chosen)
+        mine = sum(count for source, count in held.items() if source in chosen)
+        return max(mine, self.offers[layer][name].capacity - fixed)
+
+    def _as_terminal(
+        self, key: End, count: int, number: dict[ProcessId, int]
+    ) -> Terminal:
+        layer, source, node, outside = key
+        members = self.nodes[layer]
+        if outside:
+            cost = [self.costs[name].get(node, INFINITE) for name in members]
+        else:
+            cost = [0.0 if name == node else INFINITE for name in members]
+        return Terminal(number[source], layer, count, cost)
+
+    def _as_links(
+        self,
+        flows: Flows,
+        chosen: list[ProcessId],
+        entries: list[End],
+        exits: list[End],
+    ) -> Links:
+        links: Links = {}
+        for (layer, a, b, commodity), units in flows.items():
+            source = chosen[commodity]
+            if layer == ENTERS:
+                at, _, node, outside = entries[a]
+                if outside:
+                    links[node, self.nodes[at][b], source] = units
+            elif layer == LEAVES:
+                at, _, node, outside = exits[b]
+                if outside:
+                    link = self.nodes[at][a], node, source
+                    links[link] = links.get(link, 0) + units
+            else:
+                links[self.nodes[layer][a], self.nodes[layer + 1][b], source] = units
+        return links
+
+    def _changes(self, chosen: list[ProcessId], links: Links) -> dict[ProcessId, Change]:
+        old = {key: units for key, units in self.links.items() if key[2] in chosen}
+        before = self.cost(old)
+        saved = before - self.cost(links)
+        if saved < -NEGLIGIBLE * before:
+            return {}
+        self.saved = saved if saved > NEGLIGIBLE * before else 0.0
+        changes: dict[ProcessId, Change] = {}
+        for key in sorted({**old, **links}):
+            units = links.get(key, 0) - old.get(key, 0)
+            if units:
+                sender, receiver, source = key
+                changes.setdefault(sender, Change()).outflow[receiver, source] = units
+                changes.setdefault(receiver, Change()).inflow[sender, source] = units
+        return changes

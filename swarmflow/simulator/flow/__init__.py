@@ -1,0 +1,1 @@
+"""Pretended negotiations of flows: in rounds, and with delays, losses and deaths."""

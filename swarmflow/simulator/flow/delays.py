@@ -1,0 +1,106 @@
+"""A negotiation with delays: every message takes its own time, some are lost, and nodes die in the middle of it."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from swarmflow.core.flow.words import FlowNode, Say
+from swarmflow.core.types import ProcessId
+
+
+@dataclass(slots=True)
+class Delays:
+    """latency_s: of a message from one node to another, before jitter. loss: the share of messages that are lost.
+
+    jitter: each message takes up to this share longer, so that messages overtake each other. tick_s: how often a node
+    acts on its own; each has its own phase. notice_s: (least, most) from a death until those who know it hear of it.
+    violations: nodes that ever held more than they can; checked after everything that happens.
+    """
+
+    nodes: dict[ProcessId, FlowNode]
+    latency_s: Callable[[ProcessId, ProcessId], float]
+    random: Random
+    tick_s: float
+    loss: float = 0.0
+    jitter: float = 0.5
+    notice_s: tuple[float, float] = (0.5, 2.0)
+    now_s: float = 0.0
+    messages: int = 0
+    lost: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    dead: list[ProcessId] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    _queue: list[tuple[float, int, str, ProcessId, Any]] = field(default_factory=list)
+    _made: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.nodes:
+            self._push(self.random.uniform(0, self.tick_s), "tick", name, None)
+
+    def kill(self, name: ProcessId, at_s: float) -> None:
+        """It dies without a word at this time."""
+        self._push(at_s, "die", name, None)
+
+    def run(self, until_s: float) -> None:
+        """Until this virtual time."""
+        while self._queue and self._queue[0][0] <= until_s:
+            self.now_s, _, kind, name, what = heapq.heappop(self._queue)
+            if kind == "die":
+                self._die(name)
+                continue
+            node = self.nodes.get(name)
+            if node is None:
+                continue
+            if kind == "tick":
+                self._say(name, node.tick(self.now_s))
+                while node.unfinished:
+                    self._say(name, node.tick(self.now_s))
+                self._push(self.now_s + self.tick_s, "tick", name, None)
+            elif kind == "gone":
+                self._say(name, node.gone(what, self.now_s))
+            else:
+                sender, message = what
+                self._say(name, node.handle(sender, message, self.now_s))
+            if node.held > node.view.capacity:
+                self.violations.append(f"{self.now_s:.3f} {name} holds {node.held} of {node.view.capacity}")
+        self.now_s = until_s
+
+    def _die(self, name: ProcessId) -> None:
+        del self.nodes[name]
+        self.dead.append(name)
+        for other, node in self.nodes.items():
+            view = node.view
+            if name in view.before or name in view.beside or name in view.after:
+                self._push(self.now_s + self.random.uniform(*self.notice_s), "gone", other, name)
+
+    def _say(self, sender: ProcessId, said: Iterable[Say]) -> None:
+        for say in said:
+            self.messages += 1
+            self.kinds[type(say.message).__name__] += 1
+            if self.random.random() < self.loss:
+                self.lost += 1
+                continue
+            takes_s = self.latency_s(sender, say.to) * (1 + self.jitter * self.random.random())
+            self._push(self.now_s + takes_s, "message", say.to, (sender, say.message))
+
+    def _push(self, at_s: float, kind: str, name: ProcessId, what: Any) -> None:  # noqa: ANN401
+        self._made += 1
+        heapq.heappush(self._queue, (at_s, self._made, kind, name, what))
+
+
+def region_latency(
+    region: Mapping[ProcessId, int], matrix_s: tuple[tuple[float, ...], ...], unknown_s: float = 0.1
+) -> Callable[[ProcessId, ProcessId], float]:
+    """The latency between the regions of two nodes."""
+
+    def between(sender: ProcessId, receiver: ProcessId) -> float:
+        if sender not in region or receiver not in region:
+            return unknown_s
+        return matrix_s[region[sender]][region[receiver]]
+
+    return between

@@ -1,0 +1,53 @@
+"""A negotiation in rounds: what is said in one round is heard in the next by all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from swarmflow.core.flow.words import FlowNode, Say
+from swarmflow.core.types import ProcessId
+
+
+@dataclass(slots=True)
+class Rounds:
+    """nodes: in the order in which they act. messages: said so far; kinds: of them, by name."""
+
+    nodes: Mapping[ProcessId, FlowNode]
+    round: int = 0
+    messages: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    _in_flight: list[tuple[ProcessId, Say]] = field(default_factory=list)
+
+    def run(self, rounds: int, watch: Callable[[Rounds], bool] | None = None) -> None:
+        """So many rounds more. watch: called after each; True: it is enough."""
+        for _ in range(rounds):
+            self.step()
+            if watch is not None and watch(self):
+                return
+
+    def step(self) -> None:
+        """All hear what was said in the round before, then all act."""
+        heard, self._in_flight = self._in_flight, []
+        now = float(self.round)
+        for sender, say in heard:
+            self._say(say.to, self.nodes[say.to].handle(sender, say.message, now))
+        for name, node in self.nodes.items():
+            self._say(name, node.tick(now))
+            while node.unfinished:
+                self._say(name, node.tick(now))
+        self.round += 1
+
+    def settle(self) -> None:
+        """Nobody begins anything any more; what has been begun is finished."""
+        while self._in_flight:
+            heard, self._in_flight = self._in_flight, []
+            for sender, say in heard:
+                self._say(say.to, self.nodes[say.to].handle(sender, say.message, float(self.round)))
+
+    def _say(self, sender: ProcessId, said: list[Say]) -> None:
+        self.messages += len(said)
+        for say in said:
+            self.kinds[type(say.message).__name__] += 1
+            self._in_flight.append((sender, say))

@@ -1,0 +1,196 @@
+"""The parts of the flow negotiation, one by one."""
+
+from __future__ import annotations
+
+import itertools
+from random import Random
+
+import pytest
+
+from swarmflow.core.flow.annealing import Annealing
+from swarmflow.core.flow.books import Books
+from swarmflow.core.flow.messages import Audit, Exchange, Mine, Offer
+from swarmflow.core.flow.owners import Handover, changes, cheapest_owners
+from swarmflow.core.flow.reservations import ANSWER_WAITED, TRIES, Reservations
+from swarmflow.core.flow.simplex import ENTERS, LEAVES, Problem, Simplex, Terminal
+from swarmflow.core.flow.standing import Standing
+from swarmflow.core.flow.words import link_cost_s
+from swarmflow.core.types import ProcessId
+
+A, B, C, D = (ProcessId(name, 0) for name in "abcd")
+
+
+def test_the_cost_of_a_link_is_equation_1() -> None:
+    # (2 + 4) / 2 + (0.1 + 0.3) / 2 + 2 * 8 / (3 + 5)
+    assert link_cost_s((2.0, 4.0), (0.1, 0.3), (3.0, 5.0), 8.0) == pytest.approx(3.0 + 0.2 + 2.0)
+    with pytest.raises(ValueError, match="above 0"):
+        link_cost_s((1.0, 1.0), (0.0, 0.0), (0.0, 1.0), 1.0)
+
+
+def test_annealing_takes_what_saves_and_cools_with_every_change() -> None:
+    annealing = Annealing(Random(0))
+    assert annealing.wants(0.1)
+    assert not annealing.wants(0.0)
+    worse = sum(annealing.wants(-1.0) for _ in range(4000)) / 4000
+    assert worse == pytest.approx(0.555, abs=0.03)  # exp(-1 / 1.7)
+    annealing.changed()
+    assert annealing.temperature == pytest.approx(1.7 * 0.95)
+
+
+def every_way(problem: Problem) -> float:
+    """The least cost by trying all ways of all units; the oracle."""
+    starts = [t for number, t in enumerate(problem.entries) for _ in range(t.count)]
+    ends = [t for t in problem.exits for _ in range(t.count)]
+    layers = [range(len(layer)) for layer in problem.capacity]
+    best = float("inf")
+    routes = list(itertools.product(*layers))
+    for order in set(itertools.permutations(range(len(ends)))):
+        if any(starts[i].commodity != ends[j].commodity for i, j in enumerate(order)):
+            continue
+        for chosen in itertools.product(routes, repeat=len(starts)):
+            used = [[0] * len(layer) for layer in problem.capacity]
+            for route in chosen:
+                for layer, node in enumerate(route):
+                    used[layer][node] += 1
+            if any(u > c for us, cs in zip(used, problem.capacity, strict=True) for u, c in zip(us, cs, strict=True)):
+                continue
+            total = 0.0
+            for i, (route, j) in enumerate(zip(chosen, order, strict=True)):
+                total += starts[i].cost[route[0]] + ends[j].cost[route[-1]]
+                total += sum(problem.arcs[k][b][a] for k, (a, b) in enumerate(itertools.pairwise(route)))
+            best = min(best, total)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_window_is_solved_exactly(seed: int) -> None:
+    random = Random(seed)
+
+    def drawn() -> list[float]:
+        return [float(random.randint(1, 20)) for _ in range(2)]
+
+    problem = Problem(
+        [[2, 1], [1, 2]],
+        [[drawn(), drawn()]],
+        [Terminal(0, 0, 1, drawn()), Terminal(0, 0, 1, drawn()), Terminal(1, 0, 1, drawn())],
+        [Terminal(0, 1, 1, drawn()), Terminal(0, 1, 1, drawn()), Terminal(1, 1, 1, drawn())],
+    )
+    work = Simplex(problem, random).solve()
+    flows = None
+    try:
+        while True:
+            next(work)
+    except StopIteration as stop:
+        flows = stop.value
+    assert flows is not None
+    total = 0.0
+    for (layer, a, b, _), units in flows.items():
+        if layer == ENTERS:
+            total += units * problem.entries[a].cost[b]
+        elif layer == LEAVES:
+            total += units * problem.exits[b].cost[a]
+        else:
+            total += units * problem.arcs[layer][b][a]
+    assert total == pytest.approx(every_way(problem))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_flows_are_given_to_the_data_nodes_that_they_cost_least(seed: int) -> None:
+    random = Random(seed)
+    relays = [ProcessId(f"r{i}", 0) for i in range(6)]
+    sources = (A, B, C)
+    paths: dict[ProcessId, list[tuple[ProcessId, ...]]] = {source: [] for source in sources}
+    for _ in range(5):
+        paths[random.choice(sources)].append((random.choice(relays), random.choice(relays)))
+    owned = {
+        source: Mine(
+            len(paths[source]) + random.randint(0, 1),
+            tuple(paths[source]),
+            tuple((relay, float(random.randint(1, 30))) for relay in relays),
+        )
+        for source in sources
+    }
+    costs = {source: dict(mine.costs) for source, mine in owned.items()}
+    every = [path for source in sources for path in paths[source]]
+
+    def cost(owners: tuple[ProcessId, ...]) -> float:
+        return sum(costs[o][p[0]] + costs[o][p[-1]] for o, p in zip(owners, every, strict=True))
+
+    allowed = [
+        owners
+        for owners in itertools.product(sources, repeat=len(every))
+        if all(owners.count(source) <= owned[source].wanted for source in sources)
+    ]
+    best = min(map(cost, allowed))
+    before = cost(tuple(source for source in sources for _ in paths[source]))
+    saved = sum(
+        costs[h.giver][h.path[0]] + costs[h.giver][h.path[-1]] - costs[h.taker][h.path[0]] - costs[h.taker][h.path[-1]]
+        for h in cheapest_owners(owned)
+    )
+    assert before - saved == pytest.approx(best)
+
+
+def test_the_books_hold_capacity_for_loose_units_and_orphans_and_refuse_what_does_not_fit() -> None:
+    books = Books(A, 3)
+    books.add(False, B, D, 2, 0.0)
+    books.add(True, C, D, 1, 0.0)
+    assert (books.loose(D), books.held, books.room) == (1, 2, 1)
+    assert books.fits(((B, D, 1),), ())
+    assert not books.fits(((B, D, 2),), ())
+    assert not books.fits((), ((C, D, -2),))
+    with pytest.raises(ValueError, match="units on a link"):
+        books.add(True, C, D, -2, 0.0)
+
+
+def test_an_audit_leaves_the_smaller_number_at_both_ends() -> None:
+    sends, receives = Books(A, 9), Books(B, 9)
+    sends.add(True, B, D, 3, 0.0)
+    receives.add(False, A, D, 1, 0.0)
+    question = sends.audit(B, True, False, "").message
+    assert isinstance(question, Audit)
+    receives.audited(A, question, 1.0)
+    answer = receives.audit(A, False, True, "").message
+    sends.audited(B, answer, 2.0)
+    assert sends.outflow[B, D] == receives.inflow[A, D] == 1
+
+
+def test_a_node_stands_still_for_one_exchange_at_a_time_and_for_none_that_is_over() -> None:
+    standing = Standing()
+    first, second = Exchange(A, 1), Exchange(B, 1)
+    assert standing.take(first, (True, False), 0.0, 1.0)
+    assert not standing.take(second, (True,), 0.0, 1.0)
+    assert standing.free(first)
+    assert not standing.take(first, (True,), 0.0, 1.0)
+    assert standing.take(second, (True,), 0.0, 1.0)
+
+
+def test_a_reservation_is_asked_again_under_its_number_and_given_up_in_the_end() -> None:
+    reservations = Reservations(1.0)
+    first = reservations.ask(B, D, 2, 0.0, "")
+    now = 0.0
+    for _ in range(TRIES - 1):
+        now += ANSWER_WAITED
+        said, silent = reservations.again(now)
+        assert [say.message for say in said] == [first.message]
+        assert silent == []
+    said, silent = reservations.again(now + ANSWER_WAITED)
+    assert (said, silent) == ([], [B])
+    assert reservations.units(D) == 0
+
+
+def test_a_handover_waits_for_what_its_taker_wants_by_now() -> None:
+    relay = ProcessId("r", 0)
+    exchange = Exchange(A, 1)
+
+    def offer(capacity: int, links: tuple[tuple[ProcessId, ProcessId, int], ...]) -> Offer:
+        return Offer(exchange, capacity, links, links, (), (), ())
+
+    offers = {A: offer(2, ((relay, A, 1),)), B: offer(1, ()), relay: offer(4, ((A, A, 1),))}
+    change = changes([Handover((relay,), A, B)], offers)
+    assert change[relay].inflow == {(A, A): -1, (B, B): 1}
+    assert change[B].outflow == {(relay, B): 1}
+    full = {**offers, B: offer(1, ((relay, B, 1),)), relay: offer(4, ((A, A, 1), (B, B, 1)))}
+    assert changes([Handover((relay,), A, B)], full) == {}
+    swapped = changes([Handover((relay,), A, B), Handover((relay,), B, A)], full)
+    assert all(units == 0 for each in swapped.values() for units in (*each.inflow.values(), *each.outflow.values()))
+    assert changes([Handover((relay,), A, B)], {A: offers[A], B: offers[B]}) == {}
