@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core import peer, reduce
+from swarmflow.core import reduce
 from swarmflow.core.actions import Action
 from swarmflow.core.reduce import Reduction
+from swarmflow.core.serving import ballots
 from swarmflow.runtime import forkserver
 
 # A sixteenth of the usual size: what matters are the moments, of which a small model then has as many as a large one.
@@ -56,5 +57,5 @@ if __name__ == "__main__":
 
     patch = pytest.MonkeyPatch()
     patch.setattr(reduce, "PIECE_ELEMENTS", PIECE_ELEMENTS)
-    patch.setattr(peer, "Reduction", _Mortal)
+    patch.setattr(ballots, "Reduction", _Mortal)
     forkserver.main()
