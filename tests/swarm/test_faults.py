@@ -76,7 +76,8 @@ def _full_step(swarm: LocalSwarm) -> bool:
 
 
 def _log(process: LocalProcess) -> str:
-    return process.log.read_text(encoding="utf-8")
+    """What it has said so far; its log is there a moment after it was started."""
+    return process.log.read_text(encoding="utf-8") if process.log.exists() else ""
 
 
 def _resent(trainer: LocalProcess) -> float:
