@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Discard, Release, RunBackward, RunForward, RunLoss, Send  # fmt: skip
@@ -19,6 +20,8 @@ from swarmflow.core.messages import (
     Recall,
     Recalled,
     Relieve,
+    Reserve,
+    Reserved,
     Room,
     Routed,
     Unrepairable,
@@ -32,8 +35,9 @@ class Hops:
     """A peer's part in the forward and backward work of an epoch.
 
     me: the own process. stage, stages: which slice this peer serves, of how many. capacity: microbatches held at a
-    time; beyond it a peer denies. leader: where `Done` goes. journal_bytes_max: of what is kept for repairs. dropped:
-    orphans that were taken away. closed: a ballot is under way, and nothing more is accumulated.
+    time; beyond it a peer denies. leader: where `Done` goes. journal_bytes_max: of what is kept for repairs. reserved:
+    room that is kept, for whom and at which attempt. dropped: orphans that were taken away. closed: a ballot is under
+    way, and nothing more is accumulated.
     """
 
     me: ProcessId
@@ -47,6 +51,7 @@ class Hops:
     closed: bool = False
     draining: bool = False
     hops: dict[int, Hop] = field(default_factory=dict)
+    reserved: dict[int, tuple[ProcessId, int]] = field(default_factory=dict)
     dropped: dict[int, None] = field(default_factory=dict)
     journal: Journal = field(init=False)
     _denied: dict[ProcessId, None] = field(default_factory=dict)
@@ -57,18 +62,26 @@ class Hops:
         bytes_max = self.journal_bytes_max
         self.journal = Journal(self.stage, self.stages, self.capacity, self.outbox, bytes_max, self.hops)
 
-    def open(self, epoch: Epoch, next_stage: tuple[ProcessId, ...], before: tuple[ProcessId, ...] = ()) -> list[Action]:
-        """A new epoch: what was held for another is void. before: who serves the stage before, or the trainers."""
+    def open(
+        self, epoch: Epoch, next_stage: tuple[ProcessId, ...], before: tuple[ProcessId, ...] = (),
+        shares: Mapping[ProcessId, int] | None = None,
+    ) -> list[Action]:  # fmt: skip
+        """A new epoch: what was held for another is void.
+
+        before: who serves the stage before, or the trainers. shares: what each of the next stage has room for, of this
+        peer's.
+        """
         self.epoch, self.closed = epoch, False
         self._denied.clear()
         self._dead.clear()
         actions = self.clear()
         self.journal.open(before)
-        return [*actions, *self.outbox.open(next_stage)]
+        return [*actions, *self.outbox.open(next_stage, shares)]
 
     def clear(self) -> list[Action]:
         """The step is committed, or void: drop the journal."""
         self.dropped.clear()
+        self.reserved.clear()
         self._floor.clear()
         return self.journal.clear()
 
@@ -114,6 +127,10 @@ class Hops:
                 return self.adopt(sender, message)
             case Backward():
                 return self.backward(sender, message, bodies, now)
+            case Reserve():
+                return self.reserve(sender, message)
+            case Reserved():
+                return self.room_kept(sender, message, now)
             case Accepted():
                 return self.accepted(sender, message)
             case Denied():
@@ -140,21 +157,44 @@ class Hops:
             return [*drop, *self._deny(sender, message, refuse)]
         if hop is not None and not hop.orphan:
             return [*self.journal.offered(hop, bodies), *self._take_over(hop, sender, message.attempt)]
-        leaving = self.draining and not message.insist
-        if hop is not None or self.closed or self.held >= self.capacity or leaving:
-            self._denied[sender] = None
-            return [*drop, *self._deny(sender, message, "draining" if leaving else "full")]
+        kept = self.reserved.pop(message.microbatch.index, None) == (sender, message.attempt)
+        if hop is not None or not self._has_room(message, kept):
+            return [*drop, *self._deny(sender, message, self._no_room(sender, message))]
         data, targets = bodies
         hop = Hop(message.microbatch, message.attempt, sender, message.repair, message.held_by, data, targets)
         self.hops[message.microbatch.index] = hop
         work: Action = RunLoss(hop.microbatch, data, targets) if self.last else RunForward(hop.microbatch, data)
         return [Send(sender, Accepted(message.microbatch, self.stage, message.attempt)), work]
 
+    def reserve(self, sender: ProcessId, message: Reserve) -> list[Action]:
+        """A predecessor asks whether there is room for a microbatch, before it sends the bytes."""
+        refuse, index = self._refusal(message), message.microbatch.index
+        if refuse is not None:
+            return self._deny(sender, message, refuse)
+        hop = self.hops.get(index)
+        if hop is not None and not hop.orphan:
+            return self._take_over(hop, sender, message.attempt)
+        kept = index in self.reserved
+        if hop is not None or not self._has_room(message, kept):
+            return self._deny(sender, message, self._no_room(sender, message))
+        self.reserved[index] = (sender, message.attempt)
+        return [Send(sender, Reserved(message.microbatch, self.stage, message.attempt))]
+
+    def _has_room(self, message: Forward | Reserve, kept: bool) -> bool:
+        """kept: there was room for it before."""
+        leaving = self.draining and not message.insist
+        return kept or not (self.closed or leaving or self.held + len(self.reserved) >= self.capacity)
+
+    def _no_room(self, sender: ProcessId, message: Forward | Reserve) -> str:
+        self._denied[sender] = None
+        return "draining" if self.draining and not message.insist else "full"
+
     def adopt(self, sender: ProcessId, message: Adopt) -> list[Action]:
         """A replaced predecessor asks for what this peer may hold already."""
         hop = self.hops.get(message.microbatch.index)
         if hop is None or hop.orphan:
             self._floor[message.microbatch.index] = message.attempt
+            self.reserved.pop(message.microbatch.index, None)
             return [Send(sender, Denied(message.microbatch, self.stage, message.attempt, "unknown"))]
         return self._take_over(hop, sender, message.attempt)
 
@@ -199,6 +239,9 @@ class Hops:
 
     def relieve(self, sender: ProcessId, message: Relieve) -> list[Action]:
         """This peer was too slow. Unless its gradient is being added already, the hop is another's work now."""
+        if self.reserved.get(message.microbatch.index) == (sender, message.attempt):
+            del self.reserved[message.microbatch.index]
+            return self._make_room()
         hop = self._hop(message.microbatch)
         if hop is None or hop.orphan or (hop.upstream, hop.attempt) != (sender, message.attempt):
             return []  # an orphan's gradient is in the sum, and is being taken away
@@ -213,6 +256,7 @@ class Hops:
         if any(here.get(index) != attempt for index, attempt in entries):
             return [], f"{len(here)} accumulated, {len(entries)} listed"
         self.closed = True
+        self.reserved.clear()  # everything is done: who would still come has been overtaken, and is denied then
         listed = {index for index, _ in entries}
         orphans = [hop for index, hop in sorted(self.hops.items()) if index not in listed and not hop.orphan]
         return [action for hop in orphans for action in self._disown(hop)], ""
@@ -277,6 +321,11 @@ class Hops:
         actions = self.outbox.denied(sender, message.microbatch, message.attempt, message.reason, now)
         return actions + self._tell_successor(self._hop(message.microbatch))
 
+    def room_kept(self, sender: ProcessId, message: Reserved, now: float) -> list[Action]:
+        """The successor has room for it."""
+        actions = self.outbox.reserved(sender, message.microbatch, message.attempt, now)
+        return actions + self._tell_successor(self._hop(message.microbatch))
+
     def room(self, sender: ProcessId, now: float) -> list[Action]:
         """A peer of the next stage has room."""
         return self._tell_all(self.outbox.room(sender, now))
@@ -294,17 +343,18 @@ class Hops:
         """A process died: what it held downstream is sent to others. lost: hops (stage, index) that nobody holds."""
         self._denied.pop(process, None)
         self._dead.add(process)
+        self.reserved = {index: kept for index, kept in self.reserved.items() if kept[0] != process}
         after = {index for stage, index in lost if stage == self.stage + 1 and index in self.hops}
         return self._tell_all(self.outbox.gone(process, now, after)) + self.journal.gone(process)
 
-    def _refusal(self, message: Forward) -> str | None:
+    def _refusal(self, message: Forward | Reserve) -> str | None:
         if message.stage != self.stage:
             return "stage"
         if message.attempt < self._floor.get(message.microbatch.index, 0):
             return "stale"
         return None
 
-    def _deny(self, sender: ProcessId, message: Forward, reason: str) -> list[Action]:
+    def _deny(self, sender: ProcessId, message: Forward | Reserve, reason: str) -> list[Action]:
         denied = Denied(message.microbatch, self.stage, message.attempt, reason)
         return [Count("denials", reason), Send(sender, denied)]
 
@@ -336,7 +386,7 @@ class Hops:
 
     def _make_room(self) -> list[Action]:
         actions: list[Action] = []
-        for waiting in list(self._denied)[: max(1, self.capacity - self.held)]:
+        for waiting in list(self._denied)[: max(1, self.capacity - self.held - len(self.reserved))]:
             del self._denied[waiting]
             actions.append(Send(waiting, Room(self.stage)))
         return actions

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Release, Send
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Adopt, Forward, Relieve
+from swarmflow.core.messages import Adopt, Forward, Relieve, Reserve
+from swarmflow.core.takers import Takers
 from swarmflow.core.types import Microbatch, ProcessId, Ref
 
 LATE_FACTOR = 10.0  # a peer that is a tenth as fast as it was is as good as gone, for the microbatch at hand
+SLOWEST_BYTES_S = 1.25e6  # 10 Mb/s: a tensor may take as long as over such a link before anybody is late for it
 TAKEOVER = 1_000_000  # what one trainer's attempts stay below, so that those of the trainer after it are higher
 REPAIR = 1000  # attempts are numbered repair * REPAIR + try, so that a repair's are higher than all that the dead made
 
@@ -21,9 +23,10 @@ class Entry:
     """One microbatch on its way through the next stage.
 
     repair: somebody may hold it already. hint: who probably does. successor: to whom `holder` has passed it on.
-    asked: peers whose answer to an Adopt is awaited. data: the input of the hop, None once it was evicted; restored: it
-    was brought back to be sent again. late_s: when the holder has had it for too long without passing it on, or nothing
-    was heard of it since; patience: how often that was, of this microbatch.
+    reserving: the holder is asked for room, and has not got the bytes yet. asked: peers whose answer to an Adopt is
+    awaited. data: the input of the hop, None once it was evicted; restored: it was brought back to be sent again.
+    late_s: when the holder has had it for too long without passing it on, or nothing was heard of it since; patience:
+    how often that was, of this microbatch.
     """
 
     microbatch: Microbatch
@@ -33,6 +36,7 @@ class Entry:
     repair: bool = False
     hint: ProcessId | None = None
     holder: ProcessId | None = None
+    reserving: bool = False
     successor: ProcessId | None = None
     asked: set[ProcessId] = field(default_factory=set)
     sent_at_s: float = 0.0
@@ -50,12 +54,17 @@ class Entry:
     @property
     def awaited(self) -> bool:
         """Whether somebody has it and has not passed it on yet."""
-        return self.holder is not None and not self.measured and not self.returned
+        return self.held and not self.measured
+
+    @property
+    def held(self) -> bool:
+        """Whether it takes up somebody's room, as far as is known."""
+        return self.holder is not None and not self.returned
 
     @property
     def watched(self) -> bool:
         """Whether there is somebody from whom word is due."""
-        return bool(self.asked) or (self.holder is not None and not self.returned)
+        return bool(self.asked) or self.held
 
 
 @dataclass(slots=True)
@@ -73,29 +82,27 @@ class Outbox:
 
     stage: int
     router: Iwrr
-    pause_s: float = 5.0
     late_min_s: float = 15.0
+    takers: Takers = field(init=False)
     entries: dict[int, Entry] = field(default_factory=dict)
     starved: dict[int, None] = field(default_factory=dict)
-    _alive: dict[ProcessId, None] = field(default_factory=dict)
-    _paused_until_s: dict[ProcessId, float] = field(default_factory=dict)
-    _draining: dict[ProcessId, None] = field(default_factory=dict)
     _waiting: dict[int, None] = field(default_factory=dict)
     _deadlines: list[tuple[float, int]] = field(default_factory=list)
 
-    def open(self, peers: tuple[ProcessId, ...]) -> list[Action]:
-        """A new epoch: forget everything; these peers serve the stage."""
+    def __post_init__(self) -> None:
+        self.takers = Takers(self.router)
+
+    def open(self, peers: tuple[ProcessId, ...], shares: Mapping[ProcessId, int] | None = None) -> list[Action]:
+        """A new epoch: forget everything; these peers serve the stage. shares: of their room, for the own ones."""
         actions = self.clear()
-        self._paused_until_s.clear()
-        self._draining.clear()
-        self._alive = dict.fromkeys(peers)
-        self.router.announce(peers)
+        self.takers.open(peers, shares)
         return actions
 
     def clear(self) -> list[Action]:
         """The step is committed, or void: what was kept for repairs is not needed any more."""
         refs = tuple(ref for entry in self.entries.values() for ref in entry.bodies)
         self.entries.clear()
+        self.takers.held.clear()
         self.starved.clear()
         self._waiting.clear()
         self._deadlines.clear()
@@ -116,9 +123,16 @@ class Outbox:
         entry = self.entries.get(microbatch.index)
         if entry is None or entry.microbatch != microbatch or entry.attempt != attempt:
             return
-        if sender in entry.asked and entry.holder is None:
-            entry.holder = sender
+        if sender == entry.holder:
+            entry.reserving = False  # it was there already
+        elif sender in entry.asked and entry.holder is None:
+            self._hand(entry, sender)
             entry.asked.clear()
+
+    def reserved(self, sender: ProcessId, microbatch: Microbatch, attempt: int, now: float) -> list[Action]:
+        """There is room for it: send the bytes. Who keeps room for what has gone elsewhere was told so."""
+        entry = self._current(sender, microbatch, attempt)
+        return self._send(entry, sender, now) if entry is not None and entry.reserving else []
 
     def denied(self, sender: ProcessId, microbatch: Microbatch, attempt: int, reason: str, now: float) -> list[Action]:
         """Somebody does not have it or does not want it: ask or try the next one; leave who is full alone."""
@@ -131,19 +145,17 @@ class Outbox:
             return []
         # Who lost it, for what it got back was no tensor or since it was relieved, may have passed it on before.
         entry.repair |= reason in ("unknown", "invalid")
-        if reason == "draining":
-            self._draining[sender] = None
-        else:
-            self._paused_until_s[sender] = now + self.pause_s
+        self.takers.denied(sender, reason, now)
         # What was passed on may have been repaired there: an attempt of the next repair is above all of that.
         fresh = reason in ("full", "draining", "stage")
         entry.attempt = entry.attempt + 1 if fresh else _next_repair(entry.attempt)
-        entry.holder = None
-        return [Count("retries", reason), *self._route(entry, now)]
+        retried: list[Action] = [Count("retries", "asked" if entry.reserving and fresh else reason)]
+        self._hand(entry, None)
+        return retried + self._route(entry, now)
 
     def room(self, sender: ProcessId, now: float) -> list[Action]:
         """A full peer has room again."""
-        self._paused_until_s.pop(sender, None)
+        self.takers.room(sender)
         return self._retry(now)
 
     def routed(self, sender: ProcessId, microbatch: Microbatch, attempt: int, successor: ProcessId, now: float) -> None:
@@ -161,6 +173,7 @@ class Outbox:
         if entry is None or entry.returned:
             return False
         self._measure(entry, sender, now)
+        self.takers.held[sender] -= 1
         entry.returned, entry.restored = True, False
         return True
 
@@ -193,12 +206,7 @@ class Outbox:
         lost: microbatches of this stage that nobody holds any more, whoever the holder seemed to be: it may have been
         an orphan that was taken away.
         """
-        served = process in self._alive
-        if served:
-            del self._alive[process]
-            self._paused_until_s.pop(process, None)
-            self._draining.pop(process, None)
-            self.router.ban(process)
+        served = self.takers.gone(process)
         actions: list[Action] = []
         for entry in list(self.entries.values()):
             if process in entry.asked:
@@ -209,8 +217,12 @@ class Outbox:
         return actions + (self._retry(now) if served else [])
 
     def _send_again(self, entry: Entry, now: float) -> list[Action]:
+        if entry.reserving:  # it never had it
+            self._hand(entry, None)
+            return self._route(entry, now)
         entry.attempt = _next_repair(entry.attempt)
-        entry.holder, entry.repair, entry.returned = None, True, False
+        self._hand(entry, None)
+        entry.repair, entry.returned = True, False
         again: list[Action] = [Count("retries", "gone")]
         if entry.data is None:
             self.starved[entry.microbatch.index] = None
@@ -220,12 +232,12 @@ class Outbox:
     def holder(self, index: int) -> ProcessId | None:
         """Who has a microbatch, as far as is known."""
         entry = self.entries.get(index)
-        return None if entry is None else entry.holder
+        return None if entry is None or entry.reserving else entry.holder
 
     @property
     def alive(self) -> tuple[ProcessId, ...]:
         """The peers of the stage."""
-        return tuple(self._alive)
+        return self.takers.alive
 
     @property
     def waiting(self) -> int:
@@ -239,12 +251,9 @@ class Outbox:
 
     def next_deadline(self) -> float | None:
         """When a paused peer is tried again although it never said that it had room, or a holder is late."""
-        if not self._waiting:
-            return None if (late := self._first_late()) is None else late.late_s
-        times = list(self._paused_until_s.values())
-        if (first := self._first_late()) is not None:
-            times.append(first.late_s)
-        return min(times, default=None)
+        first = self._first_late()
+        times = (None if first is None else first.late_s, self.takers.next_rested_s() if self._waiting else None)
+        return min((time_s for time_s in times if time_s is not None), default=None)
 
     def _first_late(self) -> Entry | None:
         """The watched entry that will be late first; those that are not watched any more are passed over."""
@@ -258,22 +267,22 @@ class Outbox:
 
     def tick(self, now: float) -> list[Action]:
         """Give up pauses that have lasted long enough, and see who is late. A machine ticks after every event."""
-        if not self._paused_until_s and (not self._deadlines or self._deadlines[0][0] > now):
-            return []
-        due = [process for process, until_s in self._paused_until_s.items() if until_s <= now]
-        for process in due:
-            del self._paused_until_s[process]
+        rested = self.takers.rested(now)
         actions: list[Action] = []
         while (first := self._first_late()) is not None and first.late_s <= now:
             actions += self._late(first, now)
-        return actions + (self._retry(now) if due else [])
+        return actions + (self._retry(now) if rested else [])
 
     def forget(self, index: int) -> list[Action]:
         """The hop before it is not this process's any more."""
         entry = self.entries.pop(index, None)
         self._waiting.pop(index, None)
         self.starved.pop(index, None)
-        return [Release(entry.bodies)] if entry is not None else []
+        if entry is None:
+            return []
+        unused = self._unreserve(entry)
+        self._hand(entry, None)
+        return [*unused, Release(entry.bodies)]
 
     def _late(self, entry: Entry, now: float) -> list[Action]:
         """A holder is late: somebody else gets its microbatch. Where there is nobody else, or nothing to compute: ask.
@@ -286,10 +295,15 @@ class Outbox:
         if former is None or not entry.awaited:
             silent = sorted(entry.asked) if former is None else [former]
             return [Send(process, Adopt(entry.microbatch, self.stage, attempt)) for process in silent]
-        others = self._alive.keys() - self._paused_until_s.keys() - self._draining.keys() - {former}
-        if not others:
-            return [Send(former, Adopt(entry.microbatch, self.stage, attempt))]
-        entry.attempt, entry.repair, entry.holder = _next_repair(attempt), True, None
+        if not self.takers.others(former):
+            again = Reserve if entry.reserving else Adopt
+            return [Send(former, again(entry.microbatch, self.stage, attempt))]
+        if entry.reserving:
+            unused = self._unreserve(entry)
+            self._hand(entry, None)
+            return unused + self._route(entry, now, but=former)
+        entry.attempt, entry.repair = _next_repair(attempt), True
+        self._hand(entry, None)
         return [
             Count("retries", "late"),
             Send(former, Relieve(entry.microbatch, self.stage, attempt)),
@@ -302,7 +316,8 @@ class Outbox:
 
     def _deadline_s(self, entry: Entry, holder: ProcessId | None) -> float:
         usual_s = 0.0 if holder is None else self.router.seconds(holder) or 0.0
-        return float(max(self.late_min_s, LATE_FACTOR * usual_s) * 2.0**entry.patience)
+        way_s = sum(ref.size_bytes for ref in entry.bodies) / SLOWEST_BYTES_S
+        return float(max(self.late_min_s + way_s, LATE_FACTOR * usual_s) * 2.0**entry.patience)
 
     def _current(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> Entry | None:
         entry = self.entries.get(microbatch.index)
@@ -314,8 +329,8 @@ class Outbox:
         """In a repair, ask first: the one who was told to have it, or everybody of the stage."""
         if not entry.repair:
             return self._route(entry, now)
-        hinted = entry.hint is not None and entry.hint in self._alive
-        entry.asked = {entry.hint} if entry.hint is not None and hinted else set(self._alive)
+        hinted = entry.hint is not None and entry.hint in self.takers
+        entry.asked = {entry.hint} if entry.hint is not None and hinted else set(self.alive)
         return self._ask(entry, now)
 
     def _ask(self, entry: Entry, now: float) -> list[Action]:
@@ -333,24 +348,45 @@ class Outbox:
         entry.attempt += 1
         if process == entry.hint:
             entry.hint = None
-            entry.asked = {other for other in self._alive if other != process}
+            entry.asked = {other for other in self.alive if other != process}
         return self._ask(entry, now)
 
     def _route(self, entry: Entry, now: float, but: ProcessId | None = None) -> list[Action]:
         index = entry.microbatch.index
-        # A stage whose last peers all want to leave still has work.
-        insist = self._draining.keys() >= self._alive.keys()
-        paused = self._paused_until_s.keys()
-        excluded = {*paused, *(() if insist else self._draining), *(() if but is None else (but,))}
-        choice = self.router.choose(excluded)
-        if choice is None:
+        chosen = self.takers.choose(but)
+        if chosen is None:
             self._waiting[index] = None
             return []
         self._waiting.pop(index, None)
-        entry.holder, entry.sent_at_s, entry.measured = choice.process, now, False
-        self._expect(entry, now + self._deadline_s(entry, choice.process))
+        entry.sent_at_s, entry.measured = now, False
+        entry.reserving = self.takers.asks(chosen)
+        self._hand(entry, chosen)
+        if not entry.reserving:
+            return self._send(entry, chosen, now)
+        self._expect(entry, now + self._deadline_s(entry, chosen))
+        return [Send(chosen, Reserve(entry.microbatch, self.stage, entry.attempt, self.takers.insist))]
+
+    def _send(self, entry: Entry, chosen: ProcessId, now: float) -> list[Action]:
+        entry.reserving = False
+        self._expect(entry, now + self._deadline_s(entry, chosen))
+        insist = self.takers.insist
         message = Forward(entry.microbatch, self.stage, entry.attempt, entry.repair, entry.successor, insist)
-        return [Send(choice.process, message, entry.bodies)]
+        return [Send(chosen, message, entry.bodies)]
+
+    def _unreserve(self, entry: Entry) -> list[Action]:
+        """Room that is kept for it is needed no more."""
+        if entry.holder is None or not entry.reserving:
+            return []
+        return [Send(entry.holder, Relieve(entry.microbatch, self.stage, entry.attempt))]
+
+    def _hand(self, entry: Entry, holder: ProcessId | None) -> None:
+        """Whose hands it is in now. What it takes up there is counted."""
+        if entry.held and entry.holder is not None:
+            self.takers.held[entry.holder] -= 1
+        entry.holder = holder
+        entry.reserving &= holder is not None
+        if entry.held and holder is not None:
+            self.takers.held[holder] += 1
 
     def _retry(self, now: float) -> list[Action]:
         actions: list[Action] = []

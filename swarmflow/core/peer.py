@@ -52,6 +52,8 @@ from swarmflow.core.messages import (
     Released,
     Relieve,
     Reopen,
+    Reserve,
+    Reserved,
     Room,
     Routed,
     Surplus,
@@ -216,7 +218,8 @@ _FROM_LEADER = (
 
 _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     **dict.fromkeys(
-        (Forward, Adopt, Backward, Accepted, Denied, Relieve, Routed, Room, Recall, Recalled), hopping.message
+        (Forward, Reserve, Reserved, Adopt, Backward, Accepted, Denied, Relieve, Routed, Room, Recall, Recalled),
+        hopping.message,
     ),
     Open: epochs.opened,
     Reopen: epochs.reopened,

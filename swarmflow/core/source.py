@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from swarmflow.core import takers
 from swarmflow.core.actions import Action, FormMicrobatch, Release, Send
 from swarmflow.core.events import MicrobatchFormed
-from swarmflow.core.messages import Accepted, Assign, Backward, Denied, Open, Recall, Recalled, Routed
+from swarmflow.core.messages import Accepted, Assign, Backward, Denied, Open, Recall, Recalled, Reserved, Routed
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId
 
@@ -18,7 +19,7 @@ def shares(trainers: tuple[ProcessId, ...], microbatches: int) -> dict[ProcessId
 
 @dataclass(slots=True)
 class Source:
-    """Feeds the microbatches that fall to this trainer into the pipeline, no more at a time than the stages hold.
+    """Feeds the microbatches that fall to this trainer into the pipeline, its share of what the first stage holds.
 
     Microbatch i of a step belongs to trainer i mod (number of trainers), until that one dies; what it holds is a
     matter of the data rule and not of who forms it. attempt: the highest that was assigned.
@@ -33,7 +34,7 @@ class Source:
     _attempts: dict[int, int] = field(default_factory=dict)
     _todo: list[int] = field(default_factory=list)
     _under_way: set[int] = field(default_factory=set)
-    _narrowest: int = 1
+    _room: int = 1
     _trainers: int = 1
 
     @property
@@ -44,12 +45,13 @@ class Source:
     def open(self, message: Open) -> list[Action]:
         """A step begins: take up the own share of it."""
         trainers = [member.process for member in message.roster.trainers]
-        actions = self.outbox.open(tuple(m.process for m in message.roster.stages[0]))
+        first = message.roster.stages[0]
+        actions = self.outbox.open(tuple(member.process for member in first), takers.shares(first, len(trainers)))
         self.epoch, self.attempt = message.epoch, 0
         self._under_way.clear()
         self._attempts = dict.fromkeys(shares(tuple(trainers), self.microbatches).get(self.me, ()), 0)
         self._todo = list(self._attempts)
-        self._narrowest = min(sum(member.capacity for member in stage) for stage in message.roster.stages)
+        self._room = sum(member.capacity for member in first)
         self._trainers = len(trainers)
         return actions + self._feed()
 
@@ -80,7 +82,9 @@ class Source:
         bodies = entry.bodies if entry is not None and here else ()
         return [Send(sender, Recalled(message.microbatch, message.stage, message.gradient), bodies)]
 
-    def message(self, sender: ProcessId, message: Accepted | Denied | Routed | Backward, now: float) -> list[Action]:
+    def message(
+        self, sender: ProcessId, message: Accepted | Reserved | Denied | Routed | Backward, now: float
+    ) -> list[Action]:
         """Stage 0 answers."""
         microbatch = message.microbatch
         if microbatch.epoch != self.epoch:
@@ -88,6 +92,8 @@ class Source:
         match message:
             case Accepted():
                 self.outbox.accepted(sender, microbatch, message.attempt)
+            case Reserved():
+                return self.outbox.reserved(sender, microbatch, message.attempt, now)
             case Denied():
                 return self.outbox.denied(sender, microbatch, message.attempt, message.reason, now)
             case Routed():
@@ -99,7 +105,7 @@ class Source:
         return []
 
     def _feed(self) -> list[Action]:
-        self.window = max(1, -(-self._narrowest // self._trainers))
+        self.window = max(1, -(-self._room // self._trainers))
         actions: list[Action] = []
         while self._todo and len(self._under_way) < self.window:
             index = self._todo.pop(0)

@@ -62,6 +62,7 @@ from swarmflow.core.messages import (
     Released,
     Reopen,
     Report,
+    Reserved,
     Room,
     Routed,
     StepResult,
@@ -81,7 +82,7 @@ _TO_LEADER = (
     Join, Ready, LoadFailed, Drain, Heartbeat, Suspect, Done, Prepared, Unprepared, Unrepairable, Overflow,
     Committed, Kept,
 )  # fmt: skip
-_ABOUT_HOPS = (Accepted, Denied, Routed, Backward)
+_ABOUT_HOPS = (Accepted, Reserved, Denied, Routed, Backward)
 RANK_DELAY_S = 2.0  # how long each trainer leaves the ones before it to take over
 CANDIDACY_S = 8.0  # after which one who was not elected tries again, in a later term
 

@@ -6,7 +6,19 @@ from swarmflow.core.actions import Count, Discard, RunBackward, RunForward, RunL
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
 from swarmflow.core.hops import Hops
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Accepted, Adopt, Backward, Denied, Done, Forward, Relieve, Room, Routed
+from swarmflow.core.messages import (
+    Accepted,
+    Adopt,
+    Backward,
+    Denied,
+    Done,
+    Forward,
+    Relieve,
+    Reserve,
+    Reserved,
+    Room,
+    Routed,
+)
 from swarmflow.core.outbox import REPAIR, Outbox
 from swarmflow.core.types import Epoch, Ref
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
@@ -217,3 +229,55 @@ def test_an_orphan_that_is_being_taken_away_is_not_dropped_for_being_late() -> N
     assert machine.settling
     machine.replayed(Replayed(microbatch(0), -1))
     assert not machine.settling
+
+
+def reserve(index: int, attempt: int = 0) -> Reserve:
+    return Reserve(microbatch(index), 1, attempt)
+
+
+def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
+    machine = hops(capacity=1)
+    assert machine.reserve(UP, reserve(0)) == [Send(UP, Reserved(microbatch(0), 1, 0))]
+    assert messages(machine.reserve(UP2, reserve(1)), Denied) == [(UP2, Denied(microbatch(1), 1, 0, "full"))]
+    assert messages(machine.forward(UP2, forward(1), (INPUT, TARGETS)), Denied)
+    assert messages(machine.forward(UP, forward(0), (INPUT, TARGETS)), Accepted)
+    assert machine.reserved == {}
+
+
+def test_room_that_is_not_used_is_offered_to_who_was_denied() -> None:
+    machine = hops(capacity=1)
+    machine.reserve(UP, reserve(0))
+    machine.reserve(UP2, reserve(1))
+    assert messages(machine.relieve(UP, Relieve(microbatch(0), 1, 0)), Room) == [(UP2, Room(1))]
+    machine.reserve(UP2, reserve(1))
+    machine.gone(UP2, 1.0)
+    assert machine.reserved == {}
+    assert messages(machine.reserve(UP, reserve(2)), Reserved)
+
+
+def test_who_has_the_hop_already_keeps_no_room_for_it() -> None:
+    machine, _ = finished()
+    assert messages(machine.reserve(UP2, reserve(0, REPAIR)), Accepted) == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
+    assert machine.reserved == {}
+
+
+def test_a_ballot_ends_what_was_reserved() -> None:
+    machine = hops()
+    machine.reserve(UP, reserve(0))
+    machine.reconcile(())
+    assert machine.reserved == {}
+    assert messages(machine.forward(UP, forward(0), (INPUT, TARGETS)), Denied) == [
+        (UP, Denied(microbatch(0), 1, 0, "full"))
+    ]
+
+
+def test_the_predecessor_hears_who_has_a_microbatch_when_it_is_sent() -> None:
+    machine = hops()
+    machine.open(EPOCH, (DOWN,), shares={DOWN: 0})
+    machine.forward(UP, forward(), (INPUT, TARGETS))
+    actions = machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    assert [to for to, _ in messages(actions, Reserve)] == [DOWN]
+    assert messages(actions, Routed) == []
+    actions = machine.message(DOWN, Reserved(microbatch(0), 2, 0), (), 2.0)
+    assert [to for to, _ in messages(actions, Forward)] == [DOWN]
+    assert messages(actions, Routed) == [(UP, Routed(microbatch(0), 1, 0, DOWN))]

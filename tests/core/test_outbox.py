@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.core.actions import Action, Release
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Adopt, Forward
-from swarmflow.core.outbox import REPAIR, Outbox
+from swarmflow.core.messages import Adopt, Forward, Relieve, Reserve
+from swarmflow.core.outbox import REPAIR, SLOWEST_BYTES_S, Outbox
 from swarmflow.core.types import ProcessId, Ref
 from tests.core.samples import messages, microbatch, process
 
 A, B, C = process("a"), process("b"), process("c")
 BODIES = (Ref(1, 100), Ref(2, 8))
+WAY_S = 108 / SLOWEST_BYTES_S
 
 
-def outbox(*peers: ProcessId) -> Outbox:
+def outbox(*peers: ProcessId, shares: dict[ProcessId, int] | None = None) -> Outbox:
     box = Outbox(1, Iwrr())
-    box.open(peers)
+    box.open(peers, shares)
     return box
 
 
@@ -102,7 +105,7 @@ def test_a_newer_attempt_elsewhere_is_overtaken_after_a_pause() -> None:
     box = outbox(A)
     box.offer(microbatch(0), BODIES, 0.0)
     assert sent_to(box.denied(A, microbatch(0), 0, "stale", 0.0)) == []
-    [(_, message)] = messages(box.tick(box.pause_s), Forward)
+    [(_, message)] = messages(box.tick(box.takers.pause_s), Forward)
     assert message.attempt == REPAIR
 
 
@@ -127,10 +130,10 @@ def test_what_waits_for_a_dead_peer_goes_to_one_that_wants_to_leave() -> None:
 def test_the_only_one_is_asked_when_it_is_late_and_given_it_again_if_it_never_got_it() -> None:
     box = outbox(A)
     box.offer(microbatch(0), BODIES, 0.0)
-    assert box.next_deadline() == 15.0
-    assert box.tick(14.9) == []
-    assert messages(box.tick(15.0), Adopt) == [(A, Adopt(microbatch(0), 1, 0))]
-    assert box.next_deadline() == 45.0, "it is asked again, later and later"
+    assert box.next_deadline() == 15.0 + WAY_S
+    assert box.tick(15.0) == []
+    assert messages(box.tick(15.0 + WAY_S), Adopt) == [(A, Adopt(microbatch(0), 1, 0))]
+    assert box.next_deadline() == 3 * (15.0 + WAY_S), "it is asked again, later and later"
     box.denied(A, microbatch(0), 0, "unknown", 16.0)
     [(to, message)] = messages(box.tick(21.0), Forward)
     assert (to, message.repair) == (A, True), "perhaps it has passed it on and has forgotten it"
@@ -150,7 +153,61 @@ def test_an_answer_that_does_not_come_is_asked_for_again() -> None:
     box = outbox(A, B)
     box.offer(microbatch(0), BODIES, 0.0, attempt=REPAIR, repair=True)
     box.denied(A, microbatch(0), REPAIR, "unknown", 1.0)
-    assert [to for to, _ in messages(box.tick(15.0), Adopt)] == [B]
+    assert [to for to, _ in messages(box.tick(15.0 + WAY_S), Adopt)] == [B]
+
+
+def asked_of(actions: list[Action]) -> list[ProcessId]:
+    return [to for to, _ in messages(actions, Reserve)]
+
+
+def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
+    box = outbox(A, shares={A: 1})
+    assert sent_to(box.offer(microbatch(0), BODIES, 0.0)) == [A]
+    actions = box.offer(microbatch(1), BODIES, 0.0)
+    assert (asked_of(actions), sent_to(actions)) == ([A], [])
+    assert box.holder(1) is None
+    assert sent_to(box.reserved(A, microbatch(1), 0, 1.0)) == [A]
+    assert box.reserved(A, microbatch(1), 0, 1.0) == [], "it was sent already"
+    assert box.returned(A, microbatch(0), 0, 2.0)
+    assert box.returned(A, microbatch(1), 0, 2.0)
+    assert sent_to(box.offer(microbatch(2), BODIES, 3.0)) == [A], "what has come back takes up no room"
+
+
+def test_who_is_full_when_asked_is_passed_over() -> None:
+    box = outbox(A, B, shares={})
+    [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
+    other = B if first == A else A
+    assert asked_of(box.denied(first, microbatch(0), 0, "full", 0.0)) == [other]
+    assert box.denied(other, microbatch(0), 1, "full", 0.0) != []
+    assert box.waiting == 1
+    assert asked_of(box.room(first, 1.0)) == [first]
+
+
+def test_the_death_of_who_was_only_asked_is_no_repair() -> None:
+    box = outbox(A, B, shares={})
+    [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
+    [(other, message)] = messages(box.gone(first, 0.0), Reserve)
+    assert (other != first, message.attempt) == (True, 0)
+    [(_, sent)] = messages(box.reserved(other, microbatch(0), 0, 1.0), Forward)
+    assert not sent.repair
+
+
+def test_room_that_is_not_kept_in_time_is_asked_for_elsewhere_or_again() -> None:
+    box = outbox(A, B, shares={})
+    [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
+    actions = box.tick(15.0 + WAY_S)
+    assert messages(actions, Relieve) == [(first, Relieve(microbatch(0), 1, 0))]
+    [other] = asked_of(actions)
+    assert other != first
+    assert box.reserved(first, microbatch(0), 0, 16.0) == [], "it was told that it is not needed"
+    box.gone(first, 17.0)
+    assert asked_of(box.tick(60.0)) == [other]
+
+
+def test_what_is_forgotten_needs_no_room() -> None:
+    box = outbox(A, shares={})
+    box.offer(microbatch(0), BODIES, 0.0)
+    assert messages(box.forget(0), Relieve) == [(A, Relieve(microbatch(0), 1, 0))]
 
 
 def test_clearing_releases_all_bytes() -> None:
@@ -161,16 +218,19 @@ def test_clearing_releases_all_bytes() -> None:
     assert box.size_bytes == 0
 
 
+HAPPENS = ("offer", "repair", "accept", "deny", "drain", "room", "gone", "tick", "back")
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) -> None:
     peers = [process(f"p{number}") for number in range(data.draw(st.integers(1, 4)))]
-    box = outbox(*peers)
+    box = outbox(*peers, shares=data.draw(st.sampled_from((None, {}, dict.fromkeys(peers, 1)))))
     alive = set(peers)
     offered, now = 0, 0.0
     for _ in range(data.draw(st.integers(1, 25))):
         now += 1.0
-        match data.draw(st.sampled_from(("offer", "repair", "accept", "deny", "drain", "room", "gone", "tick"))):
+        match data.draw(st.sampled_from(HAPPENS)):
             case "offer" | "repair" as kind:
                 box.offer(microbatch(offered), BODIES, now, repair=kind == "repair")
                 offered += 1
@@ -184,6 +244,11 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
                     else:
                         reason = "unknown" if entry.asked else "full" if kind == "deny" else "draining"
                         box.denied(who, entry.microbatch, entry.attempt, reason, now)
+            case "back" if box.entries:
+                entry = data.draw(st.sampled_from(list(box.entries.values())))
+                if entry.holder is not None:
+                    box.reserved(entry.holder, entry.microbatch, entry.attempt, now)
+                    box.returned(entry.holder, entry.microbatch, entry.attempt, now)
             case "room":
                 box.room(data.draw(st.sampled_from(peers)), now)
             case "gone" if len(alive) > 1:
@@ -201,3 +266,5 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
                 assert entry.holder in alive
             else:
                 assert box.next_deadline() is not None, "it waits, and nothing will wake it"
+        held = Counter(entry.holder for entry in box.entries.values() if entry.held)
+        assert held == +box.takers.held

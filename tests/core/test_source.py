@@ -37,7 +37,7 @@ def test_the_trainers_share_a_step_without_gap_or_overlap(trainers: int, microba
     assert sorted(formed) == list(range(microbatches))
 
 
-def test_no_more_are_under_way_than_the_narrowest_stage_holds() -> None:
+def test_no_more_are_under_way_than_the_first_stage_holds() -> None:
     machine = source(microbatches=5)
     order = [action.microbatch.index for action in of_type(machine.open(opening()), FormMicrobatch)]
     assert order == [0, 1]

@@ -12,6 +12,8 @@ from swarmflow.core.messages.hop import (
     Recall,
     Recalled,
     Relieve,
+    Reserve,
+    Reserved,
     Room,
     Routed,
 )
@@ -56,14 +58,14 @@ __all__ = [
     "Accepted", "Adopt", "Assign", "Backward", "Beat", "Commit", "Committed", "Denied", "Deposed", "Done", "Drain",
     "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Kept", "Lead", "LoadFailed",
     "Message", "Open", "Overflow", "Prepare", "Prepared", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum",
-    "Refused", "Released", "Relieve", "Reopen", "Report", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally",
-    "Unprepared", "Unrepairable", "Welcome",
+    "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve", "Reserved", "Room", "Routed", "StepResult",
+    "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable", "Welcome",
 ]  # fmt: skip
 
 Message = (
-    Forward | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Recall | Recalled | Done
-    | Open | Reopen | Gone | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed
-    | StepResult | ReducePart | ReduceSum
+    Forward | Reserve | Reserved | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Recall | Recalled
+    | Done | Open | Reopen | Gone | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit
+    | Committed | StepResult | ReducePart | ReduceSum
     | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain | Released | Heartbeat
     | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed
 )  # fmt: skip

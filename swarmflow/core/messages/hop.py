@@ -25,6 +25,25 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserve:
+    """Have you room for this hop? Its bytes follow when you say so; attempt and insist are those of the Forward."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    insist: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The room is kept for you: send the bytes."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Adopt:
     """If you hold this hop, I am its predecessor from now on, and its gradient goes to me; lower attempts are void."""
 
@@ -61,7 +80,10 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Relieve:
-    """You are late: the hop is another's now. What you have accumulated of it, the step's manifest decides about."""
+    """You are late, or were not needed: the hop is another's now.
+
+    What you have accumulated of it, the step's manifest decides about.
+    """
 
     microbatch: Microbatch
     stage: int

@@ -10,6 +10,7 @@ from swarmflow.core.messages import Gone, Open, Reopen
 from swarmflow.core.serving.ballots import revoke
 from swarmflow.core.serving.service import Service
 from swarmflow.core.standing import Standing
+from swarmflow.core.takers import shares
 
 
 def opened(peer: Service, event: Received, now: float) -> list[Action]:
@@ -34,8 +35,10 @@ def opened(peer: Service, event: Received, now: float) -> list[Action]:
     before = stages[peer.stage - 1] if peer.stage > 0 else trainers
     members = message.roster.around(peer.stage, peer.plan.tied)
     actions += [Connect(tuple(m for m in members if m.process != peer.me)), Reset(message.exponent)]
-    processes = (tuple(member.process for member in members) for members in (following, before))
-    return actions + peer.hops.open(peer.epoch, *processes)
+    next_stage, last_stage = (tuple(member.process for member in members) for members in (following, before))
+    return actions + peer.hops.open(
+        peer.epoch, next_stage, last_stage, shares(following, len(stages[peer.stage]))
+    )
 
 
 def reopened(peer: Service, event: Received, now: float) -> list[Action]:
