@@ -57,6 +57,9 @@ class Hops:
     _denied: dict[ProcessId, None] = field(default_factory=dict)
     _dead: set[ProcessId] = field(default_factory=set)
     _floor: dict[int, int] = field(default_factory=dict)
+    _held: set[int] = field(default_factory=set)
+    _queued: set[int] = field(default_factory=set)
+    _orphans: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         bytes_max = self.journal_bytes_max
@@ -80,20 +83,19 @@ class Hops:
 
     def clear(self) -> list[Action]:
         """The step is committed, or void: drop the journal."""
-        self.dropped.clear()
-        self.reserved.clear()
-        self._floor.clear()
+        for indices in (self.dropped, self.reserved, self._floor, self._held, self._queued, self._orphans):
+            indices.clear()
         return self.journal.clear()
 
     @property
     def held(self) -> int:
         """Microbatches whose graph is, or will be, in memory."""
-        return sum(hop.done is None and not hop.orphan for hop in self.hops.values())
+        return len(self._held)
 
     @property
     def queued(self) -> int:
         """Microbatches that wait for, or are in, computation."""
-        return sum(hop.computing for hop in self.hops.values())
+        return len(self._queued)
 
     @property
     def last(self) -> bool:
@@ -108,7 +110,7 @@ class Hops:
     @property
     def settling(self) -> bool:
         """Whether orphans are still being taken away."""
-        return any(hop.orphan for hop in self.hops.values())
+        return bool(self._orphans)
 
     def entries(self) -> tuple[tuple[int, int], ...]:
         """(index, attempt) of everything accumulated here."""
@@ -163,6 +165,8 @@ class Hops:
         data, targets = bodies
         hop = Hop(message.microbatch, message.attempt, sender, message.repair, message.held_by, data, targets)
         self.hops[message.microbatch.index] = hop
+        self._changed(hop)
+        self.journal.weigh(hop)
         work: Action = RunLoss(hop.microbatch, data, targets) if self.last else RunForward(hop.microbatch, data)
         return [Send(sender, Accepted(message.microbatch, self.stage, message.attempt)), work]
 
@@ -206,6 +210,7 @@ class Hops:
         if not hop.computing:
             return self.journal.recomputed(hop, event.output, now) + self._tell_successor(hop)
         hop.computing = False
+        self._changed(hop)
         bodies = (event.output, hop.targets)
         actions = self.outbox.offer(hop.microbatch, bodies, now, hop.attempt, hop.repair, hop.held_by)
         return actions + self._tell_successor(hop) + self.journal.advance(hop)
@@ -228,6 +233,8 @@ class Hops:
             return self.journal.returned(hop, bodies[0]) + self.journal.resend()
         hop.gradient_in = bodies[0]
         hop.computing = True
+        self._changed(hop)
+        self.journal.weigh(hop)
         return [RunBackward(hop.microbatch, bodies[0])]
 
     def backward_computed(self, event: BackwardComputed) -> list[Action]:
@@ -291,11 +298,25 @@ class Hops:
             self._denied[hop.upstream] = None
             return actions
         finished, hop.orphan, hop.done = hop.done is not None, True, None
+        self._changed(hop)
         return self.journal.undo(hop) if finished else []  # else it is taken away when it is there
 
     def _drop(self, hop: Hop) -> list[Action]:
-        del self.hops[hop.microbatch.index]
+        self._delete(hop)
         return [Discard(hop.microbatch), *self.journal.drop(hop), *self._make_room()]
+
+    def _delete(self, hop: Hop) -> None:
+        index = hop.microbatch.index
+        del self.hops[index]
+        for indices in (self._held, self._queued, self._orphans):
+            indices.discard(index)
+
+    def _changed(self, hop: Hop) -> None:
+        """Count it with those that are held, that are computed, or that are taken away: each event asks how many."""
+        index = hop.microbatch.index
+        (self._held.add if hop.done is None and not hop.orphan else self._held.discard)(index)
+        (self._queued.add if hop.computing else self._queued.discard)(index)
+        (self._orphans.add if hop.orphan else self._orphans.discard)(index)
 
     def failed(self, microbatch: Microbatch) -> tuple[ProcessId | None, list[Action]]:
         """The bytes of a hop were not what they should be. Returns who sent them, for the leader."""
@@ -305,7 +326,7 @@ class Hops:
         if hop.done is not None or hop.orphan:  # its gradient is in the sum: without the bytes it stays there
             reason = f"the bytes of microbatch {microbatch.index} that were brought back cannot be used"
             return None, [Send(self.leader, Unrepairable(self.epoch, reason))]
-        del self.hops[microbatch.index]
+        self._delete(hop)
         sent = self.outbox.entries.get(microbatch.index)
         culprit = hop.upstream if sent is None else sent.holder
         denied = Send(hop.upstream, Denied(microbatch, self.stage, hop.attempt, "invalid"))
@@ -376,11 +397,12 @@ class Hops:
         return actions + (self.journal.give_back(hop) if hop.done is not None else [])
 
     def _finish(self, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:
-        hop.computing = False
-        hop.gradient = gradient
+        hop.computing, hop.gradient = False, gradient
+        hop.done = None if hop.orphan else done
+        self._changed(hop)
+        self.journal.weigh(hop)
         if hop.orphan:
             return self.journal.undo(hop)
-        hop.done = done
         actions = [*self.journal.give_back(hop), Send(self.leader, done), *self.journal.evict()]
         return actions + self._make_room()
 

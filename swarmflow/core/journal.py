@@ -31,6 +31,8 @@ class Journal:
     hops: dict[int, Hop]
     before: dict[ProcessId, None] = field(default_factory=dict)
     _open: dict[int, Hop] = field(default_factory=dict)
+    _weights: dict[int, int] = field(default_factory=dict)
+    _kept_bytes: int = 0
 
     def open(self, before: tuple[ProcessId, ...]) -> None:
         """A new epoch begins with nothing kept."""
@@ -44,6 +46,8 @@ class Journal:
             refs += self._refs(hop)
         self.hops.clear()
         self._open.clear()
+        self._weights.clear()
+        self._kept_bytes = 0
         actions = self.outbox.clear()
         return [*actions, Release(tuple(refs))] if refs else actions
 
@@ -51,6 +55,7 @@ class Journal:
         """This hop is not this peer's any more: who waits for its bytes has to look elsewhere."""
         wanted, hop.wanted = hop.wanted, None
         self._open.pop(hop.microbatch.index, None)
+        self._kept_bytes -= self._weights.pop(hop.microbatch.index, 0)
         refs = self._refs(hop)
         actions: list[Action] = [Release(tuple(refs))] if refs else []
         actions += self.outbox.forget(hop.microbatch.index)
@@ -61,8 +66,13 @@ class Journal:
     @property
     def size_bytes(self) -> int:
         """Bytes kept for repairs until the step is committed."""
-        kept = sum(ref.size_bytes for hop in self.hops.values() for ref in hop.kept)
-        return kept + self.outbox.size_bytes
+        return self._kept_bytes + self.outbox.size_bytes
+
+    def weigh(self, hop: Hop) -> None:
+        """What is kept of a hop has changed. Summing over all hops at each event would be as slow as a step is long."""
+        index, weight = hop.microbatch.index, sum(ref.size_bytes for ref in hop.kept)
+        self._kept_bytes += weight - self._weights.get(index, 0)
+        self._weights[index] = weight
 
     def evict(self) -> list[Action]:
         """Keep within the bound, at the cost of what came first; what is not done, or being brought back, stays."""
@@ -76,6 +86,7 @@ class Journal:
             sent = self.outbox.evict(hop.microbatch.index)
             refs = (*hop.kept, *(() if sent is None else (sent,)))
             hop.input = hop.gradient_in = hop.gradient = None
+            self.weigh(hop)
             excess -= sum(ref.size_bytes for ref in refs)
             actions += [Count("evictions"), Release(refs)] if refs else []
         return actions
@@ -135,6 +146,7 @@ class Journal:
         if hop.done is None or self.stage == 0 or hop.input is not None or hop.gradient is not None:
             return [Release(bodies)]
         hop.input = bodies[0]
+        self.weigh(hop)
         return [Release(bodies[1:]), *self.resend()]
 
     def recalled(self, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...]) -> list[Action]:
@@ -156,6 +168,7 @@ class Journal:
         if not self._missing(hop, True):
             return [Release((gradient,)), *self.evict()]
         hop.gradient_in = gradient
+        self.weigh(hop)
         return self.advance(hop)
 
     def recomputed(self, hop: Hop, output: Ref, now: float) -> list[Action]:
@@ -173,6 +186,7 @@ class Journal:
         hop.wanted.replay = False
         if hop.gradient is None:
             hop.gradient, spare = event.gradient, []
+            self.weigh(hop)
         return [*spare, *self.advance(hop)]
 
     def gone(self, process: ProcessId) -> list[Action]:
@@ -311,6 +325,7 @@ class Journal:
 
     def _entered(self, hop: Hop, bodies: tuple[Ref, ...]) -> list[Action]:
         hop.input = bodies[0]
+        self.weigh(hop)
         return [Release(bodies[1:]), *self.advance(hop), *self.resend()]
 
     def _has_output(self, hop: Hop) -> bool:

@@ -52,6 +52,11 @@ class Entry:
         return (self.targets,) if self.data is None else (self.data, self.targets)
 
     @property
+    def size_bytes(self) -> int:
+        """Of the bytes that are here."""
+        return self.targets.size_bytes + (0 if self.data is None else self.data.size_bytes)
+
+    @property
     def awaited(self) -> bool:
         """Whether somebody has it and has not passed it on yet."""
         return self.held and not self.measured
@@ -77,7 +82,7 @@ class Outbox:
     to be sent again although their bytes were evicted; they wait for a refill. A holder is late after LATE_FACTOR times
     the usual time, and late_min_s at least; its microbatch goes to another, if there is one, and the next deadline is
     twice as long. Where there is none, and where a gradient or an answer does not come, the holder is asked: a message
-    may have been lost on the way there or back.
+    may have been lost on the way there or back. size_bytes: of all that is kept for re-sending.
     """
 
     stage: int
@@ -86,6 +91,7 @@ class Outbox:
     takers: Takers = field(init=False)
     entries: dict[int, Entry] = field(default_factory=dict)
     starved: dict[int, None] = field(default_factory=dict)
+    size_bytes: int = 0
     _waiting: dict[int, None] = field(default_factory=dict)
     _deadlines: list[tuple[float, int]] = field(default_factory=list)
 
@@ -103,6 +109,7 @@ class Outbox:
         refs = tuple(ref for entry in self.entries.values() for ref in entry.bodies)
         self.entries.clear()
         self.takers.held.clear()
+        self.size_bytes = 0
         self.starved.clear()
         self._waiting.clear()
         self._deadlines.clear()
@@ -115,6 +122,8 @@ class Outbox:
         """Take a microbatch over. attempt: that of the own hop; those downstream are no lower."""
         data, targets = bodies
         entry = Entry(microbatch, data, targets, attempt // REPAIR * REPAIR, repair, hint)
+        former = self.entries.get(microbatch.index)
+        self.size_bytes += entry.size_bytes - (0 if former is None else former.size_bytes)
         self.entries[microbatch.index] = entry
         return self._find_or_route(entry, now)
 
@@ -186,6 +195,7 @@ class Outbox:
         if entry is None or not entry.returned:
             return None
         data, entry.data = entry.data, None
+        self.size_bytes -= 0 if data is None else data.size_bytes
         return data
 
     def refill(self, index: int, data: Ref, now: float) -> list[Action]:
@@ -194,6 +204,7 @@ class Outbox:
         if entry is None or entry.data is not None:
             return [Release((data,))]
         entry.data = data
+        self.size_bytes += data.size_bytes
         if index not in self.starved:
             return []
         del self.starved[index]
@@ -244,11 +255,6 @@ class Outbox:
         """Microbatches that nobody could take."""
         return len(self._waiting)
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes kept for re-sending."""
-        return sum(ref.size_bytes for entry in self.entries.values() for ref in entry.bodies)
-
     def next_deadline(self) -> float | None:
         """When a paused peer is tried again although it never said that it had room, or a holder is late."""
         first = self._first_late()
@@ -282,6 +288,7 @@ class Outbox:
             return []
         unused = self._unreserve(entry)
         self._hand(entry, None)
+        self.size_bytes -= entry.size_bytes
         return [*unused, Release(entry.bodies)]
 
     def _late(self, entry: Entry, now: float) -> list[Action]:

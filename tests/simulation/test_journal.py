@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from swarmflow.core.hops import Hops
+from swarmflow.core.peer import PeerMachine
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.faults import Scenario, finish, kill_in_phase, peers_of
+from swarmflow.simulator.faults import Churn, Scenario, finish, kill_in_phase, peers_of
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SETTLED_S, parameters
 
@@ -104,3 +106,29 @@ def test_a_trainer_that_dies_leaves_its_tokens_to_another() -> None:
         learnt_exactly(world)
         recomputed += world.counts["recomputed"]
     assert recomputed > 0
+
+
+def sums(hops: Hops) -> tuple[int, int, int, bool]:
+    """What a peer's running totals stand for, added up anew."""
+    kept = sum(ref.size_bytes for hop in hops.hops.values() for ref in hop.kept)
+    kept += sum(ref.size_bytes for entry in hops.outbox.entries.values() for ref in entry.bodies)
+    held = sum(hop.done is None and not hop.orphan for hop in hops.hops.values())
+    return kept, held, sum(hop.computing for hop in hops.hops.values()), any(h.orphan for h in hops.hops.values())
+
+
+@pytest.mark.parametrize("bytes_max", [0, 300, 1 << 30])
+def test_running_totals_are_the_sums_whatever_dies(bytes_max: int) -> None:
+    world = Scenario(replace(SETTINGS, journal_bytes_max=bytes_max, late_min_s=3.0)).start(5)
+    Churn(world, ("kill", "freeze", "slow", "cut", "join", "join"), 2.0).unleash()
+    seen: list[int] = []
+
+    def checked() -> bool:
+        for host in world.hosts.values():
+            hops = host.machine.hops if isinstance(host.machine, PeerMachine) else None
+            if hops is not None and host.alive:
+                assert (hops.journal_bytes, hops.held, hops.queued, hops.settling) == sums(hops)
+                seen.append(hops.journal_bytes)
+        return world.ended
+
+    assert world.clock.run(checked, 600.0)
+    assert max(seen) > 0
