@@ -95,18 +95,18 @@ class StageRunner:
 
         grad: of the output [B, T, H]; on the last stage targets [B, T] instead. As integers, what is taken away leaves
         no trace; in fp32 it leaves a rounding error. weight 0 accumulates nothing, and returns the gradient of the
-        input [B, T, H], to the bit that of the first time; it needs a stage that is not the first.
+        input [B, T, H], to the bit that of the first time; it needs a stage that is not the first. weight 1 returns it
+        too, where there is one.
         """
         if targets is not None:
             gradient = self._loss(x, targets, draw, weight)[2]
-            return gradient if weight == 0 else None
+            return gradient if weight >= 0 else None
         assert grad is not None
         leaf, output = self._forward(x, draw)
         torch.autograd.backward(output, grad.to(self.stage.device) * self._factor(weight), inputs=_only(leaf, weight))
-        if weight == 0:
-            return None if leaf is None else leaf.grad
-        self.stage.gather(weight)
-        return None
+        if weight:
+            self.stage.gather(weight)
+        return None if leaf is None or weight < 0 else leaf.grad
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, targets: Tensor | None = None) -> Tensor | tuple[float, int]:

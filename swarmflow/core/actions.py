@@ -26,11 +26,15 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class RunForward:
-    """Forward through the stage -> ForwardComputed. keep: the graph, for the backward; not where it is done again."""
+    """Forward through the stage -> ForwardComputed.
+
+    keep: the graph, for the backward. again: it was done before, and its output is needed once more.
+    """
 
     microbatch: Microbatch
     input: Ref
     keep: bool = True
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +58,9 @@ class RunBackward:
 class RunReplay:
     """Forward and backward of a hop again -> Replayed.
 
-    gradient: of the stage's output; None on the last stage, where targets give the loss. weight: 1, or -1 to take away
-    what the hop once added; 0 accumulates nothing, and is for the gradient of the input alone (not on stage 0).
+    gradient: of the stage's output; None on the last stage, where targets give the loss. weight: 1 where the graph was
+    not kept, -1 to take away what the hop once added; 0 accumulates nothing, and is for the gradient of the input alone
+    (not on stage 0).
     """
 
     microbatch: Microbatch

@@ -57,6 +57,7 @@ class Hop:
 
     repair, held_by: as the predecessor said. told: which successor the predecessor was told of. done: as the leader was
     told, once its gradient is accumulated. orphan: the manifest counts another's: what was added is being taken away.
+    graph: kept in memory until the backward pass; else that one does the forward pass once more.
     input, gradient_in: kept for that, and for others; None once they were evicted, as gradient is. wanted: what is
     being brought back.
     """
@@ -68,6 +69,7 @@ class Hop:
     held_by: ProcessId | None
     input: Ref | None
     targets: Ref
+    graph: bool = True
     told: ProcessId | None = None
     computing: bool = True
     done: Done | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from swarmflow.core.actions import Action, Count, Discard, Release, RunBackward, RunForward, RunLoss, Send  # fmt: skip
+from swarmflow.core.actions import Action, Count, Discard, Release, RunBackward, RunForward, RunLoss, RunReplay, Send
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
 from swarmflow.core.hop import Hop
 from swarmflow.core.journal import Journal
@@ -27,6 +27,7 @@ from swarmflow.core.messages import (
     Unrepairable,
 )
 from swarmflow.core.outbox import Outbox
+from swarmflow.core.space import Space
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
 
 
@@ -34,10 +35,9 @@ from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
 class Hops:
     """A peer's part in the forward and backward work of an epoch.
 
-    me: the own process. stage, stages: which slice this peer serves, of how many. capacity: microbatches held at a
-    time; beyond it a peer denies. leader: where `Done` goes. journal_bytes_max: of what is kept for repairs. reserved:
-    room that is kept, for whom and at which attempt. dropped: orphans that were taken away. closed: a ballot is under
-    way, and nothing more is accumulated.
+    me: the own process. stage, stages: which slice this peer serves, of how many. capacity: microbatches whose graphs
+    fit in memory. leader: where `Done` goes. journal_bytes_max: of what is kept for repairs. dropped: orphans that were
+    taken away.
     """
 
     me: ProcessId
@@ -48,21 +48,16 @@ class Hops:
     leader: ProcessId
     journal_bytes_max: int = 1 << 30
     epoch: Epoch = BEFORE_ALL
-    closed: bool = False
-    draining: bool = False
     hops: dict[int, Hop] = field(default_factory=dict)
-    reserved: dict[int, tuple[ProcessId, int]] = field(default_factory=dict)
     dropped: dict[int, None] = field(default_factory=dict)
     journal: Journal = field(init=False)
-    _denied: dict[ProcessId, None] = field(default_factory=dict)
+    space: Space = field(init=False)
     _dead: set[ProcessId] = field(default_factory=set)
     _floor: dict[int, int] = field(default_factory=dict)
-    _held: set[int] = field(default_factory=set)
-    _queued: set[int] = field(default_factory=set)
-    _orphans: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         bytes_max = self.journal_bytes_max
+        self.space = Space(self.capacity, self.last)
         self.journal = Journal(self.stage, self.stages, self.capacity, self.outbox, bytes_max, self.hops)
 
     def open(
@@ -74,28 +69,29 @@ class Hops:
         before: who serves the stage before, or the trainers. shares: what each of the next stage has room for, of this
         peer's.
         """
-        self.epoch, self.closed = epoch, False
-        self._denied.clear()
+        self.epoch = epoch
         self._dead.clear()
         actions = self.clear()
+        self.space.open()
         self.journal.open(before)
         return [*actions, *self.outbox.open(next_stage, shares)]
 
     def clear(self) -> list[Action]:
         """The step is committed, or void: drop the journal."""
-        for indices in (self.dropped, self.reserved, self._floor, self._held, self._queued, self._orphans):
-            indices.clear()
+        self.dropped.clear()
+        self._floor.clear()
+        self.space.clear()
         return self.journal.clear()
 
     @property
     def held(self) -> int:
         """Microbatches whose graph is, or will be, in memory."""
-        return len(self._held)
+        return len(self.space.held)
 
     @property
     def queued(self) -> int:
         """Microbatches that wait for, or are in, computation."""
-        return len(self._queued)
+        return len(self.space.queued)
 
     @property
     def last(self) -> bool:
@@ -110,7 +106,7 @@ class Hops:
     @property
     def settling(self) -> bool:
         """Whether orphans are still being taken away."""
-        return bool(self._orphans)
+        return bool(self.space.orphans)
 
     def entries(self) -> tuple[tuple[int, int], ...]:
         """(index, attempt) of everything accumulated here."""
@@ -159,15 +155,16 @@ class Hops:
             return [*drop, *self._deny(sender, message, refuse)]
         if hop is not None and not hop.orphan:
             return [*self.journal.offered(hop, bodies), *self._take_over(hop, sender, message.attempt)]
-        kept = self.reserved.pop(message.microbatch.index, None) == (sender, message.attempt)
-        if hop is not None or not self._has_room(message, kept):
-            return [*drop, *self._deny(sender, message, self._no_room(sender, message))]
+        kept = self.space.give_up(message.microbatch.index, sender, message.attempt)
+        if hop is not None or not (kept or self.space.admits(message.insist)):
+            return [*drop, *self._deny(sender, message, self.space.deny(sender, message.insist))]
         data, targets = bodies
-        hop = Hop(message.microbatch, message.attempt, sender, message.repair, message.held_by, data, targets)
+        graph = self.space.graph
+        hop = Hop(message.microbatch, message.attempt, sender, message.repair, message.held_by, data, targets, graph)
         self.hops[message.microbatch.index] = hop
-        self._changed(hop)
+        self.space.note(hop)
         self.journal.weigh(hop)
-        work: Action = RunLoss(hop.microbatch, data, targets) if self.last else RunForward(hop.microbatch, data)
+        work: Action = RunLoss(hop.microbatch, data, targets) if self.last else RunForward(hop.microbatch, data, graph)
         return [Send(sender, Accepted(message.microbatch, self.stage, message.attempt)), work]
 
     def reserve(self, sender: ProcessId, message: Reserve) -> list[Action]:
@@ -178,27 +175,18 @@ class Hops:
         hop = self.hops.get(index)
         if hop is not None and not hop.orphan:
             return self._take_over(hop, sender, message.attempt)
-        kept = index in self.reserved
-        if hop is not None or not self._has_room(message, kept):
-            return self._deny(sender, message, self._no_room(sender, message))
-        self.reserved[index] = (sender, message.attempt)
+        kept = index in self.space.reserved
+        if hop is not None or not (kept or self.space.admits(message.insist)):
+            return self._deny(sender, message, self.space.deny(sender, message.insist))
+        self.space.reserved[index] = (sender, message.attempt)
         return [Send(sender, Reserved(message.microbatch, self.stage, message.attempt))]
-
-    def _has_room(self, message: Forward | Reserve, kept: bool) -> bool:
-        """kept: there was room for it before."""
-        leaving = self.draining and not message.insist
-        return kept or not (self.closed or leaving or self.held + len(self.reserved) >= self.capacity)
-
-    def _no_room(self, sender: ProcessId, message: Forward | Reserve) -> str:
-        self._denied[sender] = None
-        return "draining" if self.draining and not message.insist else "full"
 
     def adopt(self, sender: ProcessId, message: Adopt) -> list[Action]:
         """A replaced predecessor asks for what this peer may hold already."""
         hop = self.hops.get(message.microbatch.index)
         if hop is None or hop.orphan:
             self._floor[message.microbatch.index] = message.attempt
-            self.reserved.pop(message.microbatch.index, None)
+            self.space.reserved.pop(message.microbatch.index, None)
             return [Send(sender, Denied(message.microbatch, self.stage, message.attempt, "unknown"))]
         return self._take_over(hop, sender, message.attempt)
 
@@ -210,10 +198,11 @@ class Hops:
         if not hop.computing:
             return self.journal.recomputed(hop, event.output, now) + self._tell_successor(hop)
         hop.computing = False
-        self._changed(hop)
+        self.space.note(hop)
         bodies = (event.output, hop.targets)
         actions = self.outbox.offer(hop.microbatch, bodies, now, hop.attempt, hop.repair, hop.held_by)
-        return actions + self._tell_successor(hop) + self.journal.advance(hop)
+        actions += self._tell_successor(hop) + self.journal.advance(hop)
+        return actions if self.space.queued else actions + self._make_room()
 
     def loss_computed(self, event: LossComputed) -> list[Action]:
         """The last stage is done with a microbatch."""
@@ -233,9 +222,12 @@ class Hops:
             return self.journal.returned(hop, bodies[0]) + self.journal.resend()
         hop.gradient_in = bodies[0]
         hop.computing = True
-        self._changed(hop)
+        self.space.note(hop)
         self.journal.weigh(hop)
-        return [RunBackward(hop.microbatch, bodies[0])]
+        if hop.graph:
+            return [RunBackward(hop.microbatch, bodies[0])]
+        assert hop.input is not None, "only what is done is evicted"
+        return [RunReplay(hop.microbatch, hop.input, hop.targets, bodies[0], 1)]
 
     def backward_computed(self, event: BackwardComputed) -> list[Action]:
         """The gradient is accumulated: tell the leader, and pass the input's gradient upstream."""
@@ -246,8 +238,7 @@ class Hops:
 
     def relieve(self, sender: ProcessId, message: Relieve) -> list[Action]:
         """This peer was too slow. Unless its gradient is being added already, the hop is another's work now."""
-        if self.reserved.get(message.microbatch.index) == (sender, message.attempt):
-            del self.reserved[message.microbatch.index]
+        if self.space.give_up(message.microbatch.index, sender, message.attempt):
             return self._make_room()
         hop = self._hop(message.microbatch)
         if hop is None or hop.orphan or (hop.upstream, hop.attempt) != (sender, message.attempt):
@@ -262,24 +253,26 @@ class Hops:
         here = dict(self.entries())
         if any(here.get(index) != attempt for index, attempt in entries):
             return [], f"{len(here)} accumulated, {len(entries)} listed"
-        self.closed = True
-        self.reserved.clear()  # everything is done: who would still come has been overtaken, and is denied then
+        self.space.closed = True
+        self.space.reserved.clear()  # everything is done: who would still come has been overtaken, and is denied then
         listed = {index for index, _ in entries}
         orphans = [hop for index, hop in sorted(self.hops.items()) if index not in listed and not hop.orphan]
         return [action for hop in orphans for action in self._disown(hop)], ""
 
     def reopen(self) -> list[Action]:
         """The ballot is void: there may be work again."""
-        self.closed = False
+        self.space.closed = False
         return self._make_room()
 
     def replayed(self, event: Replayed) -> list[Action]:
-        """An orphan is taken away, or the gradient that others need is there again."""
+        """A hop without a graph is done, an orphan is taken away, or the gradient that others need is there again."""
         hop = self._hop(event.microbatch)
         if hop is None:
             return [Release((event.gradient,))] if event.gradient is not None else []
         if event.weight == 0:
             return self.journal.replayed(hop, event)
+        if event.weight > 0:
+            return self._finish(hop, event.gradient, Done(hop.microbatch, self.stage, hop.attempt))
         self.dropped[event.microbatch.index] = None
         return self._drop(hop)
 
@@ -293,12 +286,11 @@ class Hops:
     def _disown(self, hop: Hop) -> list[Action]:
         if hop.done is None and not self._accumulates(hop):
             # It may be a repair's that has overtaken word of a death; whoever sent it must know that it is not here.
-            denied = Denied(hop.microbatch, self.stage, hop.attempt, "full")
-            actions = [*self._drop(hop), Send(hop.upstream, denied)]
-            self._denied[hop.upstream] = None
-            return actions
+            actions = self._drop(hop)
+            reason = self.space.deny(hop.upstream, insist=True)
+            return [*actions, Send(hop.upstream, Denied(hop.microbatch, self.stage, hop.attempt, reason))]
         finished, hop.orphan, hop.done = hop.done is not None, True, None
-        self._changed(hop)
+        self.space.note(hop)
         return self.journal.undo(hop) if finished else []  # else it is taken away when it is there
 
     def _drop(self, hop: Hop) -> list[Action]:
@@ -306,17 +298,8 @@ class Hops:
         return [Discard(hop.microbatch), *self.journal.drop(hop), *self._make_room()]
 
     def _delete(self, hop: Hop) -> None:
-        index = hop.microbatch.index
-        del self.hops[index]
-        for indices in (self._held, self._queued, self._orphans):
-            indices.discard(index)
-
-    def _changed(self, hop: Hop) -> None:
-        """Count it with those that are held, that are computed, or that are taken away: each event asks how many."""
-        index = hop.microbatch.index
-        (self._held.add if hop.done is None and not hop.orphan else self._held.discard)(index)
-        (self._queued.add if hop.computing else self._queued.discard)(index)
-        (self._orphans.add if hop.orphan else self._orphans.discard)(index)
+        del self.hops[hop.microbatch.index]
+        self.space.forget(hop.microbatch.index)
 
     def failed(self, microbatch: Microbatch) -> tuple[ProcessId | None, list[Action]]:
         """The bytes of a hop were not what they should be. Returns who sent them, for the leader."""
@@ -362,9 +345,8 @@ class Hops:
 
     def gone(self, process: ProcessId, now: float, lost: tuple[tuple[int, int], ...] = ()) -> list[Action]:
         """A process died: what it held downstream is sent to others. lost: hops (stage, index) that nobody holds."""
-        self._denied.pop(process, None)
+        self.space.gone(process)
         self._dead.add(process)
-        self.reserved = {index: kept for index, kept in self.reserved.items() if kept[0] != process}
         after = {index for stage, index in lost if stage == self.stage + 1 and index in self.hops}
         return self._tell_all(self.outbox.gone(process, now, after)) + self.journal.gone(process)
 
@@ -399,7 +381,7 @@ class Hops:
     def _finish(self, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:
         hop.computing, hop.gradient = False, gradient
         hop.done = None if hop.orphan else done
-        self._changed(hop)
+        self.space.note(hop)
         self.journal.weigh(hop)
         if hop.orphan:
             return self.journal.undo(hop)
@@ -407,11 +389,7 @@ class Hops:
         return actions + self._make_room()
 
     def _make_room(self) -> list[Action]:
-        actions: list[Action] = []
-        for waiting in list(self._denied)[: max(1, self.capacity - self.held - len(self.reserved))]:
-            del self._denied[waiting]
-            actions.append(Send(waiting, Room(self.stage)))
-        return actions
+        return [Send(waiting, Room(self.stage)) for waiting in self.space.offer()]
 
     def _tell_successor(self, hop: Hop | None) -> list[Action]:
         """The predecessor has to know to whom a microbatch went, should this process die."""

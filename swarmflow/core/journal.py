@@ -279,7 +279,7 @@ class Journal:
         actions: list[Action] = []
         if wanted.output and not self._has_output(hop) and not wanted.forward:
             wanted.forward = True
-            actions += [Count("recomputations"), RunForward(hop.microbatch, hop.input, keep=False)]
+            actions += [Count("recomputations"), RunForward(hop.microbatch, hop.input, keep=False, again=True)]
         ends = self._last or hop.gradient_in is not None
         if ends and self._through(hop, wanted) and not wanted.replay:
             wanted.replay = True

@@ -9,6 +9,7 @@ from swarmflow.core.actions import Action, FormMicrobatch, Release, Send
 from swarmflow.core.events import MicrobatchFormed
 from swarmflow.core.messages import Accepted, Assign, Backward, Denied, Open, Recall, Recalled, Reserved, Routed
 from swarmflow.core.outbox import Outbox
+from swarmflow.core.space import LEAN
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId
 
 
@@ -19,7 +20,7 @@ def shares(trainers: tuple[ProcessId, ...], microbatches: int) -> dict[ProcessId
 
 @dataclass(slots=True)
 class Source:
-    """Feeds the microbatches that fall to this trainer into the pipeline, its share of what the first stage holds.
+    """Feeds the microbatches that fall to this trainer into the pipeline, its share of what the first stage may hold.
 
     Microbatch i of a step belongs to trainer i mod (number of trainers), until that one dies; what it holds is a
     matter of the data rule and not of who forms it. attempt: the highest that was assigned.
@@ -51,7 +52,7 @@ class Source:
         self._under_way.clear()
         self._attempts = dict.fromkeys(shares(tuple(trainers), self.microbatches).get(self.me, ()), 0)
         self._todo = list(self._attempts)
-        self._room = sum(member.capacity for member in first)
+        self._room = (1 + LEAN) * sum(member.capacity for member in first)
         self._trainers = len(trainers)
         return actions + self._feed()
 

@@ -35,6 +35,7 @@ def plot(report: Report, path: Path) -> None:
     left = [0.0] * len(rows)
     for label, colour, values in (
         ("useful", "tab:green", [row.useful_s for row in rows]),
+        ("twice, for want of memory", "tab:blue", [row.twice_s for row in rows]),
         ("in vain, living peers", "tab:orange", [row.wasted_s for row in rows]),
         ("lost with the dead", "tab:red", [row.lost_s for row in rows]),
     ):

@@ -76,8 +76,10 @@ def _in_all(report: Report) -> Iterator[str]:
     yield f"  {per_minute[0]:,.2f} ± {per_minute[1]:,.2f} microbatches a minute"
     yield f"  {report.over(lambda row: row.microbatches)[0]:.2f} microbatches an iteration"
     yield f"  {way[0]:,.2f} ± {way[1]:,.2f} s on the network a microbatch, all hops together"
-    wasted, lost = report.waste()
+    wasted, lost, twice = report.waste()
     yield f"  computing in vain: {wasted:.2%} by living peers, {lost:.2%} lost with the dead"
+    if twice:
+        yield f"  forward passes done twice, by idle peers without memory for the graph: {twice:.2%} of all computing"
 
 
 def _stages(report: Report) -> Table:

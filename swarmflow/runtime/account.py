@@ -8,7 +8,7 @@ from typing import Final, Literal
 from swarmflow.core.types import Microbatch
 
 Direction = Literal["forward", "loss", "backward", "replay", "undo", "recompute"]
-Outcome = Literal["used", "unused"]
+Outcome = Literal["used", "unused", "twice"]
 
 _ACCUMULATES: Final = ("loss", "backward", "replay")
 
@@ -27,13 +27,16 @@ class Account:
     def spent(self, microbatch: Microbatch, direction: Direction, seconds: float) -> None:
         """A hop was computed. Of what is computed twice only the last time can be of use, of what is undone nothing.
 
-        What is recomputed for others repeats work that is in use already.
+        What is recomputed for others repeats work that is in use already. A replay is the backward pass of a hop for
+        whose graph there was no memory: its first forward pass had to be, and is done twice.
         """
         if direction == "recompute":
             self.wasted(seconds)
             return
         hop = self._open.setdefault(microbatch, {})
-        if direction in hop or direction == "replay":
+        if direction == "replay":
+            self._settle("twice", hop.pop("forward", 0.0))
+        if direction in hop:
             self.wasted(sum(hop.values()))
             hop.clear()
         hop[direction] = seconds

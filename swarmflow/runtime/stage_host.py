@@ -118,7 +118,7 @@ class StageHost:
             runner = served.runner
             return runner.forward(action.microbatch, x, draw) if action.keep else runner.recompute(x, draw)
 
-        direction: Direction = "forward" if action.keep else "recompute"
+        direction: Direction = "recompute" if action.again else "forward"
         self._decode(action.microbatch, direction, lambda stage: self._input(stage, data), compute, computed)
 
     def run_loss(self, action: RunLoss) -> None:

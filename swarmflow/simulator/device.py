@@ -68,6 +68,16 @@ _WORK: dict[type, str] = {
 }  # fmt: skip
 
 
+def _purpose(action: Computing) -> str:
+    """What it is computed for, as Spent has it: what is computed for others, or to be undone, is there already."""
+    match action:
+        case RunReplay(weight=1):
+            return "replay"
+        case RunReplay() | RunForward(again=True):
+            return "again"
+    return _WORK[type(action)]
+
+
 @dataclass(slots=True)
 class Device:
     """What the runtime does with a machine's actions, pretended. Until slow_until_s it takes SLOWNESS times as long."""
@@ -192,8 +202,7 @@ class Device:
             return
         self.busy_since_s = None
         index = -1 if isinstance(action, Apply) else action.microbatch.index
-        again = isinstance(action, RunReplay) or (isinstance(action, RunForward) and not action.keep)
-        self.spent.add("again" if again else _WORK[type(action)], index, seconds)
+        self.spent.add(_purpose(action), index, seconds)
         if self._wanted(action, run, discards):
             match action:
                 case RunReplay():
@@ -214,7 +223,7 @@ class Device:
         if self._unusable():
             event = ComputeFailed(microbatch, "it does not decode")
         elif isinstance(action, RunForward):
-            self.world.counts["forward" if action.keep else "recomputed"] += 1
+            self.world.counts["recomputed" if action.again else "forward"] += 1
             size_bytes = self.world.hardware.boundary_bytes(stage, "activation")
             event = ForwardComputed(microbatch, self._store("activation", size_bytes))
         else:
@@ -239,8 +248,9 @@ class Device:
         accumulated[microbatch.index] += action.weight
         if accumulated[microbatch.index] == 0:
             del accumulated[microbatch.index]
-        self.world.counts["undone"] += action.weight < 0
-        self.world.post(self.process, Replayed(microbatch, action.weight))
+        self.world.counts["undone" if action.weight < 0 else "backward"] += 1
+        gradient = self._gradient() if action.weight > 0 else None
+        self.world.post(self.process, Replayed(microbatch, action.weight, gradient))
 
     def _unusable(self) -> bool:
         """Whether the network has brought bytes that are none."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from statistics import fmean, pstdev
 
 MINUTE_S = 60.0
+
+
+_wasted_s, _lost_s, _twice_s, _useful_s = map(attrgetter, ("wasted_s", "lost_s", "twice_s", "useful_s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +19,8 @@ class Iteration:
 
     minutes_a_microbatch: its length by the microbatches that were learnt in it (GWTF, VI). communication_s: mean time
     that the boundary tensors of one microbatch were on the way, all hops together. useful_s, wasted_s, lost_s:
-    computing that was committed, that living peers did in vain, and that died with peers. utilisation: of all the time
+    computing that was committed, that living peers did in vain, and that died with peers. twice_s: forward passes that
+    idle peers did twice, as there was no memory for their graphs. utilisation: of all the time
     that peers were there, the share in which they computed. retries: hops that were done again after a death.
     measured: not one of the warm-up.
     """
@@ -30,6 +35,7 @@ class Iteration:
     communication_s: float
     useful_s: float
     wasted_s: float
+    twice_s: float
     lost_s: float
     utilisation: float
     peers: int
@@ -85,15 +91,16 @@ class Report:
         values = [value(row) for row in self.measured]
         return (fmean(values), pstdev(values)) if values else (0.0, 0.0)
 
-    def waste(self) -> tuple[float, float]:
-        """Computing that living peers did in vain, and that died with peers, as shares of all that was computed."""
-        wasted_s, lost_s = sum(row.wasted_s for row in self.measured), sum(row.lost_s for row in self.measured)
-        all_s = wasted_s + lost_s + sum(row.useful_s for row in self.measured)
-        return (wasted_s / all_s, lost_s / all_s) if all_s > 0 else (0.0, 0.0)
+    def waste(self) -> tuple[float, float, float]:
+        """What living peers did in vain, what died with peers, what was done twice: as shares of all computing."""
+        rows = self.measured
+        sums = [sum(of(row) for row in rows) for of in (_wasted_s, _lost_s, _twice_s, _useful_s)]
+        wasted, lost, twice, _ = (part / (sum(sums) or 1.0) for part in sums)
+        return wasted, lost, twice
 
     def as_json(self) -> dict[str, object]:
         """Everything, for a file."""
-        wasted, lost = self.waste()
+        wasted, lost, twice = self.waste()
         names = (
             "seconds", "minutes_a_microbatch", "microbatches", "microbatches_a_minute", "communication_s",
             "utilisation", "retries", "moves", "messages", "wire_bytes",
@@ -104,7 +111,7 @@ class Report:
             "violations": list(self.violations), "virtual_s": self.virtual_s, "happened": self.happened,
             "in_all": {
                 **{name: {"mean": mean, "std": std} for name, (mean, std) in spread.items()},
-                "wasted_share": wasted, "lost_share": lost,
+                "wasted_share": wasted, "lost_share": lost, "twice_share": twice,
             },
             "iterations": [asdict(row) for row in self.iterations],
             "devices": [{**asdict(device), "utilisation": device.utilisation} for device in self.devices],

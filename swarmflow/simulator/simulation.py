@@ -27,6 +27,7 @@ class _Totals:
     now_s: float = 0.0
     useful_s: float = 0.0
     wasted_s: float = 0.0
+    twice_s: float = 0.0
     lost_s: float = 0.0
     transit_s: float = 0.0
     busy_s: float = 0.0
@@ -120,7 +121,8 @@ class Simulation:
             microbatches_a_minute=per_minute,
             communication_s=(now.transit_s - then.transit_s) / result.microbatches,
             useful_s=now.useful_s - then.useful_s, wasted_s=now.wasted_s - then.wasted_s,
-            lost_s=now.lost_s - then.lost_s, utilisation=(now.busy_s - then.busy_s) / there_s if there_s > 0 else 0.0,
+            twice_s=now.twice_s - then.twice_s, lost_s=now.lost_s - then.lost_s,
+            utilisation=(now.busy_s - then.busy_s) / there_s if there_s > 0 else 0.0,
             peers=sum(result.peers), deaths=now.deaths - then.deaths, joins=now.joins - then.joins,
             moves=now.moves - then.moves, retries=result.retries, restarts=now.restarts - then.restarts,
             messages=now.messages - then.messages, wire_bytes=now.wire_bytes - then.wire_bytes,
@@ -144,7 +146,7 @@ class Simulation:
         world, meter = self.world, self.world.meter
         uses = [self._use(world.life(process), 0.0, {}) for process in world.peers()]
         return _Totals(
-            world.clock.now_s, meter.useful_s, meter.wasted_s, meter.lost_s, meter.transit_s,
+            world.clock.now_s, meter.useful_s, meter.wasted_s, meter.twice_s, meter.lost_s, meter.transit_s,
             sum(use.busy_s for use in uses), sum(use.seconds for use in uses), self.luck.deaths, self.luck.joins,
             world.counts["moves"], world.counts["steps_restarted"] + world.counts["rollbacks"],
             meter.messages.total(), meter.wire_bytes.total(),

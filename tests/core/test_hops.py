@@ -20,6 +20,7 @@ from swarmflow.core.messages import (
     Routed,
 )
 from swarmflow.core.outbox import REPAIR, Outbox
+from swarmflow.core.space import LEAN
 from swarmflow.core.types import Epoch, Ref
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
 
@@ -140,7 +141,7 @@ def test_beyond_its_capacity_a_peer_denies_and_tells_when_there_is_room() -> Non
 
 def test_a_draining_peer_denies_unless_nobody_else_is_there() -> None:
     machine = hops()
-    machine.draining = True
+    machine.space.draining = True
     actions = machine.forward(UP, forward(), (INPUT, TARGETS))
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "draining"))]
     assert of_type(machine.forward(UP, forward(insist=True), (INPUT, TARGETS)), RunForward)
@@ -231,41 +232,42 @@ def test_an_orphan_that_is_being_taken_away_is_not_dropped_for_being_late() -> N
     assert not machine.settling
 
 
-def reserve(index: int, attempt: int = 0) -> Reserve:
-    return Reserve(microbatch(index), 1, attempt)
+def reserve(index: int, attempt: int = 0, stage: int = 2) -> Reserve:
+    return Reserve(microbatch(index), stage, attempt)
 
 
 def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
-    machine = hops(capacity=1)
-    assert machine.reserve(UP, reserve(0)) == [Send(UP, Reserved(microbatch(0), 1, 0))]
-    assert messages(machine.reserve(UP2, reserve(1)), Denied) == [(UP2, Denied(microbatch(1), 1, 0, "full"))]
-    assert messages(machine.forward(UP2, forward(1), (INPUT, TARGETS)), Denied)
-    assert messages(machine.forward(UP, forward(0), (INPUT, TARGETS)), Accepted)
-    assert machine.reserved == {}
+    machine = hops(stage=2, capacity=1)
+    assert machine.reserve(UP, reserve(0)) == [Send(UP, Reserved(microbatch(0), 2, 0))]
+    assert messages(machine.reserve(UP2, reserve(1)), Denied) == [(UP2, Denied(microbatch(1), 2, 0, "full"))]
+    assert messages(machine.forward(UP2, forward(1, 2), (INPUT, TARGETS)), Denied)
+    assert messages(machine.forward(UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
+    assert machine.space.reserved == {}
 
 
 def test_room_that_is_not_used_is_offered_to_who_was_denied() -> None:
-    machine = hops(capacity=1)
+    machine = hops(stage=2, capacity=1)
     machine.reserve(UP, reserve(0))
     machine.reserve(UP2, reserve(1))
-    assert messages(machine.relieve(UP, Relieve(microbatch(0), 1, 0)), Room) == [(UP2, Room(1))]
+    assert messages(machine.relieve(UP, Relieve(microbatch(0), 2, 0)), Room) == [(UP2, Room(2))]
     machine.reserve(UP2, reserve(1))
     machine.gone(UP2, 1.0)
-    assert machine.reserved == {}
+    assert machine.space.reserved == {}
     assert messages(machine.reserve(UP, reserve(2)), Reserved)
 
 
 def test_who_has_the_hop_already_keeps_no_room_for_it() -> None:
     machine, _ = finished()
-    assert messages(machine.reserve(UP2, reserve(0, REPAIR)), Accepted) == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
-    assert machine.reserved == {}
+    answers = messages(machine.reserve(UP2, reserve(0, REPAIR, 1)), Accepted)
+    assert answers == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
+    assert machine.space.reserved == {}
 
 
 def test_a_ballot_ends_what_was_reserved() -> None:
     machine = hops()
-    machine.reserve(UP, reserve(0))
+    machine.reserve(UP, reserve(0, stage=1))
     machine.reconcile(())
-    assert machine.reserved == {}
+    assert machine.space.reserved == {}
     assert messages(machine.forward(UP, forward(0), (INPUT, TARGETS)), Denied) == [
         (UP, Denied(microbatch(0), 1, 0, "full"))
     ]
@@ -281,3 +283,41 @@ def test_the_predecessor_hears_who_has_a_microbatch_when_it_is_sent() -> None:
     actions = machine.message(DOWN, Reserved(microbatch(0), 2, 0), (), 2.0)
     assert [to for to, _ in messages(actions, Forward)] == [DOWN]
     assert messages(actions, Routed) == [(UP, Routed(microbatch(0), 1, 0, DOWN))]
+
+
+def test_a_peer_that_would_be_idle_takes_what_it_has_no_memory_for_and_does_the_forward_pass_twice() -> None:
+    machine = hops(capacity=1)
+    machine.forward(UP, forward(0), (INPUT, TARGETS))
+    assert messages(machine.forward(UP, forward(1), (INPUT, TARGETS)), Denied), "it has something to compute"
+    assert messages(machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0), Room) == [(UP, Room(1))]
+    actions = machine.forward(UP, forward(1), (INPUT, TARGETS))
+    assert of_type(actions, RunForward) == [RunForward(microbatch(1), INPUT, keep=False)]
+    assert machine.held == 1
+    actions = machine.forward_computed(ForwardComputed(microbatch(1), OUTPUT), 2.0)
+    [(to, _)] = messages(actions, Forward)
+    actions = machine.backward(to, Backward(microbatch(1), 1, 0), (GRADIENT,), 3.0)
+    assert actions == [RunReplay(microbatch(1), INPUT, TARGETS, GRADIENT, 1)]
+    actions = machine.replayed(Replayed(microbatch(1), 1, OWN))
+    assert Send(UP, Backward(microbatch(1), 0, 0), (OWN,)) in actions
+    assert messages(actions, Done) == [(LEADER, Done(microbatch(1), 1, 0))]
+
+
+def test_without_memory_for_graphs_only_so_many_are_taken() -> None:
+    machine = hops(capacity=1)
+    for index in range(1 + LEAN):
+        assert messages(machine.forward(UP, forward(index), (INPUT, TARGETS)), Accepted)
+        machine.forward_computed(ForwardComputed(microbatch(index), OUTPUT), 1.0)
+    assert messages(machine.forward(UP, forward(9), (INPUT, TARGETS)), Denied)
+
+
+def test_the_gradient_of_a_relieved_hop_without_a_graph_is_not_dropped_while_it_is_added() -> None:
+    machine = hops(capacity=1)
+    for index in range(2):
+        machine.forward(UP, forward(index), (INPUT, TARGETS))
+        actions = machine.forward_computed(ForwardComputed(microbatch(index), OUTPUT), 1.0)
+    [(to, _)] = messages(actions, Forward)
+    machine.backward(to, Backward(microbatch(1), 1, 0), (GRADIENT,), 2.0)
+    assert machine.relieve(UP, Relieve(microbatch(1), 1, 0)) == []
+    machine.reconcile(())
+    undo = machine.replayed(Replayed(microbatch(1), 1, OWN))
+    assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]

@@ -51,9 +51,14 @@ def test_what_is_undone_is_of_no_use_nor_is_the_undoing() -> None:
     work.spent(ONE, "backward", 2.0)
     work.spent(ONE, "undo", 4.0)
     assert settled == {"unused": 7.0}
-    work.spent(ONE, "replay", 8.0)
+
+
+def test_a_forward_pass_whose_graph_is_not_kept_is_done_twice_and_not_in_vain() -> None:
+    work, settled = account()
+    work.spent(ONE, "forward", 1.0)
+    work.spent(ONE, "replay", 4.0)
     work.committed()
-    assert settled == {"unused": 7.0, "used": 8.0}
+    assert settled == {"twice": 1.0, "used": 4.0}
 
 
 def test_a_step_that_starts_over_leaves_nothing_open() -> None:

@@ -267,9 +267,40 @@ def test_a_replay_takes_away_and_adds_what_a_hop_added(stage: int, changes: dict
             await hop(peer, 1)
             seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
             for weight in (-1, 1):
-                assert await peer.ask(again(peer, 1, weight)) == Replayed(Microbatch(EPOCH, 1), weight)
+                replayed = await peer.ask(again(peer, 1, weight))
+                assert isinstance(replayed, Replayed)
+                assert replayed.weight == weight
                 seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
             assert seals[2] == seals[0] != seals[1] == seals[3]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("changes", [{}, {"dropout": True}, {"precision": "bf16"}, {"accumulate": "fp32"}], ids=str)
+def test_without_a_graph_the_same_bits_come_out(stage: int, changes: dict[str, Any]) -> None:
+    """One peer keeps the graph, the other one does the forward pass twice; both have the same weights."""
+    microbatch, group = Microbatch(EPOCH, 0), f"stage-{stage}"
+
+    async def hop(peer: Peer, keep: bool) -> tuple[list[bytes], Sealed]:
+        entered = peer.hidden(0) if stage > 0 else peer.tokens(0)
+        forward = await peer.ask(RunForward(microbatch, entered, keep))
+        assert isinstance(forward, ForwardComputed)
+        assert peer.host.served is not None
+        assert peer.host.served.runner.held == keep
+        back = RunReplay(microbatch, entered, peer.tokens(0), peer.hidden(1), 1)
+        backward = await peer.ask(RunBackward(microbatch, peer.hidden(1)) if keep else back)
+        assert isinstance(backward, BackwardComputed | Replayed)
+        refs = [ref for ref in (forward.output, backward.gradient) if ref is not None]
+        sealed = await peer.ask(Seal(EPOCH, 1, (group,), (group,)))
+        assert isinstance(sealed, Sealed)
+        return [bytes(peer.driver.store.get(ref)) for ref in refs], sealed
+
+    async def main() -> None:
+        async with peers(manifest(**{"cut": (1, 2)} | changes), count=2, stage=stage) as (one, other):
+            kept, lean = await hop(one, True), await hop(other, False)
+            assert kept == lean
+            assert len(kept[0]) == 1 + (stage > 0)
 
     asyncio.run(main())
 
@@ -297,7 +328,7 @@ def test_with_weight_0_the_same_bytes_come_out_and_nothing_is_accumulated(stage:
     async def again(peer: Peer) -> list[bytes]:
         found = []
         if stage < 2:
-            forward = await peer.ask(RunForward(microbatch, entered(peer), keep=False))
+            forward = await peer.ask(RunForward(microbatch, entered(peer), keep=False, again=True))
             assert isinstance(forward, ForwardComputed)
             found.append(held(peer, forward.output))
         if stage > 0:

@@ -16,7 +16,7 @@ def drain_asked(peer: Service, event: DrainAsked, now: float) -> list[Action]:
     peer.drain_until_s = now + peer.settings.drain_s
     if peer.hops is not None:
         alone = peer.standing is not None and len(peer.standing.living().stages[peer.stage]) == 1
-        peer.hops.draining = not (alone and peer.phase == "member")
+        peer.hops.space.draining = not (alone and peer.phase == "member")
     return [
         Send(peer.leader, Drain()),
         Log("info", f"draining: no new work; leaving after this step, in {peer.settings.drain_s:.0f} s at most"),

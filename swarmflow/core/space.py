@@ -1,0 +1,97 @@
+"""What a peer has room for: the microbatches that it holds, those that it keeps room for, and who waits for some."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.hop import Hop
+from swarmflow.core.types import ProcessId
+
+LEAN = 2  # microbatches without a graph for each that fits with one, as long as there is nothing to compute
+
+
+@dataclass(slots=True)
+class Space:
+    """Says who is let in.
+
+    capacity: microbatches whose graphs fit in memory. Beyond it a peer denies, unless it would be idle: then it takes
+    LEAN times as many more without a graph, and does their forward pass again when their gradient comes (as activation
+    checkpointing does: the input, which is kept, is a hundredth of a graph). last: the last stage, which has a
+    microbatch only as long as it computes it. closed: a ballot is under way. reserved: for whom room is kept, and at
+    which attempt. held, lean: microbatches with and without a graph whose gradient is not added yet. queued: those that
+    wait for, or are in, computation; orphans: those that are being taken away. The sets are kept up to date, as each
+    event asks how many there are.
+    """
+
+    capacity: int
+    last: bool
+    closed: bool = False
+    draining: bool = False
+    reserved: dict[int, tuple[ProcessId, int]] = field(default_factory=dict)
+    held: set[int] = field(default_factory=set)
+    lean: set[int] = field(default_factory=set)
+    queued: set[int] = field(default_factory=set)
+    orphans: set[int] = field(default_factory=set)
+    _denied: dict[ProcessId, None] = field(default_factory=dict)
+
+    def open(self) -> None:
+        """A new epoch: nobody waits."""
+        self.closed = False
+        self._denied.clear()
+        self.clear()
+
+    def clear(self) -> None:
+        """Nothing is held any more."""
+        self.reserved.clear()
+        for indices in (self.held, self.lean, self.queued, self.orphans):
+            indices.clear()
+
+    def note(self, hop: Hop) -> None:
+        """This is how far a hop is."""
+        index, open_ = hop.microbatch.index, hop.done is None and not hop.orphan
+        (self.held.add if open_ and hop.graph else self.held.discard)(index)
+        (self.lean.add if open_ and not hop.graph else self.lean.discard)(index)
+        (self.queued.add if hop.computing else self.queued.discard)(index)
+        (self.orphans.add if hop.orphan else self.orphans.discard)(index)
+
+    def forget(self, index: int) -> None:
+        """A hop is not this peer's any more."""
+        for indices in (self.held, self.lean, self.queued, self.orphans):
+            indices.discard(index)
+
+    @property
+    def graph(self) -> bool:
+        """Whether there is memory for the graph of one more."""
+        return self.last or len(self.held) < self.capacity
+
+    def admits(self, insist: bool) -> bool:
+        """Whether there is room for one more. insist: nobody else can take it."""
+        if self.closed or (self.draining and not insist):
+            return False
+        taken = len(self.held) + len(self.lean) + len(self.reserved)
+        return taken < self.capacity * (1 if self.last or self.queued else 1 + LEAN)
+
+    def deny(self, sender: ProcessId, insist: bool) -> str:
+        """Somebody is to be told when there is room. Returns why there is none now."""
+        self._denied[sender] = None
+        return "draining" if self.draining and not insist else "full"
+
+    def give_up(self, index: int, sender: ProcessId, attempt: int) -> bool:
+        """The room that was kept for it is needed no more, or is used now. Returns whether there was any."""
+        if self.reserved.get(index) != (sender, attempt):
+            return False
+        del self.reserved[index]
+        return True
+
+    def gone(self, process: ProcessId) -> None:
+        """A process is dead."""
+        self._denied.pop(process, None)
+        self.reserved = {index: kept for index, kept in self.reserved.items() if kept[0] != process}
+
+    def offer(self) -> list[ProcessId]:
+        """Who is to be told that there is room, of those that were denied; at least one of them."""
+        free = self.capacity - len(self.held) - len(self.reserved)
+        told = list(self._denied)[: max(1, free)]
+        for process in told:
+            del self._denied[process]
+        return told
