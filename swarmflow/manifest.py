@@ -12,6 +12,7 @@ from swarmflow.core.types import Plan
 from swarmflow.errors import IncompatibleError
 
 MANIFEST_BYTES_MAX = 1 << 20
+_BYTES = {"blockwise8": 1, "fp16": 2, "none": 4}  # of a number on the wire, about
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,7 @@ class Manifest:
     precision: str
     accumulate: str
     codec: str
+    router: str
     tied: bool
     tokenizer: str
     corpus: str
@@ -59,7 +61,8 @@ class Manifest:
     @property
     def plan(self) -> Plan:
         """What the machines of the core need to know of it."""
-        return Plan(self.stages, self.microbatches, self.tied, self.costs)
+        boundary_bytes = self.microbatch_sequences * self.seq_len * self.hidden_size * _BYTES[self.codec]
+        return Plan(self.stages, self.microbatches, self.tied, self.costs, self.router, boundary_bytes)
 
     @property
     def fingerprint(self) -> str:

@@ -15,10 +15,9 @@ from swarmflow.config import RunConfig
 from swarmflow.core.actions import Connect, Exit, FormMicrobatch, Record, Rejoin, TookOver, Validate, WriteCheckpoint
 from swarmflow.core.events import DrainAsked, MicrobatchFormed, Rival, Validated
 from swarmflow.core.following import Following
-from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.outbox import outbox_of
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.schedule import learning_rate
 from swarmflow.core.source import Source
@@ -127,7 +126,7 @@ class Life:
         session, manifest = self._session, self._manifest
         assert manifest is not None
         me = self._member()
-        source = Source(session.me, manifest.microbatches, Outbox(0, Iwrr()))
+        source = Source(session.me, manifest.microbatches, outbox_of(manifest.plan, 0))
         join = Join("trainer", __version__, manifest.fingerprint, me, copies=disk.holdings)
         machine = TrainerMachine(
             me, Following(leader_id), manifest.plan, self._settings(manifest), source, join, disk.version, disk.digests,

@@ -47,7 +47,7 @@ def new_manifest(config: RunConfig, corpus: Corpus) -> Manifest:
         seed=train.seed, vocab_size=vocabulary(model), hidden_size=_hidden_size(model), seq_len=config.data.seq_len,
         microbatch_sequences=train.microbatch_sequences, microbatches=train.microbatches, optimizer=optimizer.name,
         betas=optimizer.betas, momentum=optimizer.momentum, eps=optimizer.eps, weight_decay=optimizer.weight_decay,
-        precision=train.precision, accumulate=train.accumulate, codec=train.codec,
+        precision=train.precision, accumulate=train.accumulate, codec=train.codec, router=train.router,
         tied=TIED in stage_layout(model, cut, 0).groups, tokenizer=config.data.tokenizer, corpus=corpus.digest,
         config=fingerprint(config),
     )  # fmt: skip

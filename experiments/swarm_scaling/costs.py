@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from swarmflow.core.actions import Action, Send
 from swarmflow.core.events import Event
 from swarmflow.core.following import Following
-from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.outbox import outbox_of
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
@@ -78,7 +77,7 @@ class Metered(Production):
         """A trainer as it is, but for the watch where it leads."""
         if leads is None:
             return super().trainer(following, plan, rules, join, basis, leads, late_min_s)
-        source = Source(join.member.process, plan.microbatches, Outbox(0, Iwrr(), late_min_s=late_min_s))
+        source = Source(join.member.process, plan.microbatches, outbox_of(plan, 0, late_min_s))
         leader = _Leader(join.member, following, plan, rules, source, join, basis.version, basis.digests, leads)
         leader.cost = self.leader
         return leader

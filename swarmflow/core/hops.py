@@ -13,10 +13,13 @@ from swarmflow.core.messages import (
     Accepted,
     Adopt,
     Backward,
+    Beyond,
     Denied,
     Done,
     Forward,
     Message,
+    Probe,
+    Probed,
     Recall,
     Recalled,
     Relieve,
@@ -27,8 +30,11 @@ from swarmflow.core.messages import (
     Unrepairable,
 )
 from swarmflow.core.outbox import Outbox
+from swarmflow.core.prober import AT_ONCE_MAX
 from swarmflow.core.space import Space
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
+
+CHANGED = 0.1  # of what those before were told, before they are told again
 
 
 @dataclass(slots=True)
@@ -50,6 +56,7 @@ class Hops:
     epoch: Epoch = BEFORE_ALL
     hops: dict[int, Hop] = field(default_factory=dict)
     dropped: dict[int, None] = field(default_factory=dict)
+    told_s: float = 0.0
     journal: Journal = field(init=False)
     space: Space = field(init=False)
     _dead: set[ProcessId] = field(default_factory=set)
@@ -74,7 +81,7 @@ class Hops:
         actions = self.clear()
         self.space.open()
         self.journal.open(before)
-        return [*actions, *self.outbox.open(next_stage, shares)]
+        return [*actions, *self.outbox.open(epoch, next_stage, shares)]
 
     def clear(self) -> list[Action]:
         """The step is committed, or void: drop the journal."""
@@ -130,7 +137,7 @@ class Hops:
             case Reserved():
                 return self.room_kept(sender, message, now)
             case Accepted():
-                return self.accepted(sender, message)
+                return self.accepted(sender, message, now)
             case Denied():
                 return self.denied(sender, message, now)
             case Routed():
@@ -140,6 +147,15 @@ class Hops:
                 return self.room(sender, now)
             case Relieve():
                 return self.relieve(sender, message)
+            case Probe():
+                answer = Send(sender, Probed(message.epoch, message.loaded, self.outbox.router.rest_s))
+                return [*([Release(bodies)] if bodies else []), answer]
+            case Probed():
+                self.outbox.probed(sender, message, now)
+                return self._advertise()
+            case Beyond():
+                self.outbox.router.told(sender, message.rest_s)
+                return self._advertise()
             case Recall():
                 return self.journal.recall(sender, message)
             case Recalled():
@@ -165,7 +181,7 @@ class Hops:
         self.space.note(hop)
         self.journal.weigh(hop)
         work: Action = RunLoss(hop.microbatch, data, targets) if self.last else RunForward(hop.microbatch, data, graph)
-        return [Send(sender, Accepted(message.microbatch, self.stage, message.attempt)), work]
+        return [Send(sender, self._accepted(hop)), work]
 
     def reserve(self, sender: ProcessId, message: Reserve) -> list[Action]:
         """A predecessor asks whether there is room for a microbatch, before it sends the bytes."""
@@ -179,7 +195,7 @@ class Hops:
         if hop is not None or not (kept or self.space.admits(message.insist)):
             return self._deny(sender, message, self.space.deny(sender, message.insist))
         self.space.reserved[index] = (sender, message.attempt)
-        return [Send(sender, Reserved(message.microbatch, self.stage, message.attempt))]
+        return [Send(sender, Reserved(message.microbatch, self.stage, message.attempt, self.outbox.router.rest_s))]
 
     def adopt(self, sender: ProcessId, message: Adopt) -> list[Action]:
         """A replaced predecessor asks for what this peer may hold already."""
@@ -315,9 +331,9 @@ class Hops:
         denied = Send(hop.upstream, Denied(microbatch, self.stage, hop.attempt, "invalid"))
         return culprit, [*self.journal.drop(hop), denied]
 
-    def accepted(self, sender: ProcessId, message: Accepted) -> list[Action]:
+    def accepted(self, sender: ProcessId, message: Accepted, now: float) -> list[Action]:
         """The successor has it."""
-        self.outbox.accepted(sender, message.microbatch, message.attempt)
+        self.outbox.accepted(sender, message, now)
         return self._tell_successor(self._hop(message.microbatch))
 
     def denied(self, sender: ProcessId, message: Denied, now: float) -> list[Action]:
@@ -327,7 +343,7 @@ class Hops:
 
     def room_kept(self, sender: ProcessId, message: Reserved, now: float) -> list[Action]:
         """The successor has room for it."""
-        actions = self.outbox.reserved(sender, message.microbatch, message.attempt, now)
+        actions = self.outbox.reserved(sender, message, now)
         return actions + self._tell_successor(self._hop(message.microbatch))
 
     def room(self, sender: ProcessId, now: float) -> list[Action]:
@@ -350,6 +366,14 @@ class Hops:
         after = {index for stage, index in lost if stage == self.stage + 1 and index in self.hops}
         return self._tell_all(self.outbox.gone(process, now, after)) + self.journal.gone(process)
 
+    def _advertise(self) -> list[Action]:
+        """Tell those before when the way beyond has come to be known better, in time for their first microbatches."""
+        rest_s = self.outbox.router.rest_s
+        if self.stage == 0 or abs(rest_s - self.told_s) <= CHANGED * self.told_s:
+            return []
+        self.told_s = rest_s
+        return [Send(peer, Beyond(self.epoch, rest_s)) for peer in list(self.journal.before)[:AT_ONCE_MAX]]
+
     def _refusal(self, message: Forward | Reserve) -> str | None:
         if message.stage != self.stage:
             return "stage"
@@ -360,6 +384,9 @@ class Hops:
     def _deny(self, sender: ProcessId, message: Forward | Reserve, reason: str) -> list[Action]:
         denied = Denied(message.microbatch, self.stage, message.attempt, reason)
         return [Count("denials", reason), Send(sender, denied)]
+
+    def _accepted(self, hop: Hop) -> Accepted:
+        return Accepted(hop.microbatch, self.stage, hop.attempt, self.outbox.router.rest_s)
 
     def _hop(self, microbatch: Microbatch) -> Hop | None:
         hop = self.hops.get(microbatch.index)
@@ -373,7 +400,7 @@ class Hops:
         hop.upstream, hop.attempt, hop.told = sender, attempt, None
         actions: list[Action] = [
             *(() if again else (Count("adoptions"),)),
-            Send(sender, Accepted(hop.microbatch, self.stage, attempt)),
+            Send(sender, self._accepted(hop)),
             *self._tell_successor(hop),
         ]
         return actions + (self.journal.give_back(hop) if hop.done is not None else [])

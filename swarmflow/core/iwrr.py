@@ -73,7 +73,18 @@ class Iwrr:
             heapq.heappush(self._queue, entry)
         return choice
 
-    def measured(self, process: ProcessId, seconds: float) -> None:
+    def awaits(self, process: ProcessId, count: int) -> None:
+        """Nothing follows from it: the total of what it was given decides."""
+
+    def told(self, process: ProcessId, rest_s: float) -> None:
+        """Nothing follows from it: one hop alone is looked at."""
+
+    @property
+    def rest_s(self) -> float:
+        """Nothing is known of the way beyond."""
+        return 0.0
+
+    def measured(self, process: ProcessId, seconds: float, inside_s: float | None = None) -> None:
         """A response took this long (queue and network included)."""
         peer = self._peers.get(process)
         if peer is None:
@@ -82,7 +93,17 @@ class Iwrr:
         peer.ema_s = max(self.prior_s, gamma * seconds + (1 - gamma) * peer.ema_s)
         peer.measured = True
 
+    def arrived(self, process: ProcessId, seconds: float) -> None:
+        """Nothing follows from it: what counts is when it has been passed on."""
+
+    def probed(self, process: ProcessId, seconds: float) -> None:
+        """Nothing follows from it."""
+
     def seconds(self, process: ProcessId) -> float | None:
         """The smoothed response time, or None for a stranger."""
         peer = self._peers.get(process)
         return None if peer is None else peer.ema_s
+
+    def knows(self, process: ProcessId) -> bool:
+        """Nobody needs to be probed."""
+        return True

@@ -7,12 +7,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Release, Send
-from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Adopt, Forward, Relieve, Reserve
-from swarmflow.core.takers import Takers
-from swarmflow.core.types import Microbatch, ProcessId, Ref
+from swarmflow.core.messages import Accepted, Adopt, Forward, Probed, Relieve, Reserve, Reserved
+from swarmflow.core.prober import Prober
+from swarmflow.core.routers import router_named
+from swarmflow.core.takers import Router, Takers
+from swarmflow.core.types import Epoch, Microbatch, Plan, ProcessId, Ref
 
 LATE_FACTOR = 10.0  # a peer that is a tenth as fast as it was is as good as gone, for the microbatch at hand
+FIRST_FACTOR = 8.0  # of the least deadline, as long as nothing was ever passed on
 SLOWEST_BYTES_S = 1.25e6  # 10 Mb/s: a tensor may take as long as over such a link before anybody is late for it
 TAKEOVER = 1_000_000  # what one trainer's attempts stay below, so that those of the trainer after it are higher
 REPAIR = 1000  # attempts are numbered repair * REPAIR + try, so that a repair's are higher than all that the dead made
@@ -40,6 +42,7 @@ class Entry:
     successor: ProcessId | None = None
     asked: set[ProcessId] = field(default_factory=set)
     sent_at_s: float = 0.0
+    arrived_s: float | None = None
     late_s: float = 0.0
     patience: int = 0
     measured: bool = False
@@ -86,8 +89,9 @@ class Outbox:
     """
 
     stage: int
-    router: Iwrr
+    router: Router
     late_min_s: float = 15.0
+    prober: Prober = field(default_factory=Prober)
     takers: Takers = field(init=False)
     entries: dict[int, Entry] = field(default_factory=dict)
     starved: dict[int, None] = field(default_factory=dict)
@@ -98,17 +102,20 @@ class Outbox:
     def __post_init__(self) -> None:
         self.takers = Takers(self.router)
 
-    def open(self, peers: tuple[ProcessId, ...], shares: Mapping[ProcessId, int] | None = None) -> list[Action]:
+    def open(
+        self, epoch: Epoch, peers: tuple[ProcessId, ...], shares: Mapping[ProcessId, int] | None = None
+    ) -> list[Action]:
         """A new epoch: forget everything; these peers serve the stage. shares: of their room, for the own ones."""
         actions = self.clear()
         self.takers.open(peers, shares)
+        self.prober.open(epoch, (peer for peer in peers if not self.router.knows(peer)))
         return actions
 
     def clear(self) -> list[Action]:
         """The step is committed, or void: what was kept for repairs is not needed any more."""
         refs = tuple(ref for entry in self.entries.values() for ref in entry.bodies)
         self.entries.clear()
-        self.takers.held.clear()
+        self.takers.clear()
         self.size_bytes = 0
         self.starved.clear()
         self._waiting.clear()
@@ -127,8 +134,17 @@ class Outbox:
         self.entries[microbatch.index] = entry
         return self._find_or_route(entry, now)
 
-    def accepted(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> None:
-        """Somebody has it; of those that were asked, the first one that has it stays the holder."""
+    def accepted(self, sender: ProcessId, message: Accepted, now: float) -> None:
+        """Somebody has it: the way there took from when its bytes were sent until now."""
+        entry = self._current(sender, message.microbatch, message.attempt)
+        if entry is not None and not entry.reserving and not entry.measured:
+            self.router.arrived(sender, now - entry.sent_at_s)
+            entry.arrived_s = now
+        self.router.told(sender, message.rest_s)
+        self._has(sender, message.microbatch, message.attempt)
+
+    def _has(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> None:
+        """Of those that were asked, the first one that has it stays the holder."""
         entry = self.entries.get(microbatch.index)
         if entry is None or entry.microbatch != microbatch or entry.attempt != attempt:
             return
@@ -138,9 +154,17 @@ class Outbox:
             self._hand(entry, sender)
             entry.asked.clear()
 
-    def reserved(self, sender: ProcessId, microbatch: Microbatch, attempt: int, now: float) -> list[Action]:
+    def probed(self, sender: ProcessId, message: Probed, now: float) -> None:
+        """A peer has answered a probe."""
+        way_s = self.prober.answered(sender, message, now)
+        if way_s is not None:
+            self.router.probed(sender, way_s)
+        self.router.told(sender, message.rest_s)
+
+    def reserved(self, sender: ProcessId, message: Reserved, now: float) -> list[Action]:
         """There is room for it: send the bytes. Who keeps room for what has gone elsewhere was told so."""
-        entry = self._current(sender, microbatch, attempt)
+        self.router.told(sender, message.rest_s)
+        entry = self._current(sender, message.microbatch, message.attempt)
         return self._send(entry, sender, now) if entry is not None and entry.reserving else []
 
     def denied(self, sender: ProcessId, microbatch: Microbatch, attempt: int, reason: str, now: float) -> list[Action]:
@@ -177,12 +201,12 @@ class Outbox:
 
     def returned(self, sender: ProcessId, microbatch: Microbatch, attempt: int, now: float) -> bool:
         """The gradient came back. True: it is the first one, and from the right hands."""
-        self.accepted(sender, microbatch, attempt)  # a stored gradient can overtake the word that it was adopted
+        self._has(sender, microbatch, attempt)  # a stored gradient can overtake the word that it was adopted
         entry = self._current(sender, microbatch, attempt)
         if entry is None or entry.returned:
             return False
         self._measure(entry, sender, now)
-        self.takers.held[sender] -= 1
+        self.takers.count(sender, -1, awaited=False)
         entry.returned, entry.restored = True, False
         return True
 
@@ -218,6 +242,7 @@ class Outbox:
         an orphan that was taken away.
         """
         served = self.takers.gone(process)
+        self.prober.gone(process)
         actions: list[Action] = []
         for entry in list(self.entries.values()):
             if process in entry.asked:
@@ -258,7 +283,8 @@ class Outbox:
     def next_deadline(self) -> float | None:
         """When a paused peer is tried again although it never said that it had room, or a holder is late."""
         first = self._first_late()
-        times = (None if first is None else first.late_s, self.takers.next_rested_s() if self._waiting else None)
+        rested_s = self.takers.next_rested_s() if self._waiting else None
+        times = (None if first is None else first.late_s, rested_s, self.prober.next_deadline())
         return min((time_s for time_s in times if time_s is not None), default=None)
 
     def _first_late(self) -> Entry | None:
@@ -274,7 +300,7 @@ class Outbox:
     def tick(self, now: float) -> list[Action]:
         """Give up pauses that have lasted long enough, and see who is late. A machine ticks after every event."""
         rested = self.takers.rested(now)
-        actions: list[Action] = []
+        actions = self.prober.tick(now)
         while (first := self._first_late()) is not None and first.late_s <= now:
             actions += self._late(first, now)
         return actions + (self._retry(now) if rested else [])
@@ -322,9 +348,11 @@ class Outbox:
         heapq.heappush(self._deadlines, (late_s, entry.microbatch.index))
 
     def _deadline_s(self, entry: Entry, holder: ProcessId | None) -> float:
-        usual_s = 0.0 if holder is None else self.router.seconds(holder) or 0.0
-        way_s = sum(ref.size_bytes for ref in entry.bodies) / SLOWEST_BYTES_S
-        return float(max(self.late_min_s + way_s, LATE_FACTOR * usual_s) * 2.0**entry.patience)
+        usual_s = self.takers.usual_s(holder) if holder is not None else 0.0
+        # Nobody has passed anything on yet: it may wait in a full queue, of which nothing is known.
+        least_s = self.late_min_s if usual_s is not None else FIRST_FACTOR * self.late_min_s
+        least_s += entry.size_bytes / SLOWEST_BYTES_S
+        return float(max(least_s, LATE_FACTOR * (usual_s or 0.0)) * 2.0**entry.patience)
 
     def _current(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> Entry | None:
         entry = self.entries.get(microbatch.index)
@@ -374,7 +402,7 @@ class Outbox:
         return [Send(chosen, Reserve(entry.microbatch, self.stage, entry.attempt, self.takers.insist))]
 
     def _send(self, entry: Entry, chosen: ProcessId, now: float) -> list[Action]:
-        entry.reserving = False
+        entry.reserving, entry.sent_at_s, entry.arrived_s = False, now, None
         self._expect(entry, now + self._deadline_s(entry, chosen))
         insist = self.takers.insist
         message = Forward(entry.microbatch, self.stage, entry.attempt, entry.repair, entry.successor, insist)
@@ -389,11 +417,11 @@ class Outbox:
     def _hand(self, entry: Entry, holder: ProcessId | None) -> None:
         """Whose hands it is in now. What it takes up there is counted."""
         if entry.held and entry.holder is not None:
-            self.takers.held[entry.holder] -= 1
+            self.takers.count(entry.holder, -1, awaited=entry.awaited)
         entry.holder = holder
         entry.reserving &= holder is not None
         if entry.held and holder is not None:
-            self.takers.held[holder] += 1
+            self.takers.count(holder, 1, awaited=entry.awaited)
 
     def _retry(self, now: float) -> list[Action]:
         actions: list[Action] = []
@@ -405,9 +433,16 @@ class Outbox:
 
     def _measure(self, entry: Entry, sender: ProcessId, now: float) -> None:
         if not entry.measured:
-            self.router.measured(sender, now - entry.sent_at_s)
+            inside_s = None if entry.arrived_s is None else now - entry.arrived_s
             entry.measured = True
+            self.takers.measured(sender, now - entry.sent_at_s, inside_s)
 
 
 def _next_repair(attempt: int) -> int:
     return (attempt // REPAIR + 1) * REPAIR
+
+
+def outbox_of(plan: Plan, stage: int, late_min_s: float = 15.0) -> Outbox:
+    """The outbox to this stage in a run of this plan. What goes to the first stage are tokens: too few to be probed."""
+    prober = Prober(plan.boundary_bytes if stage > 0 else 0)
+    return Outbox(stage, router_named(plan.router), late_min_s, prober)

@@ -31,6 +31,7 @@ from swarmflow.core.messages import (
     Adopt,
     Backward,
     Beat,
+    Beyond,
     Commit,
     Denied,
     Evicted,
@@ -44,6 +45,8 @@ from swarmflow.core.messages import (
     Message,
     Open,
     Prepare,
+    Probe,
+    Probed,
     Recall,
     Recalled,
     ReducePart,
@@ -167,6 +170,8 @@ class PeerMachine(Service):
             ballot = self.standing.ballot if self.standing is not None else -1
             ballot -= self.unsettled is not None  # parts of the ballot that waits for orphans to be taken away
             return (message.epoch, message.ballot) > (self.epoch, ballot)
+        if isinstance(message, Probe | Beyond):
+            return message.epoch > self.epoch
         return message.microbatch.epoch > self.epoch if hasattr(message, "microbatch") else False
 
     def _is_void(self, event: Received) -> bool:
@@ -216,11 +221,12 @@ _FROM_LEADER = (
     Open, Reopen, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep, Surplus,
 )  # fmt: skip
 
+_ABOUT_HOPS = (
+    Forward, Reserve, Reserved, Adopt, Backward, Accepted, Denied, Relieve, Routed, Room, Recall, Recalled, Probe,
+    Probed, Beyond,
+)  # fmt: skip
 _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
-    **dict.fromkeys(
-        (Forward, Reserve, Reserved, Adopt, Backward, Accepted, Denied, Relieve, Routed, Room, Recall, Recalled),
-        hopping.message,
-    ),
+    **dict.fromkeys(_ABOUT_HOPS, hopping.message),
     Open: epochs.opened,
     Reopen: epochs.reopened,
     Gone: epochs.gone,

@@ -47,7 +47,8 @@ class Source:
         """A step begins: take up the own share of it."""
         trainers = [member.process for member in message.roster.trainers]
         first = message.roster.stages[0]
-        actions = self.outbox.open(tuple(member.process for member in first), takers.shares(first, len(trainers)))
+        peers = tuple(member.process for member in first)
+        actions = self.outbox.open(message.epoch, peers, takers.shares(first, len(trainers)))
         self.epoch, self.attempt = message.epoch, 0
         self._under_way.clear()
         self._attempts = dict.fromkeys(shares(tuple(trainers), self.microbatches).get(self.me, ()), 0)
@@ -92,9 +93,9 @@ class Source:
             return []
         match message:
             case Accepted():
-                self.outbox.accepted(sender, microbatch, message.attempt)
+                self.outbox.accepted(sender, message, now)
             case Reserved():
-                return self.outbox.reserved(sender, microbatch, message.attempt, now)
+                return self.outbox.reserved(sender, message, now)
             case Denied():
                 return self.outbox.denied(sender, microbatch, message.attempt, message.reason, now)
             case Routed():

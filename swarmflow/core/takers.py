@@ -3,16 +3,57 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Protocol
 
-from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.iwrr import Choice
 from swarmflow.core.types import Member, ProcessId
 
 
 def shares(members: Iterable[Member], senders: int) -> dict[ProcessId, int]:
     """What of each peer's capacity falls to one of so many senders."""
     return {member.process: member.capacity // max(1, senders) for member in members}
+
+
+SMOOTHING = 0.1  # of a new measurement, as SWARM's gamma
+ASKED = 4  # peers that are asked in vain before one waits, times log2 of their number: in a large stage that is enough
+
+
+class Router(Protocol):
+    """Chooses among the peers of one stage, by what one sender has seen of them."""
+
+    def announce(self, processes: Iterable[ProcessId]) -> None:
+        """These peers, and no others, serve the stage from now on, and hold nothing."""
+
+    def ban(self, process: ProcessId) -> None:
+        """Never choose this peer again until it is announced again."""
+
+    def choose(self, exclude: Collection[ProcessId] = ()) -> Choice | None:
+        """The next one. None: nobody is left."""
+
+    def awaits(self, process: ProcessId, count: int) -> None:
+        """It has been given so many of this sender's microbatches that it has not passed on yet."""
+
+    def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
+        """It has passed a microbatch on so long after it was sent. inside_s: after it had got it, if known."""
+
+    def told(self, process: ProcessId, rest_s: float) -> None:
+        """How long the best way beyond it takes, forth and back."""
+
+    def arrived(self, process: ProcessId, seconds: float) -> None:
+        """The bytes of a microbatch were there so long after they were sent."""
+
+    def probed(self, process: ProcessId, seconds: float) -> None:
+        """They would be, by a small probe."""
+
+    def knows(self, process: ProcessId) -> bool:
+        """Whether the way to it needs no probe."""
+
+    @property
+    def rest_s(self) -> float:
+        """What those before this process are told of the way from here."""
 
 
 @dataclass(slots=True)
@@ -24,9 +65,11 @@ class Takers:
     asks first, which costs one round trip. Without shares nobody is asked.
     """
 
-    router: Iwrr
-    pause_s: float = 5.0
+    router: Router
+    pause_s: float = 15.0
     held: Counter[ProcessId] = field(default_factory=Counter)
+    _awaited: Counter[ProcessId] = field(default_factory=Counter)
+    _usual_s: dict[ProcessId, float] = field(default_factory=dict)
     _shares: Mapping[ProcessId, int] | None = None
     _alive: dict[ProcessId, None] = field(default_factory=dict)
     _paused_until_s: dict[ProcessId, float] = field(default_factory=dict)
@@ -34,12 +77,20 @@ class Takers:
 
     def open(self, peers: tuple[ProcessId, ...], shares: Mapping[ProcessId, int] | None) -> None:
         """A new epoch: these peers serve the stage, and hold nothing."""
-        self.held.clear()
+        self.clear()
         self._paused_until_s.clear()
         self._draining.clear()
         self._alive = dict.fromkeys(peers)
         self._shares = shares
+        self._usual_s = {peer: self._usual_s[peer] for peer in peers if peer in self._usual_s}
         self.router.announce(peers)
+
+    def clear(self) -> None:
+        """Nobody holds anything any more."""
+        self.held.clear()
+        for process in self._awaited:
+            self.router.awaits(process, 0)
+        self._awaited.clear()
 
     @property
     def alive(self) -> tuple[ProcessId, ...]:
@@ -90,12 +141,34 @@ class Takers:
         """Whether all want to leave: a stage whose last peers do still has work."""
         return self._draining.keys() >= self._alive.keys()
 
+    def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
+        """It has passed a microbatch on so long after it was sent. inside_s: after it had got it, if known."""
+        before_s = self._usual_s.get(process, seconds)
+        self._usual_s[process] = SMOOTHING * seconds + (1 - SMOOTHING) * before_s
+        self._awaited[process] -= 1
+        self.router.awaits(process, self._awaited[process])
+        self.router.measured(process, seconds, inside_s)
+
+    def usual_s(self, process: ProcessId) -> float | None:
+        """How long it takes to pass a microbatch on, or the others do; None: nobody ever has."""
+        known = self._usual_s.get(process)
+        return fmean(self._usual_s.values()) if known is None and self._usual_s else known
+
     def choose(self, but: ProcessId | None) -> ProcessId | None:
-        """Who gets the next one. but: not this one."""
+        """Who gets the next one. but: not this one. None: enough were asked; who is full says when it has room."""
         paused = self._paused_until_s.keys()
+        if len(paused) >= ASKED * len(self._alive).bit_length():
+            return None
         excluded = {*paused, *(() if self.insist else self._draining), *(() if but is None else (but,))}
         choice = self.router.choose(excluded)
         return None if choice is None else choice.process
+
+    def count(self, process: ProcessId, more: int, *, awaited: bool) -> None:
+        """A microbatch comes into its hands (1), or is out of them (-1). awaited: it has not passed it on."""
+        self.held[process] += more
+        if awaited:
+            self._awaited[process] += more
+            self.router.awaits(process, self._awaited[process])
 
     def asks(self, process: ProcessId) -> bool:
         """Whether this sender has used up its share of what the peer holds."""

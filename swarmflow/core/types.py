@@ -42,7 +42,14 @@ class Slice:
     reduced: bool = False
 
 
-Body = Ref | Slice
+@dataclass(frozen=True, order=True, slots=True)
+class Blank:
+    """So many bytes that say nothing."""
+
+    size_bytes: int
+
+
+Body = Ref | Slice | Blank
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -188,10 +195,13 @@ class Plan:
     """What the machines of the core need to know of the run's manifest.
 
     stages: their number. microbatches: N a step. tied: whether the first and the last stage share a weight. costs:
-    relative computation of each stage, for the placement of peers (empty: all alike).
+    relative computation of each stage, for the placement of peers (empty: all alike). router: how the next hop is
+    chosen. boundary_bytes: of a tensor between stages, about; 0: unknown.
     """
 
     stages: int
     microbatches: int
     tied: bool = False
     costs: tuple[float, ...] = ()
+    router: str = "shortest"
+    boundary_bytes: int = 0

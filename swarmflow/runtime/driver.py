@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from swarmflow.core.actions import Action, Release, Send
 from swarmflow.core.events import Event, Lost, Received, Tick
-from swarmflow.core.types import Body, ProcessId, Ref
+from swarmflow.core.types import Blank, Body, ProcessId, Ref
 from swarmflow.runtime.links import Links
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.requests import Requests
@@ -145,7 +145,15 @@ class Driver:
         if self.links is None or action.to.name == self.me.name:
             return  # an earlier life of this very process is told nothing
         header = encode_header(action.message)
-        bodies = [self.store.get(body) if isinstance(body, Ref) else self._read(body) for body in action.bodies]
+        bodies = []
+        for body in action.bodies:
+            match body:
+                case Ref():
+                    bodies.append(self.store.get(body))
+                case Blank():
+                    bodies.append(memoryview(bytes(body.size_bytes)))
+                case _:
+                    bodies.append(self._read(body))
         self.links.send(action.to, header, bodies, bulk=bool(bodies))
 
     def _arm(self) -> None:

@@ -19,7 +19,8 @@ def scenario_of(seed: int) -> tuple[Scenario, tuple[str, ...], float]:
     """
     draw = Random(-1 - seed)
     stages = draw.choice((1, 2, 3, 3, 3, 5))
-    plan = Plan(stages, microbatches=draw.choice((1, 4, 8, 8, 16)), tied=draw.random() < 0.5)
+    microbatches, tied = draw.choice((1, 4, 8, 8, 16)), draw.random() < 0.5
+    plan = Plan(stages, microbatches, tied, (), draw.choice(("shortest", "iwrr")), draw.choice((0, 8 << 20)))
     settings = Settings(
         plan,
         steps=draw.choice((4, 8)),

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swarmflow.core.following import Following
-from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.outbox import outbox_of
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
@@ -46,7 +45,7 @@ class Machines(Protocol):
 
 
 class Production:
-    """As `swarmflow peer` and `swarmflow trainer` run them: router `iwrr`, repair from journals, exact steps."""
+    """As `swarmflow peer` and `swarmflow trainer` run them: the run's router, repair from journals, exact steps."""
 
     def peer(self, me: ProcessId, following: Following, plan: Plan, settings: PeerSettings) -> PeerMachine:
         """A peer as `swarmflow peer` runs it."""
@@ -57,7 +56,7 @@ class Production:
         leads: Leader | None, late_min_s: float,
     ) -> TrainerMachine:  # fmt: skip
         """A trainer as `swarmflow trainer` runs it."""
-        outbox = Outbox(0, Iwrr(), late_min_s=late_min_s)
+        outbox = outbox_of(plan, 0, late_min_s)
         source = Source(join.member.process, plan.microbatches, outbox)
         return TrainerMachine(join.member, following, plan, rules, source, join, basis.version, basis.digests, leads)
 

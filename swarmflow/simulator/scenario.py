@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from swarmflow import config_check as check
+from swarmflow.core.routers import ROUTERS
 from swarmflow.errors import ConfigError
 from swarmflow.simulator import checks
 from swarmflow.simulator.checks import Table, TableFile
@@ -22,6 +23,7 @@ class RunPart:
 
     name: Annotated[str, check.name] = "scenario"
     policy: Annotated[str, check.text] = "swarmflow"
+    router: Annotated[str, check.choice(*ROUTERS)] = "shortest"
     seed: Annotated[int, check.integer(0, check.SEED_MAX)] = 0
     iterations: Annotated[int, check.integer(1)] = 10
     warmup: Annotated[int, check.integer(0)] = 1

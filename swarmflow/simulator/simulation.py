@@ -63,7 +63,8 @@ class Simulation:
 
     def __post_init__(self) -> None:
         policy, run, model = policy_named(self.policy), self.scenario.run, self.scenario.model
-        plan = Plan(model.stages, model.microbatches, model.tied_parameters > 0, model.costs)
+        tied, boundary_bytes = model.tied_parameters > 0, int(model.activation_bytes / model.codec_ratio)
+        plan = Plan(model.stages, model.microbatches, tied, model.costs, run.router, boundary_bytes)
         settings = Settings(
             plan, steps=run.iterations + run.warmup, checkpoint_every=run.checkpoint_every,
             rebalance_s=run.rebalance_s, late_min_s=run.late_s, silence_s=run.silence_s,

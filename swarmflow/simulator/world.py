@@ -17,7 +17,7 @@ from swarmflow.core.peer import PeerMachine
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Body, Holding, Member, ProcessId, Ref, Slice, Snapshot
+from swarmflow.core.types import Blank, Body, Holding, Member, ProcessId, Ref, Slice, Snapshot
 from swarmflow.simulator.arithmetic import Sum
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.device import Device
@@ -384,7 +384,7 @@ class World:
         host = self.hosts[sender]
         if isinstance(body, Slice):
             return host.device.read(body), 4 * (body.stop - body.start)
-        return host.stored[body.key], body.size_bytes
+        return (None if isinstance(body, Blank) else host.stored[body.key]), body.size_bytes
 
     def _record(self, result: StepResult) -> None:
         self.results.append(result)

@@ -29,7 +29,7 @@ def test_a_full_peer_counts_its_denial() -> None:
 
 def test_who_was_refused_counts_a_retry_and_sends_again() -> None:
     outbox = Outbox(0, Iwrr())
-    outbox.open((OTHER, PEER))
+    outbox.open(EPOCH, (OTHER, PEER))
     [sent] = outbox.offer(Microbatch(EPOCH, 0), bodies(0), 0.0)
     assert isinstance(sent, Send)
     count, again = outbox.denied(sent.to, Microbatch(EPOCH, 0), 0, "full", 1.0)
@@ -40,7 +40,7 @@ def test_who_was_refused_counts_a_retry_and_sends_again() -> None:
 
 def test_a_death_counts_a_retry_for_each_hop_that_it_held() -> None:
     outbox = Outbox(0, Iwrr())
-    outbox.open((PEER,))
+    outbox.open(EPOCH, (PEER,))
     for index in range(3):
         outbox.offer(Microbatch(EPOCH, index), bodies(index), 0.0)
     assert outbox.gone(PEER, 1.0) == [Count("retries", "gone")] * 3

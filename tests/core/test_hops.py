@@ -10,9 +10,12 @@ from swarmflow.core.messages import (
     Accepted,
     Adopt,
     Backward,
+    Beyond,
     Denied,
     Done,
     Forward,
+    Probe,
+    Probed,
     Relieve,
     Reserve,
     Reserved,
@@ -20,6 +23,8 @@ from swarmflow.core.messages import (
     Routed,
 )
 from swarmflow.core.outbox import REPAIR, Outbox
+from swarmflow.core.prober import Prober
+from swarmflow.core.shortest import Shortest
 from swarmflow.core.space import LEAN
 from swarmflow.core.types import Epoch, Ref
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
@@ -44,7 +49,7 @@ def finished() -> tuple[Hops, list[Ref]]:
     actions = machine.forward(UP, forward(), (INPUT, TARGETS))
     actions += machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
     [(to, _)] = messages(actions, Forward)
-    machine.accepted(to, Accepted(microbatch(0), 2, 0))
+    machine.accepted(to, Accepted(microbatch(0), 2, 0), 1.0)
     actions += machine.backward(to, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
     actions += machine.backward_computed(BackwardComputed(microbatch(0), OWN))
     return machine, released(actions)
@@ -283,6 +288,20 @@ def test_the_predecessor_hears_who_has_a_microbatch_when_it_is_sent() -> None:
     actions = machine.message(DOWN, Reserved(microbatch(0), 2, 0), (), 2.0)
     assert [to for to, _ in messages(actions, Forward)] == [DOWN]
     assert messages(actions, Routed) == [(UP, Routed(microbatch(0), 1, 0, DOWN))]
+
+
+def test_what_is_known_of_the_way_beyond_is_told_to_those_before() -> None:
+    machine = Hops(ME, 1, 3, 4, Outbox(2, Shortest(), prober=Prober(64 << 20)), LEADER)
+    machine.open(EPOCH, (DOWN,), before=(UP, UP2))
+    assert [to for to, _ in messages(machine.tick(0.0), Probe)] == [DOWN, DOWN]
+    machine.message(DOWN, Probed(EPOCH, loaded=False), (), 0.0)
+    told = messages(machine.message(DOWN, Probed(EPOCH, loaded=True), (), 1.0), Beyond)
+    assert [to for to, _ in told] == [UP, UP2]
+    assert told[0][1].rest_s == machine.outbox.router.rest_s > 2 * 64.0
+    assert machine.message(DOWN, Beyond(EPOCH, 1.0), (), 2.0) == [], "it is about the same"
+    assert messages(machine.message(DOWN, Beyond(EPOCH, 50.0), (), 3.0), Beyond)
+    [(to, answer)] = messages(machine.message(UP, Probe(EPOCH, loaded=True), (Ref(9),), 4.0), Probed)
+    assert (to, answer.rest_s) == (UP, machine.outbox.router.rest_s)
 
 
 def test_a_peer_that_would_be_idle_takes_what_it_has_no_memory_for_and_does_the_forward_pass_twice() -> None:

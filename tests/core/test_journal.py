@@ -41,7 +41,7 @@ def finish(machine: Hops, index: int = 0) -> list[Action]:
     actions = machine.forward(UP, Forward(microbatch(index), 1, 0), bodies[:2])
     actions += machine.forward_computed(ForwardComputed(microbatch(index), bodies[2]), 1.0)
     [(to, _)] = messages(actions, Forward)
-    machine.accepted(to, Accepted(microbatch(index), 2, 0))
+    machine.accepted(to, Accepted(microbatch(index), 2, 0), 1.0)
     actions += machine.backward(to, Backward(microbatch(index), 1, 0), bodies[3:4], 2.0)
     return actions + machine.backward_computed(BackwardComputed(microbatch(index), bodies[4]))
 

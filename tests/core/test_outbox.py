@@ -9,19 +9,20 @@ from hypothesis import strategies as st
 
 from swarmflow.core.actions import Action, Release
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Adopt, Forward, Relieve, Reserve
-from swarmflow.core.outbox import REPAIR, SLOWEST_BYTES_S, Outbox
+from swarmflow.core.messages import Accepted, Adopt, Forward, Relieve, Reserve, Reserved
+from swarmflow.core.outbox import FIRST_FACTOR, REPAIR, SLOWEST_BYTES_S, Outbox
 from swarmflow.core.types import ProcessId, Ref
-from tests.core.samples import messages, microbatch, process
+from tests.core.samples import EPOCH, messages, microbatch, process
 
 A, B, C = process("a"), process("b"), process("c")
 BODIES = (Ref(1, 100), Ref(2, 8))
 WAY_S = 108 / SLOWEST_BYTES_S
+FIRST_S = FIRST_FACTOR * 15.0 + WAY_S  # when a holder is late, as long as none ever passed anything on
 
 
 def outbox(*peers: ProcessId, shares: dict[ProcessId, int] | None = None) -> Outbox:
     box = Outbox(1, Iwrr())
-    box.open(peers, shares)
+    box.open(EPOCH, peers, shares)
     return box
 
 
@@ -44,7 +45,7 @@ def test_a_full_peer_is_left_alone_until_it_has_room() -> None:
     assert sent_to(box.offer(microbatch(1), BODIES, 1.0)) == [other]
     assert sent_to(box.denied(other, microbatch(1), 0, "full", 1.0)) == []
     assert box.waiting == 1
-    assert box.next_deadline() == 5.0
+    assert box.next_deadline() == box.takers.pause_s
     assert sent_to(box.room(first, 2.0)) == [first]
     assert box.waiting == 0
 
@@ -53,14 +54,14 @@ def test_a_pause_ends_even_if_nobody_says_so() -> None:
     box = outbox(A)
     box.offer(microbatch(0), BODIES, 0.0)
     box.denied(A, microbatch(0), 0, "full", 0.0)
-    assert sent_to(box.tick(4.9)) == []
-    assert sent_to(box.tick(5.0)) == [A]
+    assert sent_to(box.tick(14.9)) == []
+    assert sent_to(box.tick(15.0)) == [A]
 
 
 def test_a_dead_peers_microbatches_go_to_another_as_repairs() -> None:
     box = outbox(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
-    box.accepted(first, microbatch(0), 0)
+    box.accepted(first, Accepted(microbatch(0), 1, 0), 0.0)
     box.routed(first, microbatch(0), 0, C, 1.0)
     [(to, message)] = messages(box.gone(first, 2.0), Forward)
     assert to != first
@@ -75,7 +76,7 @@ def test_a_repair_asks_before_it_sends() -> None:
     actions = box.offer(microbatch(0), BODIES, 0.0, attempt=REPAIR, repair=True, hint=B)
     assert [to for to, _ in messages(actions, Adopt)] == [B]
     assert sent_to(actions) == []
-    box.accepted(B, microbatch(0), REPAIR)
+    box.accepted(B, Accepted(microbatch(0), 1, REPAIR), 0.0)
     assert box.holder(0) == B
     assert box.returned(B, microbatch(0), REPAIR, 1.0)
 
@@ -130,12 +131,12 @@ def test_what_waits_for_a_dead_peer_goes_to_one_that_wants_to_leave() -> None:
 def test_the_only_one_is_asked_when_it_is_late_and_given_it_again_if_it_never_got_it() -> None:
     box = outbox(A)
     box.offer(microbatch(0), BODIES, 0.0)
-    assert box.next_deadline() == 15.0 + WAY_S
-    assert box.tick(15.0) == []
-    assert messages(box.tick(15.0 + WAY_S), Adopt) == [(A, Adopt(microbatch(0), 1, 0))]
-    assert box.next_deadline() == 3 * (15.0 + WAY_S), "it is asked again, later and later"
-    box.denied(A, microbatch(0), 0, "unknown", 16.0)
-    [(to, message)] = messages(box.tick(21.0), Forward)
+    assert box.next_deadline() == FIRST_S
+    assert box.tick(FIRST_S - 0.1) == []
+    assert messages(box.tick(FIRST_S), Adopt) == [(A, Adopt(microbatch(0), 1, 0))]
+    assert box.next_deadline() == 3 * FIRST_S, "it is asked again, later and later"
+    box.denied(A, microbatch(0), 0, "unknown", FIRST_S + 1)
+    [(to, message)] = messages(box.tick(FIRST_S + 1 + box.takers.pause_s), Forward)
     assert (to, message.repair) == (A, True), "perhaps it has passed it on and has forgotten it"
 
 
@@ -166,8 +167,8 @@ def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
     actions = box.offer(microbatch(1), BODIES, 0.0)
     assert (asked_of(actions), sent_to(actions)) == ([A], [])
     assert box.holder(1) is None
-    assert sent_to(box.reserved(A, microbatch(1), 0, 1.0)) == [A]
-    assert box.reserved(A, microbatch(1), 0, 1.0) == [], "it was sent already"
+    assert sent_to(box.reserved(A, Reserved(microbatch(1), 1, 0), 1.0)) == [A]
+    assert box.reserved(A, Reserved(microbatch(1), 1, 0), 1.0) == [], "it was sent already"
     assert box.returned(A, microbatch(0), 0, 2.0)
     assert box.returned(A, microbatch(1), 0, 2.0)
     assert sent_to(box.offer(microbatch(2), BODIES, 3.0)) == [A], "what has come back takes up no room"
@@ -188,20 +189,20 @@ def test_the_death_of_who_was_only_asked_is_no_repair() -> None:
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
     [(other, message)] = messages(box.gone(first, 0.0), Reserve)
     assert (other != first, message.attempt) == (True, 0)
-    [(_, sent)] = messages(box.reserved(other, microbatch(0), 0, 1.0), Forward)
+    [(_, sent)] = messages(box.reserved(other, Reserved(microbatch(0), 1, 0), 1.0), Forward)
     assert not sent.repair
 
 
 def test_room_that_is_not_kept_in_time_is_asked_for_elsewhere_or_again() -> None:
     box = outbox(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
-    actions = box.tick(15.0 + WAY_S)
+    actions = box.tick(FIRST_S)
     assert messages(actions, Relieve) == [(first, Relieve(microbatch(0), 1, 0))]
     [other] = asked_of(actions)
     assert other != first
-    assert box.reserved(first, microbatch(0), 0, 16.0) == [], "it was told that it is not needed"
-    box.gone(first, 17.0)
-    assert asked_of(box.tick(60.0)) == [other]
+    assert box.reserved(first, Reserved(microbatch(0), 1, 0), FIRST_S) == [], "it was told that it is not needed"
+    box.gone(first, FIRST_S)
+    assert asked_of(box.tick(4 * FIRST_S)) == [other]
 
 
 def test_what_is_forgotten_needs_no_room() -> None:
@@ -240,14 +241,14 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
                 if concerned:
                     who = data.draw(st.sampled_from(concerned))
                     if kind == "accept":
-                        box.accepted(who, entry.microbatch, entry.attempt)
+                        box.accepted(who, Accepted(entry.microbatch, 1, entry.attempt), now)
                     else:
                         reason = "unknown" if entry.asked else "full" if kind == "deny" else "draining"
                         box.denied(who, entry.microbatch, entry.attempt, reason, now)
             case "back" if box.entries:
                 entry = data.draw(st.sampled_from(list(box.entries.values())))
                 if entry.holder is not None:
-                    box.reserved(entry.holder, entry.microbatch, entry.attempt, now)
+                    box.reserved(entry.holder, Reserved(entry.microbatch, 1, entry.attempt), now)
                     box.returned(entry.holder, entry.microbatch, entry.attempt, now)
             case "room":
                 box.room(data.draw(st.sampled_from(peers)), now)

@@ -120,7 +120,8 @@ def test_what_was_assigned_ends_with_its_epoch() -> None:
 
 def test_fewer_trainers_have_more_under_way_each() -> None:
     machine = source()
-    order = [action.microbatch.index for action in of_type(machine.open(opening(trainers=2, capacity=1)), FormMicrobatch)]
+    formed = of_type(machine.open(opening(trainers=2, capacity=1)), FormMicrobatch)
+    order = [action.microbatch.index for action in formed]
     assert (order, machine.window) == ([0, 2], 2)
     assert [action.microbatch.index for action in of_type(machine.trainer_gone(), FormMicrobatch)] == [4]
     assert machine.window == 3

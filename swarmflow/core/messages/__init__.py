@@ -6,9 +6,12 @@ from swarmflow.core.messages.hop import (
     Accepted,
     Adopt,
     Backward,
+    Beyond,
     Denied,
     Done,
     Forward,
+    Probe,
+    Probed,
     Recall,
     Recalled,
     Relieve,
@@ -55,17 +58,18 @@ from swarmflow.core.messages.step import (
 from swarmflow.core.messages.succession import Deposed, Lead, Report
 
 __all__ = [
-    "Accepted", "Adopt", "Assign", "Backward", "Beat", "Commit", "Committed", "Denied", "Deposed", "Done", "Drain",
-    "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Kept", "Lead", "LoadFailed",
-    "Message", "Open", "Overflow", "Prepare", "Prepared", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum",
-    "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve", "Reserved", "Room", "Routed", "StepResult",
-    "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable", "Welcome",
+    "Accepted", "Adopt", "Assign", "Backward", "Beat", "Beyond", "Commit", "Committed", "Denied", "Deposed", "Done",
+    "Drain", "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Kept", "Lead",
+    "LoadFailed", "Message", "Open", "Overflow", "Prepare", "Prepared", "Probe", "Probed", "Ready", "Recall",
+    "Recalled", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve",
+    "Reserved", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable",
+    "Welcome",
 ]  # fmt: skip
 
 Message = (
     Forward | Reserve | Reserved | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Recall | Recalled
-    | Done | Open | Reopen | Gone | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit
-    | Committed | StepResult | ReducePart | ReduceSum
+    | Probe | Probed | Beyond | Done | Open | Reopen | Gone | Assign | Overflow | Prepare | Prepared | Unprepared
+    | Unrepairable | Commit | Committed | StepResult | ReducePart | ReduceSum
     | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain | Released | Heartbeat
     | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmflow.core.types import Microbatch, ProcessId
+from swarmflow.core.types import Epoch, Microbatch, ProcessId
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,12 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The room is kept for you: send the bytes."""
+    """The room is kept for you: send the bytes. rest_s: as in Accepted."""
 
     microbatch: Microbatch
     stage: int
     attempt: int
+    rest_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,12 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The hop is mine."""
+    """The hop is mine. rest_s: how long the best way beyond me takes, forth and back."""
 
     microbatch: Microbatch
     stage: int
     attempt: int
+    rest_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,31 @@ class Room:
     """I denied you because I was full; now there is room."""
 
     stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Answer at once: I want to know how long the way to you takes. loaded: with some bytes that say nothing."""
+
+    epoch: Epoch
+    loaded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The answer. rest_s: as in Accepted."""
+
+    epoch: Epoch
+    loaded: bool
+    rest_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """To those before: what I say of the way beyond me has changed. rest_s: as in Accepted."""
+
+    epoch: Epoch
+    rest_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from swarmflow.core.actions import Action, Connect, Count, DropCopies, KeepCopies, LoadState, Log, Send
 from swarmflow.core.events import CopiesChanged, Received, StateLoaded, StateNotLoaded
 from swarmflow.core.hops import Hops
-from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import Granted, Keep, Kept, LoadFailed, Ready, Surplus
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.outbox import outbox_of
 from swarmflow.core.serving.ballots import revoke
 from swarmflow.core.serving.service import Service
 
@@ -41,7 +40,7 @@ def loaded(peer: Service, event: StateLoaded, now: float) -> list[Action]:
     peer.version = event.version
     peer.elements, peer.element_bytes = dict(event.group_elements), event.element_bytes
     peer.phase = "ready"
-    outbox = Outbox(peer.stage + 1, Iwrr(), late_min_s=peer.settings.late_min_s)
+    outbox = outbox_of(peer.plan, peer.stage + 1, peer.settings.late_min_s)
     kept = peer.settings.journal_bytes_max
     peer.hops = Hops(peer.me, peer.stage, peer.plan.stages, event.capacity, outbox, peer.leader, kept)
     return [

@@ -1,0 +1,167 @@
+"""Shortest expected delay: the next hop by which a microbatch is expected back first, the way beyond it included."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from swarmflow.core.iwrr import Choice
+from swarmflow.core.types import ProcessId
+
+SMOOTHING = 0.1  # of a new measurement, as SWARM's gamma
+PRIOR_S = 1e-3  # taken for granted before the first measurement, as SWARM's epsilon
+
+
+@dataclass(slots=True)
+class _Peer:
+    """tensor_s, inside_s: smoothed times of a tensor to it, and until it has passed it on.
+
+    rest_s: what it says of the way beyond. measured, known: tensor_s was, or is at least no guess.
+    """
+
+    tensor_s: float
+    inside_s: float
+    rest_s: float
+    measured: bool = False
+    known: bool = False
+    awaited: int = 0
+
+    @property
+    def delay_s(self) -> float:
+        """Until one more would be back, after those that it has not passed on yet."""
+        return self.way_s + self.awaited * max(self.tensor_s, self.inside_s)
+
+    @property
+    def way_s(self) -> float:
+        """The same if it held none: there, through it, the way beyond it, and back."""
+        return 2 * self.tensor_s + self.inside_s + self.rest_s
+
+
+@dataclass(slots=True)
+class _Least:
+    """The peers by a number that changes now and then. What is out of date is passed over."""
+
+    current: dict[ProcessId, float] = field(default_factory=dict)
+    heap: list[tuple[float, ProcessId]] = field(default_factory=list)
+
+    def put(self, process: ProcessId, value: float) -> None:
+        if self.current.get(process) != value:
+            self.current[process] = value
+            heapq.heappush(self.heap, (value, process))
+
+    def drop(self, process: ProcessId) -> None:
+        self.current.pop(process, None)
+
+    def first(self, exclude: Collection[ProcessId] = ()) -> ProcessId | None:
+        passed_over: list[tuple[float, ProcessId]] = []
+        found: ProcessId | None = None
+        while self.heap and found is None:
+            value, process = self.heap[0]
+            if self.current.get(process) != value:
+                heapq.heappop(self.heap)
+            elif process in exclude:
+                passed_over.append(heapq.heappop(self.heap))
+            else:
+                found = process
+        for entry in passed_over:
+            heapq.heappush(self.heap, entry)
+        return found
+
+
+class Shortest:
+    """The peers of one stage, by the time after which the gradient of a microbatch that is sent now should be here.
+
+    Every peer tells those before it how long the best way beyond it takes (as distance-vector routing does), so that a
+    fast link to a peer with slow ones beyond is not taken for a fast way. Who holds more of this sender's microbatches
+    is expected to take that much longer (shortest expected delay: Banawan and Zahorjan, 1989), which shares the work
+    out. A peer that was never measured counts as the mean of those that were.
+    """
+
+    def __init__(self) -> None:
+        self._peers: dict[ProcessId, _Peer] = {}
+        self._delays, self._ways = _Least(), _Least()
+
+    def announce(self, processes: Iterable[ProcessId]) -> None:
+        """These peers, and no others, serve the stage from now on, and hold nothing."""
+        known = [peer for peer in self._peers.values() if peer.known]
+        tensor_s = fmean(peer.tensor_s for peer in known) if known else PRIOR_S
+        inside_s = fmean(peer.inside_s for peer in known) if known else PRIOR_S
+        rest_s = fmean(peer.rest_s for peer in known) if known else 0.0
+        before, self._peers = self._peers, {}
+        self._delays, self._ways = _Least(), _Least()
+        for process in processes:
+            peer = self._peers[process] = before.get(process, _Peer(tensor_s, inside_s, rest_s))
+            peer.awaited = 0
+            self._changed(process, peer)
+
+    def ban(self, process: ProcessId) -> None:
+        """Never choose this peer again until it is announced again."""
+        self._peers.pop(process, None)
+        self._delays.drop(process)
+        self._ways.drop(process)
+
+    def choose(self, exclude: Collection[ProcessId] = ()) -> Choice | None:
+        """The peer with the shortest expected delay; ties go to the smaller id. None: nobody is left."""
+        process = self._delays.first(exclude)
+        if process is None:
+            return None
+        peer = self._peers[process]
+        reason = f"expected back in {peer.delay_s:.3f} s: {peer.awaited} awaited, {peer.tensor_s:.3f} s to it"
+        return Choice(process, f"{reason}, {peer.rest_s:.3f} s beyond it")
+
+    def awaits(self, process: ProcessId, count: int) -> None:
+        """It has been given so many of this sender's microbatches that it has not passed on yet."""
+        peer = self._peers.get(process)
+        if peer is not None:
+            peer.awaited = count
+            self._changed(process, peer)
+
+    def arrived(self, process: ProcessId, seconds: float) -> None:
+        """The bytes of a microbatch were there so long after they were sent."""
+        peer = self._peers.get(process)
+        if peer is None:
+            return
+        gamma = SMOOTHING if peer.measured else 1.0
+        peer.tensor_s = max(PRIOR_S, gamma * seconds + (1 - gamma) * peer.tensor_s)
+        peer.measured = peer.known = True
+        self._changed(process, peer)
+
+    def probed(self, process: ProcessId, seconds: float) -> None:
+        """They would be, by a small probe: believed until the first is really sent."""
+        peer = self._peers.get(process)
+        if peer is not None and not peer.measured:
+            peer.tensor_s, peer.known = max(PRIOR_S, seconds), True
+            self._changed(process, peer)
+
+    def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
+        """It has passed a microbatch on so long after it had got it; its queue is in that."""
+        peer = self._peers.get(process)
+        if peer is None or inside_s is None:
+            return
+        gamma = SMOOTHING if peer.inside_s > PRIOR_S else 1.0
+        peer.inside_s = max(PRIOR_S, gamma * inside_s + (1 - gamma) * peer.inside_s)
+        self._changed(process, peer)
+
+    def knows(self, process: ProcessId) -> bool:
+        """Whether something was ever sent to it, or it was probed."""
+        peer = self._peers.get(process)
+        return peer is not None and peer.known
+
+    def told(self, process: ProcessId, rest_s: float) -> None:
+        """How long the best way beyond it takes, forth and back."""
+        peer = self._peers.get(process)
+        if peer is not None:
+            peer.rest_s = rest_s
+            self._changed(process, peer)
+
+    @property
+    def rest_s(self) -> float:
+        """How long the best way from here takes, forth and back: what those before this process are told."""
+        process = self._ways.first()
+        return 0.0 if process is None else self._peers[process].way_s
+
+    def _changed(self, process: ProcessId, peer: _Peer) -> None:
+        self._delays.put(process, peer.delay_s)
+        self._ways.put(process, peer.way_s)

@@ -1,0 +1,65 @@
+"""Probes: one peer after the other, what bytes take beyond the way there and back, and nobody waited for for ever."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Action, Send
+from swarmflow.core.messages import Probe, Probed
+from swarmflow.core.prober import AT_ONCE_MAX, PATIENCE_S, SHARE, Prober
+from swarmflow.core.types import Blank, Epoch, ProcessId
+from tests.core.samples import EPOCH, messages, process
+
+A, B = process("a"), process("b")
+BYTES = 64 << 20
+
+
+def prober(*peers: ProcessId) -> Prober:
+    made = Prober(BYTES)
+    made.open(EPOCH, peers)
+    return made
+
+
+def asked(actions: list[Action]) -> list[ProcessId]:
+    return [to for to, _ in messages(actions, Probe)]
+
+
+def test_a_peer_is_asked_with_bytes_and_without_and_then_the_next() -> None:
+    made = prober(A, B)
+    actions = made.tick(1.0)
+    assert asked(actions) == [A, A]
+    assert [action.bodies for action in actions if isinstance(action, Send)] == [(), (Blank(BYTES // SHARE),)]
+    assert made.tick(1.0) == []
+    assert made.answered(A, Probed(EPOCH, loaded=False), 1.2) is None
+    assert made.answered(B, Probed(EPOCH, loaded=True), 1.2) is None, "it was not asked"
+    way_s = made.answered(A, Probed(EPOCH, loaded=True), 1.3)
+    assert way_s is not None
+    assert abs(way_s - (0.1 + SHARE * 0.1)) < 1e-9, "0.1 s there; the 64th part of a tensor took 0.1 s more"
+    assert asked(made.tick(1.3)) == [B, B]
+
+
+def test_who_does_not_answer_is_passed_over() -> None:
+    made = prober(A, B)
+    made.tick(0.0)
+    assert made.next_deadline() == PATIENCE_S
+    assert asked(made.tick(PATIENCE_S)) == [B, B]
+    made.gone(B)
+    assert made.tick(6.0) == []
+    assert made.next_deadline() is None
+
+
+def test_an_answer_of_another_epoch_says_nothing() -> None:
+    made = prober(A)
+    made.tick(0.0)
+    made.answered(A, Probed(EPOCH, loaded=False), 0.1)
+    assert made.answered(A, Probed(Epoch(9, 9), loaded=True), 0.2) is None
+    assert made.answered(A, Probed(EPOCH, loaded=True), 0.1) == 0.05, "as fast as no bytes at all"
+
+
+def test_small_tensors_are_not_worth_a_probe_and_of_many_peers_only_some_are_asked() -> None:
+    small = Prober(1 << 20)
+    small.open(EPOCH, (A,))
+    assert (small.tick(0.0), small.next_deadline()) == ([], None)
+    made = prober(*(process(f"p{number}") for number in range(3 * AT_ONCE_MAX)))
+    found = 0
+    while asked(made.tick(PATIENCE_S * found)):
+        found += 1
+    assert found == AT_ONCE_MAX

@@ -1,0 +1,113 @@
+"""The router of the shortest expected delay: fast ways first, the way beyond included, and work shared out."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmflow.core.shortest import Shortest
+from swarmflow.core.types import ProcessId
+from tests.core.samples import process
+
+A, B, C = process("a"), process("b"), process("c")
+
+
+def router(**tensor_s: float) -> Shortest:
+    """Peers to which a tensor was measured to take so long."""
+    made = Shortest()
+    made.announce(process(name) for name in tensor_s)
+    for name, seconds in tensor_s.items():
+        made.arrived(process(name), seconds)
+    return made
+
+
+def chosen(made: Shortest, *exclude: ProcessId) -> ProcessId | None:
+    choice = made.choose(exclude)
+    return None if choice is None else choice.process
+
+
+def test_the_fastest_way_is_taken_until_as_many_are_on_it_as_make_it_slow() -> None:
+    made = router(a=1.0, b=2.5)
+    sent: Counter[ProcessId] = Counter()
+    for _ in range(7):
+        to = chosen(made)
+        assert to is not None
+        sent[to] += 1
+        made.awaits(to, sent[to])
+    assert sent == {A: 6, B: 1}, "with 4 on it the way to a takes 6 s, the one to b 5 s, and with one on that 7.5 s"
+
+
+def test_a_fast_link_to_a_peer_with_slow_ones_beyond_is_no_fast_way() -> None:
+    made = router(a=1.0, b=2.0)
+    made.told(A, 30.0)
+    made.told(B, 4.0)
+    assert chosen(made) == B
+    assert made.rest_s == 2 * 2.0 + 0.001 + 4.0, "forth and back, through it, and what it said"
+    made.told(A, 1.0)
+    assert chosen(made) == A
+
+
+def test_what_a_peer_takes_to_compute_counts_as_well() -> None:
+    made = router(a=1.0, b=1.0)
+    made.measured(A, 9.0, 8.0)
+    assert chosen(made) == B
+    made.measured(B, 21.0, 20.0)
+    assert chosen(made) == A
+    made.measured(A, 21.0, None)
+    assert chosen(made) == A, "the time within is not known here"
+
+
+def test_a_probe_is_believed_until_something_was_sent() -> None:
+    made = Shortest()
+    made.announce((A, B))
+    assert not made.knows(A)
+    made.probed(A, 5.0)
+    made.probed(B, 1.0)
+    assert (chosen(made), made.knows(B)) == (B, True)
+    made.arrived(B, 9.0)
+    made.probed(B, 1.0)
+    assert chosen(made) == A, "what was sent says more than a probe"
+
+
+def test_a_stranger_counts_as_the_mean_of_those_that_are_known() -> None:
+    made = router(a=1.0, b=5.0)
+    made.announce((A, B, C))
+    assert chosen(made, A) == C
+    assert not made.knows(C)
+
+
+def test_who_is_banned_comes_back_when_it_is_announced() -> None:
+    made = router(a=1.0, b=2.0)
+    made.ban(A)
+    assert chosen(made) == B
+    assert chosen(made, B) is None
+    made.announce((A, B))
+    assert chosen(made) in (A, B)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
+    """Against the plain minimum: what is out of date in the heap is never chosen."""
+    peers = [process(f"p{number}") for number in range(data.draw(st.integers(1, 5)))]
+    made = Shortest()
+    made.announce(peers)
+    for _ in range(data.draw(st.integers(0, 30))):
+        peer, number = data.draw(st.sampled_from(peers)), data.draw(st.integers(0, 9))
+        match data.draw(st.sampled_from(("arrived", "awaits", "told", "measured", "probed"))):
+            case "arrived":
+                made.arrived(peer, float(number))
+            case "awaits":
+                made.awaits(peer, number)
+            case "told":
+                made.told(peer, float(number))
+            case "measured":
+                made.measured(peer, 0.0, float(number))
+            case "probed":
+                made.probed(peer, float(number))
+        out = set(data.draw(st.lists(st.sampled_from(peers), max_size=4)))
+        left = [(made._peers[other].delay_s, other) for other in peers if other not in out]
+        assert chosen(made, *out) == (min(left)[1] if left else None)
+        assert made.rest_s == min(made._peers[other].way_s for other in peers)
