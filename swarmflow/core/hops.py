@@ -18,6 +18,7 @@ from swarmflow.core.messages import (
     Done,
     Forward,
     Message,
+    Passed,
     Probe,
     Probed,
     Recall,
@@ -145,6 +146,8 @@ class Hops:
                 return []
             case Room():
                 return self.room(sender, now)
+            case Passed():
+                return self._make_room() if self.space.admits(insist=False) else []
             case Relieve():
                 return self.relieve(sender, message)
             case Probe():

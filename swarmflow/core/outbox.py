@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Release, Send
-from swarmflow.core.messages import Accepted, Adopt, Forward, Probed, Relieve, Reserve, Reserved
+from swarmflow.core.messages import Accepted, Adopt, Forward, Passed, Probed, Relieve, Reserve, Reserved
 from swarmflow.core.prober import Prober
 from swarmflow.core.routers import router_named
 from swarmflow.core.takers import Router, Takers
@@ -189,7 +189,7 @@ class Outbox:
     def room(self, sender: ProcessId, now: float) -> list[Action]:
         """A full peer has room again."""
         self.takers.room(sender)
-        return self._retry(now)
+        return self._retry(now) if self._waiting else [Send(sender, Passed(self.stage))]
 
     def routed(self, sender: ProcessId, microbatch: Microbatch, attempt: int, successor: ProcessId, now: float) -> None:
         """The holder has passed it on, which tells how long it took."""

@@ -44,6 +44,7 @@ from swarmflow.core.messages import (
     Lead,
     Message,
     Open,
+    Passed,
     Prepare,
     Probe,
     Probed,
@@ -223,7 +224,7 @@ _FROM_LEADER = (
 
 _ABOUT_HOPS = (
     Forward, Reserve, Reserved, Adopt, Backward, Accepted, Denied, Relieve, Routed, Room, Recall, Recalled, Probe,
-    Probed, Beyond,
+    Probed, Beyond, Passed,
 )  # fmt: skip
 _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     **dict.fromkeys(_ABOUT_HOPS, hopping.message),

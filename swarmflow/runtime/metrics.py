@@ -87,7 +87,7 @@ class Metrics:
     def _add_work(self) -> None:
         self.microbatches = self._counters("microbatches", "Hops computed by this peer", "stage", "direction")
         self.compute_seconds = self._counters("compute_seconds", "Time spent computing", "direction")
-        self.settled_seconds = self._counters("settled_seconds", "Of these, in a commit by now, or never", "outcome")
+        self.settled_seconds = self._counters("settled_seconds", "Used, in vain, or done twice", "outcome")
         self.queue_length = self._gauge("queue_length", "Microbatches accepted and waiting to be computed")
         self.held_microbatches = self._gauge("held_microbatches", "Microbatches in memory")
         self.capacity_microbatches = self._gauge("capacity_microbatches", "Most microbatches that fit in memory")

@@ -85,16 +85,19 @@ def peers_of(world: World, stage: int) -> list[ProcessId]:
 def kill_in_phase(
     world: World, phase: str, pick: Pick, since_s: float, delay_s: float = 0.0, until_s: float = float("inf")
 ) -> None:
-    """The first time from since_s to until_s that the leader is in a phase: delay_s later, those picked die at once."""
+    """The first time from since_s to until_s that the leader's phase begins: delay_s later, those picked die."""
+    began = False
 
     def strike() -> None:
         for victim in pick(world):
             world.kill(victim)
 
     def poll() -> None:
+        nonlocal began
         if world.ended or world.clock.now_s > until_s:
             return
-        if leader_phase(world) == phase:
+        before, began = began, began or leader_phase(world) != phase
+        if before and leader_phase(world) == phase:
             world.clock.after(delay_s, strike)
         else:
             world.clock.after(POLL_S, poll)

@@ -14,6 +14,7 @@ from swarmflow.core.messages import (
     Denied,
     Done,
     Forward,
+    Passed,
     Probe,
     Probed,
     Relieve,
@@ -197,7 +198,7 @@ def test_an_unusable_tensor_is_not_waited_for_any_more() -> None:
     _, actions = machine.failed(microbatch(0))
     assert sorted(released(actions)) == sorted([INPUT, TARGETS, OUTPUT, GRADIENT])
     assert machine.outbox.waiting == 0
-    assert machine.room(other, 5.0) == []
+    assert messages(machine.room(other, 5.0), Forward) == []
 
 
 def test_a_failure_of_an_earlier_epoch_leaves_this_one_alone() -> None:
@@ -259,6 +260,18 @@ def test_room_that_is_not_used_is_offered_to_who_was_denied() -> None:
     machine.gone(UP2, 1.0)
     assert machine.space.reserved == {}
     assert messages(machine.reserve(UP, reserve(2)), Reserved)
+
+
+def test_room_that_one_does_not_need_is_offered_to_the_next() -> None:
+    machine = hops(stage=2, capacity=1)
+    machine.reserve(UP, reserve(0))
+    for index, other in enumerate((UP2, DOWN), start=1):
+        machine.reserve(other, reserve(index))
+    assert messages(machine.relieve(UP, Relieve(microbatch(0), 2, 0)), Room) == [(UP2, Room(2))]
+    assert messages(machine.message(UP2, Passed(2), (), 1.0), Room) == [(DOWN, Room(2))]
+    machine.reserve(DOWN, reserve(3))
+    machine.reserve(UP, reserve(4))
+    assert machine.message(UP2, Passed(2), (), 2.0) == [], "there is none any more"
 
 
 def test_who_has_the_hop_already_keeps_no_room_for_it() -> None:

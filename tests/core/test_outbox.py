@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from swarmflow.core.actions import Action, Release
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Accepted, Adopt, Forward, Relieve, Reserve, Reserved
+from swarmflow.core.messages import Accepted, Adopt, Forward, Passed, Relieve, Reserve, Reserved
 from swarmflow.core.outbox import FIRST_FACTOR, REPAIR, SLOWEST_BYTES_S, Outbox
+from swarmflow.core.takers import ASKED
 from swarmflow.core.types import ProcessId, Ref
 from tests.core.samples import EPOCH, messages, microbatch, process
 
@@ -182,6 +183,26 @@ def test_who_is_full_when_asked_is_passed_over() -> None:
     assert box.denied(other, microbatch(0), 1, "full", 0.0) != []
     assert box.waiting == 1
     assert asked_of(box.room(first, 1.0)) == [first]
+
+
+def test_room_that_nothing_waits_for_is_passed_on() -> None:
+    """Else the peer would wait for this one, and others for the peer."""
+    box = outbox(A, B, shares={})
+    [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
+    [other] = asked_of(box.denied(first, microbatch(0), 0, "full", 0.0))
+    box.reserved(other, Reserved(microbatch(0), 1, 1), 1.0)
+    assert messages(box.room(first, 2.0), Passed) == [(first, Passed(1))]
+
+
+def test_in_a_large_stage_only_some_are_asked_before_one_waits() -> None:
+    peers = [process(f"p{number:03}") for number in range(200)]
+    box = outbox(*peers, shares={})
+    actions, asked = box.offer(microbatch(0), BODIES, 0.0), 0
+    while to := asked_of(actions):
+        asked += 1
+        actions = box.denied(to[0], microbatch(0), box.entries[0].attempt, "full", 0.0)
+    assert asked == ASKED * 8, "four times log2 of 200"
+    assert box.waiting == 1
 
 
 def test_the_death_of_who_was_only_asked_is_no_repair() -> None:

@@ -72,7 +72,8 @@ def manifest(**changes: Any) -> Manifest:  # noqa: ANN401  # fields of many type
         "dropout": False, "from_seed": True, "seed": 0, "vocab_size": VOCAB, "hidden_size": SHAPE[2],
         "seq_len": SHAPE[1], "microbatch_sequences": SHAPE[0], "microbatches": 4, "optimizer": "adamw",
         "betas": (0.9, 0.95), "momentum": 0.9, "eps": 1e-8, "weight_decay": 0.1, "precision": "fp32",
-        "accumulate": "exact", "codec": "blockwise8", "router": "shortest", "tied": True, "tokenizer": "bytes", "corpus": "", "config": {},
+        "accumulate": "exact", "codec": "blockwise8", "router": "shortest", "tied": True, "tokenizer": "bytes",
+        "corpus": "", "config": {},
     }  # fmt: skip
     return Manifest(**fields | changes)
 

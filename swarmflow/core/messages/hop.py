@@ -106,6 +106,13 @@ class Beyond:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """I have nothing any more for the room that you told me of: tell another."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
 class Relieve:
     """You are late, or were not needed: the hop is another's now.
 
