@@ -8,6 +8,7 @@ import pytest
 
 from swarmflow.simulator.report import Report
 from swarmflow.simulator.rivals.arena import Arena
+from swarmflow.simulator.rivals.peer import Peer
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
 
@@ -125,6 +126,41 @@ def test_a_restart_wastes_what_a_resend_keeps(tmp_path: Path) -> None:
             found.append((simulation.world.meter.wasted_s, report.counts.get("microbatches_restarted", 0)))
         assert any(count > 0 for _, count in found) == restarted
         assert all(wasted_s == 0 for wasted_s, _ in found) != restarted
+
+
+@pytest.mark.parametrize("offset_s", [4.0, 6.0, 8.0])
+def test_a_restart_comes_when_the_gradient_was_out_as_long_as_ever(tmp_path: Path, offset_s: float) -> None:
+    stages = "".join(f"[[peers]]\nstage = {stage}\ncount = {count}\n" for stage, count in enumerate((1, 2, 1)))
+    each = "forward_s = 1.0\nbackward_s = 2.0\ncapacity = 4\nup_mbps = 80\n"
+    head, rest = PIPELINE.split("[[peers]]")
+    text = head + stages.replace("[[peers]]\n", f"[[peers]]\n{each}") + "[network]" + rest.split("[network]")[1]
+
+    def seconds(struck: int) -> tuple[float, float]:
+        """How long an iteration takes when a peer of stage 1 dies that has handed on what it had; and undisturbed."""
+        simulation = Simulation(scenario(tmp_path, text), 0, "swarm-restart")
+        world = simulation.world
+        assert isinstance(world, Arena)
+
+        def strike() -> None:
+            machines = {process: world.beings[process].machine for process in world.living_peers()}
+            [holder] = [p for p, m in machines.items() if isinstance(m, Peer) and m.stage == 1 and m.slots]
+            world.kill(holder)
+
+        usual = simulated(tmp_path, text, "swarm-restart")[1].iterations
+        world.clock.after(usual[struck].end_s - usual[struck].seconds + offset_s, strike)
+        report = simulation.run()
+        assert (report.outcome, report.counts["microbatches_restarted"]) == ("finished", 1)
+        return report.iterations[struck].seconds, usual[struck].seconds
+
+    # Undisturbed: 10.6 s until the trainer has the last word, two words with the leader, two for the all-reduce of the
+    # two peers of stage 1. Nothing is measured in the first iteration: 1 s until the connection breaks, and a word.
+    found_s, _ = seconds(0)
+    assert found_s == pytest.approx(offset_s + 1.0 + 0.1 + 10.8, abs=0.05)
+    # Later stage 0, which had handed on at 1.5 s, waits until 8.5 s, when the gradient would have come, if not longer
+    # for the connection to break.
+    found_s, usual_s = seconds(1)
+    assert usual_s == pytest.approx(11.0, abs=0.05)
+    assert found_s == pytest.approx(max(8.5, offset_s + 1.0) + 0.1 + 10.8, abs=0.05)
 
 
 @pytest.mark.parametrize("policy", ALL)

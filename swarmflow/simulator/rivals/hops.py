@@ -145,7 +145,8 @@ class Hops:
         for hop in list(self.hops.values()):
             if hop.upstream == process and not hop.orphan:
                 hop.orphan = True
-                self.hands.after(ORPHAN_S, partial(self._expire, hop, hop.attempt))
+                claimed = self.repair is not Repair.RESTART  # else it is started over, and nobody will ask for it
+                self.hands.after(ORPHAN_S if claimed else 0.0, partial(self._expire, hop, hop.attempt))
 
     def drop(self, trip: Trip) -> None:
         """Give a microbatch up."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.rivals.hands import Hands
@@ -31,6 +32,7 @@ class Out:
     holder: who was asked, or has it (accepted). path: who has it, from the next stage on. rest: who probably has it
     after that stage, when it has to be sent again. ready: the tensors are there. claiming: the holder is only asked
     whether it is there already. repair: how often each sender before has sent it again; repairs: how often this one.
+    asked_s, handed_s: when the holder was asked, and when the tensors set out to it.
     """
 
     trip: Trip
@@ -48,6 +50,7 @@ class Out:
     returned: bool = False
     computed: bool = False
     asked_s: float = 0.0
+    handed_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -68,6 +71,7 @@ class Sender:
     outs: dict[Trip, Out] = field(default_factory=dict)
     _full: dict[ProcessId, None] = field(default_factory=dict)
     _waiting: dict[Trip, None] = field(default_factory=dict)
+    _longest_s: float = 0.0  # that a gradient ever took to come back, from when its tensors had set out
 
     def open(self, said: Opened) -> None:
         """A new iteration: nothing is on its way."""
@@ -106,6 +110,7 @@ class Sender:
         out.computed = word.held  # then there is no response time to be measured
         out.path = (sender, *word.path)
         self.hop.accepted(out.trip, sender)
+        out.handed_s = self.hands.now_s
         if not word.held:
             self.hands.send(sender, Forward(out.trip, out.attempt), out.tensor_bytes)
         self.on_path(out.trip, out.path)
@@ -153,6 +158,7 @@ class Sender:
             return False
         self.computed(sender, trip)
         out.returned = True
+        self._longest_s = max(self._longest_s, self.hands.now_s - out.handed_s)
         return True
 
     def repaired(self, trip: Trip, repair: tuple[int, ...]) -> None:
@@ -182,8 +188,12 @@ class Sender:
 
     def _lost(self, out: Out) -> None:
         passed_on = len(out.path) > 1
-        if self.repair is Repair.LINE or (self.repair is Repair.RESTART and out.accepted and passed_on):
+        if self.repair is Repair.LINE:
             self.on_broken(out.trip)
+            return
+        if self.repair is Repair.RESTART and out.accepted and passed_on:
+            rest_s = out.handed_s + self._longest_s - self.hands.now_s
+            self.hands.after(max(0.0, rest_s), partial(self._time_out, out))
             return
         if out.accepted:
             self.hands.count("retries")
@@ -191,6 +201,10 @@ class Sender:
         out.holder, out.accepted, out.claiming, out.path = None, False, False, ()
         if out.ready:
             self._route(out)
+
+    def _time_out(self, out: Out) -> None:
+        if self.outs.get(out.trip) is out and not out.returned:
+            self.on_broken(out.trip)
 
     def _asked(self, sender: ProcessId, trip: Trip, attempt: int) -> Out | None:
         out = self.outs.get(trip)
