@@ -96,9 +96,7 @@ def asynchronous(setting: str, numbers: range) -> list[Row]:
     ]
 
 
-def of_instance(
-    file: Path, policies: tuple[str, ...], seed: int, rounds: int | None, json_file: Path | None
-) -> None:
+def of_instance(file: Path, policies: tuple[str, ...], seed: int, rounds: int | None, json_file: Path | None) -> None:
     """Every policy on an instance from outside; the list goes to the file, or to the output."""
     instance = read(file)
     found: list[dict[str, object]] = []

@@ -84,9 +84,7 @@ def improvement(swarm: Swarm, policy: str, seed: int) -> float:
     return (before - cost) / before
 
 
-def choose(
-    instance: Instance, units: dict[Hop, int], node: int, capacity: int, policy: str, random: Random
-) -> int:
+def choose(instance: Instance, units: dict[Hop, int], node: int, capacity: int, policy: str, random: Random) -> int:
     """The stage that a candidate joins."""
     count = len(instance.stages)
     if policy == "random":
@@ -102,9 +100,7 @@ def choose(
     return best_stage(gains, flows, held, instance.flow).stage
 
 
-def gain_of(
-    instance: Instance, units: dict[Hop, int], node: int, capacity: int, stage: int, random: Random
-) -> float:
+def gain_of(instance: Instance, units: dict[Hop, int], node: int, capacity: int, stage: int, random: Random) -> float:
     """What the machines' own assignment of one stage saves with the candidate."""
     exchange = Exchange(_name(0), 0)
     layers = [instance.sources, *instance.stages, instance.sources]

@@ -12,11 +12,10 @@ from swarmflow.core.flow.words import Say, View
 from swarmflow.core.types import ProcessId
 
 REACH = 1  # stages on either side of the solver's
-MEMBERS_MAX = 10  # of a stage
+MEMBERS_MAX = 128  # of a stage
 NEAR = 4  # tenths of them that are chosen for their cost
 ANSWERS_WAITED = 8.0  # times a message's
 REPEATED_AFTER = 4.0
-SLICE = 6  # pivots of a decision
 KEPT = 8  # exchanges whose outcome is remembered for those who ask
 
 
@@ -178,8 +177,7 @@ class Solver:
             current.window = self._window(current)
             current.work = current.window.solve(self.random)
         try:
-            for _ in range(SLICE):
-                next(current.work)
+            next(current.work)
         except StopIteration as stop:
             return self._finish(current, stop.value)
         return []

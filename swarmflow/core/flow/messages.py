@@ -163,6 +163,7 @@ class Mine:
     paths: tuple[tuple[ProcessId, ...], ...]
     costs: tuple[tuple[ProcessId, float], ...]
 
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """Call the next exchange; a data node sends it on to the first stage.

@@ -1,15 +1,14 @@
-"""The cheapest paths through a window for all data nodes at once: a small linear program over paths.
+"""The cheapest paths through a window for all data nodes at once: a linear program over paths.
 
-Few stages, few nodes: the program has a row for each terminal and each node, and a column for each path. Columns are
-not listed but found: the path of least reduced cost is a shortest path (column generation). The relaxation is nearly
-always whole-numbered; where it is not, nothing is found, and the window stays as it is.
+The program has a row for each terminal and each node, and a column for each path. Columns are not listed but found: the
+path of least reduced cost is a shortest path (column generation). The relaxation is nearly always whole-numbered;
+`whole.py` rounds what is not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
 from random import Random
 
 INFINITE = float("inf")
@@ -17,7 +16,7 @@ EPSILON = 1e-7  # of a reduced cost, relative to the largest cost
 NOISE = 1e-6  # on costs, relative to the largest, so that one optimum alone remains
 SLACK = 1e-5  # on capacities, against cycling
 WHOLE = 0.01  # how far from a whole number a flow may be
-PIVOTS_MAX = 600
+PIVOTS_A_ROW = 40  # more are not tried
 
 
 @dataclass(slots=True)
@@ -30,31 +29,37 @@ class Terminal:
     cost: list[float]
 
 
-@dataclass(slots=True)
-class Problem:
-    """capacity[layer][node]; arcs[layer][to][from]: the cost from a node of this layer to one of the next."""
-
-    capacity: list[list[int]]
-    arcs: list[list[list[float]]]
-    entries: list[Terminal]
-    exits: list[Terminal]
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Path:
-    """A column: from an entry through `nodes`, one a layer from `layer` on, to an exit."""
+    """From an entry through `nodes`, one a layer from `layer` on, to an exit."""
 
     entry: int
     exit: int
     layer: int
     nodes: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Problem:
+    """capacity[layer][node]; arcs[layer][to][from]: the cost from a node of this layer to one of the next.
+
+    known: paths that are good to begin with.
+    """
+
+    capacity: list[list[int]]
+    arcs: list[list[list[float]]]
+    entries: list[Terminal]
+    exits: list[Terminal]
+    known: list[Path] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Column:
+    """rows: where it has a 1. cost: with the noise."""
+
+    path: Path
     cost: float
     rows: tuple[int, ...]
-
-
-ENTERS, LEAVES = -1, -2
-Flows = dict[tuple[int, int, int, int], int]
-"""(layer, from, to, commodity) to units. ENTERS: from an entry to a node; LEAVES: from a node to an exit."""
 
 
 class Simplex:
@@ -62,71 +67,85 @@ class Simplex:
 
     def __init__(self, problem: Problem, random: Random) -> None:
         self.problem = problem
-        self.largest = 1.0 + max(
-            (c for layer in problem.arcs for row in layer for c in row if c < INFINITE), default=0.0
-        )  # fmt: skip
-        for end in (*problem.entries, *problem.exits):
-            self.largest = max(self.largest, *(c for c in end.cost if c < INFINITE), 1.0)
-        entries, exits = len(problem.entries), len(problem.exits)
-        self.first_node = entries + exits
+        self.random = random
+        self.first_node = len(problem.entries) + len(problem.exits)
         self.node_row: list[list[int]] = []
-        right = [float(end.count) for end in (*problem.entries, *problem.exits)]
+        at = self.first_node
         for layer in problem.capacity:
-            self.node_row.append(list(range(len(right), len(right) + len(layer))))
-            right += [capacity + SLACK * (1 + random.random()) for capacity in layer]
-        size = len(right)
-        self.values = right
-        self.inverse = [[float(i == j) for j in range(size)] for i in range(size)]
-        penalty = 100.0 * self.largest
-        self.duals = [penalty if row < self.first_node else 0.0 for row in range(size)]
-        self.basis: list[Path | None] = [None] * size  # None: an artificial column, or the slack of a node
-        self.artificial = [row < self.first_node for row in range(size)]
-        noise = NOISE * self.largest
-        self.arcs = [[[c + noise * random.random() for c in row] for row in layer] for layer in problem.arcs]
-        self.commodities = sorted({end.commodity for end in problem.entries})
-        self._by_commodity = {
-            commodity: (
+            self.node_row.append(list(range(at, at + len(layer))))
+            at += len(layer)
+        self.size = at
+        self.pivots = 0
+        commodities = sorted({end.commodity for end in problem.entries})
+        self.commodities = [
+            (
                 [i for i, end in enumerate(problem.entries) if end.commodity == commodity],
                 [i for i, end in enumerate(problem.exits) if end.commodity == commodity],
             )
-            for commodity in self.commodities
-        }
-        self.pivots = 0
+            for commodity in commodities
+        ]
 
-    def solve(self) -> Generator[None, None, Flows | None]:
-        """Yields after each pivot; returns the cheapest whole-numbered flows, or None."""
+    def solve(self) -> Generator[None, None, list[tuple[Path, float]] | None]:
+        """Yields after each pivot; returns the cheapest flows, as units on paths, or None."""
+        yield from self._prepare()
         limit = -EPSILON * self.largest
-        while self.pivots < PIVOTS_MAX:
-            pool = [path for commodity in self.commodities for path in self._shortest(commodity, limit)]
+        pool = [self._column(path) for path in self.problem.known]
+        while True:
             moved = False
-            while self.pivots < PIVOTS_MAX:
-                row = self._slack(-limit)
-                if row is not None:
-                    self._pivot((row,), -self.duals[row], None)
-                else:
-                    costs = [path.cost - sum(map(self.duals.__getitem__, path.rows)) for path in pool]
-                    least = min(costs, default=0.0)
-                    if least >= limit:
-                        break
-                    path = pool.pop(costs.index(least))
-                    self._pivot(path.rows, least, path)
+            while self._enter(pool, limit):
                 moved = True
                 yield
-            if not moved:
-                return self._whole()
+                if self.pivots > PIVOTS_A_ROW * self.size:
+                    return None
+            pool = []
+            for entries, exits in self.commodities:
+                pool += self._shortest(entries, exits, limit)
+                yield
+            if not pool and not moved:
+                return self._found()
+
+    def _prepare(self) -> Generator[None, None, None]:
+        """The first basis: an artificial column for each terminal, the slack of each node."""
+        problem, random, size = self.problem, self.random, self.size
+        ends = (*problem.entries, *problem.exits)
+        costs = [max((c for c in end.cost if c < INFINITE), default=0.0) for end in ends]
+        costs += [max((c for c in row if c < INFINITE), default=0.0) for layer in problem.arcs for row in layer]
+        self.largest = max(1.0, *costs)
+        yield
+        noise = NOISE * self.largest
+        self.arcs: list[list[list[float]]] = []
+        for layer in problem.arcs:
+            self.arcs.append([[c + noise * random.random() for c in row] for row in layer])
             yield
-        return None
+        self.values = [float(end.count) for end in ends]
+        self.values += [n + SLACK * (1 + random.random()) for layer in problem.capacity for n in layer]
+        self.inverse = [[0.0] * size for _ in range(size)]
+        for i in range(size):
+            self.inverse[i][i] = 1.0
+        penalty = 100.0 * self.largest
+        self.duals = [penalty if row < self.first_node else 0.0 for row in range(size)]
+        self.basis: list[Column | None] = [None] * size  # None: an artificial column, or the slack of a node
+        self.artificial = [row < self.first_node for row in range(size)]
 
-    def _slack(self, limit: float) -> int | None:
-        """A node whose capacity has a price above 0, which its slack would push down."""
-        prices = self.duals[self.first_node :]
+    def _enter(self, pool: list[Column], limit: float) -> bool:
+        """Bring in what promises most: a column, or the slack of a node whose capacity has a price above 0."""
+        duals = self.duals
+        prices = duals[self.first_node :]
         highest = max(prices, default=0.0)
-        return self.first_node + prices.index(highest) if highest > limit else None
+        costs = [column.cost - sum(map(duals.__getitem__, column.rows)) for column in pool]
+        least = min(costs, default=0.0)
+        if min(least, -highest) >= limit:
+            return False
+        if -highest <= least:
+            self._pivot((self.first_node + prices.index(highest),), -highest, None)
+        else:
+            column = pool.pop(costs.index(least))
+            self._pivot(column.rows, least, column)
+        return True
 
-    def _shortest(self, commodity: int, limit: float) -> list[Path]:
-        """For each exit of the commodity the path of least reduced cost to it, if that is below the limit."""
+    def _shortest(self, entries: list[int], exits: list[int], limit: float) -> list[Column]:
+        """For each exit of a commodity the path of least reduced cost to it, if that is below the limit."""
         problem, duals = self.problem, self.duals
-        entries, exits = self._by_commodity[commodity]
         best: list[list[float]] = []
         came: list[list[tuple[bool, int]]] = []  # (from an entry, its number or that of the node before)
         for layer, rows in enumerate(self.node_row):
@@ -151,28 +170,21 @@ class Simplex:
         for number in exits:
             end = problem.exits[number]
             sums = [a + b for a, b in zip(best[end.layer], end.cost, strict=True)]
-            least = min(sums)
+            least = min(sums, default=INFINITE)
             if least - duals[len(problem.entries) + number] < limit:
-                found.append(self._path(number, end.layer, sums.index(least), came))
+                found.append(self._column(_trace(number, end.layer, sums.index(least), came)))
         return found
 
-    def _path(self, number: int, layer: int, node: int, came: list[list[tuple[bool, int]]]) -> Path:
-        problem = self.problem
-        cost = problem.exits[number].cost[node]
-        nodes = [node]
-        starts, origin = came[layer][node]
-        while not starts:
-            layer -= 1
-            cost += self.arcs[layer][nodes[-1]][origin]
-            nodes.append(origin)
-            starts, origin = came[layer][origin]
-        nodes.reverse()
-        cost += problem.entries[origin].cost[nodes[0]]
-        rows = [origin, len(problem.entries) + number]
+    def _column(self, path: Path) -> Column:
+        problem, nodes, layer = self.problem, path.nodes, path.layer
+        cost = problem.entries[path.entry].cost[nodes[0]] + problem.exits[path.exit].cost[nodes[-1]]
+        for i in range(len(nodes) - 1):
+            cost += self.arcs[layer + i][nodes[i + 1]][nodes[i]]
+        rows = [path.entry, len(problem.entries) + path.exit]
         rows += [self.node_row[layer + i][node] for i, node in enumerate(nodes)]
-        return Path(origin, number, layer, tuple(nodes), cost, tuple(rows))
+        return Column(path, cost, tuple(rows))
 
-    def _pivot(self, rows: tuple[int, ...], reduced: float, path: Path | None) -> None:
+    def _pivot(self, rows: tuple[int, ...], reduced: float, column: Column | None) -> None:
         """Bring a column in. rows: where it has a 1."""
         self.pivots += 1
         inverse, values = self.inverse, self.values
@@ -188,31 +200,38 @@ class Simplex:
         least, _, leaving = min(ratios)
         step = direction[leaving]
         pivot_row = [v / step for v in inverse[leaving]]
+        filled = [(j, v) for j, v in enumerate(pivot_row) if v]
         for i, factor in enumerate(direction):
             if factor and i != leaving:
-                inverse[i] = [v - factor * p for v, p in zip(inverse[i], pivot_row, strict=True)]
+                row = inverse[i]
+                for j, v in filled:
+                    row[j] -= factor * v
                 values[i] -= factor * least
         inverse[leaving] = pivot_row
         values[leaving] = least
-        self.basis[leaving] = path
+        self.basis[leaving] = column
         self.artificial[leaving] = False
-        self.duals = [dual + reduced * p for dual, p in zip(self.duals, pivot_row, strict=True)]
+        for j, v in filled:
+            self.duals[j] += reduced * v
 
-    def _whole(self) -> Flows | None:
-        """The flow on each link, which must be whole, even where single paths are not."""
-        flows: dict[tuple[int, int, int, int], float] = {}
-        for path, value, artificial in zip(self.basis, self.values, self.artificial, strict=True):
-            if artificial and value > WHOLE:
-                return None
-            if path is None or value <= 0:
-                continue
-            commodity = self.problem.entries[path.entry].commodity
-            hops = [(ENTERS, path.entry, path.nodes[0])]
-            hops += [(path.layer + i, a, b) for i, (a, b) in enumerate(pairwise(path.nodes))]
-            hops.append((LEAVES, path.nodes[-1], path.exit))
-            for layer, a, b in hops:
-                flows[layer, a, b, commodity] = flows.get((layer, a, b, commodity), 0.0) + value
-        whole = {key: round(value) for key, value in flows.items()}
-        if any(abs(value - whole[key]) > WHOLE for key, value in flows.items()):
+    def _found(self) -> list[tuple[Path, float]] | None:
+        """Units on paths; None where some find no way."""
+        if any(artificial and value > WHOLE for artificial, value in zip(self.artificial, self.values, strict=True)):
             return None
-        return {key: units for key, units in whole.items() if units}
+        return [
+            (column.path, value)
+            for column, value in zip(self.basis, self.values, strict=True)
+            if column is not None and value > 0
+        ]
+
+
+def _trace(number: int, layer: int, node: int, came: list[list[tuple[bool, int]]]) -> Path:
+    """The path to an exit, followed back to its entry."""
+    nodes = [node]
+    starts, origin = came[layer][node]
+    while not starts:
+        layer -= 1
+        nodes.append(origin)
+        starts, origin = came[layer][origin]
+    nodes.reverse()
+    return Path(origin, number, layer, tuple(nodes))

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from random import Random
 
 from swarmflow.core.flow.messages import Offer
-from swarmflow.core.flow.simplex import ENTERS, INFINITE, LEAVES, Flows, Problem, Simplex, Terminal
+from swarmflow.core.flow.simplex import INFINITE, Problem, Terminal
+from swarmflow.core.flow.ways import End, Links, Ways
+from swarmflow.core.flow.whole import ENTERS, LEAVES, Flows, solve
+from swarmflow.core.flow.words import Link
 from swarmflow.core.types import ProcessId
 
 NEGLIGIBLE = 1e-9
-ROWS_MAX = 110  # of the linear program; a window with more leaves some data nodes' flows as they are
-Links = dict[tuple[ProcessId, ProcessId, ProcessId], int]  # (from, to, data node) -> units
-End = tuple[int, ProcessId, ProcessId, bool]  # (layer, data node, node, whether that node is outside)
+ROWS_MAX = 500  # of the linear program; a window with more leaves some data nodes' flows as they are
 
 
 @dataclass(slots=True)
@@ -37,21 +38,27 @@ class Window:
     ) -> None:
         self.offers = offers
         self.nodes = [sorted(layer) for layer in offers]
-        self.costs = {name: dict(offer.costs) for layer in offers for name, offer in layer.items()}
-        self.inflow = {
-            name: {(b, s): n for b, s, n in offer.inflow} for layer in offers for name, offer in layer.items()
-        }
-        self.outflow = {
-            name: {(a, s): n for a, s, n in offer.outflow} for layer in offers for name, offer in layer.items()
-        }
+        self.costs: dict[ProcessId, dict[ProcessId, float]] = {}
+        self.inflow: dict[ProcessId, dict[Link, int]] = {}
+        self.outflow: dict[ProcessId, dict[Link, int]] = {}
         self.before, self.after = frozenset(before), frozenset(after)
         self.saved = 0.0
         self.links: Links = {}
         self.entries: dict[End, int] = {}
         self.exits: dict[End, int] = {}
-        for layer, members in enumerate(self.nodes):
+
+    def _open(self) -> Generator[None, None, None]:
+        """Read what the members showed, a layer at a time."""
+        for layer in self.offers:
+            for name, offer in layer.items():
+                self.costs[name] = dict(offer.costs)
+                self.inflow[name] = {(b, s): n for b, s, n in offer.inflow}
+                self.outflow[name] = {(a, s): n for a, s, n in offer.outflow}
+            yield
+        for number, members in enumerate(self.nodes):
             for name in members:
-                self._read(layer, name)
+                self._read(number, name)
+            yield
 
     def _read(self, layer: int, name: ProcessId) -> None:
         """Sort one member's units into links of the window and terminals."""
@@ -100,14 +107,15 @@ class Window:
 
     def solve(self, random: Random) -> Generator[None, None, dict[ProcessId, Change]]:
         """Yields now and then; returns what has to change, nothing if nothing would save anything."""
+        yield from self._open()
         sources = sorted({key[1] for key in (*self.entries, *self.exits)})
         random.shuffle(sources)
         chosen = self._fitting(sources)
         while chosen:
             links = yield from self._solve(chosen, random)
-            if links is not None:
-                return self._changes(chosen, links)
-            random.shuffle(chosen)  # a relaxation that is not whole-numbered mostly is with fewer data nodes
+            if links is not None and (changes := self._changes(chosen, links)) is not None:
+                return changes
+            random.shuffle(chosen)  # what was rounded badly mostly is whole with fewer data nodes
             chosen = chosen[: len(chosen) // 2]
         return {}
 
@@ -131,12 +139,21 @@ class Window:
             for layer in range(len(self.nodes) - 1)
         ]
         number = {source: i for i, source in enumerate(chosen)}
+        yield
+        ways = Ways(
+            self.nodes,
+            {key: units for key, units in self.links.items() if key[2] in number},
+            {key: self.entries[key] for key in entries},
+            {key: self.exits[key] for key in exits},
+        )
         problem = Problem(
             capacity, arcs,
             [self._as_terminal(key, self.entries[key], number) for key in entries],
             [self._as_terminal(key, self.exits[key], number) for key in exits],
+            ways.paths(),
         )  # fmt: skip
-        flows = yield from Simplex(problem, random).solve()
+        yield
+        flows = yield from solve(problem, random)
         return None if flows is None else self._as_links(flows, chosen, entries, exits)
 
     def _capacity(self, layer: int, name: ProcessId, chosen: list[ProcessId]) -> int:
@@ -151,9 +168,7 @@ class Window:
         mine = sum(count for source, count in held.items() if source in chosen)
         return max(mine, self.offers[layer][name].capacity - fixed)
 
-    def _as_terminal(
-        self, key: End, count: int, number: dict[ProcessId, int]
-    ) -> Terminal:
+    def _as_terminal(self, key: End, count: int, number: dict[ProcessId, int]) -> Terminal:
         layer, source, node, outside = key
         members = self.nodes[layer]
         if outside:
@@ -185,12 +200,13 @@ class Window:
                 links[self.nodes[layer][a], self.nodes[layer + 1][b], source] = units
         return links
 
-    def _changes(self, chosen: list[ProcessId], links: Links) -> dict[ProcessId, Change]:
+    def _changes(self, chosen: list[ProcessId], links: Links) -> dict[ProcessId, Change] | None:
+        """None: it would cost more than now."""
         old = {key: units for key, units in self.links.items() if key[2] in chosen}
         before = self.cost(old)
         saved = before - self.cost(links)
         if saved < -NEGLIGIBLE * before:
-            return {}
+            return None
         self.saved = saved if saved > NEGLIGIBLE * before else 0.0
         changes: dict[ProcessId, Change] = {}
         for key in sorted({**old, **links}):
