@@ -9,6 +9,7 @@ from swarmflow.core.flow.messages import Label
 from swarmflow.core.flow.words import INFINITE
 from swarmflow.core.types import ProcessId
 
+WIDE = 10**9  # capacity of the data nodes as the end of all ways
 WORTH_TELLING = 0.02  # a cost that changed by less is not told
 
 
@@ -45,6 +46,12 @@ class Labels:
         self.known.pop(node, None)
         self.fresh = True
 
+    @property
+    def width(self) -> int:
+        """What the narrowest stage from the next one on can hold, as far as its nodes are known."""
+        ahead = max((label.width for label in self.known.values()), default=0)
+        return min(sum(label.capacity for label in self.known.values()), ahead)
+
     def ways(self, source: ProcessId) -> list[Way]:
         """Those that can take units of a data node: orphans first, since that mends a torn flow, then by cost."""
         mending, others = [], []
@@ -77,6 +84,8 @@ def worth_telling(told: Label | None, label: Label) -> bool:
     """Whether those before need to know: what can be reached, or what it costs, is not what they were told."""
     if told is None:
         return bool(label.costs)
+    if told.width != label.width:
+        return True
     if (told.room > 0) != (label.room > 0) or told.room > 2 * label.room:
         return True
     old = {source: (cost, orphans) for source, cost, orphans in told.costs}

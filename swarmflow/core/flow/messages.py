@@ -13,11 +13,22 @@ Counts = tuple[tuple[ProcessId, ProcessId, int], ...]  # (node at the other end,
 class Label:
     """To the stage before: room for so many more units, and per data node (cost to it from here, orphans).
 
-    Orphans are outflows that nobody sends to any more: taking one up needs no room.
+    Orphans are outflows that nobody sends to any more: taking one up needs no room. capacity: of this node; width: of
+    the narrowest stage after it.
     """
 
     room: int
     costs: tuple[tuple[ProcessId, float, int], ...]
+    capacity: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Between data nodes: what my next flow would cost, and how many I have."""
+
+    cost: float
+    flows: int
 
 
 @dataclass(frozen=True, slots=True)

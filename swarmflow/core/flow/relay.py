@@ -177,7 +177,8 @@ class Relay(Node):
         costs = self.labels.costs()
         room = max(0, self.books.room)
         orphans = {source: max(0, -self.books.loose(source)) for source in costs}
-        return Label(room, tuple((s, costs[s], orphans[s]) for s in sorted(costs) if room or orphans[s]))
+        told = tuple((s, costs[s], orphans[s]) for s in sorted(costs) if room or orphans[s])
+        return Label(room, told, self.view.capacity, self.labels.width)
 
     def _tell(self, now: float) -> list[Say]:
         """Broadcast the label if it has changed, not too often."""
@@ -240,17 +241,22 @@ class Relay(Node):
         if said or self.reservations.units(source):
             self._stuck_since.pop(source, None)
         elif now - self._stuck_since.setdefault(source, now) >= PATIENCE * self.round_s and not self.standing.sides:
-            return self._give_back(source, loose, now)
+            return self._cut(False, source, loose, now)
         return said
 
-    def _give_back(self, source: ProcessId, count: int, now: float) -> list[Say]:
+    def _cut(self, outward: bool, source: ProcessId, count: int, now: float) -> list[Say]:
+        """Give up units of one side, the dearest links first, and tell the other ends."""
         said = []
-        links = [(self.view.cost[node], node, n) for (node, s), n in self.books.inflow.items() if s == source]
+        table = self.books.outflow if outward else self.books.inflow
+        links = [(self.view.cost[node], node, n) for (node, s), n in table.items() if s == source]
         for _, node, n in sorted(links, reverse=True):
             units = min(n, count)
             if units > 0:
-                self.books.add(False, node, source, -units, now)
-                said.append(Say(node, Drop(source, units), "nobody can take them on"))
+                self.books.add(outward, node, source, -units, now)
+                if outward:
+                    said.append(Say(node, Release(source, units), "nobody has taken them up"))
+                else:
+                    said.append(Say(node, Drop(source, units), "nobody can take them on"))
                 count -= units
         return said
 
@@ -262,15 +268,7 @@ class Relay(Node):
             return []
         if self.standing.sides or now - self._orphans_since.setdefault(source, now) < HOLD * self.round_s:
             return []
-        said = []
-        links = [(self.view.cost[node], node, n) for (node, s), n in self.books.outflow.items() if s == source]
-        for _, node, n in sorted(links, reverse=True):
-            units = min(n, orphans)
-            if units > 0:
-                self.books.add(True, node, source, -units, now)
-                said.append(Say(node, Release(source, units), "nobody has taken them up"))
-                orphans -= units
-        return said
+        return self._cut(True, source, orphans, now)
 
     def _asked(self, message: Ask, now: float) -> list[Say]:
         """Stand still and show the links; have those beyond the edge of the window stand still as well."""

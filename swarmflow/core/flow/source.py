@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from swarmflow.core.flow.handover import Handovers
-from swarmflow.core.flow.labels import Labels
+from swarmflow.core.flow.labels import WIDE, Labels
 from swarmflow.core.flow.messages import (
     Apply,
     Ask,
@@ -19,6 +19,7 @@ from swarmflow.core.flow.messages import (
     Label,
     Mine,
     Offer,
+    Price,
     Release,
     Reserve,
     Trace,
@@ -32,7 +33,7 @@ from swarmflow.core.flow.words import INFINITE, Say, View
 from swarmflow.core.types import ProcessId
 
 PACE = 2  # a data node asks for this share of what it wants at a time, so that labels can follow
-PACE_OF_MANY = 16  # of several, so that the cheapest one does not take all before the labels say so
+PACE_OF_MANY = 8  # of several, so that the cheapest one does not take all before the labels say so
 RETRY = 12.0  # times a message's: after units came back
 
 
@@ -43,8 +44,8 @@ class Source(Node):
         super().__init__(view, round_s)
         self.labels = Labels(view.cost)
         self.handovers = Handovers(view, round_s)
-        self.others: dict[ProcessId, float] = {}
-        self._told: float | None = None
+        self.others: dict[ProcessId, Price] = {}
+        self._told: Price | None = None
         self._begin_at = 0.0
         self._refresh = LABEL_REFRESH
         self._pause_until = 0.0
@@ -56,10 +57,9 @@ class Source(Node):
             return []
         match message:
             case Label():
-                if sender in self.view.beside:
-                    self.others[sender] = message.costs[0][1] if message.room else INFINITE
-                else:
-                    self.labels.heard(sender, message)
+                self.labels.heard(sender, message)
+            case Price():
+                self.others[sender] = message
             case Reserve():
                 return self._returned(sender, message, now)
             case Granted():
@@ -121,8 +121,7 @@ class Source(Node):
         if self._begin_at <= now:
             self._begin_at = now + self._refresh * self.round_s  # it may have been lost
             self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)
-            label = Label(self.view.capacity, ((self.view.me, 0.0, 0),))
-            said += [Say(node, label, "the end of all ways") for node in self.view.before]
+            said += [Say(node, self._end(), "the end of all ways") for node in self.view.before]
         said += self.ask_again(now)
         said += self._compare()
         said += self._set_out(now)
@@ -158,7 +157,14 @@ class Source(Node):
 
     @property
     def _wanted(self) -> int:
-        return self.view.capacity - self.held - self.reservations.units(self.view.me)
+        """Flows that are still to set out: no more than the narrowest stage can hold of all data nodes together."""
+        mine = self.held + self.reservations.units(self.view.me)
+        others = sum(price.flows for price in self.others.values())
+        return min(self.view.capacity - mine, self.labels.width - mine - others)
+
+    def _end(self) -> Label:
+        """Of this node as the end of all ways."""
+        return Label(self.view.capacity, ((self.view.me, 0.0, 0),), WIDE, WIDE)
 
     def _cheapest(self) -> float:
         if self._wanted <= 0:
@@ -167,20 +173,20 @@ class Source(Node):
         return min((way.cost for way in ways), default=INFINITE)
 
     def _compare(self) -> list[Say]:
-        """Tell the other data nodes what the next flow would cost."""
-        cost = self._cheapest()
-        if not self.view.beside or self._told == cost or (self._told is None and cost == INFINITE):
+        """Tell the other data nodes what the next flow would cost, and how many there are."""
+        price = Price(self._cheapest(), self.held + self.reservations.units(self.view.me))
+        if self._told == price or (self._told is None and price.cost == INFINITE):
             return []
-        self._told = cost
-        label = Label(int(cost < INFINITE), ((self.view.me, cost, 0),))
-        return [Say(node, label, "the next flow would cost this") for node in self.view.beside]
+        self._told = price
+        return [Say(node, price, "the next flow would cost this") for node in self.view.beside]
 
     def _set_out(self, now: float) -> list[Say]:
         """Reserve some of what is wanted, if no other data node has a cheaper way."""
         cost = self._cheapest()
         if cost == INFINITE or now < self._pause_until or True in self.standing.sides:
             return []
-        if cost > min(self.others.values(), default=INFINITE) or (self.view.beside and self.reservations.under_way):
+        least = min((price.cost for price in self.others.values()), default=INFINITE)
+        if cost > least or (self.view.beside and self.reservations.under_way):
             return []
         left = min(self._wanted, -(-self.view.capacity // (PACE_OF_MANY if self.view.beside else PACE)))
         said = []
@@ -197,7 +203,7 @@ class Source(Node):
 
     def _returned(self, sender: ProcessId, message: Reserve, now: float) -> list[Say]:
         """Own microbatches come back: there is always room for them."""
-        label = Label(self.view.capacity, ((self.view.me, 0.0, 0),))
+        label = self._end()
         if (given := self.reservations.given(sender, message.number)) is not None:
             return [Say(sender, given, "asked again")]
         if False in self.standing.sides:
