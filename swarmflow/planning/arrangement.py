@@ -42,6 +42,8 @@ class Problem:
     pinned: dict[int, int] = field(default_factory=dict)
     way_s: Matrix = field(init=False)
     _exchange_s: list[Matrix] = field(init=False)
+    _kind: list[int] = field(init=False)
+    _shared: dict[tuple[Group, float], float] = field(default_factory=dict)
     _matched: dict[tuple[Group, Group], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,18 +55,23 @@ class Problem:
         self._exchange_s = [2 * (latency_s + size / self.lines * slowness) for size in self.gradient_bytes]
         for each in self._exchange_s:
             np.fill_diagonal(each, 0.0)
+        self._kind = _kinds(self.way_s)
 
     def data_parallel_s(self, group: Group, stage: int) -> float:
         """Of exchanging the gradients of a stage among those who serve it (equation 2)."""
-        return float(self._exchange_s[stage][np.ix_(group, group)].sum(axis=1).max())
+        key = (group, self.gradient_bytes[stage])
+        if key not in self._shared:
+            self._shared[key] = float(self._exchange_s[stage][np.ix_(group, group)].sum(axis=1).max())
+        return self._shared[key]
 
     def matched_s(self, one: Group, other: Group) -> float:
         """The slowest way of the best matching between the devices of two stages (equation 3)."""
-        pair = (one, other) if one < other else (other, one)
-        if pair not in self._matched:
-            ways = self.way_s[np.ix_(*pair)]
-            self._matched[pair] = max(float(ways[row, column]) for row, column in enumerate(matching(ways)))
-        return self._matched[pair]
+        here, there = (tuple(sorted(self._kind[device] for device in group)) for group in (one, other))
+        kinds = (here, there) if here < there else (there, here)
+        if kinds not in self._matched:
+            ways = self.way_s[np.ix_(one, other)]
+            self._matched[kinds] = max(float(ways[row, column]) for row, column in enumerate(matching(ways)))
+        return self._matched[kinds]
 
     def cost_s(self, groups: Sequence[Group]) -> float:
         """Of these groups in this order of stages (equation 1)."""
@@ -80,6 +87,17 @@ class Problem:
             for line in lines:
                 line.append(place[line[-1]])
         return Arrangement(tuple(tuple(line) for line in lines), self.cost_s(groups))
+
+
+def _kinds(ways: Matrix) -> list[int]:
+    """Of each device the first one that has the same ways to all others: no cost tells the two apart."""
+    kinds: list[int] = []
+    for device, row in enumerate(ways):
+        differs = ways[:device] != row
+        differs[:, device] = False
+        np.fill_diagonal(differs, False)
+        kinds.append(next((other for other in range(device) if not differs[other].any()), device))
+    return kinds
 
 
 def matching(ways: Matrix) -> tuple[int, ...]:
@@ -103,9 +121,10 @@ def matching(ways: Matrix) -> tuple[int, ...]:
 def _perfect(allowed: NDArray[np.bool_]) -> tuple[int, ...] | None:
     """A perfect matching by augmenting paths, or None."""
     row_of: dict[int, int] = {}
+    columns = [[column for column, free in enumerate(row) if free] for row in allowed.tolist()]
 
     def place(row: int, seen: set[int]) -> bool:
-        for column in np.flatnonzero(allowed[row]).tolist():
+        for column in columns[row]:
             if column not in seen:
                 seen.add(column)
                 if column not in row_of or place(row_of[column], seen):

@@ -72,6 +72,17 @@ def test_nothing_is_cheaper(
                    if device in line)  # fmt: skip
 
 
+def test_what_is_kept_of_machines_in_one_place_is_what_there_is() -> None:
+    place, random = [0, 1, 0, 2, 1, 0], Random(4)
+    between_s = [[random.uniform(0.005, 0.125) for _ in range(3)] for _ in range(3)]
+    latency_s = [[0.0 if a == b else between_s[place[a]][place[b]] for b in range(6)] for a in range(6)]
+    given = Problem(latency_s, [[1e7] * 6] * 6, 2, 3, 1e8, [1e8] * 3)
+    for order in permutations(range(6), 4):
+        one, other = order[:2], order[2:]
+        slowest = [max(given.way_s[a, b] for a, b in zip(one, turned, strict=True)) for turned in permutations(other)]
+        assert given.matched_s(one, other) == min(slowest)
+
+
 def test_the_search_is_close_to_the_best_of_many_random_ones_and_repeats_itself() -> None:
     given = problem(3, 6, 5, pinned={0: 0, 1: 0, 2: 0})
     found = arrange(given, Random(1))
