@@ -225,6 +225,14 @@ def test_a_broken_pipeline_waits_for_a_newcomer(tmp_path: Path) -> None:
     assert simulation.world.meter.wasted_s > 0
 
 
+def pipelines(simulation: Simulation) -> set[frozenset[str]]:
+    """Who is together in one."""
+    assert isinstance(simulation.world, Arena)
+    assert simulation.world.lead is not None
+    assert simulation.world.lead.opened is not None
+    return {frozenset(p.name for p in line if p is not None) for line in simulation.world.lead.opened.lines}
+
+
 def test_an_oracle_finds_the_fast_ways(tmp_path: Path) -> None:
     """Peers 0, 3, 4 are near each other, and so are 1, 2, 5: the pipelines are those, whatever the order of the ids."""
     near = [[one == other or {one, other} in NEAR for other in range(6)] for one in range(6)]
@@ -234,10 +242,22 @@ def test_an_oracle_finds_the_fast_ways(tmp_path: Path) -> None:
     text = PIPELINE.replace("count = 3", "count = 6").replace("microbatches = 1", "microbatches = 4")
     text = text.replace("spread = true\n", "").replace("up_mbps = 80\n", "") + "mbps_matrix = 'mbps.csv'\n"
     simulation, report = simulated(tmp_path, text, "dtfm")
-    assert isinstance(simulation.world, Arena)
-    assert simulation.world.lead is not None
-    assert simulation.world.lead.opened is not None
-    found = {frozenset(p.name for p in line if p is not None) for line in simulation.world.lead.opened.lines}
-    assert found == {frozenset({"p0", "p3", "p4"}), frozenset({"p1", "p2", "p5"})}
+    assert pipelines(simulation) == {frozenset({"p0", "p3", "p4"}), frozenset({"p1", "p2", "p5"})}
     routed = simulated(tmp_path, text, "gpipe")[1]
     assert report.over(lambda row: row.seconds)[0] < routed.over(lambda row: row.seconds)[0]
+
+
+@pytest.mark.parametrize(("microbatches", "together"), [(2, False), (32, True)])
+def test_an_oracle_weighs_all_the_activations_of_an_iteration(
+    tmp_path: Path, microbatches: int, together: bool
+) -> None:
+    """Peers 0 and 3 are near each other, and so are 1 and 2; a gradient has 4 MB, and an activation 1 MB."""
+    near = [[{one, other} in ({0, 3}, {1, 2}) for other in range(4)] for one in range(4)]
+    rows = [[True] * 5, *([True, *row] for row in near)]
+    table = "\n".join(",".join("800" if fast else "8" for fast in row) for row in rows)
+    (tmp_path / "mbps.csv").write_text(table + "\n", encoding="utf-8")
+    text = PIPELINE.replace("count = 3", "count = 4").replace("microbatches = 1", f"microbatches = {microbatches}")
+    text = text.replace("spread = true\n", "").replace("up_mbps = 80\n", "") + "mbps_matrix = 'mbps.csv'\n"
+    text = text.replace("stages = 3", "stages = 2").replace("parameters = 1000", "parameters = 1_000_000")
+    found = pipelines(simulated(tmp_path, text, "dtfm")[0])
+    assert (found == {frozenset({"p0", "p3"}), frozenset({"p1", "p2"})}) == together

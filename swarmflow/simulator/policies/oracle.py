@@ -19,19 +19,20 @@ def arranged(arena: Arena) -> Pipelines:
     if not isinstance(hardware, Described):
         raise ConfigError("policy 'dtfm' needs the network and the computers of a scenario")
     names = list(hardware.profiles)
+    lines = len(names) // plan.stages
     ways = [[_way(hardware, one, other) for other in names] for one in names]
     problem = Problem(
         latency_s=[[latency_s for latency_s, _ in row] for row in ways],
         bytes_per_s=[[rate for _, rate in row] for row in ways],
-        lines=len(names) // plan.stages,
+        lines=lines,
         stages=plan.stages,
-        activation_bytes=hardware.boundary_bytes(0, "activation"),
+        activation_bytes=plan.microbatches / max(1, lines) * hardware.boundary_bytes(0, "activation"),
         gradient_bytes=[ELEMENT_BYTES * hardware.elements(f"stage-{stage}") for stage in range(plan.stages)],
         pinned={number: hardware.profiles[name].stage for number, name in enumerate(names)
                 if hardware.profiles[name].stage >= 0},
     )  # fmt: skip
-    lines = arrange(problem, Random(arena.seed)).lines
-    return Pipelines({names[d]: (k, stage) for k, line in enumerate(lines) for stage, d in enumerate(line)})
+    found = arrange(problem, Random(arena.seed)).lines
+    return Pipelines({names[d]: (k, stage) for k, line in enumerate(found) for stage, d in enumerate(line)})
 
 
 def _way(hardware: Described, one: str, other: str) -> tuple[float, float]:
