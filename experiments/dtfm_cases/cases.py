@@ -1,0 +1,122 @@
+"""The five cases of DT-FM's section 4.1, and the models that are trained in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from swarmflow.simulator.checks import Table, TableFile, read_table
+from swarmflow.simulator.drawn import Constant
+from swarmflow.simulator.scenario import ModelPart, PeersPart, Scenario, load
+
+FOLDER = Path(__file__).parent
+LAYERS = 24  # of the model in scenario.toml
+BYTES = 2  # of a number of a gradient, in scenario.toml
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Machines whose ways are alike: a node or a city. link_mbps: of each machine's own link; 0: no limit."""
+
+    name: str
+    machines: int
+    link_mbps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One of the five. The ways between its places are in case{number}_latency_s.csv and case{number}_mbps.csv."""
+
+    number: int
+    title: str
+    places: tuple[Place, ...]
+
+    @property
+    def name(self) -> str:
+        """As in the paper."""
+        return f"Case {self.number}. {self.title}"
+
+    def thinned(self, by: int) -> Case:
+        """The same with fewer machines in each place."""
+        return replace(self, places=tuple(replace(place, machines=place.machines // by) for place in self.places))
+
+    @property
+    def ways(self) -> tuple[Table, Table]:
+        """Latencies (s) and bandwidths (Mb/s) between its places."""
+        latency_s, mbps = (
+            read_table(TableFile(f"case{self.number}_{what}.csv"), FOLDER, what, len(self.places))
+            for what in ("latency_s", "mbps")
+        )
+        return latency_s, mbps
+
+
+def _cities(names: str, machines: int, link_mbps: float) -> tuple[Place, ...]:
+    return tuple(Place(name, machines, link_mbps) for name in names.split())
+
+
+CASES = (
+    Case(1, "Data center on demand", tuple(Place(f"p3.16xlarge {node}", 8) for node in range(8))),
+    Case(2, "Data center spot instances",
+         (*(Place(f"p3.8xlarge {node}", 4) for node in range(8)), Place("p3.2xlarge", 32, 10_000))),
+    Case(3, "Multiple data centers", _cities("Ohio Virginia", 32, 10_000)),
+    Case(4, "Regional geo-distributed", _cities("California Ohio Oregon Virginia", 16, 2_000)),
+    Case(5, "World-wide geo-distributed",
+         _cities("Oregon Virginia Ohio Tokyo Seoul London Frankfurt Ireland", 8, 2_000)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """GPT3-1.3B with so many layers. batch: sequences of an iteration. gradient_bytes: of a number in the exchange."""
+
+    layers: int = LAYERS
+    batch: int = 1024
+    gradient_bytes: int = BYTES
+
+
+def scenario(case: Case, model: Model, policy: str, seed: int, iterations: int = 2) -> Scenario:
+    """One repetition: which machine serves which stage is drawn from the seed, but for `dtfm`, which plans it."""
+    base = load(FOLDER / "scenario.toml")
+    drawn = [place for place in case.places for _ in range(place.machines)]
+    Random(seed).shuffle(drawn)
+    peers = tuple(
+        _peer(base.peers[0], place, -1 if policy == "dtfm" else number % base.model.stages)
+        for number, place in enumerate(drawn)
+    )
+    latency_s, mbps = case.ways
+    return replace(
+        base,
+        run=replace(base.run, iterations=iterations),
+        model=sized(base.model, model),
+        trainers=replace(base.trainers, region=(case.places[0].name,)),
+        network=replace(base.network, regions=tuple(place.name for place in case.places)),
+        peers=peers,
+        latency=latency_s,
+        bandwidth=mbps,
+    )
+
+
+def _peer(like: PeersPart, place: Place, stage: int) -> PeersPart:
+    link = Constant(place.link_mbps)
+    return replace(like, count=1, stage=stage, region=(place.name,), up_mbps=link, down_mbps=link)
+
+
+def sized(base: ModelPart, model: Model) -> ModelPart:
+    """The model of scenario.toml with as many layers, and the batch."""
+    deeper = model.layers / LAYERS
+    assert isinstance(base.parameters, int)
+    assert base.backward_flops is not None
+    return replace(
+        base,
+        microbatches=model.batch,
+        parameters=round(base.parameters * deeper * model.gradient_bytes / BYTES),
+        forward_flops=base.forward_flops * deeper,
+        backward_flops=base.backward_flops * deeper,
+    )
+
+
+def petaflop(model: Model) -> float:
+    """Of an iteration: forward passes, and backward passes of twice as many operations, without what is done again."""
+    part = sized(load(FOLDER / "scenario.toml").model, model)
+    return 3 * part.forward_flops * part.stages * part.microbatches / 1e15

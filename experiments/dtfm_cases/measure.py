@@ -1,0 +1,91 @@
+"""What each policy makes of the cases, and how that compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from experiments.common.arguments import progress
+from experiments.common.rows import Row, row
+from experiments.dtfm_cases.cases import CASES, Case, Model, petaflop, scenario
+from swarmflow.errors import SwarmflowError
+from swarmflow.simulator.scenario import Scenario
+from swarmflow.simulator.simulation import Simulation
+
+POLICIES = ("swarmflow", "swarm", "gpipe", "dtfm")
+REPETITIONS = 3  # random layouts, as in appendix 10.1
+RUNTIME, FIRST, PFLOPS = "Runtime of an iteration, s", "Runtime of the first iteration, s", "PFLOPS"
+SLOWDOWN, SPEEDUP = "First iteration: slower than Case 1", "First iteration: faster than gpipe"
+PAPER = {  # section 4.2: which models the ends of "1.7 - 3.5x" are of follows from what it says of batches and layers
+    (5, 24, 1024, "dtfm", SLOWDOWN): 3.5,
+    (5, 40, 4096, "dtfm", SLOWDOWN): 1.7,
+    (5, 24, 1024, "dtfm", SPEEDUP): 2.7,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Cases (case 1 among them) in which some policies train a model. iterations: 1, or 2, where the second counts."""
+
+    model: Model
+    cases: tuple[Case, ...]
+    policies: tuple[str, ...]
+    repetitions: int
+    iterations: int
+
+    def setting(self, case: Case) -> str:
+        """As in the paper."""
+        return f"{case.name}, {self.model.layers} layers, batch {self.model.batch}"
+
+
+def parts(quick: bool, gradient_bytes: int) -> tuple[Part, ...]:
+    """The smallest model in all cases, the largest one in the first and the last. quick: a quarter of the machines."""
+    small, large = Model(24, 1024, gradient_bytes), Model(40, 4096, gradient_bytes)
+    ends = (CASES[0], CASES[-1])
+    if quick:
+        return (Part(replace(small, batch=64), tuple(case.thinned(4) for case in ends), POLICIES, 1, 2),)
+    # What waits for room asks at each word of it: with batch 4096 that is minutes of CPU in `swarm`.
+    few = tuple(policy for policy in POLICIES if policy != "swarm")
+    return Part(small, CASES, POLICIES, REPETITIONS, 2), Part(large, ends, few, 1, 1)
+
+
+def seconds(scene: Scenario, seed: int, policy: str) -> tuple[float, ...]:
+    """Of each iteration. Raises SwarmflowError when the simulation does not come to its end, or breaks a promise."""
+    report = Simulation(scene, seed, policy).run()
+    if report.outcome != "finished":
+        raise SwarmflowError(f"policy {policy}, seed {seed}: {'; '.join(report.violations) or report.outcome}")
+    return tuple(iteration.seconds for iteration in report.iterations)
+
+
+def measure(part: Part, seed: int) -> Iterator[Row]:
+    """All rows of a part."""
+    seeds = range(seed, seed + part.repetitions)
+    work = [(case, policy) for case in part.cases for policy in part.policies]
+    found = {
+        (case, policy): [
+            seconds(scenario(case, part.model, policy, each, part.iterations), each, policy) for each in seeds
+        ]
+        for case, policy in progress(work, len(work), "dtfm_cases")
+    }
+    firsts = {key: [took[0] for took in each] for key, each in found.items()}
+    least = [min(times) for times in zip(*(firsts[part.cases[0], policy] for policy in part.policies), strict=True)]
+    for case, policy in work:
+        yield from _rows(part, case, policy, found[case, policy], least, firsts[case, "gpipe"])
+
+
+def _rows(
+    part: Part, case: Case, policy: str, found: list[tuple[float, ...]], least: list[float], gpipe: list[float]
+) -> Iterator[Row]:
+    """least: the fastest first iterations in case 1, seed by seed. gpipe: its first iterations here."""
+    first = [took[0] for took in found]
+    figures = {
+        FIRST: first,
+        SLOWDOWN: [here / there for here, there in zip(first, least, strict=True)],
+        SPEEDUP: [there / here for here, there in zip(first, gpipe, strict=True)],
+    }
+    if part.iterations > 1:
+        figures[RUNTIME] = [took[-1] for took in found]
+        figures[PFLOPS] = [petaflop(part.model) / took[-1] for took in found]
+    for metric, values in figures.items():
+        paper = PAPER.get((case.number, part.model.layers, part.model.batch, policy, metric))
+        yield row(part.setting(case), policy, metric, values, paper)
