@@ -185,12 +185,14 @@ class _Signals:
 async def _measure(machine: PeerMachine, metrics: Metrics, memory: Memory) -> None:
     """Keep the gauges up to date, and where the trainers are."""
     while True:
+        named = machine.standing.opened.roster if machine.standing is not None else Roster()
         roster = machine.standing.living() if machine.standing is not None else Roster()
         memory.keep_trainers(tuple(address for member in roster.trainers for address in member.addresses))
         metrics.version.set(max(machine.version, 0))
         metrics.step.set(max(machine.epoch.step, 0))
         for stage, members in enumerate(roster.stages):
-            metrics.peers.at(stage).set(len(members))
+            if named.stages[stage]:  # of those far from its own it knows nothing
+                metrics.peers.at(stage).set(len(members))
         hops = machine.hops  # None while a stage is loaded
         metrics.queue_length.set(hops.queued if hops is not None else 0)
         metrics.held_microbatches.set(hops.held if hops is not None else 0)

@@ -13,6 +13,7 @@ from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.messages import Beat, Drain, Evicted, Heartbeat, Join, Kept, LoadFailed, Ready, Suspect
+from swarmflow.core.naming import tell
 from swarmflow.core.step import AboutStep, Step
 from swarmflow.core.succession import Estate
 
@@ -54,7 +55,7 @@ class Leader(Reign):
             self.membership.mark(known, "ready" if report.ready or known.role == "trainer" else "loading")
             self.safe.copies.says(known.member, report.join.copies)
             if report.opened.epoch < step.epoch and known.process in step.said.roster.processes():
-                actions.append(Send(known.process, step.said))
+                actions += tell(step.said, (known.member,), self.plan.tied)
         for known in self.membership.loading():
             actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")
         self.step, self.phase = step, "running"

@@ -43,6 +43,7 @@ from swarmflow.core.messages import (
     Keep,
     Lead,
     Message,
+    Named,
     Open,
     Passed,
     Prepare,
@@ -219,7 +220,7 @@ def _nothing(peer: Service, event: Event, now: float) -> list[Action]:
 
 
 _FROM_LEADER = (
-    Open, Reopen, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep, Surplus,
+    Named, Open, Reopen, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep, Surplus,
 )  # fmt: skip
 
 _ABOUT_HOPS = (
@@ -228,8 +229,9 @@ _ABOUT_HOPS = (
 )  # fmt: skip
 _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     **dict.fromkeys(_ABOUT_HOPS, hopping.message),
+    Named: epochs.named,
     Open: epochs.opened,
-    Reopen: epochs.reopened,
+    Reopen: epochs.opened,
     Gone: epochs.gone,
     Prepare: ballots.prepare,
     Commit: ballots.commit,

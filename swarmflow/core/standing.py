@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from swarmflow.core.messages import Commit, Done, Join, Open, Prepare, Report, Tally
+from swarmflow.core.messages import Commit, Done, Join, Open, Prepare, Reopen, Report, Tally
+from swarmflow.core.naming import Naming
 from swarmflow.core.types import Epoch, Member, ProcessId, Roster
 
 
 @dataclass(slots=True)
 class Standing:
-    """Kept from one Open to the next, and told in a Report."""
+    """Kept from one Open to the next, and told in a Report.
+
+    change: the Reopen that was heard, if it was one; base: the digest of the roster that it changed.
+    """
 
     opened: Open
+    change: Reopen | None = None
+    base: str = ""
     gone: dict[ProcessId, None] = field(default_factory=dict)
     newcomers: dict[ProcessId, Member] = field(default_factory=dict)
     suspects: dict[ProcessId, None] = field(default_factory=dict)
@@ -59,10 +65,22 @@ class Standing:
         known: str = "",
     ) -> Report:  # fmt: skip
         """All that another leader has to know of this process. known: digest of the roster that it has already."""
-        same = self.opened.roster.digest == known
-        opened = replace(self.opened, roster=Roster()) if same else self.opened
+        opened = self.opened
+        change = self.change if self.base == known != opened.digest else None
+        if change is not None or opened.digest == known:
+            opened = replace(opened, roster=Roster(), whole=opened.digest, named=opened.size)
         return Report(
             term, join, member, ready, version, draining, opened, tuple(self.gone),
             tuple(self.newcomers.values()), tuple(self.suspects), done, dropped, indices, attempt,
-            self.ballot, self.tally, self.results, self.commit, self.digest,
+            self.ballot, self.tally, self.results, self.commit, self.digest, change,
         )  # fmt: skip
+
+
+def begun(message: Open | Reopen, naming: Naming, former: Standing | None) -> Standing | None:
+    """What begins with a message. naming: the members told before it. None: this process has missed a part of it."""
+    if isinstance(message, Open):
+        whole = naming.whole(message)
+        return None if whole is None else Standing(whole)
+    if former is None or former.opened.epoch != message.base:
+        return None
+    return Standing(message.unfolded(former.opened), message, former.opened.digest)

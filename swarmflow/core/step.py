@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Count, Log, Send
@@ -24,6 +24,7 @@ from swarmflow.core.messages import (
     Unprepared,
     Unrepairable,
 )  # fmt: skip
+from swarmflow.core.naming import NOBODY, PART_MEMBERS, tell
 from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.source import shares
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Roster
@@ -88,13 +89,16 @@ class Step:
         """Which try at which step."""
         return self.said.epoch
 
-    def open(self, base: Open | None = None, told: Collection[ProcessId] = ()) -> list[Action]:
-        """Tell everybody that the step begins; those who were told `base` what has changed since."""
+    def open(self, base: Open | None = None, told: Mapping[ProcessId, int] = NOBODY) -> list[Action]:
+        """Tell everybody that the step begins; those who were told `base` what has changed since.
+
+        told: the stage that each of them served then.
+        """
         change = Reopen.after(base, self.said) if base is not None else None
-        return [
-            Send(process, change if change is not None and process in told else self.said)
-            for process in self.roster.processes()
-        ]
+        if change is not None and len(change.gone) + len(change.came) > PART_MEMBERS:
+            change = None
+        members = (*self.roster.members(), *self.roster.trainers)
+        return tell(self.said, members, self.plan.tied, change, told)
 
     def heard(self, sender: ProcessId, message: AboutStep) -> list[Action]:
         """What follows from what a member says of it."""
@@ -186,7 +190,7 @@ class Step:
         self.roster = Roster(stages, self.roster.trainers)
         self.newcomers |= {member.process: member for member in added}
         said = replace(self.said, roster=self.roster, newcomers=tuple(self.newcomers))
-        actions: list[Action] = [Send(member.process, said) for member in added]
+        actions = tell(said, added, self.plan.tied)
         groups: dict[ProcessId, list[Group]] = {}
         for group in self._groups():
             for process in group.members:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Connect, Send
-from swarmflow.core.messages import Lead, Open, Report
+from swarmflow.core.messages import Lead, Named, Open, Report
+from swarmflow.core.naming import Gathered, Naming
 from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.standing import Standing
 from swarmflow.core.step import Step
-from swarmflow.core.types import Member, Plan, ProcessId, Roster
+from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
 
 
 @dataclass(slots=True)
@@ -29,6 +30,9 @@ class Candidacy:
     settle_s: float = 2.0
     stage_s: float = 6.0
     reports: dict[ProcessId, Report] = field(default_factory=dict)
+    _gathered: dict[Epoch, Gathered] = field(default_factory=dict)
+    _naming: dict[ProcessId, Naming] = field(default_factory=dict)
+    _listed: Roster | None = None
     _asked: dict[ProcessId, Member] = field(default_factory=dict)
     _lost: set[ProcessId] = field(default_factory=set)
     _ask_again_s: float = 0.0
@@ -42,21 +46,38 @@ class Candidacy:
         """Somebody follows. It may know of others: those who came in with a Prepare, or with a later Open."""
         if message.term != self.term:
             return []
-        if message.opened.roster == Roster():  # it is the one that was named in the Lead
-            message = replace(message, opened=replace(message.opened, roster=self.standing.opened.roster))
-        if not self._is_about(sender, message):
+        opened = self._as_heard(sender, message)
+        if opened is None or not self._is_about(sender, message, opened):
             return []
-        self.reports[sender] = message
-        named = (*message.opened.roster.members(), *message.opened.roster.trainers, *message.newcomers)
+        self.reports[sender] = replace(message, opened=opened)
+        self._gathered.setdefault(opened.epoch, Gathered(opened)).add(opened)
+        named = message.newcomers
+        if opened.roster is not self._listed:
+            named, self._listed = (*opened.roster.members(), *opened.roster.trainers, *named), opened.roster
         fresh = [m for m in named if m.process not in self._asked and m.process not in self.standing.gone]
         self._asked |= {member.process: member for member in fresh}
         return self._ask([member for member in fresh if member.process != self.me.process])
 
-    def _is_about(self, sender: ProcessId, message: Report) -> bool:
+    def named(self, sender: ProcessId, message: Named) -> list[Action]:
+        """Somebody begins to tell of an epoch with too many members for its report."""
+        self._naming.setdefault(sender, Naming()).hear(message)
+        return []
+
+    def _as_heard(self, sender: ProcessId, message: Report) -> Open | None:
+        """The Open that it has heard. None: not all of it was told."""
+        own, opened = self.standing.opened, message.opened
+        if opened.roster != Roster():
+            return opened if opened.before == 0 else self._naming.setdefault(sender, Naming()).whole(opened)
+        roster = own.roster if message.change is None else message.change.unfolded(own).roster
+        if opened.whole and roster.digest != opened.whole:
+            return None
+        return replace(opened, roster=roster, whole="", named=0)
+
+    def _is_about(self, sender: ProcessId, message: Report, opened: Open) -> bool:
         """Whether it tells of the one who sent it, and of a place that there is in this run."""
         stages = len(self.standing.opened.roster.stages)
         placed = message.member.stage == -1 if message.join.role == "trainer" else 0 <= message.member.stage < stages
-        return placed and len(message.opened.roster.stages) == stages and message.member.process == sender
+        return placed and len(opened.roster.stages) == stages and message.member.process == sender
 
     def lost(self, process: ProcessId) -> None:
         """It cannot be reached: there is no point in waiting for it."""
@@ -77,7 +98,7 @@ class Candidacy:
         """Whether this trainer leads now."""
         latest = self.latest()
         named = set(latest.roster.processes()) - set(latest.newcomers)
-        if 2 * len(named & set(self.reports)) <= len(named):
+        if 2 * len(named & set(self.reports)) <= latest.size - len(latest.newcomers):
             return False
         if set(self._asked) <= set(self.reports) | self._lost:
             return True
@@ -87,12 +108,12 @@ class Candidacy:
 
     def latest(self) -> Open:
         """The epoch opened last, as far as anybody who follows knows, with everybody who was named in it."""
-        return max((report.opened for report in self.reports.values()), key=lambda opened: opened.epoch)
+        return self._gathered[max(self._gathered)].opened()
 
     def _ask(self, members: list[Member]) -> list[Action]:
         if not members:
             return []
-        lead = Lead(self.term, self.me, self.standing.opened.roster.digest)
+        lead = Lead(self.term, self.me, self.standing.opened.digest)
         return [Connect(tuple(members)), *(Send(m.process, lead) for m in members)]
 
 
@@ -120,7 +141,7 @@ def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: floa
     """
     epoch = candidacy.latest().epoch
     current = {p: r for p, r in sorted(candidacy.reports.items()) if r.opened.epoch == epoch}
-    said, newcomers = _said(list(current.values()), candidacy.term)
+    said, newcomers = _said(candidacy.latest(), list(current.values()), candidacy.term)
     dead = {process for report in current.values() for process in report.gone}
     gone = tuple(p for p in said.roster.processes() if p in dead or p not in candidacy.reports)
     step = Step(plan, candidacy.term, said, learning_rate, clip, now)
@@ -139,20 +160,19 @@ def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: floa
     )
 
 
-def _said(current: list[Report], term: int) -> tuple[Open, dict[ProcessId, Member]]:
+def _said(opened: Open, current: list[Report], term: int) -> tuple[Open, dict[ProcessId, Member]]:
     """The Open of the epoch with everybody who came in meanwhile, and who that is."""
     newcomers = {member.process: member for report in current for member in report.newcomers}
     for report in current:  # a newcomer may be the only one who has heard of itself
         named = {member.process: member for member in report.opened.roster.members()}
         newcomers |= {process: named[process] for process in report.opened.newcomers if process in named}
-    # A newcomer was told who lived when it came; which microbatches fell to whom follows from who lived at first.
-    opened = max((report.opened for report in current), key=lambda heard: len(heard.roster.trainers))
     stages = tuple(
         tuple(sorted({*members, *(member for member in newcomers.values() if member.stage == stage)}))
         for stage, members in enumerate(opened.roster.stages)
     )
     roster = Roster(stages, opened.roster.trainers)
-    return replace(opened, term=term, roster=roster, newcomers=tuple(sorted(newcomers))), newcomers
+    said = replace(opened, term=term, roster=roster, newcomers=tuple(sorted(newcomers)), whole="", named=0)
+    return said, newcomers
 
 
 def _resume(step: Step, living: dict[ProcessId, Report], gone: tuple[ProcessId, ...]) -> None:

@@ -53,6 +53,7 @@ from swarmflow.core.messages import (
     Lead,
     LoadFailed,
     Message,
+    Named,
     Open,
     Overflow,
     Prepared,
@@ -71,9 +72,10 @@ from swarmflow.core.messages import (
     Unrepairable,
     Welcome,
 )  # fmt: skip
+from swarmflow.core.naming import Naming, answer
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source
-from swarmflow.core.standing import Standing
+from swarmflow.core.standing import Standing, begun
 from swarmflow.core.succession import Candidacy, estate_of
 from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Member, Plan, ProcessId, Roster, Snapshot
 from swarmflow.core.words import Words
@@ -113,6 +115,7 @@ class TrainerMachine:
     candidacy: Candidacy | None = None
     recorded: Epoch = BEFORE_ALL
     words: Words = field(init=False)
+    naming: Naming = field(default_factory=Naming)
     _peers: set[ProcessId] = field(default_factory=set)
     _waiting: list[Received] = field(default_factory=list)
     _next_heartbeat_s: float = 0.0
@@ -232,8 +235,8 @@ class TrainerMachine:
         following.follow(sender, message.term, now)
         self.candidacy = None
         self._waiting.clear()
-        answer: list[Action] = [Connect((message.me,)), Send(sender, self._report(message.roster))]
-        return answer if again else [*answer, Log("info", f"trainer {sender} leads from here on")]
+        answered: list[Action] = [Connect((message.me,)), *answer(sender, self._report(message.roster))]
+        return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
 
     def _deposed(self, message: Deposed, now: float) -> list[Action]:
         """Somebody follows another one, in a later term."""
@@ -313,14 +316,12 @@ class TrainerMachine:
 
     def _heard_all(self, event: Received, now: float) -> list[Action]:
         """A link to or from the leader that has lost something is as bad as a broken one."""
-        if self.words.heard(event):
+        if self.words.heard(event) or (self.lead is None and event.sender != self.leader):
             return self._received(event, now)
-        if self.lead is not None:
-            lost = self.lead.handle(Lost(event.sender, "messages of it were lost on the way"), now)
-            return lost + self._received(event, now)  # who was forgotten already is told so
-        if event.sender == self.leader:
+        if self.lead is None:
             return self._leave(f"the link from the leader {self.leader} loses messages")
-        return self._received(event, now)
+        lost = self.lead.handle(Lost(event.sender, "messages of it were lost on the way"), now)
+        return lost + self._received(event, now)  # who was forgotten already is told so
 
     def _received(self, event: Received, now: float) -> list[Action]:
         message, sender = event.message, event.sender
@@ -334,6 +335,8 @@ class TrainerMachine:
         match message:
             case Lead():
                 return [*drop, *self._asked_to_follow(sender, message, now)]
+            case Named() if self.candidacy is not None and sender != self.leader:
+                return [*drop, *self.candidacy.named(sender, message)]
             case Report() if self.candidacy is not None:
                 return [*drop, *self.candidacy.report(sender, message)]
             case Deposed():
@@ -353,22 +356,22 @@ class TrainerMachine:
         self.candidacy = None  # nobody else has promised anything yet: it stands anew, from what it has heard now
         return [*drop, *handler(self, message, now)]
 
-    def _open(self, message: Open, now: float) -> list[Action]:
+    def _open(self, message: Open | Reopen, now: float) -> list[Action]:
         if message.epoch <= self.epoch:
             return []
-        self.epoch, self.joined, self.standing = message.epoch, True, Standing(message)
+        standing = begun(message, self.naming, self.standing)
+        if standing is None:
+            return self._leave(f"this process was not told who takes part in step {message.epoch.step}")
+        self.epoch, self.joined, self.standing = message.epoch, True, standing
         self.following.term = max(self.following.term, message.term)
-        self._peers = {member.process for member in message.roster.members()}
-        others = (*message.roster.members(), *message.roster.trainers)
-        return [Connect(tuple(m for m in others if m.process != self.me.process)), *self.source.open(message)]
+        roster, me = standing.opened.roster, self.me.process
+        self._peers = set(roster.serving)
+        others = tuple(m for m in (*roster.members(), *roster.trainers) if m.process != me)
+        return [Connect(others), *self.source.open(standing.opened)]
 
-    def _reopen(self, message: Reopen, now: float) -> list[Action]:
-        if message.epoch <= self.epoch:
-            return []
-        if self.standing is None or self.standing.opened.epoch != message.base:
-            begun = f"step {message.epoch.step} begins with those of an epoch"
-            return self._leave(f"{begun} that this process has not heard of")
-        return self._open(message.unfolded(self.standing.opened), now)
+    def _named(self, message: Named, now: float) -> list[Action]:
+        self.naming.hear(message)
+        return []
 
     def _gone(self, message: Gone, now: float) -> list[Action]:
         if message.epoch != self.epoch:
@@ -431,8 +434,9 @@ class TrainerMachine:
 
 
 _FROM_LEADER: dict[type, Callable[[TrainerMachine, Any, float], list[Action]]] = {
+    Named: TrainerMachine._named,
     Open: TrainerMachine._open,
-    Reopen: TrainerMachine._reopen,
+    Reopen: TrainerMachine._open,
     Gone: TrainerMachine._gone,
     Assign: TrainerMachine._assign,
     Keep: TrainerMachine._keep,

@@ -133,13 +133,21 @@ class Roster:
         """Of all that it says: two processes that have the same one need not tell each other."""
         return blake2b(repr((self.stages, self.trainers)).encode(), digest_size=16).hexdigest()
 
-    def around(self, stage: int, tied: bool) -> tuple[Member, ...]:
-        """Whom a peer of this stage may have to send to. tied: a weight is shared by the first and the last stage."""
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return sum(len(stage) for stage in self.stages) + len(self.trainers)
+
+    def around(self, stage: int, tied: bool) -> Roster:
+        """Those to whom a peer of this stage may have to send; the stages of the others are empty.
+
+        tied: a weight is shared by the first and the last stage.
+        """
         near = {stage - 1, stage, stage + 1}
         if tied and stage in (0, len(self.stages) - 1):
             near |= {0, len(self.stages) - 1}
-        peers = (member for other, members in enumerate(self.stages) if other in near for member in members)
-        return (*peers, *self.trainers)
+        stages = tuple(members if other in near else () for other, members in enumerate(self.stages))
+        return self if stages == self.stages else Roster(stages, self.trainers)
 
     def changed(self, gone: tuple[ProcessId, ...], came: tuple[Member, ...]) -> Roster:
         """The roster that differs from this one by who left, and by who came or is in another place now.

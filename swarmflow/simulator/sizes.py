@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from swarmflow.core.messages import Gone, Granted, Lead, Message, Open, Prepare, Reopen, Report
+from swarmflow.core.messages import Gone, Granted, Lead, Message, Named, Open, Prepare, Reopen, Report
 from swarmflow.core.types import Roster
 
 FRAME = 36  # bytes around a header (runtime/frames.py), of which 8 a body
@@ -33,6 +33,10 @@ def _open(message: Open) -> int:
     return _roster(message.roster) + PROCESS * (1 + len(message.newcomers))
 
 
+def _reopen(message: Reopen) -> int:
+    return PROCESS * (1 + len(message.gone)) + MEMBER * len(message.came)
+
+
 def _prepare(message: Prepare) -> int:
     members = sum(len(group.members) for group in message.groups)
     return ENTRY * len(message.entries) + PROCESS * members + MEMBER * len(message.newcomers)
@@ -41,6 +45,7 @@ def _prepare(message: Prepare) -> int:
 def _report(message: Report) -> int:
     return (
         _roster(message.opened.roster)
+        + (0 if message.change is None else _reopen(message.change))
         + PROCESS * (len(message.gone) + len(message.suspects) + len(message.opened.newcomers))
         + MEMBER * (2 + len(message.newcomers))
         + DONE * len(message.done)
@@ -50,7 +55,8 @@ def _report(message: Report) -> int:
 
 _EXTRA: dict[type, Callable[[Any], int]] = {
     Open: _open,
-    Reopen: lambda message: PROCESS * (1 + len(message.gone)) + MEMBER * len(message.came),
+    Named: lambda message: MEMBER * len(message.members),
+    Reopen: _reopen,
     Prepare: _prepare,
     Report: _report,
     Granted: lambda message: MEMBER * len(message.donors),

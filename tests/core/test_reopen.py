@@ -36,9 +36,9 @@ def test_what_has_changed_tells_it_all(before: Roster, now: Roster) -> None:
 
 def test_where_little_has_changed_little_is_told() -> None:
     members = tuple(Member(process(f"p{n:03}"), 0) for n in range(100))
-    base = Open(1, EPOCH, Roster((members,)), LEADER)
-    change = Reopen.after(base, Open(1, LATER, Roster((members[1:],)), LEADER))
-    assert change == Reopen(1, LATER, EPOCH, (members[0].process,), (), LEADER)
+    base, roster = Open(1, EPOCH, Roster((members,)), LEADER), Roster((members[1:],))
+    change = Reopen.after(base, Open(1, LATER, roster, LEADER))
+    assert change == Reopen(1, LATER, EPOCH, (members[0].process,), (), LEADER, whole=roster.digest, named=99)
 
 
 def test_who_comes_in_amid_a_step_is_told_in_full() -> None:

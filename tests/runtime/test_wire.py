@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmflow.core.messages import Beat, Room
-from swarmflow.core.types import Epoch
+from swarmflow.core.actions import Send
+from swarmflow.core.messages import Beat, Open, Room
+from swarmflow.core.naming import tell
+from swarmflow.core.types import Epoch, Member, ProcessId, Roster
 from swarmflow.errors import FrameError
+from swarmflow.runtime.frames import FrameLimits
 from swarmflow.runtime.wire import Ask, Wire, decode_header, encode_header, message_name
 
 
@@ -38,3 +41,17 @@ def test_the_protocols_description_names_every_message() -> None:
     text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
     described = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", text.replace("```", "")))))
     assert {kind.__name__ for kind in get_args(Wire)} <= described
+
+
+def test_no_open_of_a_large_swarm_is_larger_than_a_header_may_be() -> None:
+    addresses = tuple(f"/ip4/192.0.2.{n}/tcp/31337/p2p/{'Q' * 46}" for n in range(3))
+    stages = tuple(
+        tuple(Member(ProcessId(f"{'Q' * 40}{stage}.{n:05}", 1 << 60), stage, 40, addresses) for n in range(2000))
+        for stage in range(5)
+    )
+    trainers = (Member(ProcessId("Q" * 46, 1 << 60), -1, 1, addresses),)
+    said = Open(1, Epoch(0, 0), Roster(stages, trainers), trainers[0].process)
+    for who in (stages[2][0], trainers[0]):
+        sizes = [len(encode_header(send.message)) for send in tell(said, (who,), tied=True) if isinstance(send, Send)]
+        assert sum(sizes) > FrameLimits().header_bytes_max
+        assert max(sizes) <= FrameLimits().header_bytes_max

@@ -78,5 +78,5 @@ def evict(reign: Reign, process: ProcessId, reason: str) -> list[Action]:
 
 def _forget(reign: Reign, process: ProcessId) -> bool:
     reign.safe.copies.leave(process)
-    reign.told.discard(process)
+    reign.told.pop(process, None)
     return reign.membership.leave(process) is not None

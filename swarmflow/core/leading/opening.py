@@ -36,7 +36,7 @@ def try_open(reign: Reign, now: float) -> list[Action]:
     reign.step = Step(reign.plan, reign.term, said, settings.learning_rate(reign.version), settings.clip, now)
     members = (*roster.members(), *roster.trainers)
     begun = reign.step.open(reign.opened, reign.told)
-    reign.opened, reign.told = said, set(roster.processes())
+    reign.opened, reign.told = said, {member.process: member.stage for member in members}
     return [Connect(tuple(m for m in members if m.process != reign.me.process)), *begun]
 
 

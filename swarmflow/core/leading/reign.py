@@ -23,7 +23,7 @@ class Reign:
     lineage: who began the history that this leader goes on with; a leader that starts from disk begins one. restoring:
     which version to go on from is not decided yet. last: the result of the step before. waits_for: what opening the
     next one waits for. stopping: the person wants this trainer to go. opened: the last
-    Open, and told: who was told it.
+    Open, and told: who was told it, and on which stage it was then.
     """
 
     me: Member
@@ -46,7 +46,7 @@ class Reign:
     complete_s: float | None = None
     stopping: bool = False
     opened: Open | None = None
-    told: set[ProcessId] = field(default_factory=set)
+    told: dict[ProcessId, int] = field(default_factory=dict)
     waits_for: str = ""
 
     def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int) -> None:

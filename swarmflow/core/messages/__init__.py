@@ -44,6 +44,7 @@ from swarmflow.core.messages.step import (
     Commit,
     Committed,
     Gone,
+    Named,
     Open,
     Overflow,
     Prepare,
@@ -61,7 +62,7 @@ from swarmflow.core.messages.succession import Deposed, Lead, Report
 __all__ = [
     "Accepted", "Adopt", "Assign", "Backward", "Beat", "Beyond", "Commit", "Committed", "Denied", "Deposed", "Done",
     "Drain", "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Kept", "Lead",
-    "LoadFailed", "Message", "Open", "Overflow", "Passed", "Prepare", "Prepared", "Probe", "Probed", "Ready",
+    "LoadFailed", "Message", "Named", "Open", "Overflow", "Passed", "Prepare", "Prepared", "Probe", "Probed", "Ready",
     "Recall", "Recalled", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve",
     "Reserved", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable",
     "Welcome",
@@ -69,8 +70,8 @@ __all__ = [
 
 Message = (
     Forward | Reserve | Reserved | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Recall | Recalled
-    | Passed | Probe | Probed | Beyond | Done | Open | Reopen | Gone | Assign | Overflow | Prepare | Prepared
-    | Unprepared | Unrepairable | Commit | Committed | StepResult | ReducePart | ReduceSum
+    | Passed | Probe | Probed | Beyond | Done | Named | Open | Reopen | Gone | Assign | Overflow | Prepare
+    | Prepared | Unprepared | Unrepairable | Commit | Committed | StepResult | ReducePart | ReduceSum
     | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain | Released | Heartbeat
     | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed
 )  # fmt: skip

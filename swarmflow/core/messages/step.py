@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarmflow.core.types import EXPONENT, Epoch, Group, Member, Microbatch, ProcessId, Roster
 
@@ -13,7 +13,9 @@ class Open:
 
     Weights are at version `epoch.step`. Microbatch i is formed by trainer i mod (number of trainers). lineage: who
     began the history that the epoch belongs to. newcomers: of the roster, those that come in as the step ends, for its
-    update alone. exponent: where gradients add up as integers, one of them counts 2^-exponent.
+    update alone. exponent: where gradients add up as integers, one of them counts 2^-exponent. A peer is told of the
+    stages around its own alone; whole, named: the digest of the roster of which that is a part, and its size. before:
+    the members were told in so many parts of a message each, or 0: they are here.
     """
 
     term: int
@@ -22,6 +24,38 @@ class Open:
     lineage: ProcessId
     newcomers: tuple[ProcessId, ...] = ()
     exponent: int = EXPONENT
+    whole: str = ""
+    named: int = 0
+    before: int = 0
+
+    @property
+    def partial(self) -> bool:
+        """Whether it names a part of those who take part."""
+        return bool(self.whole)
+
+    @property
+    def digest(self) -> str:
+        """Of the whole roster: two processes of the same one need not tell each other."""
+        return self.whole or self.roster.digest
+
+    @property
+    def size(self) -> int:
+        """How many take part, whether they are named here or not."""
+        return self.named or self.roster.size
+
+    def seen_from(self, stage: int, tied: bool) -> Open:
+        """What a peer of this stage is told of it."""
+        roster = self.roster.around(stage, tied)
+        return self if roster is self.roster else replace(self, roster=roster, whole=self.digest, named=self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Some of those who take part in an epoch, before the Open, which has not room for all of them."""
+
+    term: int
+    epoch: Epoch
+    members: tuple[Member, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +63,7 @@ class Reopen:
     """An Open to somebody who has heard the one of epoch `base`: its roster is that one's but for who is in these.
 
     came: who is new, or serves another stage, or has another capacity now. The roster of a large swarm takes megabytes,
-    and hardly changes from step to step.
+    and hardly changes from step to step. whole, named: the digest and the size of the whole roster.
     """
 
     term: int
@@ -39,6 +73,8 @@ class Reopen:
     came: tuple[Member, ...]
     lineage: ProcessId
     exponent: int = EXPONENT
+    whole: str = ""
+    named: int = 0
 
     @classmethod
     def after(cls, base: Open, said: Open) -> Reopen | None:
@@ -47,13 +83,18 @@ class Reopen:
         now = {member.process: member for member in (*said.roster.members(), *said.roster.trainers)}
         came = tuple(member for process, member in now.items() if before.get(process) != member)
         gone = tuple(process for process in before if process not in now)
-        change = cls(said.term, said.epoch, base.epoch, gone, came, said.lineage, said.exponent)
+        change = cls(said.term, said.epoch, base.epoch, gone, came, said.lineage, said.exponent, said.digest, said.size)
         return change if change.unfolded(base) == said else None
 
     def unfolded(self, base: Open) -> Open:
         """The Open that it stands for."""
-        roster = base.roster.changed(self.gone, self.came)
-        return Open(self.term, self.epoch, roster, self.lineage, exponent=self.exponent)
+        if not base.partial:
+            roster = base.roster.changed(self.gone, self.came)
+            return Open(self.term, self.epoch, roster, self.lineage, exponent=self.exponent)
+        near = tuple(m for m in self.came if m.stage < 0 or base.roster.stages[m.stage])
+        far = tuple(m.process for m in self.came if m not in near)
+        roster = base.roster.changed((*self.gone, *far), near)
+        return Open(self.term, self.epoch, roster, self.lineage, (), self.exponent, self.whole, self.named)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from swarmflow.core.messages.hop import Done
 from swarmflow.core.messages.membership import Join
-from swarmflow.core.messages.step import Commit, Open, Tally
+from swarmflow.core.messages.step import Commit, Open, Reopen, Tally
 from swarmflow.core.types import Member, ProcessId
 
 
@@ -27,11 +27,11 @@ class Report:
     """I follow you in this term. What I know and hold of the epoch that was opened last, for you to go on from it.
 
     join: as it was said to the former leader. member: with the stage served. ready: it is loaded, at `version`. opened:
-    the epoch, without its roster where that is the one of the Lead; gone: who died to it, newcomers: who came in for
-    its update; suspects: whom I lost although nobody has declared them dead. done: what is accumulated here; dropped:
-    what was, as an orphan. indices, attempt: a trainer's own microbatches, and the highest Assign. ballot, tally: of
-    the last Prepare; results: of its Prepared, if it came so far. commit: if it was heard; digest: of the parameters,
-    if it is applied.
+    the epoch, without its roster where that is the one of the Lead, or follows from it by `change`, the Reopen that was
+    heard; gone: who died to it, newcomers: who came in for its update; suspects: whom I lost although nobody has
+    declared them dead. done: what is accumulated here; dropped: what was, as an orphan. indices, attempt: a trainer's
+    own microbatches, and the highest Assign. ballot, tally: of the last Prepare; results: of its Prepared, if it came
+    so far. commit: if it was heard; digest: of the parameters, if it is applied.
     """
 
     term: int
@@ -53,6 +53,7 @@ class Report:
     results: tuple[tuple[str, float, str], ...] = ()
     commit: Commit | None = None
     digest: str = ""
+    change: Reopen | None = None
 
 
 @dataclass(frozen=True, slots=True)

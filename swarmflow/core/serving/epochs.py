@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from swarmflow.core.actions import Action, Connect, Forget, Log, Reset
 from swarmflow.core.events import Received
-from swarmflow.core.messages import Gone, Open, Reopen
+from swarmflow.core.messages import Gone, Named, Open, Reopen
 from swarmflow.core.serving.ballots import revoke
 from swarmflow.core.serving.service import Service
-from swarmflow.core.standing import Standing
+from swarmflow.core.standing import begun
 from swarmflow.core.takers import shares
+
+
+def named(peer: Service, event: Received, now: float) -> list[Action]:
+    """Some of those who take part in the epoch that is opened next."""
+    assert isinstance(event.message, Named)
+    peer.naming.hear(event.message)
+    return []
 
 
 def opened(peer: Service, event: Received, now: float) -> list[Action]:
     """A step begins; what was held for another one is void."""
-    message = event.message
-    assert isinstance(message, Open)
-    if message.term < peer.following.term or message.epoch <= peer.epoch:
+    said = event.message
+    assert isinstance(said, Open | Reopen)
+    if said.term < peer.following.term or said.epoch <= peer.epoch:
         return []
-    peer.following.term, peer.epoch = message.term, message.epoch
-    peer.standing = Standing(message)
+    standing = begun(said, peer.naming, peer.standing)
+    if standing is None:
+        return peer.leave(f"this process was not told who takes part in step {said.epoch.step}")
+    message = standing.opened
+    peer.following.term, peer.epoch, peer.standing = message.term, message.epoch, standing
     actions = revoke(peer)
     stages, trainers = message.roster.stages, message.roster.trainers
     mine = peer.stage >= 0 and peer.me in [m.process for m in stages[peer.stage]]
@@ -33,23 +41,13 @@ def opened(peer: Service, event: Received, now: float) -> list[Action]:
     peer.phase = "member"
     following = stages[peer.stage + 1] if not peer.hops.last else ()
     before = stages[peer.stage - 1] if peer.stage > 0 else trainers
-    members = message.roster.around(peer.stage, peer.plan.tied)
+    around = message.roster.around(peer.stage, peer.plan.tied)
+    members = (*around.members(), *around.trainers)
     actions += [Connect(tuple(m for m in members if m.process != peer.me)), Reset(message.exponent)]
     next_stage, last_stage = (tuple(member.process for member in members) for members in (following, before))
     return actions + peer.hops.open(
         peer.epoch, next_stage, last_stage, shares(following, len(stages[peer.stage]))
     )
-
-
-def reopened(peer: Service, event: Received, now: float) -> list[Action]:
-    """A step begins, as one that was heard of with a few changes."""
-    message, standing = event.message, peer.standing
-    assert isinstance(message, Reopen)
-    if message.term < peer.following.term or message.epoch <= peer.epoch:
-        return []
-    if standing is None or standing.opened.epoch != message.base:
-        return peer.leave(f"step {message.epoch.step} begins with those of an epoch that this process has not heard of")
-    return opened(peer, replace(event, message=message.unfolded(standing.opened)), now)
 
 
 def gone(peer: Service, event: Received, now: float) -> list[Action]:

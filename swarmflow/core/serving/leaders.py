@@ -7,6 +7,7 @@ from dataclasses import replace
 from swarmflow.core.actions import Action, Connect, Count, Log, Send
 from swarmflow.core.events import Lost, Received
 from swarmflow.core.messages import Deposed, Done, Gone, Lead, Message, Suspect
+from swarmflow.core.naming import answer
 from swarmflow.core.serving.service import Service
 from swarmflow.core.types import ProcessId
 
@@ -55,8 +56,8 @@ def lead(peer: Service, event: Received, now: float) -> list[Action]:
         message.term, peer.join(), member, ready=peer.hops is not None, version=peer.version,
         draining=peer.drain_until_s is not None, done=done, dropped=dropped, known=message.roster,
     )  # fmt: skip
-    answer: list[Action] = [Connect((message.me,)), Send(sender, report)]
-    return answer if again else [*answer, Log("info", f"trainer {sender} leads from here on")]
+    answered: list[Action] = [Connect((message.me,)), *answer(sender, report)]
+    return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
 
 
 def another(peer: Service, sender: ProcessId, message: Message) -> list[Action]:

@@ -8,6 +8,7 @@ from swarmflow.core.actions import Action, Log, Rejoin, Release
 from swarmflow.core.following import Following
 from swarmflow.core.hops import Hops
 from swarmflow.core.messages import Join, Prepare
+from swarmflow.core.naming import Naming
 from swarmflow.core.reduce import Ballot
 from swarmflow.core.standing import Standing
 from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref
@@ -52,6 +53,7 @@ class Service:
     unsettled: Prepare | None = None
     elements: dict[str, int] = field(default_factory=dict)
     element_bytes: int = 4
+    naming: Naming = field(default_factory=Naming)
 
     @property
     def leader(self) -> ProcessId:
