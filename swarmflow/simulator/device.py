@@ -131,7 +131,7 @@ class Device:
                 self._drop(action)
             case Validate():
                 self.world.clock.after(self.world.hardware.load_s() or 0.0, partial(self._validate, action))
-            case Release():
+            case Release() if self._alive():  # with a process that has ended in the same breath all is gone
                 for ref in action.refs:
                     del self._stored[ref.key]
 
