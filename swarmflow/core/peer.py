@@ -88,9 +88,9 @@ class PeerMachine(Service):
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
-        before = self._heard_of
+        before = self._heard_of if self._early else None
         actions = self._handle(event, now)
-        if self._early and self._heard_of != before:
+        if before is not None and self._heard_of != before:
             actions += self._replay_early(now)
         return self.words.say(actions + self._due(now))
 
@@ -108,14 +108,14 @@ class PeerMachine(Service):
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
-        times = [self._next_heartbeat_s]
+        due_s = self._next_heartbeat_s
         if self.phase == "joining":
-            times.append(self._next_join_s)
+            due_s = min(due_s, self._next_join_s)
         if self.drain_until_s is not None:
-            times.append(self.drain_until_s)
-        if self.hops is not None and (paused := self.hops.next_deadline()) is not None:
-            times.append(paused)
-        return min(times)
+            due_s = min(due_s, self.drain_until_s)
+        if self.hops is not None and (paused_s := self.hops.next_deadline()) is not None and paused_s < due_s:
+            return paused_s
+        return due_s
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class PeerMachine(Service):
         handler = _REMOTE.get(type(message))
         if handler is None or self.phase == "gone":
             return [Count("messages_ignored", type(message).__name__), *release(event.bodies)]
-        if isinstance(message, _FROM_LEADER):
+        if type(message) in _FROM_LEADER:
             if event.sender != self.leader:
                 return leaders.another(self, event.sender, message)
         elif self._is_early(message):
@@ -219,9 +219,9 @@ def _nothing(peer: Service, event: Event, now: float) -> list[Action]:
     return []
 
 
-_FROM_LEADER = (
+_FROM_LEADER = frozenset((
     Named, Open, Reopen, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep, Surplus,
-)  # fmt: skip
+))  # fmt: skip
 
 _ABOUT_HOPS = (
     Forward, Reserve, Reserved, Adopt, Backward, Accepted, Denied, Relieve, Routed, Room, Recall, Recalled, Probe,

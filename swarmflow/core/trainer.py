@@ -80,10 +80,10 @@ from swarmflow.core.succession import Candidacy, estate_of
 from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Member, Plan, ProcessId, Roster, Snapshot
 from swarmflow.core.words import Words
 
-_TO_LEADER = (
+_TO_LEADER = frozenset((
     Join, Ready, LoadFailed, Drain, Heartbeat, Suspect, Done, Prepared, Unprepared, Unrepairable, Overflow,
     Committed, Kept,
-)  # fmt: skip
+))  # fmt: skip
 _ABOUT_HOPS = (Accepted, Reserved, Denied, Routed, Backward)
 RANK_DELAY_S = 2.0  # how long each trainer leaves the ones before it to take over
 CANDIDACY_S = 8.0  # after which one who was not elected tries again, in a later term
@@ -325,9 +325,9 @@ class TrainerMachine:
 
     def _received(self, event: Received, now: float) -> list[Action]:
         message, sender = event.message, event.sender
-        if isinstance(message, _TO_LEADER) and self.lead is not None:
+        if self.lead is not None and type(message) in _TO_LEADER:
             return self.lead.handle(event, now)
-        if isinstance(message, _TO_LEADER) and self.candidacy is not None and sender in self.candidacy.reports:
+        if self.candidacy is not None and type(message) in _TO_LEADER and sender in self.candidacy.reports:
             self._waiting.append(event)
             return []
         drop: list[Action] = [Release(event.bodies)] if event.bodies else []

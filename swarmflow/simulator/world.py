@@ -35,6 +35,9 @@ __all__ = ["Host", "Settings", "Surroundings", "World"]
 
 FIND_AGAIN_S = 0.5  # how soon a process looks for a leader again
 RIVALS_EVERY_S = 10.0  # how often leaders look for other leaders
+TICK = Tick()
+Bodies = tuple[tuple[object, int], ...]  # (value, bytes) of each
+NOTHING: Bodies = ()
 DIAL_S = 10.0  # after which a connection that nobody answers is given up
 
 
@@ -222,7 +225,7 @@ class World:
             self.clock.after(RIVALS_EVERY_S, self._introduce)
 
     def _reaches(self, one: str, other: str) -> bool:
-        return (one in self.apart) == (other in self.apart)
+        return not self.apart or (one in self.apart) == (other in self.apart)
 
     def mute(self, sender: ProcessId, receiver: ProcessId, seconds: float) -> None:
         """What one process sends to the other is lost for a while, and neither is told."""
@@ -265,16 +268,18 @@ class World:
             actions = host.machine.handle(event, self.clock.now_s)
             self.meter.decision_s += self.stopwatch() - began_s
             self.meter.decisions += 1
-        self.perform(process, actions)
+        if actions:
+            self.perform(process, actions)
         self._arm(process)
 
     def perform(self, process: ProcessId, actions: list[Action]) -> None:
         """Do what a machine asked for."""
         host = self.hosts[process]
         for action in actions:
+            if type(action) is Send:  # most are
+                self._send(process, action)
+                continue
             match action:
-                case Send():
-                    self._send(process, action)
                 case Log():
                     self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} {action.text}")
                     self._tell(process, action.text)
@@ -338,12 +343,12 @@ class World:
             self.start_trainer(name, lead=True)
 
     def _send(self, sender: ProcessId, action: Send) -> None:
-        bodies, size_bytes = [], wire_bytes(action.message)
-        for body in action.bodies:
-            value, body_bytes = self._read(sender, body)
-            bodies.append((value, body_bytes))
-            size_bytes += body_bytes
-        now_s, receiver, kind = self.clock.now_s, action.to, type(action.message).__name__
+        message, receiver, now_s = action.message, action.to, self.clock.now_s
+        size_bytes, bodies = wire_bytes(message), NOTHING
+        if action.bodies:
+            bodies = tuple(self._read(sender, body) for body in action.bodies)
+            size_bytes += sum(body_bytes for _, body_bytes in bodies)
+        kind = type(message).__name__
         if receiver.name == sender.name:
             self.clock.at(now_s, partial(self._deliver, sender, action, bodies))
             return
@@ -358,25 +363,24 @@ class World:
         flight = self.network.send(sender, receiver, size_bytes, bool(bodies), now_s)
         self.clock.at(flight.due_s, partial(self._arrive, sender, action, bodies, flight, now_s))
 
-    def _arrive(
-        self, sender: ProcessId, action: Send, bodies: list[tuple[object, int]], flight: Flight, sent_s: float
-    ) -> None:
+    def _arrive(self, sender: ProcessId, action: Send, bodies: Bodies, flight: Flight, sent_s: float) -> None:
         now_s = self.clock.now_s
         had_s = self.network.had_s(flight, now_s)
         if bodies and isinstance(action.message, Forward | Backward):
             self.meter.transit_s += had_s - sent_s
         if had_s > now_s:
-            self.clock.at(had_s, partial(self._deliver, sender, action, bodies))
+            self.clock.follow(had_s, partial(self._deliver, sender, action, bodies))
         else:
             self._deliver(sender, action, bodies)
 
-    def _deliver(self, sender: ProcessId, action: Send, bodies: list[tuple[object, int]]) -> None:
-        host = self.hosts.get(action.to)
-        if self.mute_until_s.get((sender, action.to), 0.0) > self.clock.now_s:
+    def _deliver(self, sender: ProcessId, action: Send, bodies: Bodies) -> None:
+        receiver = action.to
+        host = self.hosts.get(receiver)
+        if self.mute_until_s and self.mute_until_s.get((sender, receiver), 0.0) > self.clock.now_s:
             return
-        if host is not None and host.alive and self._reaches(sender.name, action.to.name):
-            refs = tuple(self.store(action.to, value, size_bytes) for value, size_bytes in bodies)
-            self.post(action.to, Received(sender, action.message, refs))
+        if host is not None and host.alive and self._reaches(sender.name, receiver.name):
+            refs = tuple(self.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
+            self.post(receiver, Received(sender, action.message, refs))
         elif self.hosts[sender].alive:
             self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self._lose, sender, action.to))
 
@@ -399,8 +403,11 @@ class World:
     def _arm(self, process: ProcessId) -> None:
         """One timer a process: at the deadline that its machine names."""
         host = self.hosts[process]
-        due_s = max(host.machine.next_deadline(), self.clock.now_s)
-        if not host.alive or due_s >= host.wake_s - 1e-9:
+        due_s = host.machine.next_deadline()
+        if due_s >= host.wake_s - 1e-9 or not host.alive:
+            return
+        due_s = max(due_s, self.clock.now_s)
+        if due_s >= host.wake_s - 1e-9:
             return
         host.wake_s = due_s
         self.clock.at(due_s, partial(self._wake, process, due_s))
@@ -409,7 +416,7 @@ class World:
         host = self.hosts[process]
         if host.alive and host.wake_s == due_s:
             host.wake_s = float("inf")
-            self.post(process, Tick())
+            self.post(process, TICK)
 
     # --- what a simulation asks of any swarm --------------------------------------------------------------------------
 
