@@ -362,6 +362,10 @@ class Hops:
         times = (self.outbox.next_deadline(), self.journal.next_deadline())
         return min((time for time in times if time is not None), default=None)
 
+    def enter(self, process: ProcessId, share: int, now: float) -> list[Action]:
+        """One more serves the next stage. share: what it has room for, of this peer's."""
+        return self._tell_all(self.outbox.enter(process, share, now))
+
     def gone(self, process: ProcessId, now: float, lost: tuple[tuple[int, int], ...] = ()) -> list[Action]:
         """A process died: what it held downstream is sent to others. lost: hops (stage, index) that nobody holds."""
         self.space.gone(process)

@@ -50,6 +50,10 @@ class Iwrr:
         self._queue = [(peer.priority_s, process) for process, peer in self._peers.items()]
         heapq.heapify(self._queue)
 
+    def enter(self, process: ProcessId) -> None:
+        """One more serves the stage."""
+        self.announce((*self._peers, process))
+
     def ban(self, process: ProcessId) -> None:
         """Never choose this peer again until it is announced again (Algorithm 1, `ban_server`)."""
         self._peers.pop(process, None)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Release, RunForward, RunReplay, Send
+from swarmflow.core.entry import Entry
 from swarmflow.core.events import Replayed
 from swarmflow.core.hop import Hop, Question, Wanted
 from swarmflow.core.messages import Backward, Recall, Recalled
-from swarmflow.core.outbox import Entry, Outbox
+from swarmflow.core.outbox import Outbox
 from swarmflow.core.types import ProcessId, Ref
 
 

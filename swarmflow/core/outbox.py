@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Release, Send
+from swarmflow.core.entry import Entry
 from swarmflow.core.messages import Accepted, Adopt, Forward, Passed, Probed, Relieve, Reserve, Reserved
 from swarmflow.core.prober import Prober
 from swarmflow.core.routers import router_named
@@ -18,61 +19,6 @@ FIRST_FACTOR = 8.0  # of the least deadline, as long as nothing was ever passed 
 SLOWEST_BYTES_S = 1.25e6  # 10 Mb/s: a tensor may take as long as over such a link before anybody is late for it
 TAKEOVER = 1_000_000  # what one trainer's attempts stay below, so that those of the trainer after it are higher
 REPAIR = 1000  # attempts are numbered repair * REPAIR + try, so that a repair's are higher than all that the dead made
-
-
-@dataclass(slots=True)
-class Entry:
-    """One microbatch on its way through the next stage.
-
-    repair: somebody may hold it already. hint: who probably does. successor: to whom `holder` has passed it on.
-    reserving: the holder is asked for room, and has not got the bytes yet. asked: peers whose answer to an Adopt is
-    awaited. data: the input of the hop, None once it was evicted; restored: it was brought back to be sent again.
-    late_s: when the holder has had it for too long without passing it on, or nothing was heard of it since; patience:
-    how often that was, of this microbatch.
-    """
-
-    microbatch: Microbatch
-    data: Ref | None
-    targets: Ref
-    attempt: int
-    repair: bool = False
-    hint: ProcessId | None = None
-    holder: ProcessId | None = None
-    reserving: bool = False
-    successor: ProcessId | None = None
-    asked: set[ProcessId] = field(default_factory=set)
-    sent_at_s: float = 0.0
-    arrived_s: float | None = None
-    late_s: float = 0.0
-    patience: int = 0
-    measured: bool = False
-    returned: bool = False
-    restored: bool = False
-
-    @property
-    def bodies(self) -> tuple[Ref, ...]:
-        """The bytes that are here; a Forward carries both."""
-        return (self.targets,) if self.data is None else (self.data, self.targets)
-
-    @property
-    def size_bytes(self) -> int:
-        """Of the bytes that are here."""
-        return self.targets.size_bytes + (0 if self.data is None else self.data.size_bytes)
-
-    @property
-    def awaited(self) -> bool:
-        """Whether somebody has it and has not passed it on yet."""
-        return self.held and not self.measured
-
-    @property
-    def held(self) -> bool:
-        """Whether it takes up somebody's room, as far as is known."""
-        return self.holder is not None and not self.returned
-
-    @property
-    def watched(self) -> bool:
-        """Whether there is somebody from whom word is due."""
-        return bool(self.asked) or self.held
 
 
 @dataclass(slots=True)
@@ -251,6 +197,11 @@ class Outbox:
                 actions += self._send_again(entry, now)
         # If only those are left who want to leave, they have to take what waits.
         return actions + (self._retry(now) if served else [])
+
+    def enter(self, process: ProcessId, share: int, now: float) -> list[Action]:
+        """One more serves the stage, amid the epoch."""
+        self.takers.enter(process, share)
+        return self._retry(now)
 
     def _send_again(self, entry: Entry, now: float) -> list[Action]:
         if entry.reserving:  # it never had it

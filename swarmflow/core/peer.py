@@ -34,6 +34,7 @@ from swarmflow.core.messages import (
     Beyond,
     Commit,
     Denied,
+    Entered,
     Evicted,
     Finished,
     Forward,
@@ -220,7 +221,8 @@ def _nothing(peer: Service, event: Event, now: float) -> list[Action]:
 
 
 _FROM_LEADER = frozenset((
-    Named, Open, Reopen, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep, Surplus,
+    Named, Open, Reopen, Entered, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep,
+    Surplus,
 ))  # fmt: skip
 
 _ABOUT_HOPS = (
@@ -232,6 +234,7 @@ _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     Named: epochs.named,
     Open: epochs.opened,
     Reopen: epochs.opened,
+    Entered: epochs.entered,
     Gone: epochs.gone,
     Prepare: ballots.prepare,
     Commit: ballots.commit,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from swarmflow.core.iwrr import Choice
@@ -85,16 +85,18 @@ class Shortest:
 
     def announce(self, processes: Iterable[ProcessId]) -> None:
         """These peers, and no others, serve the stage from now on, and hold nothing."""
-        known = [peer for peer in self._peers.values() if peer.known]
-        tensor_s = fmean(peer.tensor_s for peer in known) if known else PRIOR_S
-        inside_s = fmean(peer.inside_s for peer in known) if known else PRIOR_S
-        rest_s = fmean(peer.rest_s for peer in known) if known else 0.0
+        stranger = self._stranger()
         before, self._peers = self._peers, {}
         self._delays, self._ways = _Least(), _Least()
         for process in processes:
-            peer = self._peers[process] = before.get(process, _Peer(tensor_s, inside_s, rest_s))
+            peer = self._peers[process] = before.get(process) or replace(stranger)
             peer.awaited = 0
             self._changed(process, peer)
+
+    def enter(self, process: ProcessId) -> None:
+        """One more serves the stage."""
+        peer = self._peers[process] = self._stranger()
+        self._changed(process, peer)
 
     def ban(self, process: ProcessId) -> None:
         """Never choose this peer again until it is announced again."""
@@ -161,6 +163,13 @@ class Shortest:
         """How long the best way from here takes, forth and back: what those before this process are told."""
         process = self._ways.first()
         return 0.0 if process is None else self._peers[process].way_s
+
+    def _stranger(self) -> _Peer:
+        known = [peer for peer in self._peers.values() if peer.known]
+        if not known:
+            return _Peer(PRIOR_S, PRIOR_S, 0.0)
+        tensor_s, inside_s = fmean(peer.tensor_s for peer in known), fmean(peer.inside_s for peer in known)
+        return _Peer(tensor_s, inside_s, fmean(peer.rest_s for peer in known))
 
     def _changed(self, process: ProcessId, peer: _Peer) -> None:
         self._delays.put(process, peer.delay_s)

@@ -10,7 +10,7 @@ from swarmflow.core.events import MicrobatchFormed
 from swarmflow.core.messages import Accepted, Assign, Backward, Denied, Open, Recall, Recalled, Reserved, Routed
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.space import LEAN
-from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId
+from swarmflow.core.types import BEFORE_ALL, Epoch, Member, Microbatch, ProcessId
 
 
 def shares(trainers: tuple[ProcessId, ...], microbatches: int) -> dict[ProcessId, range]:
@@ -69,6 +69,13 @@ class Source:
         """One feeds less: those who are left may have more under way."""
         self._trainers = max(1, self._trainers - 1)
         return self._feed()
+
+    def enter(self, member: Member, now: float) -> list[Action]:
+        """A peer takes part amid the step: it may be of the first stage."""
+        if member.stage != 0:
+            return []
+        [share] = takers.shares([member], self._trainers).values()
+        return self.outbox.enter(member.process, share, now)
 
     def formed(self, event: MicrobatchFormed, now: float) -> list[Action]:
         """A microbatch is read: send it."""

@@ -13,7 +13,8 @@ from swarmflow.core.types import Epoch, Member, ProcessId, Roster
 class Standing:
     """Kept from one Open to the next, and told in a Report.
 
-    change: the Reopen that was heard, if it was one; base: the digest of the roster that it changed.
+    change: the Reopen that was heard, if it was one; base: the digest of the roster that it changed. entered: of the
+    newcomers, those who took part before the update. opened has neither: the next Reopen builds on it as it was said.
     """
 
     opened: Open
@@ -21,6 +22,7 @@ class Standing:
     base: str = ""
     gone: dict[ProcessId, None] = field(default_factory=dict)
     newcomers: dict[ProcessId, Member] = field(default_factory=dict)
+    entered: dict[ProcessId, None] = field(default_factory=dict)
     suspects: dict[ProcessId, None] = field(default_factory=dict)
     ballot: int = 0
     tally: Tally | None = None
@@ -35,14 +37,19 @@ class Standing:
 
     def living(self) -> Roster:
         """Who takes part and is not known to be dead."""
-        roster = self.opened.roster
+        roster = self.opened.roster.changed((), tuple(self.newcomers[process] for process in self.entered))
         for process in self.gone:
             roster = roster.without(process)
         return roster
 
     def takes_part(self, process: ProcessId) -> bool:
         """Whether it is among those, who need not be listed for it."""
-        return process in self.opened.roster.everybody and process not in self.gone
+        return (process in self.opened.roster.everybody or process in self.entered) and process not in self.gone
+
+    def enter(self, member: Member) -> None:
+        """A newcomer takes part before the update."""
+        self.newcomers[member.process] = member
+        self.entered[member.process] = None
 
     def died(self, process: ProcessId) -> None:
         """The leader has declared a process dead: a ballot under way is void."""
@@ -71,7 +78,7 @@ class Standing:
             opened = replace(opened, roster=Roster(), whole=opened.digest, named=opened.size)
         return Report(
             term, join, member, ready, version, draining, opened, tuple(self.gone),
-            tuple(self.newcomers.values()), tuple(self.suspects), done, dropped, indices, attempt,
+            tuple(self.newcomers.values()), tuple(self.entered), tuple(self.suspects), done, dropped, indices, attempt,
             self.ballot, self.tally, self.results, self.commit, self.digest, change,
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ from swarmflow.core.messages import (
     Commit,
     Committed,
     Done,
+    Entered,
     Gone,
     Open,
     Overflow,
@@ -127,13 +128,17 @@ class Step:
             self.phase = "complete"
         return []
 
-    def gone(self, process: ProcessId, reason: str, taken_over: bool = False) -> list[Action]:
+    def gone(
+        self, process: ProcessId, reason: str, taken_over: bool = False, ready: tuple[Member, ...] = ()
+    ) -> list[Action]:
         """A process died. What it had accumulated is done again by others, from its neighbours' journals.
 
         taken_over: the ledger was put together from reports; what it lacks and somebody has dropped was the dead one's.
+        ready: peers of its stage who hold this version: they take part from now on.
         """
         if process not in self.roster.everybody:
             return []
+        entered = [] if self.phase in ("committing", "committed", "failed") else self._enter(ready)
         trainer = process in [member.process for member in self.roster.trainers]
         everybody = self.roster.processes()
         self.roster = self.roster.without(process)
@@ -145,7 +150,7 @@ class Step:
             return self._commit_if_all()  # nobody is told: they would send again what needs no repair any more
         lost = self.ledger.gone(process)
         message = Gone(self.term, self.epoch, process, reason, self._missing() if taken_over else lost)
-        told: list[Action] = [Send(other, message) for other in everybody]
+        told: list[Action] = [*entered, *(Send(other, message) for other in everybody)]
         if self.phase == "failed":
             return told
         if any(not stage for stage in self.opened.stages):
@@ -154,6 +159,19 @@ class Step:
         if trainer:
             told += self.assign([index for index, owner in self.owners.items() if owner == process])
         return told + ([Count("hops_lost", amount=len(lost))] if lost else [])
+
+    def _enter(self, ready: tuple[Member, ...]) -> list[Action]:
+        """Some come in amid the step. A ballot under way has to be void after this: it was without them."""
+        strangers = [member for member in ready if member.process not in self.roster.everybody]
+        came = tuple(member for member in ready if member.process not in self.opened.everybody)
+        self.newcomers |= {member.process: member for member in strangers}
+        self.roster, self.opened = self.roster.changed((), tuple(strangers)), self.opened.changed((), came)
+        said = replace(self.said, roster=self.roster, newcomers=tuple(self.newcomers))
+        actions = tell(said, strangers, self.plan.tied)
+        for member in came:
+            message = Entered(self.term, self.epoch, member)
+            actions += [Send(other, message) for other in self.roster.processes()]
+        return actions + ([Count("entered", amount=len(came))] if came else [])
 
     def assign(self, orphaned: list[int]) -> list[Action]:
         """Microbatches whose trainer is dead fall to those who live."""

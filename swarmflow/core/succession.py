@@ -146,7 +146,8 @@ def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: floa
     gone = tuple(p for p in said.roster.processes() if p in dead or p not in candidacy.reports)
     step = Step(plan, candidacy.term, said, learning_rate, clip, now)
     step.newcomers = newcomers
-    for process in newcomers:
+    entered = {process for report in current.values() for process in report.entered}
+    for process in newcomers.keys() - entered:
         step.opened = step.opened.without(process)
     living = {process: report for process, report in current.items() if process not in dead}
     _resume(step, living, gone)

@@ -27,6 +27,9 @@ class Router(Protocol):
     def announce(self, processes: Iterable[ProcessId]) -> None:
         """These peers, and no others, serve the stage from now on, and hold nothing."""
 
+    def enter(self, process: ProcessId) -> None:
+        """One more serves the stage."""
+
     def ban(self, process: ProcessId) -> None:
         """Never choose this peer again until it is announced again."""
 
@@ -99,6 +102,14 @@ class Takers:
 
     def __contains__(self, process: object) -> bool:
         return process in self._alive
+
+    def enter(self, process: ProcessId, share: int) -> None:
+        """One more serves the stage. share: what it has room for, of this sender's."""
+        if process not in self._alive:
+            self._alive[process] = None
+            self.router.enter(process)
+        if self._shares is not None:
+            self._shares = {**self._shares, process: share}
 
     def gone(self, process: ProcessId) -> bool:
         """A process died. Returns whether it served the stage."""

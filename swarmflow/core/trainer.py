@@ -17,7 +17,6 @@ from swarmflow.core.actions import (
     Rejoin,
     Release,
     Send,
-    TookOver,
     WriteCheckpoint,
 )  # fmt: skip
 from swarmflow.core.events import (
@@ -31,8 +30,8 @@ from swarmflow.core.events import (
     Tick,
     Validated,
 )  # fmt: skip
-from swarmflow.core.following import Following
-from swarmflow.core.leader import Leader
+from swarmflow.core.feeding import heir
+from swarmflow.core.feeding.feeder import Feeder
 from swarmflow.core.messages import (
     Accepted,
     Assign,
@@ -43,6 +42,7 @@ from swarmflow.core.messages import (
     Deposed,
     Done,
     Drain,
+    Entered,
     Evicted,
     Finished,
     Gone,
@@ -72,12 +72,9 @@ from swarmflow.core.messages import (
     Unrepairable,
     Welcome,
 )  # fmt: skip
-from swarmflow.core.naming import Naming, answer
-from swarmflow.core.rules import LeaderSettings
-from swarmflow.core.source import Source
-from swarmflow.core.standing import Standing, begun
-from swarmflow.core.succession import Candidacy, estate_of
-from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Member, Plan, ProcessId, Roster, Snapshot
+from swarmflow.core.naming import Naming
+from swarmflow.core.standing import begun
+from swarmflow.core.types import Holding, ProcessId, Roster, Snapshot
 from swarmflow.core.words import Words
 
 _TO_LEADER = frozenset((
@@ -85,49 +82,20 @@ _TO_LEADER = frozenset((
     Committed, Kept,
 ))  # fmt: skip
 _ABOUT_HOPS = (Accepted, Reserved, Denied, Routed, Backward)
-RANK_DELAY_S = 2.0  # how long each trainer leaves the ones before it to take over
-CANDIDACY_S = 8.0  # after which one who was not elected tries again, in a later term
 
 
 @dataclass(slots=True)
-class TrainerMachine:
-    """Everything a trainer decides. following: the leading trainer; itself when `lead` is set.
+class TrainerMachine(Feeder):
+    """Everything a trainer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
 
-    settings: by which it would lead. on_disk: the newest version that it could go on from; digests: of its files.
-    """
-
-    me: Member
-    following: Following
-    plan: Plan
-    settings: LeaderSettings
-    source: Source
-    join: Join
-    on_disk: int = 0
-    digests: tuple[str, ...] = ()
-    lead: Leader | None = None
-    joined: bool = False
-    epoch: Epoch = BEFORE_ALL
-    heartbeat_s: float = 1.0
-    rejoin_s: float = 5.0
-    ended: bool = False
-    draining: bool = False
-    standing: Standing | None = None
-    candidacy: Candidacy | None = None
-    recorded: Epoch = BEFORE_ALL
     words: Words = field(init=False)
     naming: Naming = field(default_factory=Naming)
     _peers: set[ProcessId] = field(default_factory=set)
-    _waiting: list[Received] = field(default_factory=list)
     _next_heartbeat_s: float = 0.0
     _next_join_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.words = Words(self.me.process)
-
-    @property
-    def leader(self) -> ProcessId:
-        """Whom this trainer follows."""
-        return self.following.leader
 
     def start(self, now: float) -> list[Action]:
         """Begin: lead, or ask to be let in."""
@@ -149,7 +117,7 @@ class TrainerMachine:
             times.append(self._next_join_s)
         elif self.candidacy is not None:
             times.append(self.candidacy.next_deadline())
-        elif (stand_s := self._stand_s()) is not None:
+        elif (stand_s := heir.stand_s(self)) is not None:
             times.append(stand_s)
         if (paused := self.source.outbox.next_deadline()) is not None:
             times.append(paused)
@@ -167,84 +135,9 @@ class TrainerMachine:
             self.following.tick(now)
             if self.joined and self.following.lost_s is None:
                 actions.append(Send(self.leader, Heartbeat(version=self.epoch.step)))
-        return actions + self._succeed(now)
+        return actions + heir.succeed(self, now)
 
-    # --- another leader -----------------------------------------------------------------------------------------------
-
-    def _stand_s(self) -> float | None:
-        """When this trainer tries to lead, should nobody else have done so; None: there is a leader."""
-        standing, lost_s = self.standing, self.following.lost_s
-        if lost_s is None or standing is None or self.draining:
-            return None
-        others = [trainer for trainer in standing.trainers() if trainer != self.leader]
-        return lost_s + RANK_DELAY_S * others.index(self.me.process) if self.me.process in others else None
-
-    def _succeed(self, now: float) -> list[Action]:
-        """What is to be done without a leader: stand, ask again, take over, or give up."""
-        candidacy = self.candidacy
-        if candidacy is not None:
-            if candidacy.elected(now):
-                return self._take_over(candidacy, now)
-            if self.following.hopeless(now):
-                return self._leave("no leader, and most of the swarm is gone")
-            if now - candidacy.began_s > CANDIDACY_S:
-                return self._stand(now)
-            return candidacy.tick(now)
-        if self.following.lost_s is None:
-            return []
-        stand_s = self._stand_s()
-        if stand_s is None or self.following.hopeless(now):
-            return self._leave(f"the leader {self.leader} was lost, and there is no other one")
-        return self._stand(now) if now >= stand_s else []
-
-    def _stand(self, now: float) -> list[Action]:
-        assert self.standing is not None, "who was in no epoch cannot lead"
-        self.following.term += 1
-        self.candidacy = Candidacy(self.me, self.following.term, self.standing, now)
-        log = Log("warning", f"the leader {self.leader} is lost: standing for term {self.following.term}")
-        return [log, *self.candidacy.begin(self._report(), now)]
-
-    def _take_over(self, candidacy: Candidacy, now: float) -> list[Action]:
-        version = candidacy.latest().epoch.step
-        rate = self.settings.learning_rate(version)
-        estate = estate_of(candidacy, self.plan, rate, self.settings.clip, now)
-        self.candidacy = None
-        self.following.follow(self.me.process, candidacy.term, now)
-        self.lead = Leader(self.me, self.plan, self.settings, candidacy.term, version, self.on_disk, self.digests)
-        actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *self.lead.take_over(estate, now)]
-        waiting, self._waiting = self._waiting, []
-        return actions + [action for event in waiting for action in self.lead.handle(event, now)]
-
-    def _report(self, known: str = "") -> Report:
-        assert self.standing is not None, "who was in no epoch has nothing to report"
-        return self.standing.report(
-            self.following.term, self.join, self.me, ready=True, version=self.epoch.step, draining=self.draining,
-            indices=self.source.indices, attempt=self.source.attempt, known=known,
-        )  # fmt: skip
-
-    def _asked_to_follow(self, sender: ProcessId, message: Lead, now: float) -> list[Action]:
-        """Another trainer wants to lead. It is followed if it may, unless the leader was heard of just now."""
-        standing, following = self.standing, self.following
-        if standing is None or sender not in standing.trainers() or self.lead is not None:
-            return [Count("messages_ignored", "Lead")]
-        again = sender == self.leader and message.term >= following.term
-        if not again and message.term <= following.term:
-            return [Send(sender, Deposed(following.term))] if message.term < following.term else []
-        if not again and not following.doubts(now):
-            return []
-        following.follow(sender, message.term, now)
-        self.candidacy = None
-        self._waiting.clear()
-        answered: list[Action] = [Connect((message.me,)), *answer(sender, self._report(message.roster))]
-        return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
-
-    def _deposed(self, message: Deposed, now: float) -> list[Action]:
-        """Somebody follows another one, in a later term."""
-        if self.lead is not None and message.term > self.lead.term:
-            return self._leave("another trainer leads by now")
-        if self.candidacy is not None and message.term > self.candidacy.term:
-            self.following.term, self.candidacy = message.term, None  # the next try is in a term after that one
-        return []
+    # --- what others say ----------------------------------------------------------------------------------------------
 
     def _heard(self, sender: ProcessId, message: Message, now: float) -> list[Action]:
         """The leader spoke; or one that is not followed any more, although it may know nothing of it."""
@@ -319,7 +212,7 @@ class TrainerMachine:
         if self.words.heard(event) or (self.lead is None and event.sender != self.leader):
             return self._received(event, now)
         if self.lead is None:
-            return self._leave(f"the link from the leader {self.leader} loses messages")
+            return self.leave(f"the link from the leader {self.leader} loses messages")
         lost = self.lead.handle(Lost(event.sender, "messages of it were lost on the way"), now)
         return lost + self._received(event, now)  # who was forgotten already is told so
 
@@ -328,19 +221,19 @@ class TrainerMachine:
         if self.lead is not None and type(message) in _TO_LEADER:
             return self.lead.handle(event, now)
         if self.candidacy is not None and type(message) in _TO_LEADER and sender in self.candidacy.reports:
-            self._waiting.append(event)
+            self.waiting.append(event)
             return []
         drop: list[Action] = [Release(event.bodies)] if event.bodies else []
         drop += self._heard(sender, message, now)
         match message:
             case Lead():
-                return [*drop, *self._asked_to_follow(sender, message, now)]
+                return [*drop, *heir.asked_to_follow(self, sender, message, now)]
             case Named() if self.candidacy is not None and sender != self.leader:
                 return [*drop, *self.candidacy.named(sender, message)]
             case Report() if self.candidacy is not None:
                 return [*drop, *self.candidacy.report(sender, message)]
             case Deposed():
-                return [*drop, *self._deposed(message, now)]
+                return [*drop, *heir.deposed(self, message, now)]
         if isinstance(message, _ABOUT_HOPS) and sender in self._peers:
             return [*drop, *self.source.message(sender, message, now)]
         if isinstance(message, Recall) and sender in self._peers:
@@ -349,7 +242,7 @@ class TrainerMachine:
             return [*drop, *self.source.outbox.room(sender, now)]
         handler = _FROM_LEADER.get(type(message))
         if isinstance(message, Gone) and self.following.passed_over(self.me.process, sender, message, self.standing):
-            return [*drop, *self._leave(f"taken for dead: {message.reason}")]
+            return [*drop, *self.leave(f"taken for dead: {message.reason}")]
         followed = self.candidacy is not None and len(self.candidacy.reports) > 1
         if handler is None or sender != self.leader or followed:
             return [*drop, Count("messages_ignored", type(message).__name__)]
@@ -361,7 +254,7 @@ class TrainerMachine:
             return []
         standing = begun(message, self.naming, self.standing)
         if standing is None:
-            return self._leave(f"this process was not told who takes part in step {message.epoch.step}")
+            return self.leave(f"this process was not told who takes part in step {message.epoch.step}")
         self.epoch, self.joined, self.standing = message.epoch, True, standing
         self.following.term = max(self.following.term, message.term)
         roster, me = standing.opened.roster, self.me.process
@@ -373,11 +266,19 @@ class TrainerMachine:
         self.naming.hear(message)
         return []
 
+    def _entered(self, message: Entered, now: float) -> list[Action]:
+        member = message.member
+        if message.epoch != self.epoch or self.standing is None:
+            return []
+        self.standing.enter(member)
+        self._peers.add(member.process)
+        return [Connect((member,)), *self.source.enter(member, now)]
+
     def _gone(self, message: Gone, now: float) -> list[Action]:
         if message.epoch != self.epoch:
             return []
         if message.process == self.me.process:
-            return self._leave(f"taken for dead: {message.reason}")
+            return self.leave(f"taken for dead: {message.reason}")
         if self.standing is not None:
             self.standing.died(message.process)
         actions: list[Action] = [] if self.lead is not None else [Forget(message.process)]
@@ -413,7 +314,7 @@ class TrainerMachine:
         return [Exit(message.reason, ok=False)]
 
     def _evicted(self, message: Evicted, now: float) -> list[Action]:
-        return self._leave(message.reason)
+        return self.leave(message.reason)
 
     def _released(self, message: Released, now: float) -> list[Action]:
         return self._exit("left after the step")
@@ -424,10 +325,6 @@ class TrainerMachine:
     def _beat(self, message: Beat, now: float) -> list[Action]:
         return []
 
-    def _leave(self, reason: str) -> list[Action]:
-        self.ended = True
-        return [Log("warning", reason), Rejoin(reason)]
-
     def _exit(self, reason: str) -> list[Action]:
         self.ended = True
         return [Exit(reason)]
@@ -437,6 +334,7 @@ _FROM_LEADER: dict[type, Callable[[TrainerMachine, Any, float], list[Action]]] =
     Named: TrainerMachine._named,
     Open: TrainerMachine._open,
     Reopen: TrainerMachine._open,
+    Entered: TrainerMachine._entered,
     Gone: TrainerMachine._gone,
     Assign: TrainerMachine._assign,
     Keep: TrainerMachine._keep,

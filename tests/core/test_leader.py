@@ -13,6 +13,7 @@ from swarmflow.core.messages import (
     Committed,
     Done,
     Drain,
+    Entered,
     Evicted,
     Finished,
     Gone,
@@ -226,6 +227,20 @@ def test_a_load_that_failed_is_granted_again() -> None:
     assert (to, granted.stage) == (A, 0)
 
 
+def test_who_is_ready_comes_in_when_one_of_its_stage_dies() -> None:
+    """Even if it was the last one there: nothing has to be done again but what it had done."""
+    bench = Bench()
+    bench.serve(A)
+    bench.commit()
+    bench.join(B)
+    bench.ready(B)
+    actions = bench.leader.handle(Lost(A, "broke"), 0.0)
+    assert sorted(to for to, said in messages(actions, Entered) if said.member.process == B) == [A, B, ME.process]
+    assert [to for to, _ in messages(actions, Open)] == [B]
+    assert bench.leader.step is not None
+    assert (bench.leader.step.phase, [m.process for m in bench.leader.step.opened.stages[0]]) == ("working", [B])
+
+
 def test_who_loads_hears_of_a_death_for_it_may_be_waiting_for_the_dead() -> None:
     bench = Bench()
     bench.serve(A, B)
@@ -235,7 +250,8 @@ def test_who_loads_hears_of_a_death_for_it_may_be_waiting_for_the_dead() -> None
     told = [to for to, gone in messages(bench.leader.handle(Lost(A, "broke"), 0.0), Gone) if gone.process == A]
     assert sorted(told) == [A, B, C, ME.process], "those of the epoch, and who loads"
     bench.ready(C)
-    assert C not in [to for to, _ in messages(bench.leader.handle(Lost(B, "broke"), 0.0), Gone)]
+    told_c = [a.message for a in of_type(bench.leader.handle(Lost(B, "broke"), 0.0), Send) if a.to == C]
+    assert [type(message) for message in told_c] == [Open, Entered, Gone], "from now on it takes part itself"
 
 
 def test_who_comes_too_late_loads_the_next_version_at_once() -> None:

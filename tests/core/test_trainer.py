@@ -19,6 +19,7 @@ from swarmflow.core.actions import (
     WriteCheckpoint,
 )  # fmt: skip
 from swarmflow.core.events import CheckpointWritten, DrainAsked, Event, Lost, Received, Tick
+from swarmflow.core.feeding.heir import CANDIDACY_S, RANK_DELAY_S
 from swarmflow.core.following import Following
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.leader import Leader
@@ -48,7 +49,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.outbox import TAKEOVER, Outbox
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source
-from swarmflow.core.trainer import CANDIDACY_S, RANK_DELAY_S, TrainerMachine
+from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Epoch, Holding, Member, Plan, ProcessId, Roster, Snapshot
 from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process
 

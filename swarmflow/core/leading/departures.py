@@ -45,8 +45,11 @@ def suspect(reign: Reign, known: Known, message: Suspect, now: float) -> list[Ac
 
 def gone(reign: Reign, process: ProcessId, reason: str, now: float) -> list[Action]:
     """A process is taken for dead: everybody is told, and what it held is repaired."""
-    if process == reign.me.process or not _forget(reign, process):
+    known = reign.membership.known.get(process)
+    if known is None or process == reign.me.process:
         return []
+    stage = known.member.stage
+    _forget(reign, process)
     reign.safe.disturbed()
     actions: list[Action] = [
         Log("warning", f"{process} is gone: {reason}"),
@@ -56,7 +59,8 @@ def gone(reign: Reign, process: ProcessId, reason: str, now: float) -> list[Acti
         *tell_loading(reign, process, reason),
     ]
     if reign.step is not None:
-        actions += reign.step.gone(process, reason)
+        ready = () if stage < 0 else reign.membership.roster(reign.version).stages[stage]
+        actions += reign.step.gone(process, reason, ready=ready)
     elif reign.phase == "gathering":
         actions += try_open(reign, now)
     elif reign.phase == "validating":
@@ -76,7 +80,7 @@ def evict(reign: Reign, process: ProcessId, reason: str) -> list[Action]:
     return [Send(process, Evicted(reason)), Log("warning", f"{process} has to join again: {reason}")]
 
 
-def _forget(reign: Reign, process: ProcessId) -> bool:
+def _forget(reign: Reign, process: ProcessId) -> None:
     reign.safe.copies.leave(process)
     reign.told.pop(process, None)
-    return reign.membership.leave(process) is not None
+    reign.membership.leave(process)

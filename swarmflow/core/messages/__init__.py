@@ -43,6 +43,7 @@ from swarmflow.core.messages.step import (
     Assign,
     Commit,
     Committed,
+    Entered,
     Gone,
     Named,
     Open,
@@ -61,16 +62,16 @@ from swarmflow.core.messages.succession import Deposed, Lead, Report
 
 __all__ = [
     "Accepted", "Adopt", "Assign", "Backward", "Beat", "Beyond", "Commit", "Committed", "Denied", "Deposed", "Done",
-    "Drain", "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Kept", "Lead",
-    "LoadFailed", "Message", "Named", "Open", "Overflow", "Passed", "Prepare", "Prepared", "Probe", "Probed", "Ready",
-    "Recall", "Recalled", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve",
-    "Reserved", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable",
-    "Welcome",
+    "Drain", "Entered", "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Kept",
+    "Lead", "LoadFailed", "Message", "Named", "Open", "Overflow", "Passed", "Prepare", "Prepared", "Probe", "Probed",
+    "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report",
+    "Reserve", "Reserved", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally", "Unprepared",
+    "Unrepairable", "Welcome",
 ]  # fmt: skip
 
 Message = (
     Forward | Reserve | Reserved | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Recall | Recalled
-    | Passed | Probe | Probed | Beyond | Done | Named | Open | Reopen | Gone | Assign | Overflow | Prepare
+    | Passed | Probe | Probed | Beyond | Done | Named | Open | Reopen | Entered | Gone | Assign | Overflow | Prepare
     | Prepared | Unprepared | Unrepairable | Commit | Committed | StepResult | ReducePart | ReduceSum
     | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain | Released | Heartbeat
     | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed

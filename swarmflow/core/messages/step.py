@@ -113,6 +113,15 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class Entered:
+    """One who was ready, and would have come in at the next step, takes part from now on: a peer of its stage died."""
+
+    term: int
+    epoch: Epoch
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
 class Assign:
     """To a trainer: these microbatches of a dead one are yours now.
 

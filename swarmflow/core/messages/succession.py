@@ -26,12 +26,13 @@ class Lead:
 class Report:
     """I follow you in this term. What I know and hold of the epoch that was opened last, for you to go on from it.
 
-    join: as it was said to the former leader. member: with the stage served. ready: it is loaded, at `version`. opened:
-    the epoch, without its roster where that is the one of the Lead, or follows from it by `change`, the Reopen that was
-    heard; gone: who died to it, newcomers: who came in for its update; suspects: whom I lost although nobody has
-    declared them dead. done: what is accumulated here; dropped: what was, as an orphan. indices, attempt: a trainer's
-    own microbatches, and the highest Assign. ballot, tally: of the last Prepare; results: of its Prepared, if it came
-    so far. commit: if it was heard; digest: of the parameters, if it is applied.
+    join: as it was said to the former leader. member: with the stage served. ready: it is loaded, at `version`.
+    opened: the epoch, without its roster where that is the one of the Lead, or follows from it by `change`, the
+    Reopen that was heard; gone: who died to it, newcomers: who came in for its update, entered: or before it;
+    suspects: whom I lost although nobody has declared them dead. done: what is accumulated here; dropped: what was,
+    as an orphan. indices, attempt: a trainer's own microbatches, and the highest Assign. ballot, tally: of the last
+    Prepare; results: of its Prepared, if it came so far. commit: if it was heard; digest: of the parameters, if it is
+    applied.
     """
 
     term: int
@@ -43,6 +44,7 @@ class Report:
     opened: Open
     gone: tuple[ProcessId, ...] = ()
     newcomers: tuple[Member, ...] = ()
+    entered: tuple[ProcessId, ...] = ()
     suspects: tuple[ProcessId, ...] = ()
     done: tuple[Done, ...] = ()
     dropped: tuple[int, ...] = ()

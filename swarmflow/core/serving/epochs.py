@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Connect, Forget, Log, Reset
 from swarmflow.core.events import Received
-from swarmflow.core.messages import Gone, Named, Open, Reopen
+from swarmflow.core.messages import Entered, Gone, Named, Open, Reopen
 from swarmflow.core.serving.ballots import revoke
 from swarmflow.core.serving.service import Service
 from swarmflow.core.standing import begun
@@ -48,6 +48,27 @@ def opened(peer: Service, event: Received, now: float) -> list[Action]:
     return actions + peer.hops.open(
         peer.epoch, next_stage, last_stage, shares(following, len(stages[peer.stage]))
     )
+
+
+def entered(peer: Service, event: Received, now: float) -> list[Action]:
+    """One more takes part, amid the step."""
+    message = event.message
+    assert isinstance(message, Entered)
+    member, standing = message.member, peer.standing
+    if message.epoch != peer.epoch or standing is None:
+        return []
+    standing.enter(member)
+    if peer.hops is None or member.process == peer.me or not standing.takes_part(peer.me):
+        return []
+    living = standing.living()
+    near = member in living.around(peer.stage, peer.plan.tied).members()
+    connect: list[Action] = [Connect((member,))] if near else []
+    if member.stage == peer.stage - 1:
+        peer.hops.journal.before[member.process] = None
+    if member.stage != peer.stage + 1:
+        return connect
+    [share] = shares([member], len(living.stages[peer.stage])).values()
+    return connect + peer.hops.enter(member.process, share, now)
 
 
 def gone(peer: Service, event: Received, now: float) -> list[Action]:

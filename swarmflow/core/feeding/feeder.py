@@ -1,0 +1,55 @@
+"""What a trainer knows and holds; everything that it decides works on this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.actions import Action, Log, Rejoin
+from swarmflow.core.events import Received
+from swarmflow.core.following import Following
+from swarmflow.core.leader import Leader
+from swarmflow.core.messages import Join
+from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.source import Source
+from swarmflow.core.standing import Standing
+from swarmflow.core.succession import Candidacy
+from swarmflow.core.types import BEFORE_ALL, Epoch, Member, Plan, ProcessId
+
+
+@dataclass(slots=True)
+class Feeder:
+    """The state of a trainer. following: the leading one; itself when `lead` is set.
+
+    settings: by which it would lead. on_disk: the newest version that it could go on from; digests: of its files.
+    waiting: what was said to this candidate as if it led already.
+    """
+
+    me: Member
+    following: Following
+    plan: Plan
+    settings: LeaderSettings
+    source: Source
+    join: Join
+    on_disk: int = 0
+    digests: tuple[str, ...] = ()
+    lead: Leader | None = None
+    joined: bool = False
+    epoch: Epoch = BEFORE_ALL
+    heartbeat_s: float = 1.0
+    rejoin_s: float = 5.0
+    ended: bool = False
+    draining: bool = False
+    standing: Standing | None = None
+    candidacy: Candidacy | None = None
+    recorded: Epoch = BEFORE_ALL
+    waiting: list[Received] = field(default_factory=list)
+
+    @property
+    def leader(self) -> ProcessId:
+        """Whom this trainer follows."""
+        return self.following.leader
+
+    def leave(self, reason: str) -> list[Action]:
+        """Nothing can be done as this incarnation any more: join again, as another one."""
+        self.ended = True
+        return [Log("warning", reason), Rejoin(reason)]

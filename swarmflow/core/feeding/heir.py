@@ -1,0 +1,98 @@
+"""A trainer without a leader: whom it follows next, when it stands itself, and how it takes over."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Action, Connect, Count, Log, Send, TookOver
+from swarmflow.core.feeding.feeder import Feeder
+from swarmflow.core.leader import Leader
+from swarmflow.core.messages import Deposed, Lead, Report
+from swarmflow.core.naming import answer
+from swarmflow.core.succession import Candidacy, estate_of
+from swarmflow.core.types import ProcessId
+
+RANK_DELAY_S = 2.0  # how long each trainer leaves the ones before it to take over
+CANDIDACY_S = 8.0  # after which one who was not elected tries again, in a later term
+
+
+def stand_s(trainer: Feeder) -> float | None:
+    """When this trainer tries to lead, should nobody else have done so; None: there is a leader."""
+    standing, lost_s = trainer.standing, trainer.following.lost_s
+    if lost_s is None or standing is None or trainer.draining:
+        return None
+    others = [other for other in standing.trainers() if other != trainer.leader]
+    return lost_s + RANK_DELAY_S * others.index(trainer.me.process) if trainer.me.process in others else None
+
+
+def succeed(trainer: Feeder, now: float) -> list[Action]:
+    """What is to be done without a leader: stand, ask again, take over, or give up."""
+    candidacy = trainer.candidacy
+    if candidacy is not None:
+        if candidacy.elected(now):
+            return _take_over(trainer, candidacy, now)
+        if trainer.following.hopeless(now):
+            return trainer.leave("no leader, and most of the swarm is gone")
+        if now - candidacy.began_s > CANDIDACY_S:
+            return _stand(trainer, now)
+        return candidacy.tick(now)
+    if trainer.following.lost_s is None:
+        return []
+    due_s = stand_s(trainer)
+    if due_s is None or trainer.following.hopeless(now):
+        return trainer.leave(f"the leader {trainer.leader} was lost, and there is no other one")
+    return _stand(trainer, now) if now >= due_s else []
+
+
+def _stand(trainer: Feeder, now: float) -> list[Action]:
+    assert trainer.standing is not None, "who was in no epoch cannot lead"
+    trainer.following.term += 1
+    trainer.candidacy = Candidacy(trainer.me, trainer.following.term, trainer.standing, now)
+    log = Log("warning", f"the leader {trainer.leader} is lost: standing for term {trainer.following.term}")
+    return [log, *trainer.candidacy.begin(_report(trainer), now)]
+
+
+def _take_over(trainer: Feeder, candidacy: Candidacy, now: float) -> list[Action]:
+    version = candidacy.latest().epoch.step
+    rate = trainer.settings.learning_rate(version)
+    estate = estate_of(candidacy, trainer.plan, rate, trainer.settings.clip, now)
+    trainer.candidacy = None
+    trainer.following.follow(trainer.me.process, candidacy.term, now)
+    disk = trainer.on_disk, trainer.digests
+    trainer.lead = Leader(trainer.me, trainer.plan, trainer.settings, candidacy.term, version, *disk)
+    actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *trainer.lead.take_over(estate, now)]
+    waiting, trainer.waiting = trainer.waiting, []
+    return actions + [action for event in waiting for action in trainer.lead.handle(event, now)]
+
+
+def _report(trainer: Feeder, known: str = "") -> Report:
+    assert trainer.standing is not None, "who was in no epoch has nothing to report"
+    source = trainer.source
+    return trainer.standing.report(
+        trainer.following.term, trainer.join, trainer.me, ready=True, version=trainer.epoch.step,
+        draining=trainer.draining, indices=source.indices, attempt=source.attempt, known=known,
+    )  # fmt: skip
+
+
+def asked_to_follow(trainer: Feeder, sender: ProcessId, message: Lead, now: float) -> list[Action]:
+    """Another trainer wants to lead. It is followed if it may, unless the leader was heard of just now."""
+    standing, following = trainer.standing, trainer.following
+    if standing is None or sender not in standing.trainers() or trainer.lead is not None:
+        return [Count("messages_ignored", "Lead")]
+    again = sender == trainer.leader and message.term >= following.term
+    if not again and message.term <= following.term:
+        return [Send(sender, Deposed(following.term))] if message.term < following.term else []
+    if not again and not following.doubts(now):
+        return []
+    following.follow(sender, message.term, now)
+    trainer.candidacy = None
+    trainer.waiting.clear()
+    answered: list[Action] = [Connect((message.me,)), *answer(sender, _report(trainer, message.roster))]
+    return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
+
+
+def deposed(trainer: Feeder, message: Deposed, now: float) -> list[Action]:
+    """Somebody follows another one, in a later term."""
+    if trainer.lead is not None and message.term > trainer.lead.term:
+        return trainer.leave("another trainer leads by now")
+    if trainer.candidacy is not None and message.term > trainer.candidacy.term:
+        trainer.following.term, trainer.candidacy = message.term, None  # the next try is in a term after that one
+    return []
