@@ -21,6 +21,8 @@ import click
               help="How long Ctrl-C or SIGTERM waits for the step to be committed.")  # fmt: skip
 @click.option("--journal-bytes-max", default=1 << 30, show_default=True, type=click.IntRange(min=0),
               help="Bytes kept for repairs; above it the death of a peer has live ones compute again.")  # fmt: skip
+@click.option("--recompute/--no-recompute", default=True, show_default=True,
+              help="When idle, take microbatches beyond the capacity, and do their forward pass twice.")  # fmt: skip
 @click.option("--rebalance-period", default=60.0, show_default=True, type=click.FloatRange(min=0),
               help="Seconds after which it may be moved to a stage that needs it more; 0: it stays.")  # fmt: skip
 @click.option("--stay", is_flag=True, help="Go on when the run is finished, and wait for it to be prolonged.")

@@ -29,6 +29,7 @@ class Options:
     announce: tuple[str, ...]
     drain_seconds: float
     journal_bytes_max: int
+    recompute: bool
     rebalance_period: float
     stay: bool
 

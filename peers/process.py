@@ -138,7 +138,8 @@ class _Life:
             "peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period, copies.keeps, held
         )
         settings = PeerSettings(
-            join, options.drain_seconds, stay=options.stay, journal_bytes_max=options.journal_bytes_max
+            join, options.drain_seconds, stay=options.stay, journal_bytes_max=options.journal_bytes_max,
+            recompute=options.recompute,
         )  # fmt: skip
         machine = PeerMachine(session.me, Following(found.leader), manifest.plan, settings)
         session.announce(

@@ -25,7 +25,7 @@ STANDSTILL_S = 180.0
 END_S = 30.0
 STEP_S_MAX = 5.0
 # What computes a hop's forward; a backward alone repeats nothing.
-PASSES = ("forward", "loss", "replay", "undo", "recompute")
+PASSES = ("forward", "loss", "undo", "recompute")  # a `replay` is a backward pass whose graph was not kept
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ class Entry:
     """One microbatch on its way through the next stage.
 
     repair: somebody may hold it already. hint: who probably does. successor: to whom `holder` has passed it on.
-    reserving: the holder is asked for room, and has not got the bytes yet. asked: peers whose answer to an Adopt is
-    awaited. data: the input of the hop, None once it was evicted; restored: it was brought back to be sent again.
-    late_s: when the holder has had it for too long without passing it on, or nothing was heard of it since; patience:
-    how often that was, of this microbatch.
+    reserving: the holder is asked for room, and has not got the bytes yet. unasked: it was sent them without, and
+    has not answered. asked: peers whose answer to an Adopt is awaited. data: the input of the hop, None once it was
+    evicted; restored: it was brought back to be sent again. late_s: when the holder has had it for too long without
+    passing it on, or nothing was heard of it since; patience: how often that was, of this microbatch.
     """
 
     microbatch: Microbatch
@@ -26,6 +26,7 @@ class Entry:
     hint: ProcessId | None = None
     holder: ProcessId | None = None
     reserving: bool = False
+    unasked: bool = False
     successor: ProcessId | None = None
     asked: set[ProcessId] = field(default_factory=set)
     sent_at_s: float = 0.0

@@ -32,7 +32,7 @@ from swarmflow.core.messages import (
 )
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.prober import AT_ONCE_MAX
-from swarmflow.core.space import Space
+from swarmflow.core.space import LEAN, Space
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
 
 CHANGED = 0.1  # of what those before were told, before they are told again
@@ -43,7 +43,8 @@ class Hops:
     """A peer's part in the forward and backward work of an epoch.
 
     me: the own process. stage, stages: which slice this peer serves, of how many. capacity: microbatches whose graphs
-    fit in memory. leader: where `Done` goes. journal_bytes_max: of what is kept for repairs. dropped: orphans that were
+    fit in memory. leader: where `Done` goes. journal_bytes_max: of what is kept for repairs. recompute:
+    microbatches without a graph are taken too. dropped: orphans that were
     taken away.
     """
 
@@ -54,6 +55,7 @@ class Hops:
     outbox: Outbox
     leader: ProcessId
     journal_bytes_max: int = 1 << 30
+    recompute: bool = True
     epoch: Epoch = BEFORE_ALL
     hops: dict[int, Hop] = field(default_factory=dict)
     dropped: dict[int, None] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class Hops:
 
     def __post_init__(self) -> None:
         bytes_max = self.journal_bytes_max
-        self.space = Space(self.capacity, self.last)
+        self.space = Space(self.capacity, LEAN if self.recompute and not self.last else 0)
         self.journal = Journal(self.stage, self.stages, self.capacity, self.outbox, bytes_max, self.hops)
 
     def open(
@@ -195,7 +197,7 @@ class Hops:
         if hop is not None and not hop.orphan:
             return self._take_over(hop, sender, message.attempt)
         kept = index in self.space.reserved
-        if hop is not None or not (kept or self.space.admits(message.insist)):
+        if hop is not None or not (kept or self.space.admits(message.insist, message.ahead)):
             return self._deny(sender, message, self.space.deny(sender, message.insist))
         self.space.reserved[index] = (sender, message.attempt)
         return [Send(sender, Reserved(message.microbatch, self.stage, message.attempt, self.outbox.router.rest_s))]
@@ -221,7 +223,7 @@ class Hops:
         bodies = (event.output, hop.targets)
         actions = self.outbox.offer(hop.microbatch, bodies, now, hop.attempt, hop.repair, hop.held_by)
         actions += self._tell_successor(hop) + self.journal.advance(hop)
-        return actions if self.space.queued else actions + self._make_room()
+        return actions + (self._make_room() if self.space.admits(insist=False) else [])
 
     def loss_computed(self, event: LossComputed) -> list[Action]:
         """The last stage is done with a microbatch."""

@@ -95,6 +95,7 @@ class Outbox:
         if entry is None or entry.microbatch != microbatch or entry.attempt != attempt:
             return
         if sender == entry.holder:
+            self._answered(entry)
             entry.reserving = False  # it was there already
         elif sender in entry.asked and entry.holder is None:
             self._hand(entry, sender)
@@ -348,9 +349,12 @@ class Outbox:
         entry.reserving = self.takers.asks(chosen)
         self._hand(entry, chosen)
         if not entry.reserving:
+            entry.unasked = True
+            self.takers.ahead[chosen] += 1
             return self._send(entry, chosen, now)
         self._expect(entry, now + self._deadline_s(entry, chosen))
-        return [Send(chosen, Reserve(entry.microbatch, self.stage, entry.attempt, self.takers.insist))]
+        insist, ahead = self.takers.insist, self.takers.ahead[chosen]
+        return [Send(chosen, Reserve(entry.microbatch, self.stage, entry.attempt, insist, ahead))]
 
     def _send(self, entry: Entry, chosen: ProcessId, now: float) -> list[Action]:
         entry.reserving, entry.sent_at_s, entry.arrived_s = False, now, None
@@ -367,12 +371,19 @@ class Outbox:
 
     def _hand(self, entry: Entry, holder: ProcessId | None) -> None:
         """Whose hands it is in now. What it takes up there is counted."""
+        self._answered(entry)
         if entry.held and entry.holder is not None:
             self.takers.count(entry.holder, -1, awaited=entry.awaited)
         entry.holder = holder
         entry.reserving &= holder is not None
         if entry.held and holder is not None:
             self.takers.count(holder, 1, awaited=entry.awaited)
+
+    def _answered(self, entry: Entry) -> None:
+        """Its bytes are no more on the way to somebody who was not asked."""
+        if entry.unasked and entry.holder is not None:
+            self.takers.ahead[entry.holder] -= 1
+        entry.unasked = False
 
     def _retry(self, now: float) -> list[Action]:
         actions: list[Action] = []

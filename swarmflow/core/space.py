@@ -15,16 +15,16 @@ class Space:
     """Says who is let in.
 
     capacity: microbatches whose graphs fit in memory. Beyond it a peer denies, unless it would be idle: then it takes
-    LEAN times as many more without a graph, and does their forward pass again when their gradient comes (as activation
-    checkpointing does: the input, which is kept, is a hundredth of a graph). last: the last stage, which has a
-    microbatch only as long as it computes it. closed: a ballot is under way. reserved: for whom room is kept, and at
-    which attempt. held, lean: microbatches with and without a graph whose gradient is not added yet. queued: those that
-    wait for, or are in, computation; orphans: those that are being taken away. The sets are kept up to date, as each
-    event asks how many there are.
+    `beyond` times as many more without a graph, and does their forward pass again when their gradient comes (as
+    activation checkpointing does: the input, which is kept, is a hundredth of a graph). On the last stage, which
+    has a microbatch only as long as it computes it, beyond is 0, and all count as with a graph. closed: a ballot is
+    under way. reserved: for whom room is kept, and at which attempt. held, lean: microbatches with and without a
+    graph whose gradient is not added yet. queued: those that wait for, or are in, computation; orphans: those that
+    are being taken away. The sets are kept up to date, as each event asks how many there are.
     """
 
     capacity: int
-    last: bool
+    beyond: int = 0
     closed: bool = False
     draining: bool = False
     reserved: dict[int, tuple[ProcessId, int]] = field(default_factory=dict)
@@ -62,14 +62,14 @@ class Space:
     @property
     def graph(self) -> bool:
         """Whether there is memory for the graph of one more."""
-        return self.last or len(self.held) < self.capacity
+        return self.beyond == 0 or len(self.held) < self.capacity
 
-    def admits(self, insist: bool) -> bool:
-        """Whether there is room for one more. insist: nobody else can take it."""
+    def admits(self, insist: bool, ahead: int = 0) -> bool:
+        """Whether there is room for one more. insist: nobody else can take it. ahead: others that come before it."""
         if self.closed or (self.draining and not insist):
             return False
-        taken = len(self.held) + len(self.lean) + len(self.reserved)
-        return taken < self.capacity * (1 if self.last or self.queued else 1 + LEAN)
+        taken = len(self.held) + len(self.lean) + len(self.reserved) + ahead
+        return taken < self.capacity * (1 if self.queued else 1 + self.beyond)
 
     def deny(self, sender: ProcessId, insist: bool) -> str:
         """Somebody is to be told when there is room. Returns why there is none now."""

@@ -14,10 +14,11 @@ from swarmflow.simulator.network import Jittery, Network
 class Settings:
     """The rules of a run, and what its surroundings are like where the world is not given others.
 
-    rebalance_s, journal_bytes_max, late_min_s, keeps: of every peer. unusable: share of the computations that fail
-    because of what the network brought. peers_first: how many have to be ready before the first step is opened. The
-    others are those of random surroundings, in seconds, drawn between two bounds each: broken_s: after which a process
-    notices that its connection to a dead one broke; load_s: to load a stage; compute_s: whatever is computed.
+    rebalance_s, journal_bytes_max, recompute, late_min_s, keeps: of every peer. unusable: share of the computations
+    that fail because of what the network brought. peers_first: how many have to be ready before the first step is
+    opened. The others are those of random surroundings, in seconds, drawn between two bounds each: broken_s: after
+    which a process notices that its connection to a dead one broke; load_s: to load a stage; compute_s: whatever is
+    computed.
     """
 
     plan: Plan
@@ -31,6 +32,7 @@ class Settings:
     validate_every: int = 0
     rebalance_s: float = 0.0
     journal_bytes_max: int = 1 << 30
+    recompute: bool = True
     late_min_s: float = 15.0
     unusable: float = 0.0
     keeps: bool = True

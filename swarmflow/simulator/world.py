@@ -153,7 +153,8 @@ class World:
         join = Join("peer", "sim", "run", member, self.hardware.speed(name), self.settings.rebalance_s,
                     keeps=self.settings.keeps, copies=self.disks.holdings(name))  # fmt: skip
         settings = PeerSettings(
-            join, journal_bytes_max=self.settings.journal_bytes_max, late_min_s=self.settings.late_min_s
+            join, journal_bytes_max=self.settings.journal_bytes_max, late_min_s=self.settings.late_min_s,
+            recompute=self.settings.recompute,
         )
         machine = self.machines.peer(process, Following(leader), self.settings.plan, settings)
         self.hosts[process] = Host(machine, Device(self, process), wish, began_s=self.clock.now_s)

@@ -251,6 +251,13 @@ def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
     assert machine.space.reserved == {}
 
 
+def test_room_is_left_for_what_is_on_its_way() -> None:
+    machine = hops(stage=2, capacity=2)
+    assert messages(machine.reserve(UP, Reserve(microbatch(1), 2, 0, ahead=1)), Reserved)
+    assert messages(machine.reserve(UP, Reserve(microbatch(2), 2, 0, ahead=1)), Denied)
+    assert messages(machine.forward(UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
+
+
 def test_room_that_is_not_used_is_offered_to_who_was_denied() -> None:
     machine = hops(stage=2, capacity=1)
     machine.reserve(UP, reserve(0))

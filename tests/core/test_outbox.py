@@ -175,6 +175,15 @@ def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
     assert sent_to(box.offer(microbatch(2), BODIES, 3.0)) == [A], "what has come back takes up no room"
 
 
+def test_what_was_sent_unasked_comes_before_what_is_asked_for() -> None:
+    """A question overtakes a tensor: it must not take the room that the tensor needs."""
+    box = outbox(A, shares={A: 1})
+    box.offer(microbatch(0), BODIES, 0.0)
+    assert messages(box.offer(microbatch(1), BODIES, 0.0), Reserve) == [(A, Reserve(microbatch(1), 1, 0, ahead=1))]
+    box.accepted(A, Accepted(microbatch(0), 1, 0), 1.0)
+    assert messages(box.offer(microbatch(2), BODIES, 1.0), Reserve) == [(A, Reserve(microbatch(2), 1, 0))]
+
+
 def test_who_is_full_when_asked_is_passed_over() -> None:
     box = outbox(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
@@ -290,3 +299,4 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
                 assert box.next_deadline() is not None, "it waits, and nothing will wake it"
         held = Counter(entry.holder for entry in box.entries.values() if entry.held)
         assert held == +box.takers.held
+        assert Counter(entry.holder for entry in box.entries.values() if entry.unasked) == +box.takers.ahead

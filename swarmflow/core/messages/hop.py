@@ -26,12 +26,16 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Have you room for this hop? Its bytes follow when you say so; attempt and insist are those of the Forward."""
+    """Have you room for this hop? Its bytes follow when you say so; attempt and insist are those of the Forward.
+
+    ahead: microbatches that I have sent you unasked, and whose bytes may still be on the way: they come first.
+    """
 
     microbatch: Microbatch
     stage: int
     attempt: int
     insist: bool = False
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,10 @@ from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Re
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """What the process was started with. join: what it says of itself (member.stage -1: any stage)."""
+    """What the process was started with. join: what it says of itself (member.stage -1: any stage).
+
+    recompute: when idle it takes microbatches for whose graphs there is no memory.
+    """
 
     join: Join
     drain_s: float = 30.0
@@ -25,6 +28,7 @@ class PeerSettings:
     stay: bool = False
     journal_bytes_max: int = 1 << 30
     late_min_s: float = 15.0
+    recompute: bool = True
 
 
 @dataclass(slots=True)

@@ -41,8 +41,8 @@ def loaded(peer: Service, event: StateLoaded, now: float) -> list[Action]:
     peer.elements, peer.element_bytes = dict(event.group_elements), event.element_bytes
     peer.phase = "ready"
     outbox = outbox_of(peer.plan, peer.stage + 1, peer.settings.late_min_s)
-    kept = peer.settings.journal_bytes_max
-    peer.hops = Hops(peer.me, peer.stage, peer.plan.stages, event.capacity, outbox, peer.leader, kept)
+    own = peer.settings.journal_bytes_max, peer.settings.recompute
+    peer.hops = Hops(peer.me, peer.stage, peer.plan.stages, event.capacity, outbox, peer.leader, *own)
     return [
         Send(peer.leader, Ready(peer.stage, peer.version, event.digest, event.capacity, peer.grant)),
         Log("info", f"stage {peer.stage} is loaded at version {peer.version}, {event.capacity} microbatches fit"),
