@@ -12,6 +12,7 @@ from swarmflow.errors import SwarmflowError
 from swarmflow.simulator.scenario import Scenario
 from swarmflow.simulator.simulation import Simulation
 
+Found = dict[tuple[Case, str], list[tuple[float, ...]]]  # seconds of the iterations, a repetition each
 POLICIES = ("swarmflow", "swarm", "gpipe", "dtfm")
 REPETITIONS = 3  # random layouts, as in appendix 10.1
 RUNTIME, FIRST, PFLOPS = "Runtime of an iteration, s", "Runtime of the first iteration, s", "PFLOPS"
@@ -38,15 +39,18 @@ class Part:
         return f"{case.name}, {self.model.layers} layers, batch {self.model.batch}"
 
 
-def parts(quick: bool, gradient_bytes: int) -> tuple[Part, ...]:
-    """The smallest model in all cases, the largest one in the first and the last. quick: a quarter of the machines."""
-    small, large = Model(24, 1024, gradient_bytes), Model(40, 4096, gradient_bytes)
+def parts(quick: bool, gradient_bytes: int, large: bool = False) -> tuple[Part, ...]:
+    """The smallest model in all cases, and the largest one in the first and the last.
+
+    quick: a quarter of the machines. large: the largest one also under other policies.
+    """
+    small, deep = Model(24, 1024, gradient_bytes), Model(40, 4096, gradient_bytes)
     ends = (CASES[0], CASES[-1])
     if quick:
         return (Part(replace(small, batch=64), tuple(case.thinned(4) for case in ends), POLICIES, 1, 2),)
-    # What waits for room asks at each word of it: with batch 4096 that is minutes of CPU in `swarm`.
-    few = tuple(policy for policy in POLICIES if policy != "swarm")
-    return Part(small, CASES, POLICIES, REPETITIONS, 2), Part(large, ends, few, 1, 1)
+    # What waits for room asks at each word of it: with batch 4096 `swarm` would take many minutes.
+    few = ("swarmflow", "gpipe", "dtfm") if large else ("dtfm",)
+    return Part(small, CASES, POLICIES, REPETITIONS, 2), Part(deep, ends, few, 1, 1)
 
 
 def seconds(scene: Scenario, seed: int, policy: str) -> tuple[float, ...]:
@@ -57,35 +61,30 @@ def seconds(scene: Scenario, seed: int, policy: str) -> tuple[float, ...]:
     return tuple(iteration.seconds for iteration in report.iterations)
 
 
-def measure(part: Part, seed: int) -> Iterator[Row]:
-    """All rows of a part."""
-    seeds = range(seed, seed + part.repetitions)
+def measure(part: Part, seed: int) -> Found:
+    """Simulate everything."""
     work = [(case, policy) for case in part.cases for policy in part.policies]
-    found = {
+    return {
         (case, policy): [
-            seconds(scenario(case, part.model, policy, each, part.iterations), each, policy) for each in seeds
+            seconds(scenario(case, part.model, policy, each, part.iterations), each, policy)
+            for each in range(seed, seed + part.repetitions)
         ]
         for case, policy in progress(work, len(work), "dtfm_cases")
     }
+
+
+def rows(part: Part, found: Found) -> Iterator[Row]:
+    """All of a part: runtimes, and those of the first iterations by the fastest in case 1, seed by seed."""
     firsts = {key: [took[0] for took in each] for key, each in found.items()}
     least = [min(times) for times in zip(*(firsts[part.cases[0], policy] for policy in part.policies), strict=True)]
-    for case, policy in work:
-        yield from _rows(part, case, policy, found[case, policy], least, firsts[case, "gpipe"])
-
-
-def _rows(
-    part: Part, case: Case, policy: str, found: list[tuple[float, ...]], least: list[float], gpipe: list[float]
-) -> Iterator[Row]:
-    """least: the fastest first iterations in case 1, seed by seed. gpipe: its first iterations here."""
-    first = [took[0] for took in found]
-    figures = {
-        FIRST: first,
-        SLOWDOWN: [here / there for here, there in zip(first, least, strict=True)],
-        SPEEDUP: [there / here for here, there in zip(first, gpipe, strict=True)],
-    }
-    if part.iterations > 1:
-        figures[RUNTIME] = [took[-1] for took in found]
-        figures[PFLOPS] = [petaflop(part.model) / took[-1] for took in found]
-    for metric, values in figures.items():
-        paper = PAPER.get((case.number, part.model.layers, part.model.batch, policy, metric))
-        yield row(part.setting(case), policy, metric, values, paper)
+    for (case, policy), each in found.items():
+        first = firsts[case, policy]
+        figures = {FIRST: first, SLOWDOWN: [here / there for here, there in zip(first, least, strict=True)]}
+        if "gpipe" in part.policies:
+            figures[SPEEDUP] = [there / here for here, there in zip(first, firsts[case, "gpipe"], strict=True)]
+        if part.iterations > 1:
+            figures[RUNTIME] = [took[-1] for took in each]
+            figures[PFLOPS] = [petaflop(part.model) / took[-1] for took in each]
+        for metric, values in figures.items():
+            paper = PAPER.get((case.number, part.model.layers, part.model.batch, policy, metric))
+            yield row(part.setting(case), policy, metric, values, paper)

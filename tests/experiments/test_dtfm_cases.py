@@ -8,7 +8,18 @@ from dataclasses import replace
 import pytest
 
 from experiments.dtfm_cases.cases import CASES, FOLDER, Case, Model, petaflop, scenario
-from experiments.dtfm_cases.measure import FIRST, PAPER, POLICIES, SLOWDOWN, SPEEDUP, Part, measure, parts, seconds
+from experiments.dtfm_cases.measure import (
+    FIRST,
+    PAPER,
+    POLICIES,
+    SLOWDOWN,
+    SPEEDUP,
+    Part,
+    measure,
+    parts,
+    rows,
+    seconds,
+)
 from swarmflow.simulator.scenario import load
 
 SHORT = Model(24, 32)
@@ -66,8 +77,7 @@ def test_an_iteration_in_a_data_center_takes_what_can_be_added_up() -> None:
 
 def test_rows_compare_with_case_1_and_with_gpipe() -> None:
     part = Part(SHORT, (CASES[0].thinned(8), CASES[4].thinned(8)), ("gpipe", "dtfm"), 1, 1)
-    rows = list(measure(part, 0))
-    found = {(row.setting[:6], row.policy, row.metric): row.mean for row in rows}
+    found = {(row.setting[:6], row.policy, row.metric): row.mean for row in rows(part, measure(part, 0))}
     first = {(case, policy): found[case, policy, FIRST] for case in ("Case 1", "Case 5") for policy in part.policies}
     least_s = min(first["Case 1", policy] for policy in part.policies)
     assert first["Case 5", "dtfm"] < first["Case 5", "gpipe"]
