@@ -14,6 +14,7 @@ from swarmflow.core.flow.gwtf_flows import Outflow, Outflows
 from swarmflow.core.flow.gwtf_messages import (
     ChangeAccepted,
     CostIs,
+    Deny,
     FlowApproved,
     FlowId,
     FlowRejected,
@@ -33,6 +34,7 @@ from swarmflow.core.types import ProcessId
 
 Objective = Literal["minmax", "sum"]
 ANSWERS_WAITED = 4.0  # times a message's: then whoever has not answered is not waited for
+LOOSE = 4.0  # times a message's: how long an inflow is unpaired without anybody to ask before it is denied
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,11 @@ class GwtfRelay:
         self._answers: dict[ProcessId, Flows] | None = None
         self._since = 0.0
         self._pending: RequestChange | RequestRedirect | None = None
+        self._loose_since: dict[FlowId, float] = {}
 
     def tick(self, now: float) -> list[Say]:
         """Ask for flow while there is any to ask for; else for a change or redirect that reduces the objective."""
-        said = self._request_flows()
+        said = self._request_flows() + self._deny(now)
         if said or self._asked:
             return said
         waits = self._pending is not None or self._answers is not None
@@ -103,6 +106,8 @@ class GwtfRelay:
                 return self.flows.new_before(message)
             case NewAfter():
                 return self.flows.new_after(message)
+            case Deny():
+                return self.flows.denied(message)
         return []
 
     @property
@@ -123,36 +128,64 @@ class GwtfRelay:
     @property
     def held(self) -> int:
         """Outflows, paired or not, each a unit of capacity (GWTF, V-C), and one that is about to come."""
-        return len(self.flows.table) + len(self._asked) + isinstance(self._pending, RequestRedirect)
+        asked = sum(flow not in self.flows.table for flow in self._asked.values())
+        return len(self.flows.table) + asked + isinstance(self._pending, RequestRedirect)
 
     def gone(self, process: ProcessId, now: float) -> list[Say]:
-        """What went to it is given up, what came from it is unpaired again."""
+        """What went to it and what came from it is unpaired again."""
+        self.view = self.flows.view = self.view.without(process)
+        if self._answers is not None:
+            self._answers.pop(process, None)
         for key in [key for key in self._known if key[0] == process]:
             self._known.pop(key)
             self._asked.pop(key, None)
-        for unit in list(self.flows.table.values()):
-            if unit.after == process:
-                del self.flows.table[unit.flow]
-            elif unit.before == process:
-                unit.before = unit.above = None
+        self.flows.lose(process)
         return self.flows.broadcast()
 
+    def met(self, view: View) -> list[Say]:
+        """Others are there now, too. view: with them."""
+        self.view = view
+        return self.flows.greet(view)
+
     def _request_flows(self) -> list[Say]:
-        """The cheapest unpaired outflows of the next stage, as many as there is room for, one of a node at a time."""
+        """The cheapest unpaired outflows of the next stage, one of a node at a time: for unpaired inflows to the same
+        data node, and as many more as there is room for."""
         room = self.view.capacity - self.held
+        loose = [unit for unit in self.flows.loose if unit.flow not in self._asked.values()]
         offers = [(self.view.cost[key[0]] + cost, key) for key, cost in self._known.items() if cost < INFINITE]
         said: list[Say] = []
-        for _, key in sorted(offer for offer in offers if offer[1] not in self._asked)[: max(0, room)]:
-            self._asked[key] = self.flows.name()
+        for _, key in sorted(offer for offer in offers if offer[1] not in self._asked):
+            unit = next((unit for unit in loose if unit.source == key[1]), None)
+            if unit is not None:
+                loose.remove(unit)
+            elif room > 0:
+                room -= 1
+            else:
+                continue
+            self._asked[key] = self.flows.name() if unit is None else unit.flow
             request = RequestFlow(key[1], self._known[key], self._asked[key])
             said.append(Say(key[0], request, "the cheapest unpaired outflow"))
         return said
 
     def _approved(self, sender: ProcessId, message: FlowApproved) -> list[Say]:
         self._asked.pop((sender, message.source), None)
-        cost = message.cost + self.view.cost[sender]
-        self.flows.table[message.flow] = Outflow(message.flow, message.source, cost, sender, message.below)
+        unit = self.flows.table.setdefault(message.flow, Outflow(message.flow, message.source, INFINITE))
+        unit.after, unit.below, unit.cost = sender, message.below, message.cost + self.view.cost[sender]
         return self.flows.broadcast()
+
+    def _deny(self, now: float) -> list[Say]:
+        """Unpaired inflows for which nobody is to be asked for a while (GWTF, V-D)."""
+        offered = {source for (_, source), cost in self._known.items() if cost < INFINITE}
+        waiting = [u for u in self.flows.loose if u.source not in offered and u.flow not in self._asked.values()]
+        self._loose_since = {unit.flow: self._loose_since.get(unit.flow, now) for unit in waiting}
+        said: list[Say] = []
+        for unit in waiting:
+            if now - self._loose_since[unit.flow] >= LOOSE * self.round_s:
+                assert unit.before is not None
+                assert unit.above is not None
+                del self.flows.table[unit.flow]
+                said.append(Say(unit.before, Deny(unit.above, unit.flow), "nobody is to be asked"))
+        return said
 
     def _shown(self) -> Flows:
         cost = self.view.cost

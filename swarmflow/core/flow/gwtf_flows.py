@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.flow.gwtf_messages import (
     CostIs,
+    Deny,
     FlowApproved,
     FlowId,
     FlowRejected,
@@ -23,7 +24,8 @@ class Outflow:
     """One unit of flow at one node.
 
     before, above: who sends it here, and its name there; None while nobody has claimed it. after, below: who takes it,
-    and its name there; None where the node is the sink itself. cost: to the sink.
+    and its name there; None where the node is the sink itself, and where a relay's inflow is unpaired. cost: to the
+    sink.
     """
 
     flow: FlowId
@@ -51,6 +53,11 @@ class Outflows:
         self.made += 1
         return FlowId(self.view.me, self.made)
 
+    @property
+    def loose(self) -> list[Outflow]:
+        """Of a relay: unpaired inflows."""
+        return [unit for unit in self.table.values() if unit.after is None]
+
     def cheapest(self, source: ProcessId) -> Outflow | None:
         """The unpaired outflow to this data node that costs least."""
         free = [unit for unit in self.table.values() if unit.before is None and unit.source == source]
@@ -67,6 +74,32 @@ class Outflows:
                 self.told[source] = cost
                 said += [Say(to, CostIs(source, cost), "the cheapest unpaired changed") for to in self.view.before]
         return said
+
+    def greet(self, view: View) -> list[Say]:
+        """Others are there now: those of the stage before are told the costs that the rest of it knows."""
+        fresh = [node for node in view.before if node not in self.view.before]
+        self.view = view
+        costs = [CostIs(source, cost) for source, cost in self.told.items() if cost < INFINITE]
+        return [Say(node, message, "it is new") for node in fresh for message in costs]
+
+    def lose(self, process: ProcessId) -> None:
+        """It is dead: what came from it is unpaired again, and so is what went to it."""
+        for unit in list(self.table.values()):
+            if unit.before == process:
+                unit.before = unit.above = None
+            if unit.after == process:
+                self._loosen(unit)
+            elif unit.before is None and unit.after is None:
+                del self.table[unit.flow]
+
+    def denied(self, message: Deny) -> list[Say]:
+        """The next stage has nowhere to send it (any more)."""
+        unit = self.table.get(message.flow)
+        if unit is not None and unit.below == message.below:
+            self._loosen(unit)
+            return []
+        whose = self._whose(message.flow, message.below)
+        return [] if whose is None else [Say(whose[0], Deny(whose[1], message.below), "it is another's")]
 
     def requested(self, sender: ProcessId, message: RequestFlow) -> list[Say]:
         """Approve if there is an unpaired outflow at that cost, else say what there is."""
@@ -93,11 +126,10 @@ class Outflows:
         if unit is not None and unit.below == message.below:
             unit.after = message.after
             return []
-        if message.below in self.swapped:
-            to, flow = self.swapped[message.below]
-            return [Say(to, NewAfter(flow, message.after, message.below), "it was swapped")]
-        other = self.moved.get(message.flow)
-        return [] if other is None else [Say(other, message, "it was redirected")]
+        whose = self._whose(message.flow, message.below)
+        if whose is None:
+            return []
+        return [Say(whose[0], NewAfter(whose[1], message.after, message.below), "it is another's")]
 
     def inflow(self) -> dict[Link, int]:
         """By (node before, data node)."""
@@ -106,3 +138,14 @@ class Outflows:
     def outflow(self) -> dict[Link, int]:
         """By (node after, data node)."""
         return Counter((unit.after, unit.source) for unit in self.table.values() if unit.after is not None)
+
+    def _whose(self, flow: FlowId, below: FlowId) -> tuple[ProcessId, FlowId] | None:
+        """Who sends to `below` since it was swapped or redirected away from here, and under which name."""
+        if below in self.swapped:
+            return self.swapped[below]
+        return (self.moved[flow], flow) if flow in self.moved else None
+
+    def _loosen(self, unit: Outflow) -> None:
+        unit.after, unit.below, unit.cost = None, None, INFINITE
+        if unit.before is None:
+            del self.table[unit.flow]

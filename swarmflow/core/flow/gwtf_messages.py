@@ -144,6 +144,14 @@ class NewBefore:
 
 
 @dataclass(frozen=True, slots=True)
+class Deny:
+    """To the stage before (GWTF, V-D): `below`, to which your `flow` goes, goes nowhere any more."""
+
+    flow: FlowId
+    below: FlowId
+
+
+@dataclass(frozen=True, slots=True)
 class NewAfter:
     """To the stage before: `below`, to which your `flow` goes, is at `after` now."""
 

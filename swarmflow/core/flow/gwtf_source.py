@@ -7,6 +7,7 @@ from typing import Any
 from swarmflow.core.flow.gwtf_flows import Outflow, Outflows
 from swarmflow.core.flow.gwtf_messages import (
     CostIs,
+    Deny,
     FlowApproved,
     FlowRejected,
     NewAfter,
@@ -52,28 +53,32 @@ class GwtfSource:
             case FlowApproved():
                 self._asked.pop(sender, None)
                 cost = message.cost + self.view.cost[sender]
-                self.head.table[message.flow] = Outflow(
-                    message.flow, self.view.me, cost, sender, message.below, self.view.me
-                )
+                self.head.table[message.flow] = Outflow(message.flow, self.view.me, cost, sender, message.below)
             case RequestFlow():
                 return self.sink.requested(sender, message)
             case NewBefore():
                 return self.sink.new_before(message)
             case NewAfter():
                 return self.head.new_after(message)
+            case Deny():
+                return self.head.denied(message)
         return []
 
     def gone(self, process: ProcessId, now: float) -> list[Say]:
         """Its flows are to be found anew."""
+        self.view = self.sink.view = self.head.view = self.view.without(process)
         self._known.pop(process, None)
         self._asked.pop(process, None)
-        for unit in list(self.head.table.values()):
-            if unit.after == process:
-                del self.head.table[unit.flow]
+        self.head.lose(process)
         for unit in self.sink.table.values():
             if unit.before == process:
                 unit.before = unit.above = None
         return []
+
+    def met(self, view: View) -> list[Say]:
+        """Others are there now, too. view: with them."""
+        self.view = self.head.view = view
+        return self.sink.greet(view)
 
     @property
     def inflow(self) -> dict[Link, int]:

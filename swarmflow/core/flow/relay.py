@@ -130,16 +130,10 @@ class Relay(Node):
 
     def gone(self, process: ProcessId, now: float) -> list[Say]:
         """A process that this node knows is dead."""
-        view = self.view
         self.forget(process, now)
         self.labels.forget(process)
         self.solver.gone(process)
-        self.view = self.solver.view = replace(
-            view,
-            before=tuple(node for node in view.before if node != process),
-            beside=tuple(node for node in view.beside if node != process),
-            after=tuple(node for node in view.after if node != process),
-        )
+        self.view = self.solver.view = self.view.without(process)
         self._stir(now)
         return self._after_standing(now)
 

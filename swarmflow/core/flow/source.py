@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from swarmflow.core.flow.handover import Handovers
@@ -131,18 +130,12 @@ class Source(Node):
 
     def gone(self, process: ProcessId, now: float) -> list[Say]:
         """A process that this node knows is dead."""
-        view = self.view
         self.forget(process, now)
         self.labels.forget(process)
         self.others.pop(process, None)
         self.handovers.gone(process)
         self.handovers.changed(now)
-        self.view = self.handovers.view = replace(
-            view,
-            before=tuple(node for node in view.before if node != process),
-            beside=tuple(node for node in view.beside if node != process),
-            after=tuple(node for node in view.after if node != process),
-        )
+        self.view = self.handovers.view = self.view.without(process)
         return self._after_standing(now)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from swarmflow.core.types import ProcessId
@@ -44,6 +44,13 @@ class View:
     beside: tuple[ProcessId, ...]
     after: tuple[ProcessId, ...]
     cost: Mapping[ProcessId, float]
+
+    def without(self, process: ProcessId) -> View:
+        """The same, where this one is dead."""
+        before, beside, after = (
+            tuple(node for node in nodes if node != process) for nodes in (self.before, self.beside, self.after)
+        )
+        return replace(self, before=before, beside=beside, after=after)
 
 
 @dataclass(frozen=True, slots=True)

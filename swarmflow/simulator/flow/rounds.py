@@ -32,11 +32,11 @@ class Rounds:
         heard, self._in_flight = self._in_flight, []
         now = float(self.round)
         for sender, say in heard:
-            self._say(say.to, self.nodes[say.to].handle(sender, say.message, now))
+            self.say(say.to, self.nodes[say.to].handle(sender, say.message, now))
         for name, node in self.nodes.items():
-            self._say(name, node.tick(now))
+            self.say(name, node.tick(now))
             while node.unfinished:
-                self._say(name, node.tick(now))
+                self.say(name, node.tick(now))
         self.round += 1
 
     def settle(self) -> None:
@@ -44,9 +44,10 @@ class Rounds:
         while self._in_flight:
             heard, self._in_flight = self._in_flight, []
             for sender, say in heard:
-                self._say(say.to, self.nodes[say.to].handle(sender, say.message, float(self.round)))
+                self.say(say.to, self.nodes[say.to].handle(sender, say.message, float(self.round)))
 
-    def _say(self, sender: ProcessId, said: list[Say]) -> None:
+    def say(self, sender: ProcessId, said: list[Say]) -> None:
+        """It is heard in the next round."""
         self.messages += len(said)
         for say in said:
             self.kinds[type(say.message).__name__] += 1

@@ -1,0 +1,78 @@
+"""GWTF's negotiation when nodes die and come: flows are mended, denied upstream, or led through newcomers."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from swarmflow.core.flow.gwtf import GwtfRelay
+from swarmflow.core.flow.gwtf_source import GwtfSource
+from swarmflow.core.flow.words import View
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.flow.paths import find_paths
+from swarmflow.simulator.flow.rounds import Rounds
+
+SOURCE = ProcessId("source", 0)
+STAGES = [[ProcessId(f"{stage}{number}", 0) for number in range(2)] for stage in "abc"]
+ROUNDS = 30
+
+
+def view(node: ProcessId, stages: list[list[ProcessId]], capacity: int, wanted: int) -> View:
+    """Links cost 10, and 1 between nodes whose names both end with 0."""
+    ring = [[SOURCE], *stages]
+    number = next(number for number, layer in enumerate(ring) if node in layer)
+    before, beside, after = ring[number - 1], ring[number], ring[(number + 1) % len(ring)]
+    cost = {other: 1.0 if node.name[-1] == other.name[-1] == "0" else 10.0 for other in (*before, *after)}
+    others = tuple(other for other in beside if other != node)
+    units = capacity if number else wanted
+    return View(node, number - 1, len(stages), units, tuple(before), others, tuple(after), cost)
+
+
+def negotiated(capacity: int, wanted: int) -> tuple[Rounds, dict[ProcessId, GwtfRelay | GwtfSource]]:
+    nodes: dict[ProcessId, GwtfRelay | GwtfSource] = {SOURCE: GwtfSource(view(SOURCE, STAGES, capacity, wanted))}
+    for node in [node for stage in STAGES for node in stage]:
+        nodes[node] = GwtfRelay(view(node, STAGES, capacity, wanted), Random(node.name))
+    rounds = Rounds(nodes)
+    rounds.run(ROUNDS)
+    rounds.settle()
+    return rounds, nodes
+
+
+def die(rounds: Rounds, nodes: dict[ProcessId, GwtfRelay | GwtfSource], dead: ProcessId) -> None:
+    del nodes[dead]
+    for name, node in nodes.items():
+        rounds.say(name, node.gone(dead, float(rounds.round)))
+    rounds.run(ROUNDS)
+    rounds.settle()
+
+
+@pytest.mark.parametrize("dead", [node for stage in STAGES for node in stage])
+@pytest.mark.parametrize(("capacity", "wanted", "left"), [(2, 2, 2), (1, 2, 1), (2, 4, 2)])
+def test_as_many_flows_are_left_as_the_narrowest_stage_holds(
+    dead: ProcessId, capacity: int, wanted: int, left: int
+) -> None:
+    rounds, nodes = negotiated(capacity, wanted)
+    assert len(find_paths(nodes, len(STAGES)).paths) == wanted
+    die(rounds, nodes, dead)
+    found = find_paths(nodes, len(STAGES))
+    assert (len(found.paths), found.torn) == (left, 0)
+    assert nodes[SOURCE].held == left, "what nobody can take has been denied back to the data node"
+    assert all(dead not in path for path in found.paths)
+    assert all(node.held <= capacity for name, node in nodes.items() if name != SOURCE)
+
+
+def test_flows_are_redirected_to_a_cheaper_newcomer() -> None:
+    rounds, nodes = negotiated(2, 2)
+    die(rounds, nodes, STAGES[1][0])
+    newcomer = ProcessId("b0", 1)
+    stages = [STAGES[0], [STAGES[1][1], newcomer], STAGES[2]]
+    nodes[newcomer] = GwtfRelay(view(newcomer, stages, 2, 2), Random(0))
+    for name, node in nodes.items():
+        if name != newcomer:
+            rounds.say(name, node.met(view(name, stages, 2, 2)))
+    rounds.run(ROUNDS)
+    rounds.settle()
+    found = find_paths(nodes, len(STAGES))
+    assert [path[2] for path in found.paths] == [newcomer, newcomer]
+    assert found.torn == 0
