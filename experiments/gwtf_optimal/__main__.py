@@ -19,7 +19,7 @@ from swarmflow.simulator.report import Report
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
 
-POLICIES = ("swarmflow", "swarm", "gpipe", "dtfm")
+POLICIES = ("swarmflow", "swarm", "gpipe", "gwtf", "dtfm")
 REPETITIONS, REPETITIONS_QUICK = 25, 2
 SETTING = "Homogeneous 0%"
 TIME, THROUGHPUT, SECONDS = "Time per microbatch", "Throughput per iteration", "Communication time"

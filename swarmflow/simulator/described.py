@@ -75,6 +75,17 @@ class Described:
         self.network.ports[name] = Port(place, up, down)
         return name
 
+    def way(self, one: str, other: str) -> tuple[float, float]:
+        """Latency and bandwidth (bytes/s) of the way from one machine to another, their links included."""
+        here, there = self.network.ports[one], self.network.ports[other]
+        latency_s, rate = self.network.links.between(here.place, there.place)
+        return latency_s, min(rate, here.up, there.down)
+
+    def pass_s(self, name: str, stage: int) -> float:
+        """Seconds of a forward or a backward pass at a stage, on the average."""
+        profile = self.profiles[name]
+        return (profile.forward_s + profile.backward_s) / 2 * self._factors[stage]
+
     def persistent(self, number: int) -> bool:
         """Whether this peer never leaves by churn."""
         return _group_of(self.scenario.peers, number % self.scenario.peer_count)[0].persistent

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from swarmflow.simulator.described import Described
+from swarmflow.simulator.policies.flows import link_s
 from swarmflow.simulator.report import Report
 from swarmflow.simulator.rivals.arena import Arena
+from swarmflow.simulator.rivals.negotiation import TRAINER
 from swarmflow.simulator.rivals.peer import Peer
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
@@ -55,7 +59,7 @@ leave_chance = 0.3
 join_chance = 0.6
 """
 NEAR = [{0, 3}, {3, 4}, {0, 4}, {1, 2}, {2, 5}, {1, 5}]
-ROUTED = ("swarm", "swarm-restart")
+ROUTED = ("swarm", "swarm-restart", "gwtf")
 ALL = (*ROUTED, "gpipe", "dtfm")
 
 
@@ -97,10 +101,9 @@ def test_an_all_reduce_moves_the_bytes_of_a_butterfly(tmp_path: Path) -> None:
     assert more == pytest.approx(3 * 4 * 1.5 * 2_000_000, rel=0.001)
 
 
-@pytest.mark.parametrize("policy", ALL)
+@pytest.mark.parametrize(("policy", "seed"), [(p, seed) for p in ALL for seed in range(1 if p == "gwtf" else 3)])
 @pytest.mark.parametrize("break_s", [0.5, 0.0])
 @pytest.mark.parametrize("spare", ["true", "false"])
-@pytest.mark.parametrize("seed", range(3))
 def test_every_microbatch_is_learnt_under_churn(
     tmp_path: Path, policy: str, break_s: float, spare: str, seed: int
 ) -> None:
@@ -167,7 +170,8 @@ def test_a_restart_comes_when_the_gradient_was_out_as_long_as_ever(tmp_path: Pat
 def test_the_same_seed_gives_the_same_trace(tmp_path: Path, policy: str) -> None:
     def traced(seed: int) -> list[str]:
         lines: list[str] = []
-        Simulation(scenario(tmp_path, CHURN), seed, policy, lines.append).run()
+        text = CHURN.replace("iterations = 6", "iterations = 2")
+        Simulation(scenario(tmp_path, text), seed, policy, lines.append).run()
         return lines
 
     assert traced(1) == traced(1)
@@ -261,3 +265,51 @@ def test_an_oracle_weighs_all_the_activations_of_an_iteration(
     text = text.replace("stages = 3", "stages = 2").replace("parameters = 1000", "parameters = 1_000_000")
     found = pipelines(simulated(tmp_path, text, "dtfm")[0])
     assert (found == {frozenset({"p0", "p3"}), frozenset({"p1", "p2"})}) == together
+
+
+def test_a_link_costs_what_equation_1_says(tmp_path: Path) -> None:
+    text = PIPELINE.replace("token_bytes = 0", "token_bytes = 100_000") + "[trainers]\nup_mbps = 80\n"
+    described = Described(scenario(tmp_path, text), 0, Random(0))
+    names = [described.add_peer(number) for number in range(3)]
+    # A pass takes 1.5 s on the average; 0.1 s of latency, and 1 MB at 80 Mb/s. Tokens and targets are a fifth of that;
+    # from the last stage to the trainer nothing is sent.
+    assert link_s(described, (names[0], 0), (names[1], 1)) == pytest.approx(1.5 + 0.1 + 0.1)
+    assert link_s(described, (names[1], 1), (names[0], 0)) == pytest.approx(1.5 + 0.1 + 0.1)
+    assert link_s(described, ("t0", TRAINER), (names[0], 0)) == pytest.approx(1.5 / 2 + 0.1 + 0.1 / 5)
+    assert link_s(described, (names[2], 2), ("t0", TRAINER)) == pytest.approx(1.5 / 2)
+
+
+def test_microbatches_go_along_flows_over_fast_ways(tmp_path: Path) -> None:
+    """Two peers of each stage; 0, 4, 2 are near each other, and so are 3, 1, 5: each three hold half of all."""
+    triples = [{"p0", "p4", "p2"}, {"p3", "p1", "p5"}]
+    near = [[any({f"p{a}", f"p{b}"} <= triple for triple in triples) for b in range(6)] for a in range(6)]
+    rows = [[True] * 7, *([True, *row] for row in near)]
+    table = "\n".join(",".join("800" if fast else "8" for fast in row) for row in rows)
+    (tmp_path / "mbps.csv").write_text(table + "\n", encoding="utf-8")
+    text = PIPELINE.replace("count = 3", "count = 6").replace("microbatches = 1", "microbatches = 8")
+    text = text.replace("up_mbps = 80\n", "") + "mbps_matrix = 'mbps.csv'\n"
+    lines: list[str] = []
+    report = Simulation(scenario(tmp_path, text), 0, "gwtf", lines.append).run()
+    assert report.outcome == "finished"
+    assert report.counts.get("denials", 0) == 0, "who is not over its capacity denies nothing"
+    ways = [(line.split()[1], line.split()[-1]) for line in lines if " sends Forward " in line]
+    hops = [{sender.split(".")[0], to.split(".")[0]} for sender, to in ways if not sender.startswith("t")]
+    assert len(hops) == 4 * 8 * 2
+    assert all(any(hop <= triple for triple in triples) for hop in hops)
+    routed = simulated(tmp_path, text, "swarm")[1]
+    assert report.over(lambda row: row.seconds)[0] < routed.over(lambda row: row.seconds)[0]
+
+
+def test_the_highest_capacities_go_to_the_most_utilised_stages(tmp_path: Path) -> None:
+    each = "".join(f"[[peers]]\ncount = 2\nforward_s = 0.1\ncapacity = {capacity}\n" for capacity in (1, 2, 3))
+    text = CHURN.split("[[peers]]")[0] + each + "[churn]\ntrace = 'churn.csv'\n"
+    (tmp_path / "churn.csv").write_text("75,leave,1\n76,join,1\n", encoding="utf-8")
+    simulation, report = simulated(tmp_path, text, "gwtf")
+    assert report.outcome == "finished"
+    held = [0] * 3
+    for process in simulation.world.living_peers():
+        number = int(process.name.removeprefix("p"))
+        held[simulation.world.life(process).stage] += (1, 1, 2, 2, 3, 3)[number]
+    # 3 and 3; 2 and 2 to the third; 1 to each of the two that hold least. Who comes back finds its stage the narrowest.
+    assert held == [4, 4, 4]
+    assert simulation.luck.deaths == 1

@@ -197,8 +197,6 @@ def test_an_unknown_policy_is_one_clear_line(tmp_path: Path) -> None:
     found = scenario(tmp_path, PIPELINE)
     with pytest.raises(ConfigError, match=r"^policy 'best' is none; there is swarmflow, swarm, "):
         Simulation(found, 0, "best")
-    with pytest.raises(ConfigError, match=r"^policy 'gwtf' comes with a later version; there is swarmflow, swarm, "):
-        Simulation(found, 0, "gwtf")
 
 
 def test_the_first_step_waits_for_the_peers_that_are_to_begin_it() -> None:

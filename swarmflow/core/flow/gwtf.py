@@ -10,11 +10,12 @@ from random import Random
 from typing import Any, Literal
 
 from swarmflow.core.flow.annealing import Annealing
-from swarmflow.core.flow.gwtf_flows import Outflow, Outflows
+from swarmflow.core.flow.gwtf_flows import Given, Outflow, Outflows
 from swarmflow.core.flow.gwtf_messages import (
     ChangeAccepted,
     CostIs,
     Deny,
+    Dropped,
     FlowApproved,
     FlowId,
     FlowRejected,
@@ -108,6 +109,8 @@ class GwtfRelay:
                 return self.flows.new_after(message)
             case Deny():
                 return self.flows.denied(message)
+            case Dropped():
+                return self.flows.dropped(message) + self.flows.broadcast()
         return []
 
     @property
@@ -139,8 +142,7 @@ class GwtfRelay:
         for key in [key for key in self._known if key[0] == process]:
             self._known.pop(key)
             self._asked.pop(key, None)
-        self.flows.lose(process)
-        return self.flows.broadcast()
+        return self.flows.lose(process) + self.flows.broadcast()
 
     def met(self, view: View) -> list[Say]:
         """Others are there now, too. view: with them."""
@@ -171,6 +173,7 @@ class GwtfRelay:
         self._asked.pop((sender, message.source), None)
         unit = self.flows.table.setdefault(message.flow, Outflow(message.flow, message.source, INFINITE))
         unit.after, unit.below, unit.cost = sender, message.below, message.cost + self.view.cost[sender]
+        unit.turn, unit.moves = message.turn, message.moves
         return self.flows.broadcast()
 
     def _deny(self, now: float) -> list[Say]:
@@ -184,7 +187,7 @@ class GwtfRelay:
                 assert unit.before is not None
                 assert unit.above is not None
                 del self.flows.table[unit.flow]
-                said.append(Say(unit.before, Deny(unit.above, unit.flow), "nobody is to be asked"))
+                said.append(Say(unit.before, Deny(unit.above, unit.flow, self.view.me), "nobody is to be asked"))
         return said
 
     def _shown(self) -> Flows:
@@ -234,7 +237,8 @@ class GwtfRelay:
                     pair = cost[unit.after], cost.get(shown.after, INFINITE)
                     gain = self._worth((pair[0], shown.cost_after), (pair[1], costs.get(unit.after, INFINITE)))
                     request = RequestChange(
-                        unit.flow, unit.after, unit.below, shown.flow, shown.after, pair, gain <= 0
+                        unit.flow, unit.after, unit.below, unit.turn, unit.moves, shown.flow, shown.after, pair,
+                        gain <= 0,
                     )  # fmt: skip
                     moves.append(Move(gain, node, request))
         return moves
@@ -267,14 +271,14 @@ class GwtfRelay:
         gain = self._worth((message.costs[0], old), (message.costs[1], new))
         if gain <= 0 and not message.anneal:
             return refused
-        below, after = unit.below, unit.after
-        self.flows.swapped[below] = sender, message.mine
+        accepted = ChangeAccepted(message.mine, message.theirs, unit.after, unit.below, unit.turn, unit.moves)
+        self.flows.swapped[unit.below] = Given(sender, message.mine, unit.flow, unit.after, unit.below)
         self.flows.swapped.pop(message.mine_below, None)
         unit.after, unit.below, unit.cost = message.mine_after, message.mine_below, unit.cost - old + new
+        unit.turn, unit.moves = message.turn + 1, message.moves
         self.annealing.changed()
-        accepted = ChangeAccepted(message.mine, message.theirs, after, below)
-        said = [Say(sender, accepted, f"saves {gain:g}")]
-        said.append(Say(message.mine_after, NewBefore(unit.below, self.view.me, unit.flow), "changed places"))
+        moved = NewBefore(unit.below, self.view.me, unit.flow, unit.turn)
+        said = [Say(sender, accepted, f"saves {gain:g}"), Say(unit.after, moved, "changed places")]
         return said + self.flows.broadcast()
 
     def _changed(self, sender: ProcessId, message: ChangeAccepted) -> list[Say]:
@@ -285,13 +289,15 @@ class GwtfRelay:
         said = []
         if isinstance(pending, RequestChange) and unit.after != pending.mine_after:
             # It was redirected while the request was on its way.
-            said.append(Say(sender, NewAfter(message.theirs, unit.after, unit.below), "redirected meanwhile"))
-        self.flows.swapped[unit.below] = sender, message.theirs
+            newer = NewAfter(message.theirs, unit.after, unit.below, unit.moves)
+            said.append(Say(sender, newer, "redirected meanwhile"))
+        self.flows.swapped[unit.below] = Given(sender, message.theirs, unit.flow, unit.after, unit.below)
         self.flows.swapped.pop(message.below, None)
         unit.cost += self.view.cost[message.after] - self.view.cost[unit.after]
         unit.after, unit.below = message.after, message.below
+        unit.turn, unit.moves = message.turn + 1, message.moves
         self.annealing.changed()
-        said.append(Say(unit.after, NewBefore(unit.below, self.view.me, unit.flow), "changed places"))
+        said.append(Say(unit.after, NewBefore(unit.below, self.view.me, unit.flow, unit.turn), "changed places"))
         return said + self.flows.broadcast()
 
     def _redirect(self, sender: ProcessId, message: RequestRedirect) -> list[Say]:
@@ -307,11 +313,14 @@ class GwtfRelay:
         if gain <= 0 and not message.anneal:
             return refused
         del self.flows.table[unit.flow]
-        self.flows.moved[unit.flow] = sender
+        self.flows.moved[unit.flow] = Given(
+            sender, unit.flow, unit.flow, unit.after, unit.below, unit.before, unit.above
+        )
         self.annealing.changed()
         below_cost = unit.cost - cost[unit.after]
         accepted = RedirectAccepted(
-            unit.flow, unit.source, unit.before, unit.after, unit.above, unit.below, below_cost
+            unit.flow, unit.source, unit.before, unit.after, unit.above, unit.below, below_cost,
+            unit.turn, unit.moves, unit.own_turn, unit.own_moves,
         )  # fmt: skip
         return [Say(sender, accepted, f"saves {gain:g}")]
 
@@ -320,13 +329,14 @@ class GwtfRelay:
         self._pending = None
         self.flows.moved.pop(message.flow, None)
         cost = message.cost + self.view.cost[message.after]
-        self.flows.table[message.flow] = Outflow(
-            message.flow, message.source, cost, message.after, message.below, message.before, message.above
+        unit = self.flows.table[message.flow] = Outflow(
+            message.flow, message.source, cost, message.after, message.below, message.before, message.above,
+            message.own_turn, message.own_moves + 1, message.turn + 1, message.moves,
         )  # fmt: skip
         self.annealing.changed()
         return [
-            Say(message.before, NewAfter(message.above, self.view.me, message.flow), "redirected"),
-            Say(message.after, NewBefore(message.below, self.view.me, message.flow), "redirected"),
+            Say(message.before, NewAfter(message.above, self.view.me, message.flow, unit.own_moves), "redirected"),
+            Say(message.after, NewBefore(message.below, self.view.me, message.flow, unit.turn), "redirected"),
         ]
 
     def _yields(self, sender: ProcessId, message: RequestChange) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.flow.gwtf_messages import (
     CostIs,
     Deny,
+    Dropped,
     FlowApproved,
     FlowId,
     FlowRejected,
@@ -25,7 +26,7 @@ class Outflow:
 
     before, above: who sends it here, and its name there; None while nobody has claimed it. after, below: who takes it,
     and its name there; None where the node is the sink itself, and where a relay's inflow is unpaired. cost: to the
-    sink.
+    sink. own_turn, own_moves: how often who sends it here and who has it has changed; turn, moves: the same of `below`.
     """
 
     flow: FlowId
@@ -35,16 +36,39 @@ class Outflow:
     below: FlowId | None = None
     before: ProcessId | None = None
     above: FlowId | None = None
+    own_turn: int = 0
+    own_moves: int = 0
+    turn: int = 0
+    moves: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What this node has given to another one: the whole outflow `own` (redirected), or what it sent to (swapped).
+
+    flow: who has it now. after, below, before, above: to whom it went and from whom it came; None: that stays the same.
+    """
+
+    to: ProcessId
+    flow: FlowId
+    own: FlowId
+    after: ProcessId
+    below: FlowId
+    before: ProcessId | None = None
+    above: FlowId | None = None
 
 
 @dataclass(slots=True)
 class Outflows:
-    """The outflows of a node, and what those of the stage before know of the unpaired ones."""
+    """The outflows of a node, and what those of the stage before know of the unpaired ones.
+
+    moved: by flow, what was redirected; swapped: by flow of the next stage, who sends to it now.
+    """
 
     view: View
     table: dict[FlowId, Outflow] = field(default_factory=dict)
-    moved: dict[FlowId, ProcessId] = field(default_factory=dict)  # redirected: who has it now
-    swapped: dict[FlowId, tuple[ProcessId, FlowId]] = field(default_factory=dict)  # below -> who sends to it now
+    moved: dict[FlowId, Given] = field(default_factory=dict)
+    swapped: dict[FlowId, Given] = field(default_factory=dict)
     told: dict[ProcessId, float] = field(default_factory=dict)
     made: int = 0
 
@@ -82,8 +106,19 @@ class Outflows:
         costs = [CostIs(source, cost) for source, cost in self.told.items() if cost < INFINITE]
         return [Say(node, message, "it is new") for node in fresh for message in costs]
 
-    def lose(self, process: ProcessId) -> None:
-        """It is dead: what came from it is unpaired again, and so is what went to it."""
+    def lose(self, process: ProcessId) -> list[Say]:
+        """It is dead: what came from it is unpaired again, and so is what went to it.
+
+        What was given to it is, too, as far as it has not told those beside it before it died.
+        """
+        said: list[Say] = []
+        for given in (*self.moved.values(), *self.swapped.values()):
+            if given.to == process:
+                said.append(Say(given.after, Dropped(given.below, self.view.me, given.own), "given to a dead one"))
+                if given.before is not None and given.above is not None:
+                    said.append(Say(given.before, Deny(given.above, given.flow, self.view.me), "given to a dead one"))
+        self.moved = {flow: given for flow, given in self.moved.items() if given.to != process}
+        self.swapped = {below: given for below, given in self.swapped.items() if given.to != process}
         for unit in list(self.table.values()):
             if unit.before == process:
                 unit.before = unit.above = None
@@ -91,15 +126,29 @@ class Outflows:
                 self._loosen(unit)
             elif unit.before is None and unit.after is None:
                 del self.table[unit.flow]
+        return said
 
     def denied(self, message: Deny) -> list[Say]:
         """The next stage has nowhere to send it (any more)."""
         unit = self.table.get(message.flow)
         if unit is not None and unit.below == message.below:
-            self._loosen(unit)
+            if unit.after == message.after:
+                self._loosen(unit)
             return []
-        whose = self._whose(message.flow, message.below)
-        return [] if whose is None else [Say(whose[0], Deny(whose[1], message.below), "it is another's")]
+        given = self._whose(message.flow, message.below)
+        if given is None:
+            return []
+        return [Say(given.to, Deny(given.flow, message.below, message.after), "it is another's")]
+
+    def dropped(self, message: Dropped) -> list[Say]:
+        """Nobody sends it any more."""
+        unit = self.table.get(message.flow)
+        if unit is not None:
+            if (unit.before, unit.above) == (message.before, message.above):
+                unit.before = unit.above = None
+            return []
+        given = self.moved.get(message.flow)
+        return [] if given is None else [Say(given.to, message, "it was redirected")]
 
     def requested(self, sender: ProcessId, message: RequestFlow) -> list[Say]:
         """Approve if there is an unpaired outflow at that cost, else say what there is."""
@@ -107,29 +156,31 @@ class Outflows:
         if unit is None or unit.cost != message.cost:
             cost = INFINITE if unit is None else unit.cost
             return [Say(sender, FlowRejected(message.source, cost, message.flow), "no such outflow")]
-        unit.before, unit.above = sender, message.flow
-        approval = FlowApproved(message.source, unit.cost, message.flow, unit.flow)
+        unit.before, unit.above, unit.own_turn = sender, message.flow, unit.own_turn + 1
+        approval = FlowApproved(message.source, unit.cost, message.flow, unit.flow, unit.own_turn, unit.own_moves)
         return [Say(sender, approval, "unpaired at that cost"), *self.broadcast()]
 
     def new_before(self, message: NewBefore) -> list[Say]:
         """Somebody else of the stage before sends it now; what has moved away is told to who has it."""
         unit = self.table.get(message.flow)
         if unit is not None:
-            unit.before, unit.above = message.before, message.above
+            if message.turn > unit.own_turn:
+                unit.before, unit.above, unit.own_turn = message.before, message.above, message.turn
             return []
-        to = self.moved.get(message.flow)
-        return [] if to is None else [Say(to, message, "it was redirected")]
+        given = self.moved.get(message.flow)
+        return [] if given is None else [Say(given.to, message, "it was redirected")]
 
     def new_after(self, message: NewAfter) -> list[Say]:
         """Somebody else of the next stage takes it now; if it is another's by now, that one is told."""
         unit = self.table.get(message.flow)
         if unit is not None and unit.below == message.below:
-            unit.after = message.after
+            if message.moves > unit.moves:
+                unit.after, unit.moves = message.after, message.moves
             return []
-        whose = self._whose(message.flow, message.below)
-        if whose is None:
+        given = self._whose(message.flow, message.below)
+        if given is None:
             return []
-        return [Say(whose[0], NewAfter(whose[1], message.after, message.below), "it is another's")]
+        return [Say(given.to, NewAfter(given.flow, message.after, message.below, message.moves), "it is another's")]
 
     def inflow(self) -> dict[Link, int]:
         """By (node before, data node)."""
@@ -139,11 +190,9 @@ class Outflows:
         """By (node after, data node)."""
         return Counter((unit.after, unit.source) for unit in self.table.values() if unit.after is not None)
 
-    def _whose(self, flow: FlowId, below: FlowId) -> tuple[ProcessId, FlowId] | None:
-        """Who sends to `below` since it was swapped or redirected away from here, and under which name."""
-        if below in self.swapped:
-            return self.swapped[below]
-        return (self.moved[flow], flow) if flow in self.moved else None
+    def _whose(self, flow: FlowId, below: FlowId) -> Given | None:
+        """Who sends to `below` since it was swapped or redirected away from here."""
+        return self.swapped.get(below) or self.moved.get(flow)
 
     def _loosen(self, unit: Outflow) -> None:
         unit.after, unit.below, unit.cost = None, None, INFINITE

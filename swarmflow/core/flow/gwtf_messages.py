@@ -34,12 +34,18 @@ class RequestFlow:
 
 @dataclass(frozen=True, slots=True)
 class FlowApproved:
-    """You may send `flow`; it is connected to the outflow `below`."""
+    """You may send `flow`; it is connected to the outflow `below`.
+
+    turn: how often the sender of `below` has changed; moves: how often `below` itself has. Both are told with every
+    change, for messages of different nodes overtake each other.
+    """
 
     source: ProcessId
     cost: float
     flow: FlowId
     below: FlowId
+    turn: int
+    moves: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +87,14 @@ class RequestChange:
     """Let my outflow and yours change places: I send to `theirs_after`, you to `mine_after`.
 
     costs: of my link now and of the one that I would get. anneal: it costs more, and the requester's annealing wants
-    it all the same.
+    it all the same. turn, moves: of `mine_below`.
     """
 
     mine: FlowId
     mine_after: ProcessId
     mine_below: FlowId
+    turn: int
+    moves: int
     theirs: FlowId
     theirs_after: ProcessId
     costs: tuple[float, float]
@@ -95,12 +103,14 @@ class RequestChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangeAccepted:
-    """We have changed: your outflow `mine` goes to `below` at `after` now."""
+    """We have changed: your outflow `mine` goes to `below` at `after` now. turn, moves: of `below` before that."""
 
     mine: FlowId
     theirs: FlowId
     after: ProcessId
     below: FlowId
+    turn: int
+    moves: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +126,10 @@ class RequestRedirect:
 
 @dataclass(frozen=True, slots=True)
 class RedirectAccepted:
-    """It is yours. above: what it is called at `before`; below: at `after`; cost: from `after` to the sink."""
+    """It is yours. above: what it is called at `before`; below: at `after`; cost: from `after` to the sink.
+
+    turn, moves: of `below`; own_turn, own_moves: of the outflow, before that.
+    """
 
     flow: FlowId
     source: ProcessId
@@ -125,6 +138,10 @@ class RedirectAccepted:
     above: FlowId
     below: FlowId
     cost: float
+    turn: int
+    moves: int
+    own_turn: int
+    own_moves: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +158,25 @@ class NewBefore:
     flow: FlowId
     before: ProcessId
     above: FlowId
+    turn: int
 
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """To the stage before (GWTF, V-D): `below`, to which your `flow` goes, goes nowhere any more."""
+    """To the stage before (GWTF, V-D): `below`, to which your `flow` goes if it goes to `after`, is no more."""
 
     flow: FlowId
     below: FlowId
+    after: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """To the next stage: nobody sends to your `flow` any more, if it comes from `above` at `before`."""
+
+    flow: FlowId
+    before: ProcessId
+    above: FlowId
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +186,4 @@ class NewAfter:
     flow: FlowId
     after: ProcessId
     below: FlowId
+    moves: int

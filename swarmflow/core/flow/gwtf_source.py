@@ -8,6 +8,7 @@ from swarmflow.core.flow.gwtf_flows import Outflow, Outflows
 from swarmflow.core.flow.gwtf_messages import (
     CostIs,
     Deny,
+    Dropped,
     FlowApproved,
     FlowRejected,
     NewAfter,
@@ -53,7 +54,9 @@ class GwtfSource:
             case FlowApproved():
                 self._asked.pop(sender, None)
                 cost = message.cost + self.view.cost[sender]
-                self.head.table[message.flow] = Outflow(message.flow, self.view.me, cost, sender, message.below)
+                self.head.table[message.flow] = Outflow(
+                    message.flow, self.view.me, cost, sender, message.below, turn=message.turn, moves=message.moves
+                )
             case RequestFlow():
                 return self.sink.requested(sender, message)
             case NewBefore():
@@ -62,6 +65,8 @@ class GwtfSource:
                 return self.head.new_after(message)
             case Deny():
                 return self.head.denied(message)
+            case Dropped():
+                return self.sink.dropped(message)
         return []
 
     def gone(self, process: ProcessId, now: float) -> list[Say]:
@@ -69,11 +74,11 @@ class GwtfSource:
         self.view = self.sink.view = self.head.view = self.view.without(process)
         self._known.pop(process, None)
         self._asked.pop(process, None)
-        self.head.lose(process)
+        said = self.head.lose(process)
         for unit in self.sink.table.values():
             if unit.before == process:
                 unit.before = unit.above = None
-        return []
+        return said
 
     def met(self, view: View) -> list[Say]:
         """Others are there now, too. view: with them."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from swarmflow.errors import ConfigError
-from swarmflow.simulator.policies.baselines import DTFM, GPIPE, SWARM, SWARM_RESTART
+from swarmflow.simulator.policies.baselines import DTFM, GPIPE, GWTF, SWARM, SWARM_RESTART
 from swarmflow.simulator.policies.policy import Policy
 from swarmflow.simulator.policies.swarmflow import Swarmflow
 
-__all__ = ["LATER", "POLICIES", "Policy", "policy_named"]
+__all__ = ["POLICIES", "Policy", "policy_named"]
 
-POLICIES: dict[str, Policy] = {policy.name: policy for policy in (Swarmflow(), SWARM, SWARM_RESTART, GPIPE, DTFM)}
-LATER = ("gwtf",)
+POLICIES: dict[str, Policy] = {p.name: p for p in (Swarmflow(), SWARM, SWARM_RESTART, GPIPE, DTFM, GWTF)}
 
 
 def policy_named(name: str) -> Policy:
@@ -18,5 +17,4 @@ def policy_named(name: str) -> Policy:
     policy = POLICIES.get(name)
     if policy is not None:
         return policy
-    what = "comes with a later version" if name in LATER else "is none"
-    raise ConfigError(f"policy {name!r} {what}; there is {', '.join(POLICIES)}")
+    raise ConfigError(f"policy {name!r} is none; there is {', '.join(POLICIES)}")

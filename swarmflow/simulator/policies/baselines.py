@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from swarmflow.simulator.policies.flows import along_flows, negotiation
 from swarmflow.simulator.policies.oracle import arranged
 from swarmflow.simulator.rivals.arena import Arena, Rules
 from swarmflow.simulator.rivals.lines import Pipelines, Unlined
@@ -26,7 +27,8 @@ class Baseline:
         return Arena(settings, seed, surroundings, self.rules)
 
 
-SWARM = Baseline("swarm", Rules(Wired, Repair.RESEND, lambda arena: Unlined()))
-SWARM_RESTART = Baseline("swarm-restart", Rules(Wired, Repair.RESTART, lambda arena: Unlined()))
-GPIPE = Baseline("gpipe", Rules(Fixed, Repair.LINE, lambda arena: Pipelines()))
-DTFM = Baseline("dtfm", Rules(Fixed, Repair.LINE, arranged))
+SWARM = Baseline("swarm", Rules(lambda _: Wired(), Repair.RESEND, lambda _: Unlined()))
+SWARM_RESTART = Baseline("swarm-restart", Rules(lambda _: Wired(), Repair.RESTART, lambda _: Unlined()))
+GPIPE = Baseline("gpipe", Rules(lambda _: Fixed(), Repair.LINE, lambda _: Pipelines()))
+DTFM = Baseline("dtfm", Rules(lambda _: Fixed(), Repair.LINE, arranged))
+GWTF = Baseline("gwtf", Rules(along_flows, Repair.RESEND, lambda _: Unlined(), negotiation))

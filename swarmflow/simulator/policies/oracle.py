@@ -20,7 +20,7 @@ def arranged(arena: Arena) -> Pipelines:
         raise ConfigError("policy 'dtfm' needs the network and the computers of a scenario")
     names = list(hardware.profiles)
     lines = len(names) // plan.stages
-    ways = [[_way(hardware, one, other) for other in names] for one in names]
+    ways = [[hardware.way(one, other) if one != other else (0.0, float("inf")) for other in names] for one in names]
     problem = Problem(
         latency_s=[[latency_s for latency_s, _ in row] for row in ways],
         bytes_per_s=[[rate for _, rate in row] for row in ways],
@@ -33,12 +33,3 @@ def arranged(arena: Arena) -> Pipelines:
     )  # fmt: skip
     found = arrange(problem, Random(arena.seed)).lines
     return Pipelines({names[d]: (k, stage) for k, line in enumerate(found) for stage, d in enumerate(line)})
-
-
-def _way(hardware: Described, one: str, other: str) -> tuple[float, float]:
-    """Latency and bandwidth of the way from one machine to another, links included; none to itself."""
-    if one == other:
-        return 0.0, float("inf")
-    here, there = hardware.network.ports[one], hardware.network.ports[other]
-    latency_s, rate = hardware.network.links.between(here.place, there.place)
-    return latency_s, min(rate, here.up, there.down)

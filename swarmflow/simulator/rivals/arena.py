@@ -16,9 +16,10 @@ from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
 from swarmflow.simulator.rivals.computer import Computer
-from swarmflow.simulator.rivals.hands import Machine
+from swarmflow.simulator.rivals.hands import Hands, Machine
 from swarmflow.simulator.rivals.leader import Leader, Terms
 from swarmflow.simulator.rivals.lines import Lines
+from swarmflow.simulator.rivals.negotiation import ROUND_S, ROUNDS, Negotiation
 from swarmflow.simulator.rivals.next_hop import NextHop
 from swarmflow.simulator.rivals.peer import Peer
 from swarmflow.simulator.rivals.sender import Repair
@@ -34,11 +35,15 @@ DIAL_S = 10.0  # after which a connection that nobody answers is given up
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What makes a baseline. lines: of the leader, from what it knows of the network (oracles alone know anything)."""
+    """What makes a baseline. lines: of the leader, from what it knows of the network (oracles alone know anything).
 
-    next_hop: Callable[[], NextHop]
+    negotiation: of flows, of a process with these hands; None: of nothing. next_hop: with what is negotiated.
+    """
+
+    next_hop: Callable[[Negotiation | None], NextHop]
     repair: Repair
     lines: Callable[[Arena], Lines]
+    negotiation: Callable[[Arena, Hands], Negotiation] | None = None
 
 
 @dataclass(slots=True)
@@ -93,14 +98,16 @@ class Arena:
         hands = Body(self, process)
         if lead:
             silence_s = self.settings.silence_s if self.hardware.broken_s() is None else 0.0
-            first, period_s = self.settings.peers_first, self.settings.rebalance_s
-            terms = Terms(plan, self.settings.steps, first, period_s, silence_s)
+            first, negotiates = self.settings.peers_first, self.rules.negotiation is not None
+            period_s, negotiate_s = (0.0, ROUNDS * ROUND_S) if negotiates else (self.settings.rebalance_s, 0.0)
+            terms = Terms(plan, self.settings.steps, first, period_s, silence_s, negotiate_s)
             self.leader, self.lead = process, Leader(hands, terms, self.rules.lines(self), self._learnt)
         if self.leader is None:
             raise ValueError("the trainer that leads has to be started first")
-        source = Source(hands, self.leader, plan.microbatches, self.rules.next_hop(), self.rules.repair)
+        flows = self._negotiation(hands)
+        source = Source(hands, self.leader, plan.microbatches, self.rules.next_hop(flows), self.rules.repair)
         self._trainers[process] = None
-        self._begin(process, Trainer(hands, self.leader, source, self.lead if lead else None))
+        self._begin(process, Trainer(hands, self.leader, source, self.lead if lead else None, flows))
 
     def start_peer(self, name: str, wish: int = -1) -> ProcessId | None:
         """Start a peer."""
@@ -109,9 +116,10 @@ class Arena:
         process = self._new_process(name)
         tells = self.hardware.broken_s() is None
         speed, stages = self.hardware.speed(name), self.settings.plan.stages
-        machine = Peer(
-            Body(self, process), self.leader, stages, wish, speed, self.rules.repair, self.rules.next_hop, tells
-        )
+        hands = Body(self, process)
+        flows = self._negotiation(hands)
+        next_hop = partial(self.rules.next_hop, flows)
+        machine = Peer(hands, self.leader, stages, wish, speed, self.rules.repair, next_hop, tells, flows)
         self._begin(process, machine)
         return process
 
@@ -149,6 +157,9 @@ class Arena:
     def waiting_for(self) -> str:
         """What the leader waits for."""
         return "nobody leads" if self.lead is None else self.lead.waiting_for
+
+    def _negotiation(self, hands: Body) -> Negotiation | None:
+        return None if self.rules.negotiation is None else self.rules.negotiation(self, hands)
 
     def _new_process(self, name: str) -> ProcessId:
         self._incarnations += 1

@@ -18,6 +18,7 @@ from swarmflow.simulator.rivals.words import (
     Learnt,
     Opened,
     Path,
+    Present,
     Ready,
     Updated,
     Word,
@@ -31,12 +32,13 @@ def columns(lines: tuple[Line, ...]) -> tuple[tuple[ProcessId, ...], ...]:
 
 @dataclass(slots=True)
 class Known:
-    """A peer that joined. stage: that it serves or loads (ready)."""
+    """A peer that joined. stage: that it serves or loads (ready); -1: it has none yet."""
 
     process: ProcessId
     wish: int
     speed: float
-    stage: int
+    capacity: int
+    stage: int = -1
     ready: bool = False
     settled_s: float = 0.0
     heard_s: float = 0.0
@@ -47,7 +49,8 @@ class Terms:
     """What the leader goes by.
 
     silence_s: after which a peer is taken for dead, 0: connections tell. peers_first: that the first iteration waits
-    for. rebalance_s: how often a peer may be moved, 0: never.
+    for. rebalance_s: how often a peer may be moved, 0: never. negotiate_s: how long flows are negotiated before the
+    first iteration, and newcomers are placed by their capacity (GWTF); 0: they are not, and it is by their speed.
     """
 
     plan: Plan
@@ -55,6 +58,7 @@ class Terms:
     peers_first: int
     rebalance_s: float
     silence_s: float
+    negotiate_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -77,6 +81,7 @@ class Leader:
     _paths: dict[int, Path] = field(default_factory=dict)
     _updating: dict[ProcessId, None] = field(default_factory=dict)
     _moved_s: float = 0.0
+    _negotiated: bool | None = None
 
     def start(self) -> None:
         """Begin to lead."""
@@ -128,10 +133,19 @@ class Leader:
             self.trainers.append(process)
             self._begin_if_ready()
             return
-        planned = self.lines.place(process.name)
-        stage = word.wish if word.wish >= 0 else self._emptiest() if planned is None else planned
-        entry = Known(process, word.wish, word.speed, stage, heard_s=self.hands.now_s, settled_s=self.hands.now_s)
+        entry = Known(process, word.wish, word.speed, word.capacity, heard_s=self.hands.now_s)
         self.known[process] = entry
+        candidates = [entry]
+        if self.terms.negotiate_s > 0:  # the highest capacity to the most utilised stage (GWTF, V-B)
+            waits = not self._iterations and len(self.known) < self.terms.peers_first
+            candidates = [] if waits else sorted(self._peers(-1), key=lambda e: (e.wish < 0, -e.capacity))
+        for candidate in candidates:
+            self._place(candidate)
+
+    def _place(self, entry: Known) -> None:
+        planned = self.lines.place(entry.process.name)
+        entry.stage = entry.wish if entry.wish >= 0 else self._emptiest() if planned is None else planned
+        entry.settled_s = self.hands.now_s
         self._grant(entry)
 
     def _grant(self, entry: Known) -> None:
@@ -145,10 +159,20 @@ class Leader:
 
     def _emptiest(self) -> int:
         """The stage of the highest load: its cost by the speed of its peers, those that load it included."""
-        costs = self.terms.plan.costs or (1.0,) * self.terms.plan.stages
-        speeds = [sum(e.speed for e in self._peers(stage)) for stage in range(self.terms.plan.stages)]
-        loads = [cost / speed if speed > 0 else float("inf") for cost, speed in zip(costs, speeds, strict=True)]
-        return max(range(len(loads)), key=lambda stage: (loads[stage], -stage))
+        peers = [self._peers(stage) for stage in range(self.terms.plan.stages)]
+        speeds = [sum(e.speed for e in stage) for stage in peers]
+        loads = [cost / speed if speed > 0 else float("inf") for cost, speed in zip(self._costs, speeds, strict=True)]
+        if self.terms.negotiate_s <= 0:
+            return max(range(len(peers)), key=lambda stage: (loads[stage], -stage))
+        # GWTF: of the highest utilisation; as each flow passes every stage, that is of the least capacity. Those who
+        # asked for a stage, if nobody else serves it, are the data nodes, which hold the first one (II).
+        free = [stage for stage, some in enumerate(peers) if not some or any(e.wish < 0 for e in some)]
+        held = [sum(e.capacity for e in stage) for stage in peers]
+        return min(free or range(len(peers)), key=lambda stage: (held[stage], -loads[stage], stage))
+
+    @property
+    def _costs(self) -> tuple[float, ...]:
+        return self.terms.plan.costs or (1.0,) * self.terms.plan.stages
 
     def _peers(self, stage: int) -> list[Known]:
         return [entry for entry in self.known.values() if entry.stage == stage]
@@ -161,6 +185,8 @@ class Leader:
         if word.stage != entry.stage:
             return
         entry.ready = True
+        if self._negotiated is not None:
+            self._tell_present()
         self._begin_if_ready()
         self._revise()
 
@@ -204,7 +230,7 @@ class Leader:
             [Server(e.process, e.speed, e.wish < 0 and now_s - e.settled_s >= period_s) for e in stage]
             for stage in stages
         ]
-        move = rebalance(self.terms.plan.costs or (1.0,) * self.terms.plan.stages, servers)
+        move = rebalance(self._costs, servers)
         if move is not None:
             self._moved_s = now_s
             self._move(self.known[move.process], move.stage)
@@ -227,8 +253,24 @@ class Leader:
         if self.phase != "gathering" or sum(e.ready for e in self.known.values()) < first:
             return
         stages = self._stages()
-        if self.trainers and all(stages):
+        if self.trainers and all(stages) and self._has_negotiated():
             self._begin(stages)
+
+    def _has_negotiated(self) -> bool:
+        if self.terms.negotiate_s > 0 and self._negotiated is None:
+            self._negotiated = False
+            self._tell_present()
+            self.hands.after(self.terms.negotiate_s, self._end_negotiation)
+        return self.terms.negotiate_s <= 0 or self._negotiated is True
+
+    def _end_negotiation(self) -> None:
+        self._negotiated = True
+        self._begin_if_ready()
+
+    def _tell_present(self) -> None:
+        present = Present(self._stages(), tuple(sorted(self.trainers)))
+        for process in (*(p for stage in present.stages for p in stage), *present.trainers):
+            self.hands.send(process, present)
 
     def _begin(self, stages: tuple[tuple[ProcessId, ...], ...]) -> None:
         self.phase = "running"

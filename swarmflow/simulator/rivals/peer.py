@@ -9,6 +9,7 @@ from functools import partial
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.rivals.hands import Hands
 from swarmflow.simulator.rivals.hops import Hops
+from swarmflow.simulator.rivals.negotiation import Negotiation
 from swarmflow.simulator.rivals.next_hop import NextHop
 from swarmflow.simulator.rivals.reduction import Reduction
 from swarmflow.simulator.rivals.sender import Repair
@@ -25,8 +26,10 @@ from swarmflow.simulator.rivals.words import (
     Gone,
     Granted,
     Join,
+    Negotiate,
     Opened,
     Part,
+    Present,
     Ready,
     Room,
     Routed,
@@ -40,7 +43,8 @@ ALIVE_S = 1.0
 
 @dataclass(slots=True)
 class Peer:
-    """One life of a peer. leader: never dies. speed: told when it joins. tells: each second, that it lives."""
+    """One life of a peer. leader: never dies. speed: told when it joins. tells: each second, that it lives.
+    flows: where they are negotiated."""
 
     hands: Hands
     leader: ProcessId
@@ -50,6 +54,7 @@ class Peer:
     repair: Repair
     next_hop: Callable[[], NextHop]
     tells: bool
+    flows: Negotiation | None = None
     stage: int = -1
     iteration: int = -1
     revision: int = -1
@@ -65,7 +70,7 @@ class Peer:
 
     def start(self) -> None:
         """Join."""
-        self.hands.send(self.leader, Join(self.wish, self.speed))
+        self.hands.send(self.leader, Join(self.wish, self.speed, self.hands.capacity(max(0, self.wish))))
         if self.tells:
             self.hands.after(ALIVE_S, self._tell)
 
@@ -78,6 +83,9 @@ class Peer:
         match word:
             case Granted():
                 self._grant(word)
+            case Present() | Negotiate():
+                if self.flows is not None:
+                    self.flows.heard(sender, word)
             case Opened():
                 self._open(word)
             case Gone():
@@ -122,10 +130,14 @@ class Peer:
             self.hops.lost(process)
         if self.reduction is not None:
             self.reduction.lost(process)
+        if self.flows is not None:
+            self.flows.lost(process)
 
     def _grant(self, word: Granted) -> None:
         self.hops = self.reduction = None
         self.hands.drop()
+        if self.flows is not None:
+            self.flows.stop()
         self.stage = -1
         self._granted += 1
         self.hands.load(word.stage, word.donors, partial(self._loaded, word.stage, self._granted))

@@ -158,6 +158,7 @@ class Sender:
             return False
         self.computed(sender, trip)
         out.returned = True
+        self.hop.freed(trip)
         self._longest_s = max(self._longest_s, self.hands.now_s - out.handed_s)
         return True
 
@@ -174,6 +175,7 @@ class Sender:
     def drop(self, trip: Trip) -> None:
         """Nobody waits for it any more."""
         self._waiting.pop(trip, None)
+        self.hop.freed(trip)
         out = self.outs.pop(trip, None)
         if out is not None and out.holder is not None:
             self.hands.send(out.holder, Abandon(trip))

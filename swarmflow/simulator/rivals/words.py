@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from swarmflow.core.flow.gwtf_messages import Flows
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.sizes import FRAME, MEMBER, PROCESS, WORDS
 
+NAMES = 3  # that a message of the negotiation has, on the average
 Path = tuple[ProcessId, ...]  # who holds the hops of a microbatch, one stage after the other
 
 
@@ -22,10 +25,12 @@ class Trip:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """To the leader: a process is there. wish: the stage that it asks for, -1: any. speed: 0: it is a trainer."""
+    """To the leader: a process is there. wish: the stage that it asks for, -1: any. speed: 0: it is a trainer.
+    capacity: microbatches at a time."""
 
     wish: int
     speed: float
+    capacity: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,21 @@ class Opened:
     trainers: tuple[ProcessId, ...]
     lines: tuple[tuple[ProcessId | None, ...], ...] = ()
     given: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """To everybody, where flows are negotiated: these are ready."""
+
+    stages: tuple[tuple[ProcessId, ...], ...]
+    trainers: tuple[ProcessId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Negotiate:
+    """Among neighbours: a message of core/flow/gwtf_messages.py."""
+
+    message: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +219,7 @@ class Updated:
 
 Word = (
     Join | Granted | Ready | Alive | Opened | Gone | Ask | Accepted | Denied | Room | Forward | Computed | Routed
-    | Backward | Broken | Abandon | Learnt | Aggregate | Part | Whole | Updated
+    | Backward | Broken | Abandon | Learnt | Aggregate | Part | Whole | Updated | Present | Negotiate
 )  # fmt: skip
 
 
@@ -207,7 +227,7 @@ def wire_bytes(word: Word) -> int:
     """The length of a frame without its tensors, by the same estimates as swarmflow's own (simulator/sizes.py)."""
     size = FRAME + WORDS
     match word:
-        case Opened():
+        case Opened() | Present():
             return size + MEMBER * (sum(len(stage) for stage in word.stages) + len(word.trainers))
         case Granted():
             return size + MEMBER * len(word.donors)
@@ -215,4 +235,8 @@ def wire_bytes(word: Word) -> int:
             return size + PROCESS * len(word.path)
         case Aggregate():
             return size + PROCESS * sum(len(members) for _, members in word.groups)
+        case Negotiate(Flows() as flows):
+            return size + PROCESS * (4 * len(flows.shown) + len(flows.costs))
+        case Negotiate():
+            return size + NAMES * PROCESS
     return size
