@@ -7,6 +7,18 @@ from random import Random
 import pytest
 
 from swarmflow.core.flow.gwtf import GwtfRelay
+from swarmflow.core.flow.gwtf_messages import (
+    CostIs,
+    Deny,
+    Dropped,
+    FlowApproved,
+    FlowId,
+    NewAfter,
+    NewBefore,
+    RedirectAccepted,
+    RequestFlow,
+    RequestRedirect,
+)  # fmt: skip
 from swarmflow.core.flow.gwtf_source import GwtfSource
 from swarmflow.core.flow.words import View
 from swarmflow.core.types import ProcessId
@@ -76,3 +88,40 @@ def test_flows_are_redirected_to_a_cheaper_newcomer() -> None:
     found = find_paths(nodes, len(STAGES))
     assert [path[2] for path in found.paths] == [newcomer, newcomer]
     assert found.torn == 0
+
+
+def given_away() -> tuple[GwtfRelay, RedirectAccepted]:
+    """A relay of stage b that has a flow from a0 to c0, and has just given it to b1."""
+    relay = GwtfRelay(view(STAGES[1][0], STAGES, 2, 2), Random(0))
+    [a0, b1, c0] = STAGES[0][0], STAGES[1][1], STAGES[2][0]
+    relay.handle(c0, CostIs(SOURCE, 1.0), 0.0)
+    [asked] = [say.message for say in relay.tick(0.0)]
+    below = FlowId(c0, 1)
+    relay.handle(c0, FlowApproved(SOURCE, 1.0, asked.flow, below, 1, 0), 0.0)
+    relay.handle(a0, RequestFlow(SOURCE, 2.0, FlowId(a0, 1)), 0.0)
+    said = relay.handle(b1, RequestRedirect(asked.flow, a0, c0, 0.5, False), 0.0)
+    [accepted] = [say.message for say in said if isinstance(say.message, RedirectAccepted)]
+    return relay, accepted
+
+
+def test_what_was_given_to_one_that_dies_is_nobody_s() -> None:
+    relay, accepted = given_away()
+    said = relay.gone(STAGES[1][1], 1.0)
+    assert [(say.to, say.message) for say in said] == [
+        (accepted.after, Dropped(accepted.below, relay.view.me, accepted.flow)),
+        (accepted.before, Deny(accepted.above, accepted.flow, relay.view.me)),
+    ]
+
+
+def test_what_is_older_than_what_was_heard_changes_nothing() -> None:
+    taker = GwtfRelay(view(STAGES[1][1], STAGES, 2, 2), Random(0))
+    _, accepted = given_away()
+    taker.handle(STAGES[1][0], accepted, 0.0)
+    [newer, older] = ProcessId("a1", 0), STAGES[0][0]
+    turn = accepted.own_turn
+    taker.handle(newer, NewBefore(accepted.flow, newer, FlowId(newer, 1), turn + 2), 1.0)
+    taker.handle(older, NewBefore(accepted.flow, older, FlowId(older, 9), turn + 1), 2.0)
+    assert taker.inflow == {(newer, SOURCE): 1}
+    taker.handle(STAGES[2][1], NewAfter(accepted.flow, STAGES[2][1], accepted.below, accepted.moves + 2), 3.0)
+    taker.handle(STAGES[2][0], NewAfter(accepted.flow, STAGES[2][0], accepted.below, accepted.moves + 1), 4.0)
+    assert taker.outflow == {(STAGES[2][1], SOURCE): 1}
