@@ -2,14 +2,60 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from swarmflow.core.types import Plan
+from swarmflow.simulator import faults
 from swarmflow.simulator.arithmetic import digest, digest_of
-from swarmflow.simulator.faults import Scenario
+from swarmflow.simulator.report import Report
+from swarmflow.simulator.scenario import Scenario, load
+from swarmflow.simulator.simulation import Simulation
 from swarmflow.simulator.world import Settings
 
 SETTINGS = Settings(Plan(stages=3, microbatches=8, tied=True), steps=6, checkpoint_every=2)
-SWARM = Scenario(SETTINGS)
+SWARM = faults.Scenario(SETTINGS)
 SETTLED_S = 6.0  # by then everybody has loaded its stage
+PIPELINE = """
+[run]
+iterations = 3
+[model]
+stages = 3
+microbatches = 4
+activation_bytes = 1_000_000
+parameters = 1000
+token_bytes = 0
+[[peers]]
+count = 3
+spread = true
+forward_s = 1.0
+backward_s = 2.0
+capacity = 4
+up_mbps = 80
+[network]
+latency_s = 0.1
+"""
+CHURN = """
+[run]
+iterations = 8
+[model]
+stages = 3
+microbatches = 12
+activation_bytes = 2_000_000
+parameters = 300_000
+[trainers]
+count = 2
+[[peers]]
+count = 12
+forward_s = { uniform = [0.1, 0.4] }
+capacity = { integers = [1, 3] }
+up_mbps = 200
+down_mbps = 200
+[network]
+latency_s = { uniform = [0.01, 0.2] }
+[churn]
+leave_chance = 0.2
+join_chance = 0.6
+"""
 
 
 def parameters(stage: int, version: int, microbatches: int = 8) -> str:
@@ -18,3 +64,16 @@ def parameters(stage: int, version: int, microbatches: int = 8) -> str:
     for _ in range(version):
         expected = digest(expected, stage, digest_of(dict.fromkeys(range(microbatches), 1)))  # type: ignore[arg-type]
     return expected
+
+
+def scenario(folder: Path, text: str) -> Scenario:
+    """As a user writes it."""
+    path = folder / "scenario.toml"
+    path.write_text(text, encoding="utf-8")
+    return load(path)
+
+
+def simulated(folder: Path, text: str, policy: str = "swarmflow", seed: int = 0) -> tuple[Simulation, Report]:
+    """A scenario's simulation and what it gives."""
+    simulation = Simulation(scenario(folder, text), seed, policy)
+    return simulation, simulation.run()

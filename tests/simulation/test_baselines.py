@@ -9,69 +9,19 @@ import pytest
 
 from swarmflow.simulator.described import Described
 from swarmflow.simulator.policies.flows import link_s
-from swarmflow.simulator.report import Report
 from swarmflow.simulator.rivals.arena import Arena
 from swarmflow.simulator.rivals.negotiation import TRAINER
 from swarmflow.simulator.rivals.peer import Peer
-from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
+from tests.simulation import samples
+from tests.simulation.samples import scenario, simulated
 
-PIPELINE = """
-[run]
-iterations = 3
-[model]
-stages = 3
-microbatches = 1
-activation_bytes = 1_000_000
-parameters = 1000
-token_bytes = 0
-[[peers]]
-count = 3
-spread = true
-forward_s = 1.0
-backward_s = 2.0
-capacity = 4
-up_mbps = 80
-[network]
-latency_s = 0.1
-"""
-CHURN = """
-[run]
-iterations = 6
-limit_s = 20000
-[model]
-stages = 3
-microbatches = 12
-activation_bytes = 2_000_000
-parameters = 300_000
-[trainers]
-count = 2
-[[peers]]
-count = 12
-forward_s = { uniform = [0.1, 0.4] }
-capacity = { integers = [1, 3] }
-up_mbps = 200
-down_mbps = 200
-[network]
-latency_s = { uniform = [0.01, 0.2] }
-[churn]
-leave_chance = 0.3
-join_chance = 0.6
-"""
+PIPELINE = samples.PIPELINE.replace("microbatches = 4", "microbatches = 1")
+CHURN = samples.CHURN.replace("leave_chance = 0.2", "leave_chance = 0.3")
+CHURN = CHURN.replace("iterations = 8", "iterations = 6\nlimit_s = 20000")
 NEAR = [{0, 3}, {3, 4}, {0, 4}, {1, 2}, {2, 5}, {1, 5}]
 ROUTED = ("swarm", "swarm-restart", "gwtf")
 ALL = (*ROUTED, "gpipe", "dtfm")
-
-
-def scenario(folder: Path, text: str) -> Scenario:
-    path = folder / "scenario.toml"
-    path.write_text(text, encoding="utf-8")
-    return load(path)
-
-
-def simulated(folder: Path, text: str, policy: str, seed: int = 0) -> tuple[Simulation, Report]:
-    simulation = Simulation(scenario(folder, text), seed, policy)
-    return simulation, simulation.run()
 
 
 @pytest.mark.parametrize("policy", ALL)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swarmflow.simulator.policies import POLICIES
-from tests.simulation.test_simulation import CHURN
+from tests.simulation.samples import CHURN
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,64 +8,9 @@ from pathlib import Path
 import pytest
 
 from swarmflow.errors import ConfigError
-from swarmflow.simulator.report import Report
-from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SWARM
-
-PIPELINE = """
-[run]
-iterations = 3
-[model]
-stages = 3
-microbatches = 4
-activation_bytes = 1_000_000
-parameters = 1000
-token_bytes = 0
-[[peers]]
-count = 3
-spread = true
-forward_s = 1.0
-backward_s = 2.0
-capacity = 4
-up_mbps = 80
-[network]
-latency_s = 0.1
-"""
-CHURN = """
-[run]
-iterations = 8
-[model]
-stages = 3
-microbatches = 12
-activation_bytes = 2_000_000
-parameters = 300_000
-[trainers]
-count = 2
-[[peers]]
-count = 12
-forward_s = { uniform = [0.1, 0.4] }
-capacity = { integers = [1, 3] }
-up_mbps = 200
-down_mbps = 200
-[network]
-latency_s = { uniform = [0.01, 0.2] }
-[churn]
-leave_chance = 0.2
-join_chance = 0.6
-"""
-
-
-def scenario(folder: Path, text: str) -> Scenario:
-    path = folder / "scenario.toml"
-    path.write_text(text, encoding="utf-8")
-    return load(path)
-
-
-def simulated(folder: Path, text: str, seed: int = 0) -> tuple[Simulation, Report]:
-    simulation = Simulation(scenario(folder, text), seed, "swarmflow")
-    return simulation, simulation.run()
+from tests.simulation.samples import CHURN, PIPELINE, SETTINGS, SWARM, scenario, simulated
 
 
 def test_a_pipeline_takes_what_can_be_worked_out_by_hand(tmp_path: Path) -> None:
@@ -106,13 +51,13 @@ def test_a_faster_network_and_faster_peers_give_more(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_churn_costs_time_and_no_microbatch(tmp_path: Path, seed: int) -> None:
-    simulation, report = simulated(tmp_path, CHURN, seed)
+    simulation, report = simulated(tmp_path, CHURN, seed=seed)
     assert (report.outcome, report.violations) == ("finished", ())
     assert len(report.measured) == 8
     assert {row.microbatches for row in report.iterations} == {12}
     assert simulation.luck.deaths > 0
     assert simulation.luck.joins > 0
-    calm = simulated(tmp_path, CHURN.split("[churn]")[0], seed)[1]
+    calm = simulated(tmp_path, CHURN.split("[churn]")[0], seed=seed)[1]
     assert calm.waste()[:2] == (0.0, 0.0)
     assert report.waste()[1] > 0.0
     meter = simulation.world.meter
@@ -172,7 +117,7 @@ def test_a_duration_ends_it(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_report_and_another_seed_another(tmp_path: Path) -> None:
-    first, again, other = (simulated(tmp_path, CHURN, seed)[1].as_json() for seed in (1, 1, 2))
+    first, again, other = (simulated(tmp_path, CHURN, seed=seed)[1].as_json() for seed in (1, 1, 2))
     assert first == again
     assert first["iterations"] != other["iterations"]
 
