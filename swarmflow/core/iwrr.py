@@ -46,7 +46,7 @@ class Iwrr:
         kept = {process: peer for process, peer in self._peers.items() if process in present}
         floor_s = min((peer.priority_s for peer in kept.values()), default=self.prior_s)
         mean_s = sum(peer.ema_s for peer in kept.values()) / len(kept) if kept else self.prior_s
-        self._peers = {process: kept.get(process, _Peer(mean_s, floor_s)) for process in present}
+        self._peers = {process: kept.get(process) or _Peer(mean_s, floor_s) for process in present}
         self._queue = [(peer.priority_s, process) for process, peer in self._peers.items()]
         heapq.heapify(self._queue)
 

@@ -43,7 +43,7 @@ def answer(to: ProcessId, report: Report) -> list[Action]:
 
 def in_parts(opened: Open, members_max: int = PART_MEMBERS) -> tuple[Named | Open, ...]:
     """What tells somebody of an Open: itself, or all its members before it where there are too many for a message."""
-    members = (*opened.roster.members(), *opened.roster.trainers)
+    members = opened.roster.everyone
     if len(members) <= members_max:
         return (opened,)
     parts = (members[first : first + members_max] for first in range(0, len(members), members_max))

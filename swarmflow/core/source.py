@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core import takers
 from swarmflow.core.actions import Action, FormMicrobatch, Release, Send
 from swarmflow.core.events import MicrobatchFormed
 from swarmflow.core.messages import Accepted, Assign, Backward, Denied, Open, Recall, Recalled, Reserved, Routed
@@ -47,8 +46,7 @@ class Source:
         """A step begins: take up the own share of it."""
         trainers = [member.process for member in message.roster.trainers]
         first = message.roster.stages[0]
-        peers = tuple(member.process for member in first)
-        actions = self.outbox.open(message.epoch, peers, takers.shares(first, len(trainers)))
+        actions = self.outbox.open(message.epoch, message.roster.ids[0], message.roster.shares[0])
         self.epoch, self.attempt = message.epoch, 0
         self._under_way.clear()
         self._attempts = dict.fromkeys(shares(tuple(trainers), self.microbatches).get(self.me, ()), 0)
@@ -74,8 +72,7 @@ class Source:
         """A peer takes part amid the step: it may be of the first stage."""
         if member.stage != 0:
             return []
-        [share] = takers.shares([member], self._trainers).values()
-        return self.outbox.enter(member.process, share, now)
+        return self.outbox.enter(member.process, member.capacity // self._trainers, now)
 
     def formed(self, event: MicrobatchFormed, now: float) -> list[Action]:
         """A microbatch is read: send it."""

@@ -98,8 +98,7 @@ class Step:
         change = Reopen.after(base, self.said) if base is not None else None
         if change is not None and len(change.gone) + len(change.came) > PART_MEMBERS:
             change = None
-        members = (*self.roster.members(), *self.roster.trainers)
-        return tell(self.said, members, self.plan.tied, change, told)
+        return tell(self.said, self.roster.everyone, self.plan.tied, change, told)
 
     def heard(self, sender: ProcessId, message: AboutStep) -> list[Action]:
         """What follows from what a member says of it."""

@@ -9,13 +9,7 @@ from statistics import fmean
 from typing import Protocol
 
 from swarmflow.core.iwrr import Choice
-from swarmflow.core.types import Member, ProcessId
-
-
-def shares(members: Iterable[Member], senders: int) -> dict[ProcessId, int]:
-    """What of each peer's capacity falls to one of so many senders."""
-    return {member.process: member.capacity // max(1, senders) for member in members}
-
+from swarmflow.core.types import ProcessId
 
 SMOOTHING = 0.1  # of a new measurement, as SWARM's gamma
 ASKED = 4  # peers that are asked in vain before one waits, times log2 of their number: in a large stage that is enough

@@ -259,7 +259,7 @@ class TrainerMachine(Feeder):
         self.following.term = max(self.following.term, message.term)
         roster, me = standing.opened.roster, self.me.process
         self._peers = set(roster.serving)
-        others = tuple(m for m in (*roster.members(), *roster.trainers) if m.process != me)
+        others = tuple(member for member in roster.everyone if member.process != me)
         return [Connect(others), *self.source.open(standing.opened)]
 
     def _named(self, message: Named, now: float) -> list[Action]:

@@ -104,7 +104,7 @@ class Group:
 class Roster:
     """Who takes part in an epoch: the members of each stage, and the trainers, in a fixed order.
 
-    Without slots, since the sets are made once: whether somebody is in it is asked at every message.
+    Without slots, since the sets and lists are made once: whether somebody is in it is asked at every message.
     """
 
     stages: tuple[tuple[Member, ...], ...] = ()
@@ -112,11 +112,25 @@ class Roster:
 
     def members(self) -> tuple[Member, ...]:
         """The peers of all stages, first stage first."""
+        return self._members
+
+    @cached_property
+    def _members(self) -> tuple[Member, ...]:
         return tuple(member for stage in self.stages for member in stage)
+
+    @cached_property
+    def everyone(self) -> tuple[Member, ...]:
+        """Peers, then trainers."""
+        return (*self._members, *self.trainers)
+
+    @cached_property
+    def ids(self) -> tuple[tuple[ProcessId, ...], ...]:
+        """The peers of each stage; after the last one, and so before the first one, the trainers."""
+        return tuple(tuple(member.process for member in row) for row in (*self.stages, self.trainers))
 
     def processes(self) -> tuple[ProcessId, ...]:
         """Everybody: peers, then trainers."""
-        return tuple(member.process for member in (*self.members(), *self.trainers))
+        return tuple(process for row in self.ids for process in row)
 
     @cached_property
     def everybody(self) -> frozenset[ProcessId]:
@@ -126,7 +140,16 @@ class Roster:
     @cached_property
     def serving(self) -> frozenset[ProcessId]:
         """The peers of all stages, to be asked whether somebody is among them."""
-        return frozenset(member.process for member in self.members())
+        return frozenset(process for row in self.ids[:-1] for process in row)
+
+    @cached_property
+    def shares(self) -> tuple[dict[ProcessId, int], ...]:
+        """Of each stage: what of its peers' capacities falls to each of those before it."""
+        senders = (self.trainers, *self.stages)
+        return tuple(
+            {member.process: member.capacity // max(1, len(before)) for member in stage}
+            for before, stage in zip(senders, self.stages, strict=False)
+        )
 
     @cached_property
     def digest(self) -> str:

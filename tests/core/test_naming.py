@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.core.actions import Rejoin
@@ -55,6 +55,7 @@ def rosters(draw: st.DrawFn) -> Roster:
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.integers(6, 40), st.integers(1, 50))
 def test_parts_come_together_to_what_was_opened(peers: int, members_max: int) -> None:
     said = opened(peers)
@@ -98,6 +99,7 @@ def test_who_serves_another_stage_now_is_told_in_full() -> None:
     assert [to for to, _ in messages(actions, Open)] == [moved.process]
 
 
+@settings(deadline=None)
 @given(rosters(), rosters(), st.integers(0, STAGES - 1), st.booleans())
 def test_changes_bring_a_part_to_the_part_of_the_next_roster(
     before: Roster, now: Roster, stage: int, tied: bool

@@ -37,7 +37,11 @@ class Copies:
             snapshot = holding.snapshot
             if snapshot.version > 0 and len(snapshot.digests) == self.stages:
                 held[snapshot] = {stage for stage in holding.stages if 0 <= stage < self.stages}
-        self._where[member.process], self._held[member.process] = member, held
+        self._where[member.process] = member
+        if held:
+            self._held[member.process] = held
+        else:  # most of a large swarm; whoever joins, all those who hold something are looked through
+            self._held.pop(member.process, None)
 
     def leave(self, process: ProcessId) -> None:
         """A process is gone, and its disk with it."""
@@ -116,7 +120,7 @@ class Copies:
         process = member.process
         self.says(member, message.copies)
         snapshot, wanted = self._asked.get(process, (None, set()))
-        if snapshot is not None and (message.failed or wanted <= self._held[process].get(snapshot, set())):
+        if snapshot is not None and (message.failed or wanted <= self._held.get(process, {}).get(snapshot, set())):
             del self._asked[process]
             if message.failed:
                 self._unable[process] = snapshot

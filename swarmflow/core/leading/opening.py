@@ -34,10 +34,9 @@ def try_open(reign: Reign, now: float) -> list[Action]:
     roster = membership.roster(reign.version)
     said = Open(reign.term, reign.epoch, roster, reign.lineage, exponent=reign.exponent)
     reign.step = Step(reign.plan, reign.term, said, settings.learning_rate(reign.version), settings.clip, now)
-    members = (*roster.members(), *roster.trainers)
     begun = reign.step.open(reign.opened, reign.told)
-    reign.opened, reign.told = said, {member.process: member.stage for member in members}
-    return [Connect(tuple(m for m in members if m.process != reign.me.process)), *begun]
+    reign.opened, reign.told = said, {member.process: member.stage for member in roster.everyone}
+    return [Connect(tuple(m for m in roster.everyone if m.process != reign.me.process)), *begun]
 
 
 def _refill(reign: Reign, empty: list[int], now: float) -> list[Action]:

@@ -8,7 +8,6 @@ from swarmflow.core.messages import Entered, Gone, Named, Open, Reopen
 from swarmflow.core.serving.ballots import revoke
 from swarmflow.core.serving.service import Service
 from swarmflow.core.standing import begun
-from swarmflow.core.takers import shares
 
 
 def named(peer: Service, event: Received, now: float) -> list[Action]:
@@ -30,24 +29,19 @@ def opened(peer: Service, event: Received, now: float) -> list[Action]:
     message = standing.opened
     peer.following.term, peer.epoch, peer.standing = message.term, message.epoch, standing
     actions = revoke(peer)
-    stages, trainers = message.roster.stages, message.roster.trainers
-    mine = peer.stage >= 0 and peer.me in [m.process for m in stages[peer.stage]]
-    if not mine or peer.hops is None:
+    ids = message.roster.ids
+    if peer.stage < 0 or peer.me not in ids[peer.stage] or peer.hops is None:
         return actions
     if peer.version != peer.epoch.step:
         return [*actions, *peer.leave(f"at version {peer.version}, but the swarm opened {peer.epoch.step}")]
     if peer.phase == "ready":
         actions.append(Log("info", f"serving stage {peer.stage} from step {peer.epoch.step} on"))
     peer.phase = "member"
-    following = stages[peer.stage + 1] if not peer.hops.last else ()
-    before = stages[peer.stage - 1] if peer.stage > 0 else trainers
-    around = message.roster.around(peer.stage, peer.plan.tied)
-    members = (*around.members(), *around.trainers)
-    actions += [Connect(tuple(m for m in members if m.process != peer.me)), Reset(message.exponent)]
-    next_stage, last_stage = (tuple(member.process for member in members) for members in (following, before))
-    return actions + peer.hops.open(
-        peer.epoch, next_stage, last_stage, shares(following, len(stages[peer.stage]))
-    )
+    around = message.roster.around(peer.stage, peer.plan.tied).everyone
+    actions += [Connect(tuple(m for m in around if m.process != peer.me)), Reset(message.exponent)]
+    next_stage = ids[peer.stage + 1] if not peer.hops.last else ()
+    shares = message.roster.shares[peer.stage + 1] if not peer.hops.last else {}
+    return actions + peer.hops.open(peer.epoch, next_stage, ids[peer.stage - 1], shares)
 
 
 def entered(peer: Service, event: Received, now: float) -> list[Action]:
@@ -67,8 +61,7 @@ def entered(peer: Service, event: Received, now: float) -> list[Action]:
         peer.hops.journal.before[member.process] = None
     if member.stage != peer.stage + 1:
         return connect
-    [share] = shares([member], len(living.stages[peer.stage])).values()
-    return connect + peer.hops.enter(member.process, share, now)
+    return connect + peer.hops.enter(member.process, member.capacity // len(living.stages[peer.stage]), now)
 
 
 def gone(peer: Service, event: Received, now: float) -> list[Action]:
