@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +17,6 @@ from swarmflow.forecast.summary import summary
 from swarmflow.simulator.report import Report
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
-
-COLLECT = (100_000, 50, 100)  # a world is millions of objects that live on: looking through them often is in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,6 @@ def main(path: Path, seed: int | None, policy: str | None, outputs: Outputs) -> 
         check_plot(outputs.plot)
     console = Console(highlight=False)
     began_s = time.process_time()
-    gc.set_threshold(*COLLECT)
     with _lines(outputs.trace) as trace:
         chosen_seed = scenario.run.seed if seed is None else seed
         simulation = Simulation(scenario, chosen_seed, policy or scenario.run.policy, trace)

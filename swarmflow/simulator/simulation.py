@@ -10,6 +10,7 @@ from swarmflow.core.messages import StepResult
 from swarmflow.core.types import Plan, ProcessId
 from swarmflow.simulator.churn import Luck
 from swarmflow.simulator.described import Described, trainer_name
+from swarmflow.simulator.garbage import searched_rarely
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.policies import policy_named
 from swarmflow.simulator.report import MINUTE_S, DeviceUse, Iteration, Report
@@ -90,7 +91,8 @@ class Simulation:
         violations: tuple[str, ...] = ()
         limit_s = min(run.limit_s, run.duration_s or run.limit_s)
         try:
-            done = world.clock.run(self._over, limit_s)
+            with searched_rarely():
+                done = world.clock.run(self._over, limit_s)
         except InvariantViolated as violation:
             done, violations = False, (str(violation),)
         outcome = "finished" if done else "violated" if violations else self._why(limit_s)

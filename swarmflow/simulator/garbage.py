@@ -1,0 +1,23 @@
+"""Python's search for garbage: among the millions of objects of a world, which live on, it is mostly in vain."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+COLLECT = (100_000, 50, 100)  # new objects before a search; searches before one of the second kind, and of the third
+
+
+@contextlib.contextmanager
+def searched_rarely() -> Iterator[None]:
+    """While this lasts, what was there before is not looked at, and what is new seldom."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
