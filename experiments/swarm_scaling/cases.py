@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,14 +16,12 @@ from swarmflow.simulator.simulation import Simulation
 from swarmflow.simulator.world import World
 
 SIZES = (8, 16, 32, 64, 128, 256, 400, 1000)  # Figure 6 has 8 to 128; Table 3 has 400
-LARGE = (4000,)
 FIGURE_6 = 128
 MICROBATCHES_A_PEER = 10  # of a step: 30 for each peer of the three stages to compute
 PEERS_A_TRAINER = 200
 PAPER = {400: (17.6, 19.2)}  # Table 3, T4: samples a second, and those that there would be without a network
 POLICY = "swarmflow"
 THROUGHPUT, BEST, SHARE = "Throughput, microbatches/s", "Best-case, microbatches/s", "% of best-case"
-COLLECT = (100_000, 50, 100)  # what a world consists of lives on: looking through it often is in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,6 @@ def scenario(peers: int) -> Scenario:
 
 def measure(peers: int, seed: int) -> Found:
     """Simulate one step. Raises SwarmflowError when it does not come to its end."""
-    gc.set_threshold(*COLLECT)
     scene = scenario(peers)
     simulation = Simulation(scene, seed, POLICY)
     metered = Metered(time.thread_time)
@@ -80,14 +76,20 @@ def _served(peers: int, stages: int) -> list[int]:
 
 def rows(found: Found) -> Iterator[Row]:
     """Throughput, and what the decisions cost a peer and the leader."""
-    setting, spent_s = f"{found.peers} peers", found.virtual_s
+    setting = f"{found.peers} peers"
     paper = PAPER.get(found.peers, (None, None))
     yield row(setting, POLICY, THROUGHPUT, [found.throughput], paper[0])
     yield row(setting, POLICY, BEST, [found.best], paper[1])
     share = None if paper[0] is None or paper[1] is None else 100 * paper[0] / paper[1]
     yield row(setting, POLICY, SHARE, [100 * found.throughput / found.best], share)
-    for name, cost, number in (("Peer", found.metered.peers, found.peers), ("Leader", found.metered.leader, 1)):
+    yield from costs(setting, found.metered, found.peers, found.virtual_s)
+
+
+def costs(setting: str, metered: Metered, peers: int, spent_s: float) -> Iterator[Row]:
+    """What the decisions of so many virtual seconds cost a peer, and the leader."""
+    for name, cost, number in (("Peer", metered.peers, peers), ("Leader", metered.leader, 1)):
         each_s = number * spent_s
+        yield row(setting, POLICY, f"{name}: decisions a second", [cost.decisions / each_s])
         yield row(setting, POLICY, f"{name}: messages sent a second", [cost.messages / each_s])
         yield row(setting, POLICY, f"{name}: bytes without tensors a second", [cost.words_bytes / each_s])
         yield row(setting, POLICY, f"{name}: CPU of a decision, us", [1e6 * cost.cpu_s / cost.decisions])

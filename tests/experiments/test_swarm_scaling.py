@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
+from experiments.swarm_scaling import large
 from experiments.swarm_scaling.cases import PAPER, SIZES, THROUGHPUT, line, measure, rows, scenario
-from experiments.swarm_scaling.costs import Metered
+from experiments.swarm_scaling.costs import Cost, Metered
+from swarmflow.core.events import Tick
 from swarmflow.simulator.simulation import Simulation
 from swarmflow.simulator.world import World
 
@@ -51,3 +54,24 @@ def test_the_papers_size_is_among_the_sizes_and_its_figures_in_the_rows() -> Non
 def test_the_line_through_points() -> None:
     assert list(line([1.0, 2.0, 5.0], [3.0, 5.0, 11.0])) == pytest.approx([2.0, 1.0])
     assert list(line([0.0, 1.0, 2.0], [0.0, 1.0, 0.0])) == pytest.approx([0.0, 0.0])
+
+
+def test_one_decision_of_many_is_timed_and_stands_for_the_others() -> None:
+    ticking = count()
+    cost = Cost(lambda: float(next(ticking)), timed=4)
+    for _ in range(8):
+        cost.watch(lambda event, now: [], Tick(), 0.0)
+    assert (cost.decisions, cost.cpu_s) == (8, 8.0)
+    assert next(ticking) == 4, "it was looked at twice for each of two decisions"
+
+
+def test_a_large_swarm_comes_to_the_end_of_its_step_and_its_costs_are_compared() -> None:
+    found = large.measure(32, 0)
+    assert found.virtual_s > 32 * 5.0, "a microbatch passes every stage"
+    named = [row.metric for row in large.rows(found)]
+    assert len(set(named)) == len(named)
+    assert list(large.fits([found])) == []
+    compared = {row.metric: row.mean for row in large.fits([found, replace(found, peers=64)])}
+    assert compared["log n grows by a factor of"] == pytest.approx(6 / 5)
+    assert compared["Peer: messages sent a second: grows by a factor of"] == pytest.approx(1 / 2)
+    assert compared["Leader: messages sent a second: more for twice the peers"] == pytest.approx(0.0, abs=1e-9)
