@@ -54,7 +54,7 @@ class Leader(Reign):
                 self.membership.drain(known)
             self.membership.mark(known, "ready" if report.ready or known.role == "trainer" else "loading")
             self.safe.copies.says(known.member, report.join.copies)
-            if report.opened.epoch < step.epoch and known.process in step.said.roster.processes():
+            if report.opened.epoch < step.epoch and known.process in step.said.roster.everybody:
                 actions += tell(step.said, (known.member,), self.plan.tied)
         for known in self.membership.loading():
             actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")

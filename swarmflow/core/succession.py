@@ -96,9 +96,13 @@ class Candidacy:
 
     def elected(self, now: float) -> bool:
         """Whether this trainer leads now."""
-        latest = self.latest()
-        named = set(latest.roster.processes()) - set(latest.newcomers)
-        if 2 * len(named & set(self.reports)) <= latest.size - len(latest.newcomers):
+        latest, heard_of = self.latest(), len(self.reports) + len(self._lost)
+        began = latest.size - len(latest.newcomers)
+        early = heard_of < len(self._asked) and now - self.began_s <= self.settle_s
+        if early or 2 * len(self.reports) <= began:
+            return False  # asked at each event: among 10,000 reports only what is cheap comes before this
+        named = latest.roster.everybody.difference(latest.newcomers)
+        if 2 * len(named.intersection(self.reports)) <= began:
             return False
         if set(self._asked) <= set(self.reports) | self._lost:
             return True
@@ -164,7 +168,7 @@ def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: floa
 def _said(opened: Open, current: list[Report], term: int) -> tuple[Open, dict[ProcessId, Member]]:
     """The Open of the epoch with everybody who came in meanwhile, and who that is."""
     newcomers = {member.process: member for report in current for member in report.newcomers}
-    for report in current:  # a newcomer may be the only one who has heard of itself
+    for report in (each for each in current if each.opened.newcomers):  # it may be the only one who knows of itself
         named = {member.process: member for member in report.opened.roster.members()}
         newcomers |= {process: named[process] for process in report.opened.newcomers if process in named}
     stages = tuple(
