@@ -33,6 +33,7 @@ class RunPart:
     rebalance_s: Annotated[float, check.number(at_least=0)] = 60.0
     late_s: Annotated[float, check.number(above=0)] = 15.0
     silence_s: Annotated[float, check.number(above=0)] = 8.0
+    timeout_s: Annotated[float, check.number(at_least=0)] = 0.0
     checkpoint_every: Annotated[int, check.integer(0)] = 0
 
 

@@ -68,7 +68,7 @@ class Simulation:
         plan = Plan(model.stages, model.microbatches, tied, model.costs, run.router, boundary_bytes)
         settings = Settings(
             plan, steps=run.iterations + run.warmup, checkpoint_every=run.checkpoint_every,
-            rebalance_s=run.rebalance_s, late_min_s=run.late_s, silence_s=run.silence_s,
+            rebalance_s=run.rebalance_s, late_min_s=run.late_s, silence_s=run.silence_s, timeout_s=run.timeout_s,
             peers_first=self.scenario.peer_count, journal_bytes_max=1 << 62, recompute=run.recompute,
         )  # fmt: skip
         self.world = policy.swarm(settings, self.seed, self._surroundings)

@@ -278,6 +278,11 @@ class Body:
         """The time."""
         return self.arena.clock.now_s
 
+    @property
+    def timeout_s(self) -> float:
+        """As the scenario has it."""
+        return self.arena.settings.timeout_s
+
     def send(self, to: ProcessId, word: Word, tensor_bytes: int = 0) -> None:
         """A message sets out."""
         self.arena.send(self.me, to, word, tensor_bytes)

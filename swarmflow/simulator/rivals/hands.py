@@ -22,6 +22,11 @@ class Hands(Protocol):
         """The time."""
         ...
 
+    @property
+    def timeout_s(self) -> float:
+        """How long a gradient is waited for before a microbatch is started over; 0: as long as one ever took."""
+        ...
+
     def send(self, to: ProcessId, word: Word, tensor_bytes: int = 0) -> None:
         """A message sets out, with tensors where there are any."""
         ...
