@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Protocol
 
 from swarmflow.core.iwrr import Choice
@@ -70,6 +69,7 @@ class Takers:
     ahead: Counter[ProcessId] = field(default_factory=Counter)
     _awaited: Counter[ProcessId] = field(default_factory=Counter)
     _usual_s: dict[ProcessId, float] = field(default_factory=dict)
+    _anybody_s: float | None = None
     _shares: Mapping[ProcessId, int] | None = None
     _alive: dict[ProcessId, None] = field(default_factory=dict)
     _paused_until_s: dict[ProcessId, float] = field(default_factory=dict)
@@ -154,14 +154,14 @@ class Takers:
         """It has passed a microbatch on so long after it was sent. inside_s: after it had got it, if known."""
         before_s = self._usual_s.get(process, seconds)
         self._usual_s[process] = SMOOTHING * seconds + (1 - SMOOTHING) * before_s
+        self._anybody_s = SMOOTHING * seconds + (1 - SMOOTHING) * (self._anybody_s or seconds)
         self._awaited[process] -= 1
         self.router.awaits(process, self._awaited[process])
         self.router.measured(process, seconds, inside_s)
 
     def usual_s(self, process: ProcessId) -> float | None:
-        """How long it takes to pass a microbatch on, or the others do; None: nobody ever has."""
-        known = self._usual_s.get(process)
-        return fmean(self._usual_s.values()) if known is None and self._usual_s else known
+        """How long it takes to pass a microbatch on, or others do; None: nobody ever has."""
+        return self._usual_s.get(process, self._anybody_s)
 
     def choose(self, but: ProcessId | None) -> ProcessId | None:
         """Who gets the next one. but: not this one. None: enough were asked; who is full says when it has room."""
