@@ -128,6 +128,7 @@ class Hops:
 
     def message(self, sender: ProcessId, message: Message, bodies: tuple[Ref, ...], now: float) -> list[Action]:
         """A message about one hop, of this epoch, from somebody of its roster."""
+        self.space.now_s = now
         match message:
             case Forward():
                 return self.forward(sender, message, bodies)
@@ -176,11 +177,13 @@ class Hops:
             return [*drop, *self._deny(sender, message, refuse)]
         if hop is not None and not hop.orphan:
             return [*self.journal.offered(hop, bodies), *self._take_over(hop, sender, message.attempt)]
-        kept = self.space.give_up(message.microbatch.index, sender, message.attempt)
+        index = message.microbatch.index
+        kept = self.space.give_up(index, sender, message.attempt)
         if hop is not None or not (kept or self.space.admits(message.insist)):
             return [*drop, *self._deny(sender, message, self.space.deny(sender, message.insist))]
         data, targets = bodies
         graph = self.space.graph
+        self.space.came(index, kept)
         hop = Hop(message.microbatch, message.attempt, sender, message.repair, message.held_by, data, targets, graph)
         self.hops[message.microbatch.index] = hop
         self.space.note(hop)
@@ -199,7 +202,7 @@ class Hops:
         kept = index in self.space.reserved
         if hop is not None or not (kept or self.space.admits(message.insist, message.ahead)):
             return self._deny(sender, message, self.space.deny(sender, message.insist))
-        self.space.reserved[index] = (sender, message.attempt)
+        self.space.keep(index, sender, message.attempt)
         return [Send(sender, Reserved(message.microbatch, self.stage, message.attempt, self.outbox.router.rest_s))]
 
     def adopt(self, sender: ProcessId, message: Adopt) -> list[Action]:
@@ -216,6 +219,8 @@ class Hops:
         hop = self._hop(event.microbatch)
         if hop is None:
             return [Release((event.output,))]
+        self.space.now_s = now
+        self.space.passed(hop.microbatch.index)
         if not hop.computing:
             return self.journal.recomputed(hop, event.output, now) + self._tell_successor(hop)
         hop.computing = False

@@ -61,7 +61,7 @@ class Leader(Reign):
         self.step, self.phase = step, "running"
         if step.phase == "prepared":
             actions += step.commit(now)
-        actions += step.commit_again()
+        actions += [*step.entered(), *step.commit_again()]
         why = "not heard of after the former leader was lost"
         for process in estate.gone:
             # Forgotten first: it may yet live, and then it has to hear that it is gone.

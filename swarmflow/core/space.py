@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from swarmflow.core.hop import Hop
 from swarmflow.core.types import ProcessId
 
-LEAN = 2  # microbatches without a graph for each that fits with one, as long as there is nothing to compute
+PASSES = 4  # a forward pass, another one with the gradient, and a backward pass of twice as long
+SMOOTHING = 0.1  # of a new measurement
+LEAN = 4  # microbatches without a graph for each that fits with one, as long as there is nothing to compute
 
 
 @dataclass(slots=True)
@@ -32,6 +34,10 @@ class Space:
     lean: set[int] = field(default_factory=set)
     queued: set[int] = field(default_factory=set)
     orphans: set[int] = field(default_factory=set)
+    now_s: float = 0.0
+    _pass_s: float = 0.0
+    _way_s: float = 0.0
+    _since_s: dict[int, float] = field(default_factory=dict)
     _denied: dict[ProcessId, None] = field(default_factory=dict)
 
     def open(self) -> None:
@@ -43,6 +49,7 @@ class Space:
     def clear(self) -> None:
         """Nothing is held any more."""
         self.reserved.clear()
+        self._since_s.clear()
         for indices in (self.held, self.lean, self.queued, self.orphans):
             indices.clear()
 
@@ -69,12 +76,38 @@ class Space:
         if self.closed or (self.draining and not insist):
             return False
         taken = len(self.held) + len(self.lean) + len(self.reserved) + ahead
-        return taken < self.capacity * (1 if self.queued else 1 + self.beyond)
+        return taken < self.capacity or (self._idle and taken < self.capacity * (1 + self.beyond))
+
+    @property
+    def _idle(self) -> bool:
+        """Whether there is nothing to compute, nor, as far as is known yet, will be too much when all has come.
+
+        Not too much is what can be computed in the time in which a tensor comes: where the computer is slower than the network,
+        taking more would only have it do forward passes twice that others could do once.
+        """
+        return not self.queued and len(self.reserved) * PASSES * self._pass_s <= self._way_s
 
     def deny(self, sender: ProcessId, insist: bool) -> str:
         """Somebody is to be told when there is room. Returns why there is none now."""
         self._denied[sender] = None
         return "draining" if self.draining and not insist else "full"
+
+    def keep(self, index: int, sender: ProcessId, attempt: int) -> None:
+        """Room is kept for it from now on."""
+        self.reserved[index] = (sender, attempt)
+        self._since_s[index] = self.now_s
+
+    def came(self, index: int, kept: bool) -> None:
+        """Its bytes are here, and it will be computed next. kept: there was room for it, so that the way is known."""
+        if kept:
+            self._way_s = _smoothed(self._way_s, self.now_s - self._since_s.pop(index, self.now_s))
+        if not self.queued:
+            self._since_s[index] = self.now_s
+
+    def passed(self, index: int) -> None:
+        """Its forward pass is done; how long that took is known if nothing else was computed."""
+        if index in self._since_s:
+            self._pass_s = _smoothed(self._pass_s, self.now_s - self._since_s.pop(index))
 
     def give_up(self, index: int, sender: ProcessId, attempt: int) -> bool:
         """The room that was kept for it is needed no more, or is used now. Returns whether there was any."""
@@ -95,3 +128,7 @@ class Space:
         for process in told:
             del self._denied[process]
         return told
+
+
+def _smoothed(before_s: float, seconds: float) -> float:
+    return seconds if before_s == 0.0 else SMOOTHING * seconds + (1 - SMOOTHING) * before_s

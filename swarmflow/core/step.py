@@ -172,6 +172,12 @@ class Step:
             actions += [Send(other, message) for other in self.roster.processes()]
         return actions + ([Count("entered", amount=len(came))] if came else [])
 
+    def entered(self) -> list[Action]:
+        """Who came in amid the step, once more to everybody: the former leader may have died while it told of them."""
+        members = [member for process, member in self.newcomers.items() if process in self.opened.everybody]
+        messages = [Entered(self.term, self.epoch, member) for member in members]
+        return [Send(other, message) for message in messages for other in self.roster.processes()]
+
     def assign(self, orphaned: list[int]) -> list[Action]:
         """Microbatches whose trainer is dead fall to those who live."""
         trainers = tuple(member.process for member in self.opened.trainers)

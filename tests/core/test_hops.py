@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Count, Discard, RunBackward, RunForward, RunLoss, RunReplay, Send
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
+from swarmflow.core.hop import Hop
 from swarmflow.core.hops import Hops
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import (
@@ -26,7 +27,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.outbox import REPAIR, Outbox
 from swarmflow.core.prober import Prober
 from swarmflow.core.shortest import Shortest
-from swarmflow.core.space import LEAN
+from swarmflow.core.space import LEAN, Space
 from swarmflow.core.types import Epoch, Ref
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
 
@@ -360,3 +361,20 @@ def test_the_gradient_of_a_relieved_hop_without_a_graph_is_not_dropped_while_it_
     machine.reconcile(())
     undo = machine.replayed(Replayed(microbatch(1), 1, OWN))
     assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
+
+
+def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_they_come() -> None:
+    """Else its queue would grow by what others could compute with a graph."""
+    space = Space(1, beyond=4)
+    space.note(Hop(microbatch(0), 0, UP, False, None, INPUT, TARGETS, computing=False))
+    space.keep(2, UP, 0)
+    assert space.admits(insist=False), "nothing is known yet"
+    space.now_s = 2.0
+    space.give_up(2, UP, 0)
+    space.came(2, kept=True)
+    space.now_s = 2.4
+    space.passed(2)
+    space.keep(3, UP, 0)
+    assert space.admits(insist=False), "0.4 s a pass, four passes, and 2 s on the way"
+    space.keep(4, UP, 0)
+    assert not space.admits(insist=False)

@@ -38,9 +38,9 @@ def test_the_trainers_share_a_step_without_gap_or_overlap(trainers: int, microba
 
 
 def test_no_more_are_under_way_than_the_first_stage_holds() -> None:
-    machine = source(microbatches=7)
+    machine = source(microbatches=12)
     order = [action.microbatch.index for action in of_type(machine.open(opening(capacity=1)), FormMicrobatch)]
-    assert order == [0, 1, 2]
+    assert order == [0, 1, 2, 3, 4]
     finished: list[int] = []
     while order:
         index = order.pop(0)
@@ -50,9 +50,9 @@ def test_no_more_are_under_way_than_the_first_stage_holds() -> None:
         actions = machine.message(PEER, Backward(microbatch(index), -1, 0), 1.0)
         finished.append(index)
         order += [action.microbatch.index for action in of_type(actions, FormMicrobatch)]
-        assert len(order) <= 3
+        assert len(order) <= 5
         assert machine.message(PEER, Backward(microbatch(index), -1, 0), 1.0) == [], "complete only once"
-    assert finished == list(range(7))
+    assert finished == list(range(12))
 
 
 def test_what_is_denied_is_never_dropped() -> None:
@@ -122,6 +122,6 @@ def test_fewer_trainers_have_more_under_way_each() -> None:
     machine = source()
     formed = of_type(machine.open(opening(trainers=2, capacity=1)), FormMicrobatch)
     order = [action.microbatch.index for action in formed]
-    assert (order, machine.window) == ([0, 2], 2)
-    assert [action.microbatch.index for action in of_type(machine.trainer_gone(), FormMicrobatch)] == [4]
-    assert machine.window == 3
+    assert (order, machine.window) == ([0, 2, 4], 3)
+    assert [action.microbatch.index for action in of_type(machine.trainer_gone(), FormMicrobatch)] == [6]
+    assert machine.window == 5

@@ -15,6 +15,7 @@ from swarmflow.core.messages import (
     Commit,
     Committed,
     Done,
+    Entered,
     Evicted,
     Gone,
     Granted,
@@ -134,6 +135,18 @@ def test_the_work_of_a_step_goes_on() -> None:
     [(_, opened)] = [sent for sent in messages(actions, Open) if sent[0] == A]
     assert (opened.term, opened.epoch, opened.lineage, opened.exponent) == (4, Epoch(2, 6), T0, EXPONENT)
     assert [trainer.process for trainer in opened.roster.trainers] == [ME]
+
+
+def test_who_came_in_amid_the_step_is_told_to_all_once_more() -> None:
+    """The former leader may have died while it told of it: who has not heard would never send it anything."""
+    d = member("d")
+    came = replace(OPENED, roster=Roster(((*PEERS, d),), TRAINERS), newcomers=(d.process,))
+    heard = replace(report(PEERS[0]), newcomers=(d,), entered=(d.process,))
+    bench = Bench([heard, report(PEERS[1]), report(PEERS[2]), report(d, came)])
+    told = [to for to, said in messages(bench.began, Entered) if said.member == d]
+    assert sorted(told) == sorted([A, B, C, d.process, T0, ME, T2])
+    assert bench.leader.step is not None
+    assert d in bench.leader.step.opened.stages[0]
 
 
 def test_a_ballot_that_everybody_has_reduced_is_committed_at_once() -> None:
