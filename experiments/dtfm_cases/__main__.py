@@ -10,18 +10,20 @@ from experiments.common.arguments import options, plot_file, run
 from experiments.common.plot import bars
 from experiments.common.rows import write_json
 from experiments.common.table import show
-from experiments.dtfm_cases.measure import FIRST, RUNTIME, SLOWDOWN, measure, parts, rows
+from experiments.dtfm_cases.measure import FIRST, REPETITIONS, RUNTIME, SLOWDOWN, measure, parts, reduced, rows
 
 
 @click.command("dtfm_cases")
 @options
-@click.option(
-    "--gradient-bytes", type=click.IntRange(1), default=2, show_default=True, help="Of a number in the all-reduce."
-)
-@click.option("--large", is_flag=True, help="Also gpipe and swarmflow with the largest model: minutes more.")
-def dtfm_cases(quick: bool, seed: int, json_file: Path | None, gradient_bytes: int, large: bool) -> None:
+@click.option("--repetitions", type=click.IntRange(1), default=REPETITIONS, show_default=True, help="Seeds.")
+@click.option("--gradient-bytes", type=click.IntRange(1), default=2, show_default=True, help="Of a number of these.")
+@click.option("--large", is_flag=True, help="Also the largest model: minutes more.")
+def dtfm_cases(
+    quick: bool, seed: int, json_file: Path | None, repetitions: int, gradient_bytes: int, large: bool
+) -> None:
     """DT-FM, Figure 3: 64 GPUs in one data centre, in two, and in eight cities of the world."""
-    found = [row for part in parts(quick, gradient_bytes, large) for row in rows(part, measure(part, seed))]
+    chosen = (reduced(gradient_bytes),) if quick else parts(repetitions, gradient_bytes, large)
+    found = [row for part in chosen for row in rows(part, measure(part, seed))]
     show("DT-FM, Figure 3 (the paper's figures in brackets)", found)
     if json_file is not None:
         write_json(json_file, found)

@@ -11,7 +11,7 @@ from swarmflow.simulator.drawn import Constant
 from swarmflow.simulator.scenario import ModelPart, PeersPart, Scenario, load
 
 FOLDER = Path(__file__).parent
-LAYERS = 24  # of the model in scenario.toml
+LAYERS, BATCH = 24, 1024  # of the model in scenario.toml
 BYTES = 2  # of a number of a gradient, in scenario.toml
 
 
@@ -71,7 +71,7 @@ class Model:
     """GPT3-1.3B with so many layers. batch: sequences of an iteration. gradient_bytes: of a number in the exchange."""
 
     layers: int = LAYERS
-    batch: int = 1024
+    batch: int = BATCH
     gradient_bytes: int = BYTES
 
 

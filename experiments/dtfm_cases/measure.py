@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from experiments.common.arguments import progress
 from experiments.common.rows import Row, row
-from experiments.dtfm_cases.cases import CASES, Case, Model, petaflop, scenario
+from experiments.dtfm_cases.cases import BATCH, CASES, LAYERS, Case, Model, petaflop, scenario
 from swarmflow.errors import SwarmflowError
 from swarmflow.simulator.scenario import Scenario
 from swarmflow.simulator.simulation import Simulation
@@ -15,8 +15,8 @@ from swarmflow.simulator.simulation import Simulation
 Found = dict[tuple[Case, str], list[tuple[float, ...]]]  # seconds of the iterations, a repetition each
 POLICIES = ("swarmflow", "swarm", "gpipe", "dtfm")
 REPETITIONS = 3  # random layouts, as in appendix 10.1
-RUNTIME, FIRST, PFLOPS = "Runtime of an iteration, s", "Runtime of the first iteration, s", "PFLOPS"
-SLOWDOWN, SPEEDUP = "First iteration: slower than Case 1", "First iteration: faster than gpipe"
+FIRST, RUNTIME, PFLOPS = "First iteration, s", "Runtime of an iteration, s", "PFLOPS"
+SLOWDOWN, SPEEDUP = "First: slower than Case 1", "First: faster than gpipe"
 PAPER = {  # section 4.2: which models the ends of "1.7 - 3.5x" are of follows from what it says of batches and layers
     (5, 24, 1024, "dtfm", SLOWDOWN): 3.5,
     (5, 40, 4096, "dtfm", SLOWDOWN): 1.7,
@@ -35,22 +35,24 @@ class Part:
     iterations: int
 
     def setting(self, case: Case) -> str:
-        """As in the paper."""
-        return f"{case.name}, {self.model.layers} layers, batch {self.model.batch}"
+        """The case, and the model where it is not the smallest."""
+        smallest = (self.model.layers, self.model.batch) == (LAYERS, BATCH)
+        return case.name if smallest else f"{case.name}, {self.model.layers} layers, batch {self.model.batch}"
 
 
-def parts(quick: bool, gradient_bytes: int, large: bool = False) -> tuple[Part, ...]:
-    """The smallest model in all cases, and the largest one in the first and the last.
-
-    quick: a quarter of the machines. large: the largest one also under other policies.
-    """
-    small, deep = Model(24, 1024, gradient_bytes), Model(40, 4096, gradient_bytes)
-    ends = (CASES[0], CASES[-1])
-    if quick:
-        return (Part(replace(small, batch=64), tuple(case.thinned(4) for case in ends), POLICIES, 1, 2),)
+def parts(repetitions: int, gradient_bytes: int, large: bool) -> tuple[Part, ...]:
+    """The smallest model in all cases, and if large the largest one in the first and the last."""
+    small, deep = Model(LAYERS, BATCH, gradient_bytes), Model(40, 4096, gradient_bytes)
     # What waits for room asks at each word of it: with batch 4096 `swarm` would take many minutes.
-    few = ("swarmflow", "gpipe", "dtfm") if large else ("dtfm",)
-    return Part(small, CASES, POLICIES, REPETITIONS, 2), Part(deep, ends, few, 1, 1)
+    few = tuple(policy for policy in POLICIES if policy != "swarm")
+    whole = Part(small, CASES, POLICIES, repetitions, 2)
+    return (whole, Part(deep, (CASES[0], CASES[-1]), few, 1, 1)) if large else (whole,)
+
+
+def reduced(gradient_bytes: int) -> Part:
+    """A quarter of the machines, in the first case and in the last."""
+    few = (CASES[0].thinned(4), CASES[-1].thinned(4))
+    return Part(Model(LAYERS, 64, gradient_bytes), few, POLICIES, 1, 2)
 
 
 def seconds(scene: Scenario, seed: int, policy: str) -> tuple[float, ...]:

@@ -87,7 +87,7 @@ def test_rows_compare_with_case_1_and_with_gpipe() -> None:
 
 
 def test_the_paper_s_figures_are_of_what_is_measured() -> None:
-    small, large = parts(quick=False, gradient_bytes=2)
+    small, large = parts(3, 2, large=True)
     assert (small.cases, small.policies) == (CASES, POLICIES)
     measured = {
         (case.number, part.model.layers, part.model.batch, policy)
@@ -96,4 +96,6 @@ def test_the_paper_s_figures_are_of_what_is_measured() -> None:
         for policy in part.policies
     }
     assert {key[:4] for key in PAPER} <= measured
+    assert parts(3, 2, large=False) == (small,)
+    assert small.setting(CASES[0]) == "Case 1. Data center on demand"
     assert large.setting(CASES[4]) == "Case 5. World-wide geo-distributed, 40 layers, batch 4096"
