@@ -82,8 +82,8 @@ class Space:
     def _idle(self) -> bool:
         """Whether there is nothing to compute, nor, as far as is known yet, will be too much when all has come.
 
-        Not too much is what can be computed in the time in which a tensor comes: where the computer is slower than the network,
-        taking more would only have it do forward passes twice that others could do once.
+        Not too much is what can be computed in the time in which a tensor comes: where the computer is slower than the
+        network, taking more would only have it do forward passes twice that others could do once.
         """
         return not self.queued and len(self.reserved) * PASSES * self._pass_s <= self._way_s
 
