@@ -89,6 +89,8 @@ class PeerMachine(Service):
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
+        if type(event) is Received and type(event.message) is Beat and event.sender == self.leader:
+            return self._handle(event, now)  # nothing waits for it, and what time brings comes with a Tick
         before = self._heard_of if self._early else None
         actions = self._handle(event, now)
         if before is not None and self._heard_of != before:

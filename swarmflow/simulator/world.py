@@ -12,7 +12,7 @@ from swarmflow.core.actions import Action, Count, Exit, Forget, Log, Record, Rej
 from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, Tick
 from swarmflow.core.following import Following
 from swarmflow.core.leader import Leader
-from swarmflow.core.messages import Backward, Forward, Join, StepResult
+from swarmflow.core.messages import Backward, Beat, Forward, Heartbeat, Join, StepResult
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
@@ -38,6 +38,7 @@ RIVALS_EVERY_S = 10.0  # how often leaders look for other leaders
 TICK = Tick()
 Bodies = tuple[tuple[object, int], ...]  # (value, bytes) of each
 NOTHING: Bodies = ()
+SIGNS_OF_LIFE = (Beat, Heartbeat)
 DIAL_S = 10.0  # after which a connection that nobody answers is given up
 
 
@@ -271,6 +272,8 @@ class World:
             self.meter.decisions += 1
         if actions:
             self.perform(process, actions)
+        elif type(event) is Received and type(event.message) in SIGNS_OF_LIFE:
+            return  # they make nothing due earlier
         self._arm(process)
 
     def perform(self, process: ProcessId, actions: list[Action]) -> None:
