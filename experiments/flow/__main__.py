@@ -13,7 +13,7 @@ from experiments.common.plot import bars
 from experiments.common.rows import Row, row, write_json
 from experiments.common.table import show
 from experiments.flow.asynchronous import negotiate_with_delays
-from experiments.flow.instance import SETTINGS, draw, read
+from experiments.flow.instance import LARGE, SETTINGS, TABLE_V, draw, read
 from experiments.flow.optimum import optimum
 from experiments.flow.policies import POLICIES, Outcome, negotiate
 from swarmflow.errors import ConfigError
@@ -23,7 +23,7 @@ METRICS = ("cost over optimum", "worst", "flow over maximum", "messages")
 
 
 @click.command("flow")
-@click.option("--setting", "settings", multiple=True, type=click.Choice([*SETTINGS]), help="Of Table V; all, if none.")
+@click.option("--setting", "settings", multiple=True, type=click.Choice([*SETTINGS]), help="All of Table V, if none.")
 @click.option("--seeds", type=click.IntRange(1), default=20, show_default=True, help="Instances of each setting.")
 @click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), help="All, if none is named.")
 @click.option("--rounds", type=click.IntRange(1), help="Of every policy, instead of 60 or 120.")
@@ -47,7 +47,7 @@ def flow(
         return
     numbers = range(seed, seed + (1 if quick else seeds))
     rows: list[Row] = []
-    for setting in settings or tuple(SETTINGS)[: 1 if quick else None]:
+    for setting in settings or tuple(TABLE_V)[: 1 if quick else None]:
         if delays:
             rows += asynchronous(setting, numbers)
         else:
@@ -64,7 +64,7 @@ def synchronous(setting: str, numbers: range, policies: tuple[str, ...], rounds:
     outcomes: dict[str, list[tuple[float, float, float]]] = {policy: [] for policy in policies}
     for number in progress(numbers, len(numbers), f"setting {setting}"):
         instance = draw(SETTINGS[setting], number)
-        best = optimum(instance)
+        best = optimum(instance, relaxed=setting in LARGE)
         for policy in policies:
             found = negotiate(instance, policy, number, rounds)
             share = len(found.paths) / instance.flow

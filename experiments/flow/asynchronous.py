@@ -29,6 +29,8 @@ LOSS = 0.05
 DEATHS = 0.05
 DYING_S = 15.0  # deaths fall into the first so many seconds, while flows are built and made cheaper
 DURATION_S = 60.0
+DURATION_OF_MANY_S = 120.0  # with several data nodes
+SETTLING_S = 20.0  # flows are looked at when the ends of all links agree for the first time after that
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,20 @@ def negotiate_with_delays(setting: str, seed: int) -> Asynchronous:
     region = {name: int(random.random() * len(LATENCY_MS)) for name in nodes}
     latency_s = tuple(tuple(ms / 1000 for ms in line) for line in LATENCY_MS)
     world = Delays(nodes, region_latency(region, latency_s), random, TICK_S, LOSS)
-    relays = [name for name in nodes if int(name.name) not in instance.sources]
-    for name in random.sample(relays, round(DEATHS * len(relays))):
+    mortal = list(nodes)
+    mortal.remove(random.choice([name for name in nodes if int(name.name) in instance.sources]))  # one has to stay
+    for name in random.sample(mortal, round(DEATHS * len(nodes))):
         world.kill(name, random.uniform(0.0, DYING_S))
-    world.run(DURATION_S)
+    duration_s = DURATION_OF_MANY_S if len(instance.sources) > 1 else DURATION_S
+    world.run(duration_s)
+    while find_paths(world.nodes, len(instance.stages)).torn and world.now_s < duration_s + SETTLING_S:
+        world.run(world.now_s + TICK_S)  # an exchange is being made known
     dead = {int(name.name) for name in world.dead}
-    left = replace(instance, stages=tuple(tuple(i for i in stage if i not in dead) for stage in instance.stages))
+    left = replace(
+        instance,
+        sources=tuple(i for i in instance.sources if i not in dead),
+        stages=tuple(tuple(i for i in stage if i not in dead) for stage in instance.stages),
+    )
     found = find_paths(world.nodes, len(instance.stages))
     outcome = Outcome(tuple(tuple(int(n.name) for n in path) for path in found.paths), 0, world.messages)
     share = len(found.paths) / left.flow

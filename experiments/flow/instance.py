@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -42,16 +42,24 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A row of GWTF's Table V. Bounds are of floor(U(low, high)): (1, 3) gives 1 and 2, never 3."""
+    """capacity: floor(U(low, high)), so (1, 3) gives 1 and 2, never 3. cost: the same, or a name in COSTS.
+
+    uneven: stages of very different sizes, in proportion to U(1, 5); else all alike.
+    """
 
     sources: int
     relays: int
     stages: int
     capacity: tuple[int, int]
-    cost: tuple[int, int]
+    cost: tuple[int, int] | str
+    uneven: bool = field(default=False, repr=False)
 
 
-SETTINGS = {
+COSTS: dict[str, Callable[[Random], float]] = {
+    "lognormal": lambda random: 10 * math.exp(random.gauss(0, 1)),
+    "pareto": lambda random: 5 * random.paretovariate(1.5),
+}
+TABLE_V = {  # GWTF
     "1": Setting(1, 40, 8, (1, 3), (1, 20)),
     "2": Setting(1, 40, 10, (1, 3), (1, 20)),
     "3": Setting(1, 40, 8, (5, 15), (1, 20)),
@@ -59,21 +67,43 @@ SETTINGS = {
     "5": Setting(2, 40, 8, (1, 3), (1, 20)),
     "6": Setting(4, 80, 8, (1, 3), (1, 20)),
 }
+LARGE = {  # ours
+    "large": Setting(1, 500, 10, (1, 51), "lognormal", uneven=True),
+    "pareto": Setting(2, 120, 8, (1, 51), "pareto", uneven=True),
+    "scarce": Setting(4, 240, 8, (1, 11), "lognormal", uneven=True),
+    "many": Setting(8, 500, 10, (1, 51), "lognormal", uneven=True),
+}
+SETTINGS = {**TABLE_V, **LARGE}
 
 
 def draw(setting: Setting, seed: int) -> Instance:
-    """One instance: as many relays in each stage, symmetric costs (equation 1 is), data nodes that never limit."""
+    """One instance: symmetric costs (equation 1 is), data nodes that never limit."""
     random = Random(f"table-v {setting} {seed}")
     count = setting.sources + setting.relays
-    each = setting.relays // setting.stages
-    stages = tuple(
-        tuple(range(setting.sources + k * each, setting.sources + (k + 1) * each)) for k in range(setting.stages)
-    )
+    stages: list[tuple[int, ...]] = []
+    at = setting.sources
+    for size in sizes(setting, random):
+        stages.append(tuple(range(at, at + size)))
+        at += size
     capacity = {i: math.floor(random.uniform(*setting.capacity)) for i in range(setting.sources, count)}
-    return Instance(
-        tuple(range(setting.sources)), stages, capacity,
-        symmetric(count, lambda: math.floor(random.uniform(*setting.cost))),
-    )  # fmt: skip
+    cost = symmetric(count, lambda: _cost(setting, random))
+    return Instance(tuple(range(setting.sources)), tuple(stages), capacity, cost)
+
+
+def sizes(setting: Setting, random: Random) -> list[int]:
+    """Relays of each stage."""
+    if not setting.uneven:
+        return [setting.relays // setting.stages] * setting.stages
+    weights = [random.uniform(1, 5) for _ in range(setting.stages)]
+    found = [int(setting.relays * weight / sum(weights)) for weight in weights]
+    found[-1] += setting.relays - sum(found)
+    return found
+
+
+def _cost(setting: Setting, random: Random) -> float:
+    if isinstance(setting.cost, str):
+        return COSTS[setting.cost](random)
+    return math.floor(random.uniform(*setting.cost))
 
 
 def symmetric(count: int, drawn: Callable[[], float]) -> tuple[tuple[float, ...], ...]:

@@ -16,15 +16,15 @@ LIMIT_S = 300.0
 Hop = tuple[int, int, int, int]  # (data node, layer, from, to); layer 0 leaves the data nodes
 
 
-def optimum(instance: Instance) -> float:
+def optimum(instance: Instance, relaxed: bool = False) -> float:
     """The least sum of link costs with `instance.flow` flows, each back at its own data node (GWTF, equation 2).
 
-    RuntimeError: HiGHS did not prove an optimum in LIMIT_S.
+    relaxed: a bound below it, of flows that need not be whole. RuntimeError: HiGHS did not prove it in LIMIT_S.
     """
-    return optimal_flows(instance)[0]
+    return optimal_flows(instance, relaxed)[0]
 
 
-def optimal_flows(instance: Instance) -> tuple[float, dict[Hop, int]]:
+def optimal_flows(instance: Instance, relaxed: bool = False) -> tuple[float, dict[Hop, int]]:
     """The optimum, and the units on each link."""
     layers = [instance.sources, *instance.stages, instance.sources]
     variables = [
@@ -57,7 +57,7 @@ def optimal_flows(instance: Instance) -> tuple[float, dict[Hop, int]]:
         np.array([instance.cost[i][j] for _, _, i, j in variables]),
         constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
         # With one data node every corner of the relaxation is whole-numbered.
-        integrality=np.full(len(variables), int(len(instance.sources) > 1)),
+        integrality=np.full(len(variables), int(len(instance.sources) > 1 and not relaxed)),
         bounds=Bounds(0, np.inf),
         options={"time_limit": LIMIT_S, "mip_rel_gap": 0.0},
     )

@@ -11,13 +11,15 @@ import pytest
 
 from swarmflow.core.flow.annealing import Annealing
 from swarmflow.core.flow.books import Books
-from swarmflow.core.flow.messages import Audit, Exchange, Mine, Offer
+from swarmflow.core.flow.labels import Labels
+from swarmflow.core.flow.messages import Audit, Exchange, Got, Label, Mine, Offer, Sure
 from swarmflow.core.flow.owners import Handover, changes, cheapest_owners
 from swarmflow.core.flow.reservations import ANSWER_WAITED, TRIES, Reservations
 from swarmflow.core.flow.simplex import Problem, Simplex, Terminal
 from swarmflow.core.flow.standing import Standing
+from swarmflow.core.flow.sure import ACKNOWLEDGED_AFTER, Insisting
 from swarmflow.core.flow.whole import ENTERS, LEAVES, Hop, hops_of, solve
-from swarmflow.core.flow.words import link_cost_s
+from swarmflow.core.flow.words import Say, link_cost_s
 from swarmflow.core.types import ProcessId
 
 Result = TypeVar("Result")
@@ -231,3 +233,24 @@ def test_a_handover_waits_for_what_its_taker_wants_by_now() -> None:
     swapped = changes([Handover((relay,), A, B), Handover((relay,), B, A)], full)
     assert all(units == 0 for each in swapped.values() for units in (*each.inflow.values(), *each.outflow.values()))
     assert changes([Handover((relay,), A, B)], {A: offers[A], B: offers[B]}) == {}
+
+
+def test_what_is_sure_is_sent_until_it_is_acknowledged_and_heard_once() -> None:
+    sender, receiver = Insisting(1.0), Insisting(1.0)
+    message = sender.say(Say(B, "words"), 0.0).message
+    assert isinstance(message, Sure)
+    assert sender.again(1.0) == []
+    assert [say.message for say in sender.again(ACKNOWLEDGED_AFTER)] == [message]
+    assert [receiver.first(A, message) for _ in range(2)] == [True, False]
+    sender.got(Got(message.number))
+    assert sender.again(100.0) == []
+
+
+def test_a_node_knows_what_the_narrowest_stage_ahead_can_hold() -> None:
+    labels = Labels({B: 1.0, C: 2.0})
+    labels.heard(B, Label(3, ((D, 5.0, 0),), 4, 7))
+    labels.heard(C, Label(0, (), 5, 7))
+    assert labels.width == 7
+    labels.forget(C)
+    assert labels.width == 4
+    assert [(way.node, way.units, way.cost) for way in labels.ways(D)] == [(B, 3, 6.0)]

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from experiments.flow.instance import SETTINGS, Instance, draw, read, symmetric
+from experiments.flow.instance import LARGE, SETTINGS, Instance, draw, read, symmetric
 from experiments.flow.policies import POLICIES, greedy, make, negotiate
 from swarmflow.errors import ConfigError
 from swarmflow.simulator.flow.delays import Delays
@@ -115,6 +115,37 @@ def test_losses_and_deaths_tear_nothing_for_good(seed: int) -> None:
     assert world.lost > 0
     assert len(found.paths) == capacity
     assert found.torn == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_flows_of_a_dead_data_node_give_way_to_those_of_the_others(seed: int) -> None:
+    instance = draw(SETTINGS["5"], seed)
+    nodes = make(instance, "swarmflow", seed, 0.2)
+    world = Delays(nodes, lambda a, b: 0.05, Random(seed), 0.05, loss=0.05)
+    first = next(iter(nodes))  # it leads the handovers
+    world.kill(first, 12.0)
+    world.run(60.0)
+    while find_paths(world.nodes, len(instance.stages)).torn and world.now_s < 80.0:
+        world.run(world.now_s + 0.1)
+    assert world.violations == []
+    assert len(find_paths(world.nodes, len(instance.stages)).paths) == instance.narrowest
+    assert all(source != first for node in nodes.values() for _, source in (*node.inflow, *node.outflow))
+
+
+@pytest.mark.parametrize("setting", [*LARGE])
+def test_large_instances_are_drawn_with_all_their_relays(setting: str) -> None:
+    wanted = LARGE[setting]
+    instance = draw(wanted, 0)
+    assert len(instance.stages) == wanted.stages
+    assert sum(map(len, instance.stages)) == len(instance.capacity) == wanted.relays
+    assert max(map(len, instance.stages)) >= 1.5 * min(map(len, instance.stages))
+
+
+def test_stages_of_many_nodes_come_close_to_the_optimum() -> None:
+    instance = draw(SETTINGS["pareto"], 1)
+    found = negotiate(instance, "swarmflow", 1)
+    assert len(found.paths) == instance.flow
+    assert found.cost(instance) <= 1.02 * optimum(instance)
 
 
 def test_greedy_goes_to_the_closest_that_has_room() -> None:

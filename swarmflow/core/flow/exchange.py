@@ -15,7 +15,8 @@ REACH = 1  # stages on either side of the solver's
 MEMBERS_MAX = 128  # of a stage
 NEAR = 4  # tenths of them that are chosen for their cost
 ANSWERS_WAITED = 8.0  # times a message's
-REPEATED_AFTER = 4.0
+REPEATED_AFTER = 3.5  # without a loss all have answered by then
+REPEATED_EVERY = 2.5
 KEPT = 8  # exchanges whose outcome is remembered for those who ask
 
 
@@ -35,7 +36,7 @@ class Open:
     window: Window | None = None
     work: Generator[None, None, dict[ProcessId, Change]] | None = None
     farther: bool = False
-    repeated: bool = False
+    repeat_at: float = 0.0
 
 
 class Solver:
@@ -64,6 +65,7 @@ class Solver:
         view = self.view
         self.open = Open(offer.exchange, now, {view.me: view.stage}, farther=self.reach > 1)
         self.open.offers[view.me] = offer
+        self.open.repeat_at = now + REPEATED_AFTER * self.round_s
         said = self._ask(view.stage, view.beside, MEMBERS_MAX - 1)
         if view.stage > 0:
             said += self._ask(view.stage - 1, view.before, MEMBERS_MAX)
@@ -170,10 +172,8 @@ class Solver:
             if current.farther and (self._complete(current) or now - current.since >= ANSWERS_WAITED * self.round_s):
                 current.since = now - ANSWERS_WAITED * self.round_s
                 return self._ask_farther(current)
-            if not current.repeated and now - current.since >= REPEATED_AFTER * self.round_s:
-                return self._repeat(current)
             if not self._complete(current) and now - current.since < ANSWERS_WAITED * self.round_s:
-                return []
+                return self._repeat(current, now)
             current.window = self._window(current)
             current.work = current.window.solve(self.random)
         try:
@@ -182,9 +182,11 @@ class Solver:
             return self._finish(current, stop.value)
         return []
 
-    def _repeat(self, current: Open) -> list[Say]:
-        """Ask those again who have not answered: a message may be lost."""
-        current.repeated = True
+    def _repeat(self, current: Open, now: float) -> list[Say]:
+        """Ask those again now and then who have not answered: a message may be lost."""
+        if now < current.repeat_at:
+            return []
+        current.repeat_at = now + REPEATED_EVERY * self.round_s
         said = []
         for node, stage in current.asked.items():
             if node not in current.offers and node not in current.busy:

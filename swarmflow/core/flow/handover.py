@@ -9,7 +9,8 @@ from swarmflow.core.flow.owners import Handover, Path, changes, cheapest_owners
 from swarmflow.core.flow.words import INFINITE, Say, View
 from swarmflow.core.types import ProcessId
 
-ANSWERS_WAITED = 6.0  # times a message's
+ANSWERS_WAITED = 12.0  # times a message's
+REPEATED_EVERY = 3.0  # to those who have not answered
 REPORTS_GATHERED = 3.0  # after one report others may follow
 AGAIN = 20.0
 TRIES = 5
@@ -24,6 +25,7 @@ class Open:
     since: float
     handovers: list[Handover]
     asked: dict[ProcessId, None]
+    repeat_at: float
     offers: dict[ProcessId, Offer] = field(default_factory=dict)
     busy: dict[ProcessId, None] = field(default_factory=dict)
 
@@ -138,16 +140,19 @@ class Handovers:
         self._exchanges += 1
         exchange = Exchange(self.view.me, self._exchanges)
         asked = dict.fromkeys(node for h in handovers for node in (h.giver, h.taker, *h.path))
-        self.open = Open(exchange, now, handovers, asked)
+        self.open = Open(exchange, now, handovers, asked, now + REPEATED_EVERY * self.round_s)
         return [Say(node, Ask(exchange, False, False, True), "to hand flows over") for node in asked]
 
     def _finish(self, now: float) -> list[Say]:
         current = self.open
         if current is None:
             return []
-        waits = any(node not in current.offers and node not in current.busy for node in current.asked)
-        if waits and now - current.since < ANSWERS_WAITED * self.round_s:
-            return []
+        silent = [node for node in current.asked if node not in current.offers and node not in current.busy]
+        if silent and now - current.since < ANSWERS_WAITED * self.round_s:
+            if now < current.repeat_at:
+                return []
+            current.repeat_at = now + REPEATED_EVERY * self.round_s
+            return [Say(node, Ask(current.exchange, False, False, True), "no answer yet") for node in silent]
         self.open = None
         found = changes(current.handovers, current.offers)
         again: list[Say] = []

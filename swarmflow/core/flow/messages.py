@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from swarmflow.core.types import ProcessId
 
@@ -188,6 +189,21 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class TurnTaken:
     """The turn has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sure:
+    """A message that is sent again until its number is acknowledged."""
+
+    number: int
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """It has come."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

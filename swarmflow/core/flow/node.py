@@ -8,6 +8,7 @@ from swarmflow.core.flow.books import Books
 from swarmflow.core.flow.messages import Apply, Ask, AskSide, Audit, Busy, Drop, Granted, Inquire, Release, SideOffer
 from swarmflow.core.flow.reservations import Reservations
 from swarmflow.core.flow.standing import GIVE_UP_AFTER, INQUIRE_EVERY, Standing
+from swarmflow.core.flow.sure import Insisting
 from swarmflow.core.flow.words import Link, Say, View
 from swarmflow.core.types import ProcessId
 
@@ -24,6 +25,7 @@ class Node:
         self.standing = Standing()
         self.dead: dict[ProcessId, None] = {}
         self.reservations = Reservations(round_s)
+        self.insisting = Insisting(round_s)
 
     @property
     def inflow(self) -> dict[Link, int]:
@@ -92,11 +94,11 @@ class Node:
         return waiting
 
     def ask_again(self, now: float) -> list[Say]:
-        """Reservations without an answer; who never answers may have granted one all the same."""
+        """What has no answer. Who never answers may have granted one all the same."""
         said, silent = self.reservations.again(now)
         for node in silent:
             self.books.suspects[node, True] = now
-        return said
+        return said + self.insisting.again(now)
 
     def answered(self, sender: ProcessId, message: Granted, now: float) -> bool:
         """An answer to a reservation. True: it granted something."""
@@ -142,6 +144,7 @@ class Node:
         self.dead[process] = None
         self.books.forget(process, now)
         self.reservations.forget(process)
+        self.insisting.forget(process)
         for exchange in self.standing.exchanges:
             if exchange.solver == process:
                 self.standing.free(exchange)

@@ -16,6 +16,7 @@ from swarmflow.core.flow.messages import (
     Audit,
     Busy,
     Drop,
+    Got,
     Granted,
     Inquire,
     Label,
@@ -23,6 +24,7 @@ from swarmflow.core.flow.messages import (
     Release,
     Reserve,
     SideOffer,
+    Sure,
     Trace,
     Turn,
     TurnTaken,
@@ -75,6 +77,12 @@ class Relay(Node):
         if sender in self.dead or self.has_to_wait(sender, message):
             return []
         match message:
+            case Sure():
+                got = Say(sender, Got(message.number), "heard")
+                again = not self.insisting.first(sender, message)
+                return [got] if again else [got, *self.handle(sender, message.message, now)]
+            case Got():
+                self.insisting.got(message)
             case Label():
                 self.labels.heard(sender, message)
             case Reserve():
@@ -100,7 +108,7 @@ class Relay(Node):
             case Busy():
                 self.solver.busy(sender, message)
             case Trace():
-                return self._trace(message)
+                return self._trace(message, now)
             case Turn():
                 self._turn, self._call_at, self._has_turn = message, now, True
                 return [Say(sender, TurnTaken(), "taken")]
@@ -154,7 +162,7 @@ class Relay(Node):
         """What is taken of the capacity."""
         return self.books.held
 
-    def _trace(self, message: Trace) -> list[Say]:
+    def _trace(self, message: Trace, now: float) -> list[Say]:
         """Send it on along a unit that no other trace of that number has taken."""
         number, left = self._traced.get(message.source, (-1, []))
         if number < message.number:
@@ -164,7 +172,7 @@ class Relay(Node):
         if number > message.number or not left:
             return []
         onward = Trace(message.source, message.number, (*message.path, self.view.me))
-        return [Say(left.pop(0), onward, "one of its units")]
+        return [self.insisting.say(Say(left.pop(0), onward, "one of its units"), now)]
 
     def _label(self) -> Label:
         """What the stage before may know: with no room, only where there are orphans."""

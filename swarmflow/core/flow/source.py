@@ -13,6 +13,7 @@ from swarmflow.core.flow.messages import (
     Audit,
     Busy,
     Drop,
+    Got,
     Granted,
     Inquire,
     Label,
@@ -21,6 +22,7 @@ from swarmflow.core.flow.messages import (
     Price,
     Release,
     Reserve,
+    Sure,
     Trace,
     TraceAgain,
     Turn,
@@ -55,6 +57,12 @@ class Source(Node):
         if sender in self.dead or self.has_to_wait(sender, message):
             return []
         match message:
+            case Sure():
+                got = Say(sender, Got(message.number), "heard")
+                again = not self.insisting.first(sender, message)
+                return [got] if again else [got, *self.handle(sender, message.message, now)]
+            case Got():
+                self.insisting.got(message)
             case Label():
                 self.labels.heard(sender, message)
             case Price():
@@ -125,7 +133,8 @@ class Source(Node):
         said += self._compare()
         said += self._set_out(now)
         outflow = {node: n for (node, _), n in sorted(self.books.outflow.items())}
-        said += self.handovers.tick(outflow, now)
+        for say in self.handovers.tick(outflow, now):
+            said.append(self.insisting.say(say, now) if isinstance(say.message, Trace | Mine | TraceAgain) else say)
         return said + self.watch(now)
 
     def gone(self, process: ProcessId, now: float) -> list[Say]:
