@@ -13,7 +13,7 @@ from experiments.common.plot import bars
 from experiments.common.rows import Row, row, write_json
 from experiments.common.table import show
 from experiments.flow.asynchronous import negotiate_with_delays
-from experiments.flow.instance import LARGE, SETTINGS, TABLE_V, draw, read
+from experiments.flow.instance import RELAXED, SETTINGS, TABLE_V, draw, read
 from experiments.flow.optimum import optimum
 from experiments.flow.policies import POLICIES, Outcome, negotiate
 from swarmflow.errors import ConfigError
@@ -64,7 +64,7 @@ def synchronous(setting: str, numbers: range, policies: tuple[str, ...], rounds:
     outcomes: dict[str, list[tuple[float, float, float]]] = {policy: [] for policy in policies}
     for number in progress(numbers, len(numbers), f"setting {setting}"):
         instance = draw(SETTINGS[setting], number)
-        best = optimum(instance, relaxed=setting in LARGE)
+        best = optimum(instance, relaxed=setting in RELAXED)
         for policy in policies:
             found = negotiate(instance, policy, number, rounds)
             share = len(found.paths) / instance.flow

@@ -24,7 +24,7 @@ LATENCY_MS = (
     (62, 95, 108, 30, 75, 150, 62, 1),
 )
 ROUND_S = 0.2  # what the machines take for the time of a message: more than most take
-TICK_S = 0.05
+TICK_S = 0.1
 LOSS = 0.05
 DEATHS = 0.05
 DYING_S = 15.0  # deaths fall into the first so many seconds, while flows are built and made cheaper

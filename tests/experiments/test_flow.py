@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from experiments.flow.instance import LARGE, SETTINGS, Instance, draw, read, symmetric
+from experiments.flow.instance import OURS, SETTINGS, Instance, draw, read, symmetric
 from experiments.flow.policies import POLICIES, greedy, make, negotiate
 from swarmflow.errors import ConfigError
 from swarmflow.simulator.flow.delays import Delays
@@ -132,9 +132,9 @@ def test_the_flows_of_a_dead_data_node_give_way_to_those_of_the_others(seed: int
     assert all(source != first for node in nodes.values() for _, source in (*node.inflow, *node.outflow))
 
 
-@pytest.mark.parametrize("setting", [*LARGE])
-def test_large_instances_are_drawn_with_all_their_relays(setting: str) -> None:
-    wanted = LARGE[setting]
+@pytest.mark.parametrize("setting", ["large", "pareto", "scarce", "many"])
+def test_uneven_instances_are_drawn_with_all_their_relays(setting: str) -> None:
+    wanted = OURS[setting]
     instance = draw(wanted, 0)
     assert len(instance.stages) == wanted.stages
     assert sum(map(len, instance.stages)) == len(instance.capacity) == wanted.relays

@@ -61,6 +61,7 @@ class Relay(Node):
         self.solver = Solver(view, random, round_s)
         self._told: Label | None = None
         self._told_at = -LABEL_CALM * round_s
+        self._looked_at = -LABEL_EVERY * round_s
         self._active_at = 0.0  # a reservation passed here
         self._avoid: dict[ProcessId, float] = {}
         self._stuck_since: dict[ProcessId, float] = {}
@@ -185,8 +186,10 @@ class Relay(Node):
     def _tell(self, now: float) -> list[Say]:
         """Broadcast the label if it has changed, not too often."""
         calm = now - self._active_at > LABEL_CALM * self.round_s
-        if now - self._told_at < (LABEL_CALM if calm else LABEL_EVERY) * self.round_s:
+        every_s = LABEL_EVERY * self.round_s
+        if now - self._told_at < (LABEL_CALM * self.round_s if calm else every_s) or now - self._looked_at < every_s:
             return []
+        self._looked_at = now
         label = self._label()
         if worth_telling(self._told, label):
             self._refresh = LABEL_REFRESH
