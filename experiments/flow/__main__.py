@@ -13,6 +13,7 @@ from experiments.common.plot import bars
 from experiments.common.rows import Row, row, write_json
 from experiments.common.table import show
 from experiments.flow.asynchronous import negotiate_with_delays
+from experiments.flow.effort import effort
 from experiments.flow.instance import RELAXED, SETTINGS, TABLE_V, draw, read
 from experiments.flow.optimum import optimum
 from experiments.flow.policies import POLICIES, Outcome, negotiate
@@ -28,6 +29,7 @@ METRICS = ("cost over optimum", "worst", "flow over maximum", "messages")
 @click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), help="All, if none is named.")
 @click.option("--rounds", type=click.IntRange(1), help="Of every policy, instead of 60 or 120.")
 @click.option("--delays", is_flag=True, help="World-wide delays, 5% of messages lost, 5% of nodes dying.")
+@click.option("--effort", "measured", is_flag=True, help="CPU time of decisions, and bytes sent by nodes at rest.")
 @click.option("--instance", "file", type=click.Path(path_type=Path), help="An instance from a JSON file instead.")
 @options
 def flow(
@@ -36,6 +38,7 @@ def flow(
     policies: tuple[str, ...],
     rounds: int | None,
     delays: bool,
+    measured: bool,
     file: Path | None,
     quick: bool,
     seed: int,
@@ -48,14 +51,16 @@ def flow(
     numbers = range(seed, seed + (1 if quick else seeds))
     rows: list[Row] = []
     for setting in settings or tuple(TABLE_V)[: 1 if quick else None]:
-        if delays:
+        if measured:
+            rows += efforts(setting, numbers)
+        elif delays:
             rows += asynchronous(setting, numbers)
         else:
             rows += synchronous(setting, numbers, policies or POLICIES, rounds)
     if json_file is not None:
         write_json(json_file, rows)
     show("GWTF, Table V" + (", with delays, losses and deaths" if delays else ""), rows)
-    if not delays and not settings and not policies:
+    if not delays and not measured and not settings and not policies:
         bars(plot_file(__file__, quick), "GWTF, Table V", rows, ("cost over optimum", "messages"))
 
 
@@ -93,6 +98,17 @@ def asynchronous(setting: str, numbers: range) -> list[Row]:
         row(setting, "swarmflow", "messages", [each.messages for each in found]),
         row(setting, "swarmflow", "torn links", [each.torn for each in found]),
         row(setting, "swarmflow", "over capacity", [each.violations for each in found]),
+    ]
+
+
+def efforts(setting: str, numbers: range) -> list[Row]:
+    """What swarmflow's machines take."""
+    found = [effort(setting, number) for number in progress(numbers, len(numbers), f"setting {setting}")]
+    return [
+        row(setting, "swarmflow", "longest decision (ms)", [1000 * each.longest_s for each in found]),
+        row(setting, "swarmflow", "mean decision (ms)", [1000 * each.mean_s for each in found]),
+        row(setting, "swarmflow", "at rest: % of a core a node", [100 * each.core for each in found]),
+        row(setting, "swarmflow", "at rest: sent (bytes/s a node)", [each.sent_bytes_s for each in found]),
     ]
 
 

@@ -72,6 +72,7 @@ OURS = {
     "large": Setting(1, 500, 10, (1, 51), "lognormal", uneven=True),
     "pareto": Setting(2, 120, 8, (1, 51), "pareto", uneven=True),
     "scarce": Setting(4, 240, 8, (1, 11), "lognormal", uneven=True),
+    "thousand": Setting(1, 1000, 10, (1, 3), (1, 20)),
     "many": Setting(8, 500, 10, (1, 51), "lognormal", uneven=True),
 }
 SETTINGS = {**TABLE_V, **OURS}

@@ -20,6 +20,7 @@ from swarmflow.simulator.flow.rounds import Rounds
 pytest.importorskip("scipy", reason="the extra `experiments` is not installed")
 
 from experiments.flow.__main__ import flow
+from experiments.flow.effort import effort
 from experiments.flow.optimum import optimum
 
 
@@ -146,6 +147,13 @@ def test_stages_of_many_nodes_come_close_to_the_optimum() -> None:
     found = negotiate(instance, "swarmflow", 1)
     assert len(found.paths) == instance.flow
     assert found.cost(instance) <= 1.02 * optimum(instance)
+
+
+def test_at_rest_nodes_take_and_say_little() -> None:
+    found = effort("1", 0)
+    assert 0 < found.mean_s < found.longest_s
+    assert found.core < 0.01
+    assert 0 < found.sent_bytes_s < 1000
 
 
 def test_greedy_goes_to_the_closest_that_has_room() -> None:

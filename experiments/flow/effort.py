@@ -1,0 +1,118 @@
+"""What the negotiation takes: CPU time of each decision, and what a node sends once the flows have come to rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from experiments.flow.asynchronous import ROUND_S
+from experiments.flow.instance import SETTINGS, draw
+from experiments.flow.policies import make
+from swarmflow.core.flow.words import FlowNode, Link, Say, View
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.flow.rounds import Rounds
+
+NEGOTIATED = 300  # rounds until the flows are taken to be at rest
+STEADY = 300  # rounds that are measured then
+
+
+@dataclass(slots=True)
+class Meter:
+    """decisions_s: CPU time of each call of any node. size_bytes: of all that was said, as msgpack, without a frame."""
+
+    decisions_s: list[float] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def measure(self, call: Callable[[], list[Say]]) -> list[Say]:
+        """One decision."""
+        before_s = time.process_time()
+        said = call()
+        self.decisions_s.append(time.process_time() - before_s)
+        last: object = None
+        for say in said:
+            if say.message is not last:  # a broadcast is packed once
+                last, size_bytes = say.message, len(msgspec.msgpack.encode(say.message))
+            self.size_bytes += size_bytes
+        return said
+
+
+@dataclass(slots=True)
+class Measured:
+    """A node whose decisions are measured."""
+
+    node: FlowNode
+    meter: Meter
+
+    @property
+    def view(self) -> View:
+        """As of the node, like all others."""
+        return self.node.view
+
+    @view.setter
+    def view(self, view: View) -> None:
+        self.node.view = view
+
+    def handle(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+        """Measured."""
+        return self.meter.measure(lambda: self.node.handle(sender, message, now))
+
+    def tick(self, now: float) -> list[Say]:
+        """Measured; the world calls again while something is unfinished: each call is a decision."""
+        return self.meter.measure(lambda: self.node.tick(now))
+
+    def gone(self, process: ProcessId, now: float) -> list[Say]:
+        """Measured."""
+        return self.meter.measure(lambda: self.node.gone(process, now))
+
+    @property
+    def inflow(self) -> Mapping[Link, int]:
+        """What comes in."""
+        return self.node.inflow
+
+    @property
+    def outflow(self) -> Mapping[Link, int]:
+        """What goes out."""
+        return self.node.outflow
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it is to be ticked again."""
+        return self.node.unfinished
+
+    @property
+    def held(self) -> int:
+        """What is taken of its capacity."""
+        return self.node.held
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """longest_s, mean_s: of a decision while flows are negotiated. core: share of one core that a node takes at rest.
+
+    sent_bytes_s: that a node sends at rest.
+    """
+
+    longest_s: float
+    mean_s: float
+    core: float
+    sent_bytes_s: float
+
+
+def effort(setting: str, seed: int) -> Effort:
+    """Negotiate one instance in rounds of ROUND_S, then go on."""
+    meter = Meter()
+    nodes = {
+        name: Measured(node, meter) for name, node in make(draw(SETTINGS[setting], seed), "swarmflow", seed).items()
+    }
+    swarm = Rounds(nodes)
+    swarm.run(NEGOTIATED)
+    longest_s, mean_s = max(meter.decisions_s), sum(meter.decisions_s) / len(meter.decisions_s)
+    meter.decisions_s.clear()
+    meter.size_bytes = 0
+    swarm.run(STEADY)
+    node_seconds = len(nodes) * STEADY * ROUND_S
+    return Effort(longest_s, mean_s, sum(meter.decisions_s) / node_seconds, meter.size_bytes / node_seconds)
