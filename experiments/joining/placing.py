@@ -110,7 +110,7 @@ def gain_of(instance: Instance, units: dict[Hop, int], node: int, capacity: int,
         inflow = tuple((_name(a), _name(s), n) for (s, at, a, b), n in units.items() if at == stage and b == i)
         outflow = tuple((_name(b), _name(s), n) for (s, at, a, b), n in units.items() if at == stage + 1 and a == i)
         costs = tuple((_name(j), instance.cost[i][j]) for j in beside)
-        return Offer(exchange, holds, inflow, outflow, (), (), costs)
+        return Offer(exchange, holds, inflow, outflow, costs)
 
     offers = {_name(i): offer(i, instance.capacity[i]) for i in instance.stages[stage]}
     return gain(offers, offer(node, capacity), _name(node), random)

@@ -222,7 +222,7 @@ def test_a_handover_waits_for_what_its_taker_wants_by_now() -> None:
     exchange = Exchange(A, 1)
 
     def offer(capacity: int, links: tuple[tuple[ProcessId, ProcessId, int], ...]) -> Offer:
-        return Offer(exchange, capacity, links, links, (), (), ())
+        return Offer(exchange, capacity, links, links, ())
 
     offers = {A: offer(2, ((relay, A, 1),)), B: offer(1, ()), relay: offer(4, ((A, A, 1),))}
     change = changes([Handover((relay,), A, B)], offers)

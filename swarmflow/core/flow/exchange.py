@@ -22,10 +22,7 @@ KEPT = 8  # exchanges whose outcome is remembered for those who ask
 
 @dataclass(slots=True)
 class Open:
-    """An exchange that this node solves. asked: members, with their stage; sides: neighbours beyond, by direction.
-
-    farther: the stages that the solver does not know are still to be asked.
-    """
+    """An exchange that this node solves. asked: members, with their stage; sides: neighbours beyond, by direction."""
 
     exchange: Exchange
     since: float
@@ -35,7 +32,6 @@ class Open:
     sides: dict[tuple[ProcessId, bool], bool] = field(default_factory=dict)
     window: Window | None = None
     work: Generator[None, None, dict[ProcessId, Change]] | None = None
-    farther: bool = False
     repeat_at: float = 0.0
 
 
@@ -47,7 +43,6 @@ class Solver:
         self.random = random
         self.round_s = round_s
         self.open: Open | None = None
-        self.reach = REACH
         self.made = 0
         self.gained = False  # the last exchange saved something
         self.crowded = False  # in the last exchange most could not take part
@@ -61,9 +56,9 @@ class Solver:
         return self.open is not None and self.open.work is not None
 
     def start(self, offer: Offer, now: float) -> list[Say]:
-        """Ask those of the own and the neighbouring stages first. offer: the own one."""
+        """Ask those of the own and the neighbouring stages. offer: the own one."""
         view = self.view
-        self.open = Open(offer.exchange, now, {view.me: view.stage}, farther=self.reach > 1)
+        self.open = Open(offer.exchange, now, {view.me: view.stage})
         self.open.offers[view.me] = offer
         self.open.repeat_at = now + REPEATED_AFTER * self.round_s
         said = self._ask(view.stage, view.beside, MEMBERS_MAX - 1)
@@ -79,12 +74,12 @@ class Solver:
     @property
     def lowest(self) -> int:
         """The first stage of a window around the own stage."""
-        return max(0, self.view.stage - self.reach)
+        return max(0, self.view.stage - REACH)
 
     @property
     def highest(self) -> int:
         """The last one."""
-        return min(self.view.stages - 1, self.view.stage + self.reach)
+        return min(self.view.stages - 1, self.view.stage + REACH)
 
     def _ask(self, stage: int, nodes: Iterable[ProcessId], most: int) -> list[Say]:
         """Ask some nodes of a stage to take part."""
@@ -100,19 +95,6 @@ class Solver:
         question = Ask(self.open.exchange, stage == self.lowest, stage == self.highest)
         self.open.asked.update(dict.fromkeys(chosen, stage))
         return [Say(node, question, "to solve this part anew") for node in chosen]
-
-    def _ask_farther(self, current: Open) -> list[Say]:
-        """Ask the stages beyond; those of the neighbouring stages have said who is there."""
-        current.farther, current.since = False, current.since + ANSWERS_WAITED * self.round_s
-        said = []
-        for step in (-1, 1):
-            at = self.view.stage + 2 * step
-            if not self.lowest <= at <= self.highest:
-                continue
-            near = [offer for node, offer in current.offers.items() if current.asked[node] == at - step]
-            names = {name for offer in near for name in (offer.before if step < 0 else offer.after)}
-            said += self._ask(at, names, MEMBERS_MAX)
-        return said
 
     def name(self) -> Exchange:
         """Of the next exchange."""
@@ -169,9 +151,6 @@ class Solver:
         if current is None:
             return []
         if current.work is None:
-            if current.farther and (self._complete(current) or now - current.since >= ANSWERS_WAITED * self.round_s):
-                current.since = now - ANSWERS_WAITED * self.round_s
-                return self._ask_farther(current)
             if not self._complete(current) and now - current.since < ANSWERS_WAITED * self.round_s:
                 return self._repeat(current, now)
             current.window = self._window(current)

@@ -111,16 +111,12 @@ class AskSide:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A member stands still, and this is what it has. before, after: whom it knows there; costs: of
-    its links to them.
-    """
+    """A member stands still, and this is what it has. costs: of its links to those that it knows before and after."""
 
     exchange: Exchange
     capacity: int
     inflow: Counts
     outflow: Counts
-    before: tuple[ProcessId, ...]
-    after: tuple[ProcessId, ...]
     costs: tuple[tuple[ProcessId, float], ...]
 
 

@@ -298,15 +298,7 @@ class Relay(Node):
     def _offer(self, message: Ask) -> Offer:
         view = self.view
         costs = tuple((node, view.cost[node]) for node in (*view.before, *view.after))
-        return Offer(
-            message.exchange,
-            view.capacity,
-            self.books.counts(False),
-            self.books.counts(True),
-            view.before,
-            view.after,
-            costs,
-        )
+        return Offer(message.exchange, view.capacity, self.books.counts(False), self.books.counts(True), costs)
 
     def _apply(self, message: Apply, now: float) -> list[Say]:
         if self.apply(message, now) and message.stir:

@@ -119,7 +119,7 @@ class Source(Node):
             return []
         if self.reservations.under_way or not self.standing.take(exchange, (False, True), now, self.round_s):
             return [Say(exchange.solver, Busy(exchange), "reserves or stands still")]
-        offer = Offer(exchange, self.view.capacity, self.books.counts(False), self.books.counts(True), (), (), ())
+        offer = Offer(exchange, self.view.capacity, self.books.counts(False), self.books.counts(True), ())
         return [Say(exchange.solver, offer, "stands still")]
 
     def tick(self, now: float) -> list[Say]:
