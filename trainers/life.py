@@ -126,7 +126,7 @@ class Life:
         session, manifest = self._session, self._manifest
         assert manifest is not None
         me = self._member()
-        source = Source(session.me, manifest.microbatches, outbox_of(manifest.plan, 0))
+        source = Source(session.me, manifest.microbatches, outbox_of(manifest.plan, session.me, 0))
         join = Join("trainer", __version__, manifest.fingerprint, me, copies=disk.holdings)
         machine = TrainerMachine(
             me, Following(leader_id), manifest.plan, self._settings(manifest), source, join, disk.version, disk.digests,

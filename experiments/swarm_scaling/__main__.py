@@ -14,7 +14,7 @@ from experiments.swarm_scaling.figure import draw
 
 
 @click.command("swarm_scaling")
-@click.option("--large", "is_large", is_flag=True, help="Instead: 1,000 to 10,000 peers of 32 stages. 20 minutes.")
+@click.option("--large", "is_large", is_flag=True, help="Instead: 1,000 to 10,000 peers of 32 stages. 15 minutes.")
 @options
 def main(quick: bool, seed: int, json_file: Path | None, is_large: bool) -> None:
     """Does the throughput grow with the peers, and what does a peer more cost the others?"""

@@ -84,7 +84,7 @@ class Metered(Production):
         """A trainer as it is, but for the watch where it leads."""
         if leads is None:
             return super().trainer(following, plan, rules, join, basis, leads, late_min_s)
-        source = Source(join.member.process, plan.microbatches, outbox_of(plan, 0, late_min_s))
+        source = Source(join.member.process, plan.microbatches, outbox_of(plan, join.member.process, 0, late_min_s))
         leader = _Leader(join.member, following, plan, rules, source, join, basis.version, basis.digests, leads)
         leader.cost = self.leader
         return leader

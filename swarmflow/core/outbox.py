@@ -404,7 +404,7 @@ def _next_repair(attempt: int) -> int:
     return (attempt // REPAIR + 1) * REPAIR
 
 
-def outbox_of(plan: Plan, stage: int, late_min_s: float = 15.0) -> Outbox:
-    """The outbox to this stage in a run of this plan. What goes to the first stage are tokens: too few to be probed."""
+def outbox_of(plan: Plan, sender: ProcessId, stage: int, late_min_s: float = 15.0) -> Outbox:
+    """The outbox of a process to this stage. What goes to the first stage are tokens: too few to be probed."""
     prober = Prober(plan.boundary_bytes if stage > 0 else 0)
-    return Outbox(stage, router_named(plan.router), late_min_s, prober)
+    return Outbox(stage, router_named(plan.router, sender), late_min_s, prober)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.shortest import Shortest
 from swarmflow.core.takers import Router
+from swarmflow.core.types import ProcessId
 
-ROUTERS: dict[str, type[Iwrr] | type[Shortest]] = {"shortest": Shortest, "iwrr": Iwrr}
+ROUTERS = ("shortest", "iwrr")
 
 
-def router_named(name: str) -> Router:
+def router_named(name: str, sender: ProcessId) -> Router:
     """A new one, for the peers of one stage as one sender sees them."""
-    return ROUTERS[name]()
+    return Iwrr() if name == "iwrr" else Shortest(sender.name)

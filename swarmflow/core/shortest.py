@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from zlib import crc32
 
 from swarmflow.core.iwrr import Choice
 from swarmflow.core.types import ProcessId
@@ -18,12 +19,13 @@ PRIOR_S = 1e-3  # taken for granted before the first measurement, as SWARM's eps
 class _Peer:
     """tensor_s, inside_s: smoothed times of a tensor to it, and until it has passed it on.
 
-    rest_s: what it says of the way beyond. measured, known: tensor_s was, or is at least no guess.
+    rest_s: what it says of the way beyond. measured, known: tensor_s was, or is at least no guess. tie: for equal ones.
     """
 
     tensor_s: float
     inside_s: float
     rest_s: float
+    tie: int
     measured: bool = False
     known: bool = False
     awaited: int = 0
@@ -44,21 +46,21 @@ class _Least:
     """The peers by a number that changes now and then. What is out of date is passed over."""
 
     current: dict[ProcessId, float] = field(default_factory=dict)
-    heap: list[tuple[float, ProcessId]] = field(default_factory=list)
+    heap: list[tuple[float, int, ProcessId]] = field(default_factory=list)
 
-    def put(self, process: ProcessId, value: float) -> None:
+    def put(self, process: ProcessId, value: float, tie: int) -> None:
         if self.current.get(process) != value:
             self.current[process] = value
-            heapq.heappush(self.heap, (value, process))
+            heapq.heappush(self.heap, (value, tie, process))
 
     def drop(self, process: ProcessId) -> None:
         self.current.pop(process, None)
 
     def first(self, exclude: Collection[ProcessId] = ()) -> ProcessId | None:
-        passed_over: list[tuple[float, ProcessId]] = []
+        passed_over: list[tuple[float, int, ProcessId]] = []
         found: ProcessId | None = None
         while self.heap and found is None:
-            value, process = self.heap[0]
+            value, _, process = self.heap[0]
             if self.current.get(process) != value:
                 heapq.heappop(self.heap)
             elif process in exclude:
@@ -76,10 +78,13 @@ class Shortest:
     Every peer tells those before it how long the best way beyond it takes (as distance-vector routing does), so that a
     fast link to a peer with slow ones beyond is not taken for a fast way. Who holds more of this sender's microbatches
     is expected to take that much longer (shortest expected delay: Banawan and Zahorjan, 1989), which shares the work
-    out. A peer that was never measured counts as the mean of those that were.
+    out. A peer that was never measured counts as the mean of those that were. Of equal
+    ones each sender prefers others: if all preferred the same, the work of a large stage would go to a few (of 320
+    peers, by quarters: 17.6, 17.2, 4.9 and 0 microbatches each).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sender: str = "") -> None:
+        self._salt = crc32(sender.encode())
         self._peers: dict[ProcessId, _Peer] = {}
         self._delays, self._ways = _Least(), _Least()
 
@@ -89,13 +94,13 @@ class Shortest:
         before, self._peers = self._peers, {}
         self._delays, self._ways = _Least(), _Least()
         for process in processes:
-            peer = self._peers[process] = before.get(process) or replace(stranger)
+            peer = self._peers[process] = before.get(process) or replace(stranger, tie=self._tie(process))
             peer.awaited = 0
             self._changed(process, peer)
 
     def enter(self, process: ProcessId) -> None:
         """One more serves the stage."""
-        peer = self._peers[process] = self._stranger()
+        peer = self._peers[process] = replace(self._stranger(), tie=self._tie(process))
         self._changed(process, peer)
 
     def ban(self, process: ProcessId) -> None:
@@ -105,7 +110,7 @@ class Shortest:
         self._ways.drop(process)
 
     def choose(self, exclude: Collection[ProcessId] = ()) -> Choice | None:
-        """The peer with the shortest expected delay; ties go to the smaller id. None: nobody is left."""
+        """The peer with the shortest expected delay. None: nobody is left."""
         process = self._delays.first(exclude)
         if process is None:
             return None
@@ -167,10 +172,13 @@ class Shortest:
     def _stranger(self) -> _Peer:
         known = [peer for peer in self._peers.values() if peer.known]
         if not known:
-            return _Peer(PRIOR_S, PRIOR_S, 0.0)
+            return _Peer(PRIOR_S, PRIOR_S, 0.0, 0)
         tensor_s, inside_s = fmean(peer.tensor_s for peer in known), fmean(peer.inside_s for peer in known)
-        return _Peer(tensor_s, inside_s, fmean(peer.rest_s for peer in known))
+        return _Peer(tensor_s, inside_s, fmean(peer.rest_s for peer in known), 0)
+
+    def _tie(self, process: ProcessId) -> int:
+        return crc32(process.name.encode(), self._salt)
 
     def _changed(self, process: ProcessId, peer: _Peer) -> None:
-        self._delays.put(process, peer.delay_s)
-        self._ways.put(process, peer.way_s)
+        self._delays.put(process, peer.delay_s, peer.tie)
+        self._ways.put(process, peer.way_s, peer.tie)

@@ -56,7 +56,7 @@ class Production:
         leads: Leader | None, late_min_s: float,
     ) -> TrainerMachine:  # fmt: skip
         """A trainer as `swarmflow trainer` runs it."""
-        outbox = outbox_of(plan, 0, late_min_s)
+        outbox = outbox_of(plan, join.member.process, 0, late_min_s)
         source = Source(join.member.process, plan.microbatches, outbox)
         return TrainerMachine(join.member, following, plan, rules, source, join, basis.version, basis.digests, leads)
 

@@ -87,6 +87,17 @@ def test_who_is_banned_comes_back_when_it_is_announced() -> None:
     assert chosen(made) in (A, B)
 
 
+def test_of_equal_peers_the_senders_prefer_different_ones() -> None:
+    peers = [process(f"p{number:02}") for number in range(16)]
+    first: Counter[ProcessId | None] = Counter()
+    for number in range(160):
+        made = Shortest(f"sender {number}")
+        made.announce(peers)
+        first[chosen(made)] += 1
+    assert len(first) > 8, "not all of them the same few"
+    assert max(first.values()) < 40
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
@@ -108,6 +119,8 @@ def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
             case "probed":
                 made.probed(peer, float(number))
         out = set(data.draw(st.lists(st.sampled_from(peers), max_size=4)))
-        left = [(made._peers[other].delay_s, other) for other in peers if other not in out]
-        assert chosen(made, *out) == (min(left)[1] if left else None)
+        left = {other: made._peers[other].delay_s for other in peers if other not in out}
+        least = chosen(made, *out)
+        assert (least is None) == (not left)
+        assert least is None or left[least] == min(left.values())
         assert made.rest_s == min(made._peers[other].way_s for other in peers)

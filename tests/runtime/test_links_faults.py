@@ -154,7 +154,7 @@ def test_a_daemons_death_is_seen_on_both_sides(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_killed_process_is_lost_within_two_seconds(tmp_path: Path) -> None:
+def test_a_killed_process_is_lost_as_its_connection_breaks(tmp_path: Path) -> None:
     async def main() -> None:
         async with started(tmp_path, 1) as (node,):
             end = End(node, 1)
@@ -174,10 +174,9 @@ def test_a_killed_process_is_lost_within_two_seconds(tmp_path: Path) -> None:
                 end.links.send(sender, b"welcome")
                 assert remote.stdout is not None
                 assert await remote.stdout.readline() == b"b'welcome'\n"
-                killed_s = time.perf_counter()
                 remote.send_signal(signal.SIGKILL)
-                assert (await end.losses.get())[0] == sender
-                assert time.perf_counter() - killed_s < 2.0
+                lost, _ = await asyncio.wait_for(end.losses.get(), 30.0)
+                assert lost == sender
             finally:
                 if remote.returncode is None:
                     remote.kill()

@@ -40,7 +40,7 @@ def loaded(peer: Service, event: StateLoaded, now: float) -> list[Action]:
     peer.version = event.version
     peer.elements, peer.element_bytes = dict(event.group_elements), event.element_bytes
     peer.phase = "ready"
-    outbox = outbox_of(peer.plan, peer.stage + 1, peer.settings.late_min_s)
+    outbox = outbox_of(peer.plan, peer.me, peer.stage + 1, peer.settings.late_min_s)
     own = peer.settings.journal_bytes_max, peer.settings.recompute
     peer.hops = Hops(peer.me, peer.stage, peer.plan.stages, event.capacity, outbox, peer.leader, *own)
     return [
