@@ -17,7 +17,7 @@ from swarmflow.errors import SwarmflowError
 from swarmflow.simulator.report import Report
 from swarmflow.simulator.simulation import Simulation
 
-POLICIES = ("swarmflow", "swarm", "swarm-restart", "gwtf")
+POLICIES = ("swarmflow", "swarm", "swarm-restart")  # with gwtf it takes twice as long
 REPETITIONS, REPETITIONS_QUICK = 25, 1
 WASTED_SHARE = "Wasted GPU time (share)"
 LOST_SHARE = "Lost with the dead (share)"
