@@ -251,6 +251,9 @@ class Outbox:
 
     def tick(self, now: float) -> list[Action]:
         """Give up pauses that have lasted long enough, and see who is late. A machine ticks after every event."""
+        due = bool(self._deadlines) and self._deadlines[0][0] <= now
+        if not (due or self.takers.resting or self.prober.at_work):
+            return []
         rested = self.takers.rested(now)
         actions = self.prober.tick(now)
         while (first := self._first_late()) is not None and first.late_s <= now:

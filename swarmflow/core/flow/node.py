@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from swarmflow.core.flow.books import Books
-from swarmflow.core.flow.messages import Apply, Ask, AskSide, Audit, Busy, Drop, Granted, Inquire, Release, SideOffer
+from swarmflow.core.flow.messages import (
+    Apply,
+    Ask,
+    AskSide,
+    Audit,
+    Busy,
+    Drop,
+    Got,
+    Granted,
+    Inquire,
+    Release,
+    SideOffer,
+    Sure,
+)
 from swarmflow.core.flow.reservations import Reservations
 from swarmflow.core.flow.standing import GIVE_UP_AFTER, INQUIRE_EVERY, Standing
 from swarmflow.core.flow.sure import Insisting
@@ -36,6 +49,28 @@ class Node:
     def outflow(self) -> dict[Link, int]:
         """What goes out."""
         return self.books.outflow
+
+    def handle(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+        """A message has come."""
+        if sender in self.dead or self.has_to_wait(sender, message):
+            return []
+        match message:
+            case Sure():
+                got = Say(sender, Got(message.number), "heard")
+                again = not self.insisting.first(sender, message)
+                return [got] if again else [got, *self.handle(sender, message.message, now)]
+            case Got():
+                self.insisting.got(message)
+                return []
+            case Audit():
+                return self.audited(sender, message, now)
+            case AskSide():
+                return self.stand_beside(sender, message, now)
+        return self.heard(sender, message, now)
+
+    def heard(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+        """What a relay or a data node does about a message."""
+        raise NotImplementedError
 
     def stand_beside(self, sender: ProcessId, message: AskSide, now: float) -> list[Say]:
         """A neighbour of the window: one side stands still, unless a reservation is under way there."""

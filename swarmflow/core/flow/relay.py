@@ -13,10 +13,8 @@ from swarmflow.core.flow.messages import (
     Apply,
     Ask,
     AskSide,
-    Audit,
     Busy,
     Drop,
-    Got,
     Granted,
     Inquire,
     Label,
@@ -24,7 +22,6 @@ from swarmflow.core.flow.messages import (
     Release,
     Reserve,
     SideOffer,
-    Sure,
     Trace,
     Turn,
     TurnTaken,
@@ -73,17 +70,9 @@ class Relay(Node):
         self._given: tuple[Turn, float] | None = None
         self._refresh = LABEL_REFRESH
 
-    def handle(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
-        """A message has come."""
-        if sender in self.dead or self.has_to_wait(sender, message):
-            return []
+    def heard(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+        """A message that is not about what all nodes have in common."""
         match message:
-            case Sure():
-                got = Say(sender, Got(message.number), "heard")
-                again = not self.insisting.first(sender, message)
-                return [got] if again else [got, *self.handle(sender, message.message, now)]
-            case Got():
-                self.insisting.got(message)
             case Label():
                 self.labels.heard(sender, message)
             case Reserve():
@@ -96,12 +85,8 @@ class Relay(Node):
                 self.released(sender, message, now)
                 # Who released them has waited already.
                 self._orphans_since.setdefault(message.source, now - 0.75 * HOLD * self.round_s)
-            case Audit():
-                return self.audited(sender, message, now)
             case Ask():
                 return self._asked(message, now)
-            case AskSide():
-                return self.stand_beside(sender, message, now)
             case Offer():
                 return self.solver.offered(sender, message)
             case SideOffer():

@@ -9,11 +9,8 @@ from swarmflow.core.flow.labels import WIDE, Labels
 from swarmflow.core.flow.messages import (
     Apply,
     Ask,
-    AskSide,
-    Audit,
     Busy,
     Drop,
-    Got,
     Granted,
     Inquire,
     Label,
@@ -22,7 +19,6 @@ from swarmflow.core.flow.messages import (
     Price,
     Release,
     Reserve,
-    Sure,
     Trace,
     TraceAgain,
     Turn,
@@ -52,17 +48,9 @@ class Source(Node):
         self._pause_until = 0.0
         self._avoid: dict[ProcessId, float] = {}
 
-    def handle(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
-        """A message has come."""
-        if sender in self.dead or self.has_to_wait(sender, message):
-            return []
+    def heard(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+        """A message that is not about what all nodes have in common."""
         match message:
-            case Sure():
-                got = Say(sender, Got(message.number), "heard")
-                again = not self.insisting.first(sender, message)
-                return [got] if again else [got, *self.handle(sender, message.message, now)]
-            case Got():
-                self.insisting.got(message)
             case Label():
                 self.labels.heard(sender, message)
             case Price():
@@ -76,17 +64,13 @@ class Source(Node):
                 self._pause_until = now + RETRY * self.round_s
             case Release():
                 self.released(sender, message, now)
-            case Audit():
-                return self.audited(sender, message, now)
-            case AskSide() | Ask() | Offer() | Busy() | Inquire() | Trace() | TraceAgain() | Turn() | Mine() | Apply():
+            case Ask() | Offer() | Busy() | Inquire() | Trace() | TraceAgain() | Turn() | Mine() | Apply():
                 return self._exchange(sender, message, now)
         return []
 
     def _exchange(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
         """What concerns exchanges and handovers."""
         match message:
-            case AskSide():
-                return self.stand_beside(sender, message, now)
             case Ask():
                 return self._asked(message, now)
             case Offer():
