@@ -9,9 +9,9 @@ from statistics import fmean
 from zlib import crc32
 
 from swarmflow.core.iwrr import Choice
+from swarmflow.core.smoothing import smoothed
 from swarmflow.core.types import ProcessId
 
-SMOOTHING = 0.1  # of a new measurement, as SWARM's gamma
 PRIOR_S = 1e-3  # taken for granted before the first measurement, as SWARM's epsilon
 
 
@@ -130,8 +130,7 @@ class Shortest:
         peer = self._peers.get(process)
         if peer is None:
             return
-        gamma = SMOOTHING if peer.measured else 1.0
-        peer.tensor_s = max(PRIOR_S, gamma * seconds + (1 - gamma) * peer.tensor_s)
+        peer.tensor_s = max(PRIOR_S, smoothed(peer.tensor_s if peer.measured else None, seconds))
         peer.measured = peer.known = True
         self._changed(process, peer)
 
@@ -147,8 +146,7 @@ class Shortest:
         peer = self._peers.get(process)
         if peer is None or inside_s is None:
             return
-        gamma = SMOOTHING if peer.inside_s > PRIOR_S else 1.0
-        peer.inside_s = max(PRIOR_S, gamma * inside_s + (1 - gamma) * peer.inside_s)
+        peer.inside_s = max(PRIOR_S, smoothed(peer.inside_s if peer.inside_s > PRIOR_S else None, inside_s))
         self._changed(process, peer)
 
     def knows(self, process: ProcessId) -> bool:

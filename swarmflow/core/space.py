@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.hop import Hop
+from swarmflow.core.smoothing import smoothed
 from swarmflow.core.types import ProcessId
 
 PASSES = 4  # a forward pass, another one with the gradient, and a backward pass of twice as long
-SMOOTHING = 0.1  # of a new measurement
 LEAN = 4  # microbatches without a graph for each that fits with one, as long as there is nothing to compute
 
 
@@ -100,14 +100,14 @@ class Space:
     def came(self, index: int, kept: bool) -> None:
         """Its bytes are here, and it will be computed next. kept: there was room for it, so that the way is known."""
         if kept:
-            self._way_s = _smoothed(self._way_s, self.now_s - self._since_s.pop(index, self.now_s))
+            self._way_s = smoothed(self._way_s or None, self.now_s - self._since_s.pop(index, self.now_s))
         if not self.queued:
             self._since_s[index] = self.now_s
 
     def passed(self, index: int) -> None:
         """Its forward pass is done; how long that took is known if nothing else was computed."""
         if index in self._since_s:
-            self._pass_s = _smoothed(self._pass_s, self.now_s - self._since_s.pop(index))
+            self._pass_s = smoothed(self._pass_s or None, self.now_s - self._since_s.pop(index))
 
     def give_up(self, index: int, sender: ProcessId, attempt: int) -> bool:
         """The room that was kept for it is needed no more, or is used now. Returns whether there was any."""
@@ -128,7 +128,3 @@ class Space:
         for process in told:
             del self._denied[process]
         return told
-
-
-def _smoothed(before_s: float, seconds: float) -> float:
-    return seconds if before_s == 0.0 else SMOOTHING * seconds + (1 - SMOOTHING) * before_s

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from swarmflow.core.iwrr import Choice
+from swarmflow.core.smoothing import smoothed
 from swarmflow.core.types import ProcessId
 
-SMOOTHING = 0.1  # of a new measurement, as SWARM's gamma
 ASKED = 4  # peers that are asked in vain before one waits, times log2 of their number: in a large stage that is enough
 
 
@@ -157,9 +157,8 @@ class Takers:
 
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
         """It has passed a microbatch on so long after it was sent. inside_s: after it had got it, if known."""
-        before_s = self._usual_s.get(process, seconds)
-        self._usual_s[process] = SMOOTHING * seconds + (1 - SMOOTHING) * before_s
-        self._anybody_s = SMOOTHING * seconds + (1 - SMOOTHING) * (self._anybody_s or seconds)
+        self._usual_s[process] = smoothed(self._usual_s.get(process), seconds)
+        self._anybody_s = smoothed(self._anybody_s, seconds)
         self._awaited[process] -= 1
         self.router.awaits(process, self._awaited[process])
         self.router.measured(process, seconds, inside_s)
