@@ -89,7 +89,10 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class SumPiece:
-    """Add the parts in rank order (None: the own accumulator), into the reduced buffer -> PieceReduced."""
+    """Add the parts in rank order (None: the own accumulator), into the reduced buffer -> PieceReduced.
+
+    apart: it is a piece of another stage, of which there is no buffer here; the event has the sum.
+    """
 
     epoch: Epoch
     ballot: int
@@ -98,6 +101,7 @@ class SumPiece:
     start: int
     stop: int
     parts: tuple[Ref | None, ...]
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

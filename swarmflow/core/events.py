@@ -95,12 +95,16 @@ class MicrobatchFormed:
 
 @dataclass(frozen=True, slots=True)
 class PieceReduced:
-    """A piece of a group's gradient stands in the reduced buffer (summed here, or received and stored)."""
+    """A piece of a group's gradient stands in the reduced buffer (summed here, or received and stored).
+
+    sum: of another stage's, which has no buffer here.
+    """
 
     epoch: Epoch
     ballot: int
     group: str
     piece: int
+    sum: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True)

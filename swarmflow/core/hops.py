@@ -72,19 +72,19 @@ class Hops:
 
     def open(
         self, epoch: Epoch, next_stage: tuple[ProcessId, ...], before: tuple[ProcessId, ...] = (),
-        shares: Mapping[ProcessId, int] | None = None,
+        shares: Mapping[ProcessId, int] | None = None, mates: tuple[ProcessId, ...] = (),
     ) -> list[Action]:  # fmt: skip
         """A new epoch: what was held for another is void.
 
         before: who serves the stage before, or the trainers. shares: what each of the next stage has room for, of this
-        peer's.
+        peer's. mates: the others of the own stage.
         """
         self.epoch = epoch
         self._dead.clear()
         actions = self.clear()
         self.space.open()
         self.journal.open(before)
-        return [*actions, *self.outbox.open(epoch, next_stage, shares)]
+        return [*actions, *self.outbox.open(epoch, next_stage, shares, mates)]
 
     def clear(self) -> list[Action]:
         """The step is committed, or void: drop the journal."""

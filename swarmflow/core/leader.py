@@ -12,7 +12,7 @@ from swarmflow.core.leading import admission, departures, edge, opening, saving
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.reign import Reign
-from swarmflow.core.messages import Beat, Drain, Evicted, Heartbeat, Join, Kept, LoadFailed, Ready, Suspect
+from swarmflow.core.messages import Beat, Drain, Evicted, Heartbeat, Join, Kept, LoadFailed, Rates, Ready, Suspect
 from swarmflow.core.naming import tell
 from swarmflow.core.step import AboutStep, Step
 from swarmflow.core.succession import Estate
@@ -174,7 +174,8 @@ class Leader(Reign):
         """Begin a ballot, with those who are ready by now. Each that took too long has those after it take longer."""
         self._ballot_due_s = now + self.settings.ballot_s * 2.0**self._ballots
         ready, present = self.membership.roster(self.version).members(), step.roster.everybody
-        return step.prepare(tuple(member for member in ready if member.process not in present))
+        newcomers = tuple(member for member in ready if member.process not in present)
+        return step.prepare(newcomers, self.membership.ways())
 
     def _without_majority(self, now: float) -> list[Action]:
         """Most of those whom the Open named are gone, a trainer among them: they may have another leader by now."""
@@ -209,6 +210,11 @@ def _heartbeat(leader: Reign, known: Known, message: Heartbeat, now: float) -> l
     return []
 
 
+def _rates(leader: Reign, known: Known, message: Rates, now: float) -> list[Action]:
+    known.rates = message
+    return []
+
+
 def _about_step(leader: Reign, known: Known, message: AboutStep, now: float) -> list[Action]:
     return leader.step.heard(known.process, message) if leader.step is not None else []
 
@@ -220,5 +226,6 @@ _HANDLERS: dict[type, Callable[[Reign, Known, Any, float], list[Action]]] = {
     Drain: departures.drain,
     Suspect: departures.suspect,
     Heartbeat: _heartbeat,
+    Rates: _rates,
     **dict.fromkeys(get_args(AboutStep), _about_step),
 }

@@ -10,6 +10,7 @@ from swarmflow.core.actions import Action, Count, Release, Send
 from swarmflow.core.entry import Entry
 from swarmflow.core.messages import Accepted, Adopt, Forward, Passed, Probed, Relieve, Reserve, Reserved
 from swarmflow.core.prober import Prober
+from swarmflow.core.rates import Speeds
 from swarmflow.core.routers import router_named
 from swarmflow.core.takers import Router, Takers
 from swarmflow.core.types import Epoch, Microbatch, Plan, ProcessId, Ref
@@ -38,6 +39,7 @@ class Outbox:
     router: Router
     late_min_s: float = 15.0
     prober: Prober = field(default_factory=Prober)
+    speeds: Speeds = field(default_factory=Speeds)
     takers: Takers = field(init=False)
     entries: dict[int, Entry] = field(default_factory=dict)
     starved: dict[int, None] = field(default_factory=dict)
@@ -49,12 +51,17 @@ class Outbox:
         self.takers = Takers(self.router)
 
     def open(
-        self, epoch: Epoch, peers: tuple[ProcessId, ...], shares: Mapping[ProcessId, int] | None = None
+        self, epoch: Epoch, peers: tuple[ProcessId, ...], shares: Mapping[ProcessId, int] | None = None,
+        mates: tuple[ProcessId, ...] = (),
     ) -> list[Action]:
-        """A new epoch: forget everything; these peers serve the stage. shares: of their room, for the own ones."""
+        """A new epoch: forget everything; these peers serve the stage.
+
+        shares: of their room, for the own ones. mates: the others of the own stage.
+        """
         actions = self.clear()
         self.takers.open(peers, shares)
-        self.prober.open(epoch, (peer for peer in peers if not self.router.knows(peer)))
+        strangers = (peer for peer in peers if not self.router.knows(peer))
+        self.prober.open(epoch, strangers, self.speeds.open(mates, peers))
         return actions
 
     def clear(self) -> list[Action]:
@@ -85,6 +92,7 @@ class Outbox:
         entry = self._current(sender, message.microbatch, message.attempt)
         if entry is not None and not entry.reserving and not entry.measured:
             self.router.arrived(sender, now - entry.sent_at_s)
+            self.speeds.measured(sender, entry.size_bytes, now - entry.sent_at_s)
             entry.arrived_s = now
         self.router.told(sender, message.rest_s)
         self._has(sender, message.microbatch, message.attempt)
@@ -106,6 +114,7 @@ class Outbox:
         way_s = self.prober.answered(sender, message, now)
         if way_s is not None:
             self.router.probed(sender, way_s)
+            self.speeds.measured(sender, self.prober.boundary_bytes, way_s)
         self.router.told(sender, message.rest_s)
 
     def reserved(self, sender: ProcessId, message: Reserved, now: float) -> list[Action]:

@@ -139,6 +139,8 @@ class PeerMachine(Service):
             # Without a leader this shows which of its heirs are dead too: what is sent to them is lost.
             hearers = leaders.heirs(self) if leaderless else [self.leader]
             actions += [Send(hearer, Heartbeat(queued, held, self.version)) for hearer in hearers]
+            if self.hops is not None and (rates := self.hops.outbox.speeds.tell(self.elements)) is not None:
+                actions.append(Send(self.leader, rates))
         if leaderless and (self.following.hopeless(now) or not leaders.heirs(self)):
             return [*actions, *self.leave(f"the leader {self.leader} was lost, and there is no other one")]
         if self.drain_until_s is not None and now >= self.drain_until_s:

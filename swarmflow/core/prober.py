@@ -12,7 +12,7 @@ from swarmflow.core.types import Blank, Epoch, ProcessId
 
 SHARE = 64  # a probe has this part of a boundary tensor's bytes
 PROBE_BYTES_MIN = 1 << 16  # where a smaller one would do, a slow way is found out soon enough by using it
-AT_ONCE_MAX = 16  # peers probed an epoch: together a quarter of one tensor
+AT_ONCE_MAX = 16  # peers of a stage probed an epoch: together a quarter of one tensor
 PATIENCE_S = 5.0  # then the next one's turn comes
 
 
@@ -32,10 +32,10 @@ class Prober:
     _trip_s: float | None = None
     _loaded_s: float | None = None
 
-    def open(self, epoch: Epoch, strangers: Iterable[ProcessId]) -> None:
-        """A new epoch. strangers: peers to which the way is not known."""
+    def open(self, epoch: Epoch, strangers: Iterable[ProcessId], mates: Iterable[ProcessId] = ()) -> None:
+        """A new epoch. strangers: peers to which the way is not known. mates: those of the own stage, after them."""
         probed = self.boundary_bytes // SHARE >= PROBE_BYTES_MIN
-        self._queue = deque(list(strangers)[:AT_ONCE_MAX] if probed else ())
+        self._queue = deque((*list(strangers)[:AT_ONCE_MAX], *mates) if probed else ())
         self._epoch, self._asked = epoch, None
 
     def gone(self, process: ProcessId) -> None:

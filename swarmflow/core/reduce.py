@@ -14,21 +14,47 @@ WINDOW_PIECES = 8  # of each owner: how far ahead parts are sent, which bounds w
 
 @dataclass(slots=True)
 class _GroupState:
+    """parts: of pieces that this process sums, by member; None: it has nothing to add."""
+
     group: Group
     elements: int
     pieces: int
-    parts: dict[int, dict[ProcessId, Ref]] = field(default_factory=dict)
+    parts: dict[int, dict[ProcessId, Ref | None]] = field(default_factory=dict)
     sent: int = 0
     low: int = 0  # the first piece that is not reduced yet
     reduced: set[int] = field(default_factory=set)
 
+    @property
+    def owners(self) -> tuple[ProcessId, ...]:
+        """Who sums piece after piece, over and over again."""
+        return self.group.owners or self.group.members
+
+    def owner(self, piece: int) -> ProcessId:
+        """Who sums a piece."""
+        return self.owners[piece % len(self.owners)]
+
+    def owns(self, process: ProcessId, piece: int) -> bool:
+        """Whether it is a process' to sum."""
+        return 0 <= piece < self.pieces and self.owner(piece) == process
+
+    def range(self, piece: int) -> tuple[int, int]:
+        """The elements of a piece."""
+        start = piece * PIECE_ELEMENTS
+        return start, min(start + PIECE_ELEMENTS, self.elements)
+
+    @property
+    def window(self) -> int:
+        """Pieces at a time."""
+        return WINDOW_PIECES * max(len(self.group.members), len(set(self.owners)))
+
 
 class Reduction:
-    """One ballot's all-reduce, as seen by one member.
+    """One ballot's all-reduce, as seen by a member, or by a peer of another stage that sums for the members.
 
     The sum of a piece is made once, by its owner, over the members in rank order, and sent as bytes: all members hold
-    the same bits. elements: length of the flat gradient of each group that this process belongs to. element_bytes: of
-    one element, 4 (fp32) or 8 (integers).
+    the same bits. gives: whether something was accumulated here; who has nothing to add says so in each part's place.
+    elements: length of the flat gradient of each group that this process belongs to. element_bytes: of one element,
+    4 (fp32) or 8 (integers).
     """
 
     def __init__(
@@ -39,70 +65,83 @@ class Reduction:
         groups: tuple[Group, ...],
         elements: dict[str, int],
         element_bytes: int = 4,
+        gives: bool = True,
     ) -> None:
         self.me = me
         self.epoch = epoch
         self.ballot = ballot
         self.element_bytes = element_bytes
-        self.alone = tuple(group.name for group in groups if len(group.members) == 1)
-        self._groups = {
-            group.name: _GroupState(group, elements[group.name], -(-elements[group.name] // PIECE_ELEMENTS))
-            for group in groups
-            if len(group.members) > 1
-        }
+        self.gives = gives
+        self.alone = tuple(group.name for group in groups if group.members == (me,))
+        self._groups: dict[str, _GroupState] = {}
+        for group in groups:
+            if len(group.members) > 1:
+                length = elements[group.name] if me in group.members else group.elements
+                self._groups[group.name] = _GroupState(group, length, -(-length // PIECE_ELEMENTS))
+        self._own = [state for state in self._groups.values() if me in state.group.members]
         self._sealed = False
 
     def start(self) -> list[Action]:
         """Send the first parts; a process that is alone in all its groups seals at once."""
         actions: list[Action] = []
-        for state in self._groups.values():
+        for state in self._own:
             actions += self._advance(state)
         return actions + self._seal_if_complete()
 
-    def part(self, sender: ProcessId, message: ReducePart, ref: Ref) -> list[Action]:
-        """A member's addend of a piece that this process owns."""
+    def part(self, sender: ProcessId, message: ReducePart, ref: Ref | None) -> list[Action]:
+        """A member's addend of a piece that this process sums. None: it has nothing to add."""
         state = self._groups.get(message.group)
-        if state is None or not self._owns(state, message.piece, self.me) or sender not in state.group.members:
-            return [Release((ref,))]
+        refs: list[Action] = [] if ref is None else [Release((ref,))]
+        if state is None or not state.owns(self.me, message.piece) or sender not in state.group.members:
+            return refs
         parts = state.parts.setdefault(message.piece, {})
         if sender in parts or message.piece in state.reduced:
-            return [Release((ref,))]
+            return refs
         parts[sender] = ref
-        if len(parts) < len(state.group.members) - 1:
+        others = len(state.group.members) - (self.me in state.group.members)
+        return self._sum(state, message.piece, parts) if len(parts) == others else []
+
+    def _sum(self, state: _GroupState, piece: int, parts: dict[ProcessId, Ref | None]) -> list[Action]:
+        start, stop = state.range(piece)
+        apart = self.me not in state.group.members
+        givers = [m for m in state.group.members if (self.gives if m == self.me else parts[m] is not None)]
+        if apart and not givers:  # of that the members would have to send zeros
             return []
-        start, stop = self._range(state, message.piece)
-        ordered = tuple(parts.get(member) for member in state.group.members)
-        return [SumPiece(self.epoch, self.ballot, message.group, message.piece, start, stop, ordered)]
+        ordered = tuple(parts.get(member) for member in givers or (self.me,))
+        return [SumPiece(self.epoch, self.ballot, state.group.name, piece, start, stop, ordered, apart)]
 
     def summed(self, sender: ProcessId, message: ReduceSum, ref: Ref) -> list[Action]:
         """The sum of a piece, from its owner."""
         state = self._groups.get(message.group)
-        if state is None or message.piece in state.reduced or not self._owns(state, message.piece, sender):
+        mine = state is not None and self.me in state.group.members and state.owns(sender, message.piece)
+        if state is None or not mine or message.piece in state.reduced:
             return [Release((ref,))]
-        start, stop = self._range(state, message.piece)
+        start, stop = state.range(message.piece)
         return [StorePiece(self.epoch, self.ballot, message.group, message.piece, start, stop, ref)]
 
-    def reduced(self, group: str, piece: int) -> list[Action]:
-        """A piece stands in the reduced buffer: pass an own one on, and go on with the next."""
+    def reduced(self, group: str, piece: int, apart: Ref | None = None) -> list[Action]:
+        """A piece stands in the reduced buffer: pass an own one on, and go on with the next.
+
+        apart: the sum of a piece of another stage.
+        """
         state = self._groups[group]
         state.reduced.add(piece)
         actions: list[Action] = []
-        if self._owner(state, piece) == self.me:
-            start, stop = self._range(state, piece)
-            refs = tuple(state.parts.pop(piece).values())
+        if state.owner(piece) == self.me:
+            start, stop = state.range(piece)
+            body = Slice(group, start, stop, reduced=True) if apart is None else apart
             message = ReduceSum(self.epoch, self.ballot, group, piece)
-            actions += [
-                Send(member, message, (Slice(group, start, stop, reduced=True),))
-                for member in state.group.members
-                if member != self.me
-            ]
-            actions.append(Release(refs))
-        actions += self._advance(state)
+            actions += [Send(member, message, (body,)) for member in state.group.members if member != self.me]
+            spent = [ref for ref in (*state.parts.pop(piece).values(), apart) if ref is not None]
+            actions.append(Release(tuple(spent)))
+        if self.me in state.group.members:
+            actions += self._advance(state)
         return actions + self._seal_if_complete()
 
     def abandon(self) -> list[Action]:
         """The ballot is revoked."""
-        refs = tuple(ref for state in self._groups.values() for parts in state.parts.values() for ref in parts.values())
+        parts = [parts for state in self._groups.values() for parts in state.parts.values()]
+        refs = tuple(ref for each in parts for ref in each.values() if ref is not None)
         return [Release(refs)] if refs else []
 
     def fits(self, message: ReducePart | ReduceSum, ref: Ref) -> bool:
@@ -110,39 +149,28 @@ class Reduction:
         state = self._groups.get(message.group)
         if state is None or not 0 <= message.piece < state.pieces:
             return False
-        start, stop = self._range(state, message.piece)
+        start, stop = state.range(message.piece)
         return ref.size_bytes == self.element_bytes * (stop - start)
 
     def _advance(self, state: _GroupState) -> list[Action]:
         actions: list[Action] = []
-        window = WINDOW_PIECES * len(state.group.members)
         while state.low in state.reduced:
             state.low += 1
-        while state.sent < state.pieces and state.sent - state.low < window:
-            owner = self._owner(state, state.sent)
+        while state.sent < state.pieces and state.sent - state.low < state.window:
+            piece, owner = state.sent, state.owner(state.sent)
             if owner != self.me:
-                start, stop = self._range(state, state.sent)
-                message = ReducePart(self.epoch, self.ballot, state.group.name, state.sent)
-                actions.append(Send(owner, message, (Slice(state.group.name, start, stop),)))
+                start, stop = state.range(piece)
+                bodies = (Slice(state.group.name, start, stop),) if self.gives else ()
+                actions.append(Send(owner, ReducePart(self.epoch, self.ballot, state.group.name, piece), bodies))
             state.sent += 1
         return actions
 
     def _seal_if_complete(self) -> list[Action]:
-        if self._sealed or any(len(state.reduced) < state.pieces for state in self._groups.values()):
+        if self._sealed or any(len(state.reduced) < state.pieces for state in self._own):
             return []
         self._sealed = True
-        return [Seal(self.epoch, self.ballot, tuple(sorted((*self._groups, *self.alone))), self.alone)]
-
-    def _owns(self, state: _GroupState, piece: int, process: ProcessId) -> bool:
-        return 0 <= piece < state.pieces and self._owner(state, piece) == process
-
-    def _owner(self, state: _GroupState, piece: int) -> ProcessId:
-        members = state.group.members
-        return members[piece % len(members)]
-
-    def _range(self, state: _GroupState, piece: int) -> tuple[int, int]:
-        start = piece * PIECE_ELEMENTS
-        return start, min(start + PIECE_ELEMENTS, state.elements)
+        names = (*(state.group.name for state in self._own), *self.alone)
+        return [Seal(self.epoch, self.ballot, tuple(sorted(names)), self.alone)]
 
 
 @dataclass(slots=True)

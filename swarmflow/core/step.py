@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Count, Log, Send
+from swarmflow.core.leading.sharing import Ways, shared_out
 from swarmflow.core.ledger import Ledger
 from swarmflow.core.messages import (
     Assign,
@@ -198,8 +199,11 @@ class Step:
         what = "is too large to be added up exactly" if message.finite else "is not a finite number"
         return self._fail(f"a gradient of microbatch {message.microbatch} {what}")
 
-    def prepare(self, newcomers: tuple[Member, ...]) -> list[Action]:
-        """The ledger is complete: a new ballot. newcomers: peers that hold this version and are not in the roster."""
+    def prepare(self, newcomers: tuple[Member, ...], ways: Ways) -> list[Action]:
+        """The ledger is complete: a new ballot.
+
+        newcomers: peers that hold this version and are not in the roster. ways: between the peers, where known.
+        """
         self.ballot += 1
         self.phase = "preparing"
         self.ledger.settle()
@@ -214,13 +218,13 @@ class Step:
         self.newcomers |= {member.process: member for member in added}
         said = replace(self.said, roster=self.roster, newcomers=tuple(self.newcomers))
         actions = tell(said, added, self.plan.tied)
+        entries = self.ledger.entries()
         groups: dict[ProcessId, list[Group]] = {}
-        for group in self._groups():
-            for process in group.members:
+        for group in shared_out(self._groups(), entries, self._beside(), ways):
+            for process in dict.fromkeys((*group.members, *group.owners)):
                 groups.setdefault(process, []).append(group)
         self.tally = Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries)
         came = tuple(self.newcomers.values())
-        entries = self.ledger.entries()
         for process in sorted(self._members()):
             own = entries.get(process, ())
             message = Prepare(self.term, self.epoch, self.ballot, own, tuple(groups[process]), self.tally, came)
@@ -343,6 +347,11 @@ class Step:
     def _fail(self, reason: str) -> list[Action]:
         self.phase, self.failure = "failed", reason
         return [Log("warning", f"step {self.epoch.step} starts over: {reason}"), Count("steps_restarted")]
+
+    def _beside(self) -> dict[str, tuple[ProcessId, ...]]:
+        """Who may sum for a stage: the peers beside it, who know how to reach its own."""
+        peers = ((), *self.roster.ids[:-1], ())
+        return {f"stage-{stage}": (*peers[stage], *peers[stage + 2]) for stage in range(self.plan.stages)}
 
     def _groups(self) -> tuple[Group, ...]:
         return reduction_groups(self.roster, self.plan.tied)

@@ -57,6 +57,7 @@ from swarmflow.core.messages import (
     Open,
     Overflow,
     Prepared,
+    Rates,
     Ready,
     Recall,
     Refused,
@@ -78,7 +79,7 @@ from swarmflow.core.types import Holding, ProcessId, Roster, Snapshot
 from swarmflow.core.words import Words
 
 _TO_LEADER = frozenset((
-    Join, Ready, LoadFailed, Drain, Heartbeat, Suspect, Done, Prepared, Unprepared, Unrepairable, Overflow,
+    Join, Ready, LoadFailed, Drain, Heartbeat, Rates, Suspect, Done, Prepared, Unprepared, Unrepairable, Overflow,
     Committed, Kept,
 ))  # fmt: skip
 _ABOUT_HOPS = (Accepted, Reserved, Denied, Routed, Backward)

@@ -94,10 +94,16 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A reduction group: processes that sum the same flat gradient, in rank order."""
+    """A reduction group: processes that sum the same flat gradient, in rank order.
+
+    owners: who sums the pieces, in turn, some more often than others; also peers of other stages, where the ways
+    between the members are slow; empty: the members, each as often. elements: of the gradient, for those others.
+    """
 
     name: str
     members: tuple[ProcessId, ...]
+    owners: tuple[ProcessId, ...] = ()
+    elements: int = 0
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,9 @@ class StageHost:
         return lambda: memory_of(flat[body.start : body.stop].cpu())
 
     def sum_piece(self, action: SumPiece) -> None:
-        """Add the members' parts in rank order into the reduced buffer."""
+        """Add the members' parts in rank order into the reduced buffer, or apart from it for another stage."""
+        if action.apart:
+            return self._sum_apart(action)
         served, name = self._serving(), _flat_name(action.group)
         buffers = [None if part is None else self._driver.store.get(part) for part in action.parts]
         own = served.stage.groups[name].summed[action.start : action.stop]
@@ -249,6 +251,22 @@ class StageHost:
                     target.add_(part)
 
         self._compute.submit(_FIRST, work, lambda _: self._piece_reduced(action))
+
+    def _sum_apart(self, action: SumPiece) -> None:
+        like = self._serving().stage.groups["own"].summed
+        buffers = [self._driver.store.get(part) for part in action.parts if part is not None]
+
+        def work() -> Tensor:
+            total = _numbers(buffers[0], like).clone()
+            for buffer in buffers[1:]:
+                total.add_(_numbers(buffer, like))
+            return total.cpu()
+
+        def done(total: Tensor) -> None:
+            ref = self._driver.store.add(memory_of(total))
+            self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece, ref))
+
+        self._compute.submit(_FIRST, work, done)
 
     def store_piece(self, action: StorePiece) -> None:
         """Copy a sum from its owner into the reduced buffer."""
@@ -402,4 +420,9 @@ def _elements(buffer: Buffer, like: Tensor) -> Tensor:
     """Bytes from the network as a tensor of the kind of another. Raises FrameError when the size is another."""
     if len(buffer) != like.nbytes:
         raise FrameError(f"a piece has {len(buffer)} bytes, not {like.nbytes}")
+    return _numbers(buffer, like)
+
+
+def _numbers(buffer: Buffer, like: Tensor) -> Tensor:
+    """Bytes as numbers of the type of another tensor, where that one is."""
     return torch.frombuffer(buffer, dtype=like.dtype).to(like.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -271,8 +271,12 @@ class Device:
             value = self._stored.pop(action.sum.key)
             assert isinstance(value, Sum)
             total = value
-        weights.reduced[action.group, action.piece] = total
-        self._answer(PieceReduced(action.epoch, action.ballot, action.group, action.piece))
+        done = PieceReduced(action.epoch, action.ballot, action.group, action.piece)
+        if isinstance(action, SumPiece) and action.apart:
+            done = replace(done, sum=self._store(total, 4 * (action.stop - action.start)))
+        else:
+            weights.reduced[action.group, action.piece] = total
+        self._answer(done)
 
     def _addend(self, part: Ref | None) -> Gradient:
         value = self._weights().accumulated if part is None else self._stored[part.key]

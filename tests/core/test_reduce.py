@@ -22,32 +22,44 @@ Value = tuple[ProcessId, ...]  # a sum, as the sequence of its addends: the orde
 
 @dataclass
 class Net:
-    """Members of one group on a network that delivers in any order but keeps that of each connection."""
+    """Members of one group on a network that delivers in any order but keeps that of each connection.
+
+    owners: who sums, if not the members in turn. idle: who has nothing to add.
+    """
 
     members: tuple[ProcessId, ...]
     pieces: int
     random: Random
+    owners: tuple[ProcessId, ...] = ()
+    idle: frozenset[ProcessId] = frozenset()
     machines: dict[ProcessId, Reduction] = field(default_factory=dict)
     values: dict[int, Value] = field(default_factory=dict)
     held: defaultdict[ProcessId, set[int]] = field(default_factory=lambda: defaultdict(set))
     most_held: int = 0
     buffers: dict[tuple[ProcessId, int], Value] = field(default_factory=dict)
     sealed: set[ProcessId] = field(default_factory=set)
-    queues: dict[tuple[ProcessId, ProcessId], deque[tuple[ReducePart | ReduceSum, Value]]] = field(default_factory=dict)
+    queues: dict[tuple[ProcessId, ProcessId], deque[tuple[ReducePart | ReduceSum, Value | None]]] = field(
+        default_factory=dict
+    )
     keys: itertools.count[int] = field(default_factory=itertools.count)
 
     def run(self, slow: tuple[ProcessId, ProcessId] | None = None) -> None:
         """slow: a connection that delivers only when nothing else does."""
-        groups = (Group("g", self.members),)
-        for me in self.members:
-            machine = Reduction(me, EPOCH, 1, groups, {"g": self.pieces * PIECE_ELEMENTS - 5})
-            self.machines[me] = machine
-        for me in self.members:
-            self.perform(me, self.machines[me].start())
+        elements = self.pieces * PIECE_ELEMENTS - 5
+        groups = (Group("g", self.members, self.owners, elements),)
+        for me in dict.fromkeys((*self.members, *self.owners)):
+            known = {"g": elements} if me in self.members else {}
+            self.machines[me] = Reduction(me, EPOCH, 1, groups, known, gives=me not in self.idle)
+        for me, machine in self.machines.items():
+            self.perform(me, machine.start())
         while ready := sorted(pair for pair, queue in self.queues.items() if queue):
             others = [pair for pair in ready if pair != slow]
             sender, receiver = self.random.choice(others or ready)
             message, value = self.queues[sender, receiver].popleft()
+            if value is None:
+                assert isinstance(message, ReducePart)
+                self.perform(receiver, self.machines[receiver].part(sender, message, None))
+                continue
             ref = Ref(next(self.keys))
             self.values[ref.key] = value
             self.held[receiver].add(ref.key)
@@ -62,12 +74,23 @@ class Net:
                 case Send(to, ReducePart() | ReduceSum() as message, (Slice() as body,)):
                     value = self.buffers[me, body.start // PIECE_ELEMENTS] if body.reduced else (me,)
                     self.queues.setdefault((me, to), deque()).append((message, value))
+                case Send(to, ReducePart() as message, ()):
+                    self.queues.setdefault((me, to), deque()).append((message, None))
+                case Send(to, ReduceSum() as message, (Ref() as body,)):
+                    self.queues.setdefault((me, to), deque()).append((message, self.values[body.key]))
                 case Release(refs):
                     self.held[me] -= {ref.key for ref in refs}
                 case SumPiece():
                     parts = [(me,) if ref is None else self.values[ref.key] for ref in action.parts]
-                    self.buffers[me, action.piece] = tuple(itertools.chain(*parts))
-                    self.perform(me, self.machines[me].reduced("g", action.piece))
+                    total, apart = tuple(itertools.chain(*parts)), None
+                    assert action.apart == (me not in self.members)
+                    if action.apart:
+                        apart = Ref(next(self.keys))
+                        self.values[apart.key] = total
+                        self.held[me].add(apart.key)
+                    else:
+                        self.buffers[me, action.piece] = total
+                    self.perform(me, self.machines[me].reduced("g", action.piece, apart))
                 case StorePiece():
                     self.held[me].discard(action.sum.key)
                     self.buffers[me, action.piece] = self.values[action.sum.key]
@@ -88,6 +111,29 @@ def test_every_member_ends_with_the_same_sum(count: int, pieces: int, random: Ra
     assert net.sealed == set(members)
     assert net.buffers == {(me, piece): members for me in members for piece in range(pieces)}
     assert not any(net.held.values()), "parts were kept after the sum"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 5), st.integers(0, 3), st.integers(1, 40), st.randoms(use_true_random=False))
+def test_others_may_sum_and_who_has_nothing_to_add_sends_nothing(
+    count: int, helpers: int, pieces: int, random: Random
+) -> None:
+    members = tuple(process(f"m{number}") for number in range(count))
+    everybody = (*members, *(process(f"x{number}") for number in range(helpers)))
+    owners = tuple(random.choice(everybody) for _ in range(random.randint(1, 9)))
+    idle = frozenset(random.sample(members, random.randint(0, count - 1)))
+    net = Net(members, pieces, random, owners, idle)
+    net.run()
+    givers = tuple(member for member in members if member not in idle)
+    assert net.sealed >= set(members)
+    assert net.buffers == {(me, piece): givers for me in members for piece in range(pieces)}
+    assert not any(net.held.values()), "parts were kept after the sum"
+
+
+def test_who_sums_for_others_alone_seals_its_own_at_once() -> None:
+    me, a, b = process("me"), process("a"), process("b")
+    groups = (Group("own", (me,)), Group("g", (a, b), (me,), 10))
+    assert Reduction(me, EPOCH, 1, groups, {"own": 10}).start() == [Seal(EPOCH, 1, ("own",), ("own",))]
 
 
 def test_the_window_bounds_what_an_owner_holds_for_a_late_member() -> None:

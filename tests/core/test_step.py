@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmflow.core.leading.sharing import Ways
 from swarmflow.core.messages import Assign, Commit, Committed, Done, Gone, Open, Prepare, Prepared, Unprepared
 from swarmflow.core.step import Step, reduction_groups
 from swarmflow.core.types import Epoch, Group, Plan, ProcessId, Roster
@@ -39,7 +40,7 @@ def test_the_way_of_a_step() -> None:
     assert [to for to, _ in messages(machine.open(), Open)] == [A, B, C, T]
     complete(machine)
     assert machine.phase == "complete"
-    prepare = dict(messages(machine.prepare(()), Prepare))
+    prepare = dict(messages(machine.prepare((), Ways()), Prepare))
     assert {to: message.entries for to, message in prepare.items()} == {A: ((0, 0),), B: ((1, 0),), C: ((0, 0), (1, 0))}
     prepared(machine)
     assert machine.phase == "prepared"
@@ -67,7 +68,7 @@ def test_the_clip_factor_is_that_of_torch(values: list[float], clip: float) -> N
     norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
     machine = step(clip)
     complete(machine)
-    machine.prepare(())
+    machine.prepare((), Ways())
     prepared(machine, (sum(value**2 for value in values[1:]), values[0] ** 2))
     [scale] = {message.scale for _, message in messages(machine.commit(1.0), Commit)}
     assert machine.result is not None
@@ -81,7 +82,7 @@ def test_what_is_done_twice_is_listed_once() -> None:
     machine = step()
     complete(machine)
     machine.done(B, Done(microbatch(0), 0, 1000))
-    prepare = dict(messages(machine.prepare(()), Prepare))
+    prepare = dict(messages(machine.prepare((), Ways()), Prepare))
     assert {to: message.entries for to, message in prepare.items()} == {
         A: (), B: ((0, 1000), (1, 0)), C: ((0, 0), (1, 0)),
     }  # fmt: skip
@@ -105,7 +106,7 @@ def test_strangers_and_other_epochs_do_not_count() -> None:
 def test_a_death_opens_its_hops_again_and_revokes_the_ballot() -> None:
     machine = step()
     complete(machine)
-    machine.prepare(())
+    machine.prepare((), Ways())
     told = messages(machine.gone(A, "test"), Gone)
     assert {to for to, _ in told} >= {B, C, T}
     assert machine.phase == "working"
@@ -113,7 +114,7 @@ def test_a_death_opens_its_hops_again_and_revokes_the_ballot() -> None:
     assert machine.phase == "working", "the lower ballot is revoked"
     machine.done(B, Done(microbatch(0), 0, 1000))
     assert machine.phase == "complete"
-    entries = {to: message.entries for to, message in messages(machine.prepare(()), Prepare)}
+    entries = {to: message.entries for to, message in messages(machine.prepare((), Ways()), Prepare)}
     assert entries == {B: ((0, 1000), (1, 0)), C: ((0, 0), (1, 0))}
     assert machine.ballot == 2
     machine.prepared(B, Prepared(EPOCH, 1, (("stage-0", 1.0, "x"),)))
@@ -124,7 +125,7 @@ def test_a_death_opens_its_hops_again_and_revokes_the_ballot() -> None:
 def test_a_death_after_the_decision_changes_nothing_and_repairs_nothing() -> None:
     machine = step()
     complete(machine)
-    machine.prepare(())
+    machine.prepare((), Ways())
     prepared(machine)
     machine.commit(1.0)
     assert machine.gone(A, "test") == [], "to send again what is committed would be work for nothing"
@@ -155,12 +156,12 @@ def test_the_microbatches_of_a_dead_trainer_fall_to_those_who_live() -> None:
 def test_members_that_disagree_start_the_step_over() -> None:
     machine = step()
     complete(machine)
-    machine.prepare(())
+    machine.prepare((), Ways())
     prepared(machine, digest_of_b="other")
     assert machine.phase == "failed"
     machine = step()
     complete(machine)
-    machine.prepare(())
+    machine.prepare((), Ways())
     machine.unprepared(B, Unprepared(EPOCH, 1, "one is missing"))
     assert (machine.phase, "one is missing" in machine.failure) == ("failed", True)
 
@@ -168,7 +169,7 @@ def test_members_that_disagree_start_the_step_over() -> None:
 def test_newcomers_take_part_in_the_update_but_not_in_the_work() -> None:
     machine = step()
     complete(machine)
-    actions = machine.prepare((member("n", 1),))
+    actions = machine.prepare((member("n", 1),), Ways())
     new = process("n")
     assert [to for to, _ in messages(actions, Open)] == [new]
     prepare = dict(messages(actions, Prepare))
@@ -183,7 +184,7 @@ def test_members_whose_parameters_stray_are_found() -> None:
     roster = Roster((tuple(member(name) for name in "abc"),), (member("t", -1),))
     machine = Step(Plan(1, 1), 1, Open(1, EPOCH, roster, T), 0.1, 0.0, 0.0)
     machine.done(A, Done(microbatch(0), 0, 0, 1.0, 1))
-    machine.prepare(())
+    machine.prepare((), Ways())
     for peer in (A, B, C):
         machine.prepared(peer, Prepared(EPOCH, 1, (("stage-0", 1.0, "x"),)))
     machine.commit(1.0)

@@ -165,13 +165,18 @@ def _peer(me: ProcessId, of: Manifest, number: int) -> tuple[Peer, list[Worker]]
     return Peer(me, of, host, driver, heard, failures, workers[0]), workers
 
 
-async def reduce(members: Sequence[Peer]) -> list[Sealed]:
-    """The all-reduce of these members, by the core's own machine and the bytes that it has sent."""
-    by_id = {peer.me: peer for peer in members}
-    groups = tuple(Group(name, tuple(by_id)) for name in GROUPS)
+async def reduce(members: Sequence[Peer], gives: Sequence[bool], helpers: Sequence[Peer] = ()) -> list[Sealed]:
+    """The all-reduce of these members, by the core's own machine and the bytes that it has sent.
+
+    gives: which of them have accumulated something. helpers: who sums for them, without being one of them.
+    """
+    by_id = {peer.me: peer for peer in (*members, *helpers)}
     flats = {name: _elements(members[0], name) for name in GROUPS}
+    ids, owners = tuple(peer.me for peer in members), tuple(peer.me for peer in helpers)
+    groups = tuple(Group(name, ids, owners, flats[name]) for name in GROUPS)
     size = 8 if members[0].of.accumulate == "exact" else 4
-    machines = {me: Reduction(me, EPOCH, 1, groups, flats, size) for me in by_id}
+    giving = dict(zip(ids, gives, strict=True))
+    machines = {me: Reduction(me, EPOCH, 1, groups, flats, size, giving.get(me, False)) for me in by_id}
     todo = [(by_id[me], action) for me, machine in machines.items() for action in machine.start()]
     sealed = []
     while todo:
@@ -179,22 +184,27 @@ async def reduce(members: Sequence[Peer]) -> list[Sealed]:
         machine = machines[peer.me]
         follows: list[Action] = []
         match action:
-            case Send(to, ReducePart() | ReduceSum() as message, (Slice() as body,)):
-                ref, other = by_id[to].keep(bytes(peer.host.read(body)())), machines[to]
+            case Send(to, ReducePart() as message, ()):
+                todo += [(by_id[to], each) for each in machines[to].part(peer.me, message, None)]
+            case Send(to, ReducePart() | ReduceSum() as message, (Ref() | Slice() as body,)):
+                data = peer.driver.store.get(body) if isinstance(body, Ref) else peer.host.read(body)()
+                ref, other = by_id[to].keep(bytes(data)), machines[to]
                 assert other.fits(message, ref)
                 answer: Callable[..., list[Action]] = other.part if isinstance(message, ReducePart) else other.summed
                 todo += [(by_id[to], each) for each in answer(peer.me, message, ref)]
             case SumPiece() | StorePiece():
                 event = await peer.ask(action)
                 assert isinstance(event, PieceReduced)
-                follows = machine.reduced(event.group, event.piece)
+                follows = machine.reduced(event.group, event.piece, event.sum)
             case Release():
                 peer.driver.perform([action])
             case Seal():
                 event = await peer.ask(action)
                 assert isinstance(event, Sealed)
-                sealed.append(event)
+                if peer in members:
+                    sealed.append(event)
         todo += [(peer, each) for each in follows]
+    assert not any(len(helper.driver.store) for helper in helpers), "a sum was kept after it was sent"
     return sealed
 
 
@@ -203,19 +213,22 @@ def _elements(peer: Peer, group: str) -> int:
     return peer.host.served.stage.groups[TIED if group == "tied" else "own"].params.numel()
 
 
-async def step(of: Manifest, shares: Sequence[Sequence[int]]) -> set[tuple[tuple[tuple[str, float, str], ...], str]]:
+async def step(
+    of: Manifest, shares: Sequence[Sequence[int]], helpers: int = 0
+) -> set[tuple[tuple[tuple[str, float, str], ...], str]]:
     """What each member has after a step: norms and digests of the gradients, digest of the parameters.
 
-    shares: the microbatches of each member, in the order in which it computes them.
+    shares: the microbatches of each member, in the order in which it computes them. helpers: how many others sum.
     """
-    async with peers(of, len(shares)) as members:
+    async with peers(of, len(shares) + helpers) as everybody:
+        members, others = everybody[: len(shares)], everybody[len(shares) :]
         for peer, share in zip(members, shares, strict=True):
             for index in share:
                 assert isinstance(await peer.loss(index), LossComputed)
         if len(members) == 1:
             sealed = [await members[0].ask(Seal(EPOCH, 1, GROUPS, GROUPS))]
         else:
-            sealed = list(await reduce(members))
+            sealed = list(await reduce(members, [bool(share) for share in shares], others))
         applied = [await peer.ask(Apply(EPOCH, scale=0.01, learning_rate=0.1)) for peer in members]
         found = set()
         for seal, update in zip(sealed, applied, strict=True):
@@ -233,6 +246,7 @@ def test_a_step_has_the_same_bits_whoever_computed_what_and_when(optimizer: str,
     async def outcomes(accumulate: str) -> list[Any]:
         of = manifest(optimizer=optimizer, codec=codec, accumulate=accumulate)
         found = [await step(of, share) for share in shares]
+        found += [await step(of, shares[3], helpers=2), await step(of, shares[4], helpers=1)]
         assert all(len(members) == 1 for members in found), "the members of one step agree in either mode"
         return [members.pop() for members in found]
 

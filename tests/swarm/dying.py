@@ -16,6 +16,7 @@ from swarmflow.core import reduce
 from swarmflow.core.actions import Action
 from swarmflow.core.reduce import Reduction
 from swarmflow.core.serving import ballots
+from swarmflow.core.types import Ref
 from swarmflow.runtime import forkserver
 
 # A sixteenth of the usual size: what matters are the moments, of which a small model then has as many as a large one.
@@ -40,8 +41,8 @@ class _Mortal(Reduction):
         self._die_where_told()
         return super().start()
 
-    def reduced(self, group: str, piece: int) -> list[Action]:
-        actions = super().reduced(group, piece)
+    def reduced(self, group: str, piece: int, apart: Ref | None = None) -> list[Action]:
+        actions = super().reduced(group, piece, apart)
         self._die_where_told()
         return actions
 

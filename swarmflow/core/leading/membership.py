@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.leading.rebalance import Move, Server, rebalance
-from swarmflow.core.messages import Heartbeat, Join
+from swarmflow.core.leading.sharing import Ways
+from swarmflow.core.messages import Heartbeat, Join, Rates
 from swarmflow.core.types import Member, Plan, ProcessId, Roster
 
 MOVING_PEERS = 20  # of so many one may move in a period
@@ -38,6 +39,7 @@ class Known:
     grants: int = -1
     keeps: bool = False
     load: Heartbeat = field(default_factory=Heartbeat)
+    rates: Rates | None = None
 
     @property
     def process(self) -> ProcessId:
@@ -183,6 +185,14 @@ class Membership:
         found = [e.member for e in peers if e.phase == "ready" and e.version == version]
         turn = sum(e.phase == "loading" for e in peers) % len(found) if found else 0
         return tuple([*found[turn:], *found[:turn]][:DONORS_MAX])
+
+    def ways(self) -> Ways:
+        """What the peers have told of the ways between them."""
+        ways = Ways()
+        for entry in self.known.values():
+            if entry.rates is not None:
+                ways.learn(entry.process, entry.rates)
+        return ways
 
     def hear_all(self, now: float) -> None:
         """Count everybody as heard of."""

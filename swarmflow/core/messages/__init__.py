@@ -32,6 +32,7 @@ from swarmflow.core.messages.membership import (
     Keep,
     Kept,
     LoadFailed,
+    Rates,
     Ready,
     Refused,
     Released,
@@ -64,8 +65,8 @@ __all__ = [
     "Accepted", "Adopt", "Assign", "Backward", "Beat", "Beyond", "Commit", "Committed", "Denied", "Deposed", "Done",
     "Drain", "Entered", "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Kept",
     "Lead", "LoadFailed", "Message", "Named", "Open", "Overflow", "Passed", "Prepare", "Prepared", "Probe", "Probed",
-    "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report",
-    "Reserve", "Reserved", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally", "Unprepared",
+    "Rates", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen",
+    "Report", "Reserve", "Reserved", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally", "Unprepared",
     "Unrepairable", "Welcome",
 ]  # fmt: skip
 
@@ -74,5 +75,5 @@ Message = (
     | Passed | Probe | Probed | Beyond | Done | Named | Open | Reopen | Entered | Gone | Assign | Overflow | Prepare
     | Prepared | Unprepared | Unrepairable | Commit | Committed | StepResult | ReducePart | ReduceSum
     | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain | Released | Heartbeat
-    | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed
+    | Rates | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed
 )  # fmt: skip

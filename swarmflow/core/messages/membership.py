@@ -125,6 +125,14 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class Rates:
+    """To the leader: how many bytes a second go from me to these. elements: of my gradients, by reduction group."""
+
+    elements: tuple[tuple[str, int], ...]
+    rates: tuple[tuple[ProcessId, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """From the leader to everybody, each second. said: messages without bodies to this process so far."""
 

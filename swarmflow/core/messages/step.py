@@ -243,7 +243,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class ReducePart:
-    """Body: my addend of a piece of a group's gradient, fp32, to the owner of the piece."""
+    """Body: my addend of a piece of a group's gradient, fp32, to who sums it. No body: I have nothing to add."""
 
     epoch: Epoch
     ballot: int

@@ -7,6 +7,7 @@ from swarmflow.core.events import Applied, PieceReduced, Received, Replayed, Sea
 from swarmflow.core.messages import Commit, Committed, Prepare, Prepared, ReducePart, ReduceSum, Suspect, Unprepared
 from swarmflow.core.reduce import Ballot, Reduction
 from swarmflow.core.serving.service import Service, release
+from swarmflow.core.types import Group
 
 
 def prepare(peer: Service, event: Received, now: float) -> list[Action]:
@@ -39,20 +40,29 @@ def replayed(peer: Service, event: Replayed, now: float) -> list[Action]:
 
 
 def _reduce(peer: Service, message: Prepare) -> list[Action]:
-    mine = tuple(group for group in message.groups if group.name in peer.elements and peer.me in group.members)
-    reduction = Reduction(peer.me, peer.epoch, message.ballot, mine, peer.elements, peer.element_bytes)
+    mine = tuple(group for group in message.groups if _takes_part(peer, group))
+    gives = bool(message.entries)
+    reduction = Reduction(peer.me, peer.epoch, message.ballot, mine, peer.elements, peer.element_bytes, gives)
     peer.ballot = Ballot(message.ballot, reduction)
     newcomers = tuple(member for member in message.newcomers if member.process != peer.me)
     return [Connect(newcomers), *reduction.start()]
+
+
+def _takes_part(peer: Service, group: Group) -> bool:
+    if peer.me in group.members:
+        return group.name in peer.elements
+    return peer.me in group.owners and group.elements > 0
 
 
 def reduce_part(peer: Service, event: Received, now: float) -> list[Action]:
     """Another member's part of a piece, or an owner's sum of one."""
     message = event.message
     assert isinstance(message, ReducePart | ReduceSum)
-    if peer.ballot is None or message.ballot != peer.ballot.number or len(event.bodies) != 1:
+    if peer.ballot is None or message.ballot != peer.ballot.number or len(event.bodies) > 1:
         return release(event.bodies)
     reduction = peer.ballot.reduction
+    if not event.bodies:
+        return reduction.part(event.sender, message, None) if isinstance(message, ReducePart) else []
     if not reduction.fits(message, event.bodies[0]):
         suspect = Suspect(event.sender, f"sent an unusable piece of {message.group[:20]}")
         return [*release(event.bodies), Count("frames_refused", "piece"), Send(peer.leader, suspect)]
@@ -65,8 +75,8 @@ def piece_reduced(peer: Service, event: PieceReduced, now: float) -> list[Action
     """The sum of a piece that this peer owns is there."""
     ballot = peer.ballot
     if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
-        return []
-    return ballot.reduction.reduced(event.group, event.piece)
+        return release(() if event.sum is None else (event.sum,))
+    return ballot.reduction.reduced(event.group, event.piece, event.sum)
 
 
 def sealed(peer: Service, event: Sealed, now: float) -> list[Action]:

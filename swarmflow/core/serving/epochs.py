@@ -41,7 +41,8 @@ def opened(peer: Service, event: Received, now: float) -> list[Action]:
     actions += [Connect(tuple(m for m in around if m.process != peer.me)), Reset(message.exponent)]
     next_stage = ids[peer.stage + 1] if not peer.hops.last else ()
     shares = message.roster.shares[peer.stage + 1] if not peer.hops.last else {}
-    return actions + peer.hops.open(peer.epoch, next_stage, ids[peer.stage - 1], shares)
+    mates = tuple(mate for mate in ids[peer.stage] if mate != peer.me)
+    return actions + peer.hops.open(peer.epoch, next_stage, ids[peer.stage - 1], shares, mates)
 
 
 def entered(peer: Service, event: Received, now: float) -> list[Action]:

@@ -50,6 +50,7 @@ def lead(peer: Service, event: Received, now: float) -> list[Action]:
     dropped: tuple[int, ...] = ()
     if peer.hops is not None:
         peer.hops.leader, done, dropped = sender, peer.hops.done(), tuple(peer.hops.dropped)
+        peer.hops.outbox.speeds.forget_told()
     capacity = peer.hops.capacity if peer.hops is not None else peer.settings.join.member.capacity
     member = replace(peer.settings.join.member, stage=peer.stage, capacity=capacity)
     report = standing.report(
