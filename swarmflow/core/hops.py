@@ -176,7 +176,7 @@ class Hops:
         if refuse is not None:
             return [*drop, *self._deny(sender, message, refuse)]
         if hop is not None and not hop.orphan:
-            return [*self.journal.offered(hop, bodies), *self._take_over(hop, sender, message.attempt)]
+            return [*self.journal.offered(hop, bodies), *self._take_over(hop, sender, message)]
         index = message.microbatch.index
         kept = self.space.give_up(index, sender, message.attempt)
         if hop is not None or not (kept or self.space.admits(message.insist)):
@@ -185,6 +185,7 @@ class Hops:
         graph = self.space.graph
         self.space.came(index, kept)
         hop = Hop(message.microbatch, message.attempt, sender, message.repair, message.held_by, data, targets, graph)
+        hop.settled = message.settled
         self.hops[message.microbatch.index] = hop
         self.space.note(hop)
         self.journal.weigh(hop)
@@ -198,7 +199,7 @@ class Hops:
             return self._deny(sender, message, refuse)
         hop = self.hops.get(index)
         if hop is not None and not hop.orphan:
-            return self._take_over(hop, sender, message.attempt)
+            return self._take_over(hop, sender, message)
         kept = index in self.space.reserved
         if hop is not None or not (kept or self.space.admits(message.insist, message.ahead)):
             return self._deny(sender, message, self.space.deny(sender, message.insist))
@@ -212,7 +213,7 @@ class Hops:
             self._floor[message.microbatch.index] = message.attempt
             self.space.reserved.pop(message.microbatch.index, None)
             return [Send(sender, Denied(message.microbatch, self.stage, message.attempt, "unknown"))]
-        return self._take_over(hop, sender, message.attempt)
+        return self._take_over(hop, sender, message)
 
     def forward_computed(self, event: ForwardComputed, now: float) -> list[Action]:
         """Pass the activation on."""
@@ -241,9 +242,13 @@ class Hops:
     def backward(self, sender: ProcessId, message: Backward, bodies: tuple[Ref, ...], now: float) -> list[Action]:
         """The gradient of this hop's output came from downstream."""
         hop = self._hop(message.microbatch)
+        if hop is not None and not bodies and self._wants_gradient(hop):
+            return []  # no word is enough for who has not had it: it will ask
         fresh = self.outbox.returned(sender, message.microbatch, message.attempt, now)
-        if hop is None or not fresh or len(bodies) != 1:
+        if hop is None or not fresh or len(bodies) > 1:
             return [Release(bodies)] if bodies else []
+        if not bodies:
+            return self.journal.advance(hop) + self.journal.resend()
         if not self._wants_gradient(hop):
             return self.journal.returned(hop, bodies[0]) + self.journal.resend()
         hop.gradient_in = bodies[0]
@@ -406,12 +411,13 @@ class Hops:
         hop = self.hops.get(microbatch.index)
         return hop if hop is not None and hop.microbatch == microbatch else None
 
-    def _take_over(self, hop: Hop, sender: ProcessId, attempt: int) -> list[Action]:
+    def _take_over(self, hop: Hop, sender: ProcessId, message: Forward | Reserve | Adopt) -> list[Action]:
         """Work that is here already serves a newer attempt: nothing is computed twice."""
+        attempt = message.attempt
         if attempt < hop.attempt and hop.upstream not in self._dead:
             return [Send(sender, Denied(hop.microbatch, self.stage, attempt, "stale"))]
         again = (hop.upstream, hop.attempt) == (sender, attempt)  # it only asks whether the hop is still here
-        hop.upstream, hop.attempt, hop.told = sender, attempt, None
+        hop.upstream, hop.attempt, hop.told, hop.settled = sender, attempt, None, message.settled
         actions: list[Action] = [
             *(() if again else (Count("adoptions"),)),
             Send(sender, self._accepted(hop)),

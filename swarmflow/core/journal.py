@@ -264,6 +264,9 @@ class Journal:
             message = Recalled(hop.microbatch, self.stage, gradient=False)
             actions += [Send(asker, message, entry.bodies) for asker in wanted.outputs]
             wanted.outputs.clear()
+        if wanted.give_back and hop.settled:
+            wanted.give_back = False
+            actions.append(Send(hop.upstream, Backward(hop.microbatch, self.stage - 1, hop.attempt)))
         if hop.gradient is not None or (self.stage == 0 and hop.done is not None):
             bodies = () if hop.gradient is None else (hop.gradient,)
             message = Recalled(hop.microbatch, self.stage, gradient=True)
@@ -322,7 +325,7 @@ class Journal:
     def _expected(self, hop: Hop) -> bool:
         """Whether a successor will send the gradient in any case: it is a repair's."""
         entry = self._entry(hop)
-        return entry is not None and not entry.returned and not hop.orphan
+        return entry is not None and not entry.returned and not entry.settled and not hop.orphan
 
     def _entered(self, hop: Hop, bodies: tuple[Ref, ...]) -> list[Action]:
         hop.input = bodies[0]

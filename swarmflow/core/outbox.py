@@ -163,7 +163,7 @@ class Outbox:
             return False
         self._measure(entry, sender, now)
         self.takers.count(sender, -1, awaited=False)
-        entry.returned, entry.restored = True, False
+        entry.returned, entry.settled, entry.restored = True, True, False
         return True
 
     def evict(self, index: int) -> Ref | None:
@@ -291,10 +291,10 @@ class Outbox:
         self._expect(entry, now + self._deadline_s(entry, former))
         if former is None or not entry.awaited:
             silent = sorted(entry.asked) if former is None else [former]
-            return [Send(process, Adopt(entry.microbatch, self.stage, attempt)) for process in silent]
+            return [Send(process, Adopt(entry.microbatch, self.stage, attempt, entry.settled)) for process in silent]
         if not self.takers.others(former):
             again = Reserve if entry.reserving else Adopt
-            return [Send(former, again(entry.microbatch, self.stage, attempt))]
+            return [Send(former, again(entry.microbatch, self.stage, attempt, settled=entry.settled))]
         if entry.reserving:
             unused = self._unreserve(entry)
             self._hand(entry, None)
@@ -337,7 +337,7 @@ class Outbox:
             return self._route(entry, now)
         entry.measured = True  # an adoption takes no time that tells of the peer's speed
         self._expect(entry, now + self._deadline_s(entry, None))
-        return [Send(p, Adopt(entry.microbatch, self.stage, entry.attempt)) for p in sorted(entry.asked)]
+        return [Send(p, Adopt(entry.microbatch, self.stage, entry.attempt, entry.settled)) for p in sorted(entry.asked)]
 
     def _unanswered(self, entry: Entry, process: ProcessId, now: float) -> list[Action]:
         """One of those asked does not have it. If it was the only one, on a hint, the others are asked."""
@@ -366,14 +366,13 @@ class Outbox:
             return self._send(entry, chosen, now)
         self._expect(entry, now + self._deadline_s(entry, chosen))
         insist, ahead = self.takers.insist, self.takers.ahead[chosen]
-        return [Send(chosen, Reserve(entry.microbatch, self.stage, entry.attempt, insist, ahead))]
+        return [Send(chosen, Reserve(entry.microbatch, self.stage, entry.attempt, insist, ahead, entry.settled))]
 
     def _send(self, entry: Entry, chosen: ProcessId, now: float) -> list[Action]:
         entry.reserving, entry.sent_at_s, entry.arrived_s = False, now, None
         self._expect(entry, now + self._deadline_s(entry, chosen))
-        insist = self.takers.insist
-        message = Forward(entry.microbatch, self.stage, entry.attempt, entry.repair, entry.successor, insist)
-        return [Send(chosen, message, entry.bodies)]
+        how = entry.repair, entry.successor, self.takers.insist, entry.settled
+        return [Send(chosen, Forward(entry.microbatch, self.stage, entry.attempt, *how), entry.bodies)]
 
     def _unreserve(self, entry: Entry) -> list[Action]:
         """Room that is kept for it is needed no more."""

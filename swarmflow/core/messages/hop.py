@@ -13,7 +13,8 @@ class Forward:
 
     attempt: counted by the sender; a newer attempt replaces an older one. repair: a peer that had this hop died, so
     that the hop after it may be held by somebody already (held_by, where known): the receiver asks before it sends.
-    insist: nobody else can take it, so that a draining peer has to.
+    insist: nobody else can take it, so that a draining peer has to. settled: the gradient was given back by the one who
+    died, and need not be sent again: a word is enough.
     """
 
     microbatch: Microbatch
@@ -22,11 +23,12 @@ class Forward:
     repair: bool = False
     held_by: ProcessId | None = None
     insist: bool = False
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Have you room for this hop? Its bytes follow when you say so; attempt and insist are those of the Forward.
+    """Have you room for this hop? Its bytes follow when you say so; what is not told here is as in the Forward.
 
     ahead: microbatches that I have sent you unasked, and whose bytes may still be on the way: they come first.
     """
@@ -36,6 +38,7 @@ class Reserve:
     attempt: int
     insist: bool = False
     ahead: int = 0
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,15 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """If you hold this hop, I am its predecessor from now on, and its gradient goes to me; lower attempts are void."""
+    """If you hold this hop, I am its predecessor from now on, and its gradient goes to me; lower attempts are void.
+
+    settled: as in Forward.
+    """
 
     microbatch: Microbatch
     stage: int
     attempt: int
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,10 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """To the predecessor: the gradient of what it sent (body). To a trainer (no body): the microbatch is complete."""
+    """To the predecessor: the gradient of what it sent (body).
+
+    No body: to a trainer, the microbatch is complete; to a peer, the gradient that it had before is here too.
+    """
 
     microbatch: Microbatch
     stage: int
