@@ -14,8 +14,9 @@ class Entry:
     repair: somebody may hold it already. hint: who probably does. successor: to whom `holder` has passed it on.
     reserving: the holder is asked for room, and has not got the bytes yet. unasked: it was sent them without, and
     has not answered. asked: peers whose answer to an Adopt is awaited. data: the input of the hop, None once it was
-    evicted; restored: it was brought back to be sent again. settled: its gradient has been here before. late_s: when the holder has had it for too long without
-    passing it on, or nothing was heard of it since; patience: how often that was, of this microbatch.
+    evicted; restored: it was brought back to be sent again. settled: its gradient has been here before. late_s: when
+    the holder has had it for too long without passing it on, or nothing was heard of it since; patience: how often that
+    was, of this microbatch.
     """
 
     microbatch: Microbatch

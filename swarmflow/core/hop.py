@@ -55,11 +55,11 @@ class Wanted:
 class Hop:
     """One microbatch at this stage. gradient: of its input, kept so that a replaced predecessor can have it.
 
-    repair, held_by, settled: as the predecessor said. told: which successor the predecessor was told of. done: as the leader was
-    told, once its gradient is accumulated. orphan: the manifest counts another's: what was added is being taken away.
-    graph: kept in memory until the backward pass; else that one does the forward pass once more.
-    input, gradient_in: kept for that, and for others; None once they were evicted, as gradient is. wanted: what is
-    being brought back.
+    repair, held_by, settled: as the predecessor said. told: which successor the predecessor was told of. done: as the
+    leader was told, once its gradient is accumulated. orphan: the manifest counts another's: what was added is being
+    taken away. graph: kept in memory until the backward pass; else that one does the forward pass once more. input,
+    gradient_in: kept for that, and for others; None once they were evicted, as gradient is. wanted: what is being
+    brought back.
     """
 
     microbatch: Microbatch

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Discard, Release, RunBackward, RunForward, RunLoss, RunReplay, Send
+from swarmflow.core.advertising import Advertising
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
 from swarmflow.core.hop import Hop
 from swarmflow.core.journal import Journal
@@ -31,11 +32,8 @@ from swarmflow.core.messages import (
     Unrepairable,
 )
 from swarmflow.core.outbox import Outbox
-from swarmflow.core.prober import AT_ONCE_MAX
 from swarmflow.core.space import LEAN, Space
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
-
-CHANGED = 0.1  # of what those before were told, before they are told again
 
 
 @dataclass(slots=True)
@@ -44,8 +42,7 @@ class Hops:
 
     me: the own process. stage, stages: which slice this peer serves, of how many. capacity: microbatches whose graphs
     fit in memory. leader: where `Done` goes. journal_bytes_max: of what is kept for repairs. recompute:
-    microbatches without a graph are taken too. dropped: orphans that were
-    taken away.
+    microbatches without a graph are taken too. dropped: orphans that were taken away.
     """
 
     me: ProcessId
@@ -59,14 +56,15 @@ class Hops:
     epoch: Epoch = BEFORE_ALL
     hops: dict[int, Hop] = field(default_factory=dict)
     dropped: dict[int, None] = field(default_factory=dict)
-    told_s: float = 0.0
     journal: Journal = field(init=False)
     space: Space = field(init=False)
+    advertising: Advertising = field(init=False)
     _dead: set[ProcessId] = field(default_factory=set)
     _floor: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         bytes_max = self.journal_bytes_max
+        self.advertising = Advertising(self.outbox)
         self.space = Space(self.capacity, LEAN if self.recompute and not self.last else 0)
         self.journal = Journal(self.stage, self.stages, self.capacity, self.outbox, bytes_max, self.hops)
 
@@ -84,6 +82,7 @@ class Hops:
         actions = self.clear()
         self.space.open()
         self.journal.open(before)
+        self.advertising.open(epoch, self.journal.before if self.stage > 0 else {})
         return [*actions, *self.outbox.open(epoch, next_stage, shares, mates)]
 
     def clear(self) -> list[Action]:
@@ -153,15 +152,8 @@ class Hops:
                 return self._make_room() if self.space.admits(insist=False) else []
             case Relieve():
                 return self.relieve(sender, message)
-            case Probe():
-                answer = Send(sender, Probed(message.epoch, message.loaded, self.outbox.router.rest_s))
-                return [*([Release(bodies)] if bodies else []), answer]
-            case Probed():
-                self.outbox.probed(sender, message, now)
-                return self._advertise()
-            case Beyond():
-                self.outbox.router.told(sender, message.rest_s)
-                return self._advertise()
+            case Probe() | Probed() | Beyond():
+                return self.advertising.message(sender, message, bodies, now)
             case Recall():
                 return self.journal.recall(sender, message)
             case Recalled():
@@ -385,13 +377,13 @@ class Hops:
         after = {index for stage, index in lost if stage == self.stage + 1 and index in self.hops}
         return self._tell_all(self.outbox.gone(process, now, after)) + self.journal.gone(process)
 
-    def _advertise(self) -> list[Action]:
-        """Tell those before when the way beyond has come to be known better, in time for their first microbatches."""
-        rest_s = self.outbox.router.rest_s
-        if self.stage == 0 or abs(rest_s - self.told_s) <= CHANGED * self.told_s:
-            return []
-        self.told_s = rest_s
-        return [Send(peer, Beyond(self.epoch, rest_s)) for peer in list(self.journal.before)[:AT_ONCE_MAX]]
+    def again(self, to: ProcessId, message: Forward | Backward, now: float) -> list[Action]:
+        """What was on its way to a peer was lost with another one that carried it."""
+        if isinstance(message, Forward):
+            return self.outbox.again(message.microbatch.index, to, now)
+        hop = self._hop(message.microbatch)
+        due = hop is not None and hop.done is not None and hop.upstream == to
+        return self.journal.give_back(hop) if hop is not None and due else []
 
     def _refusal(self, message: Forward | Reserve) -> str | None:
         if message.stage != self.stage:

@@ -103,6 +103,9 @@ class Iwrr:
     def probed(self, process: ProcessId, seconds: float) -> None:
         """Nothing follows from it."""
 
+    def rerouted(self, process: ProcessId, seconds: float) -> None:
+        """Nothing follows from it: it will show in how soon microbatches are passed on."""
+
     def seconds(self, process: ProcessId) -> float | None:
         """The smoothed response time, or None for a stranger."""
         peer = self._peers.get(process)

@@ -92,7 +92,8 @@ class Outbox:
         entry = self._current(sender, message.microbatch, message.attempt)
         if entry is not None and not entry.reserving and not entry.measured:
             self.router.arrived(sender, now - entry.sent_at_s)
-            self.speeds.measured(sender, entry.size_bytes, now - entry.sent_at_s)
+            if message.microbatch.index not in self.speeds.detoured:
+                self.speeds.measured(sender, entry.size_bytes, now - entry.sent_at_s)
             entry.arrived_s = now
         self.router.told(sender, message.rest_s)
         self._has(sender, message.microbatch, message.attempt)
@@ -108,6 +109,19 @@ class Outbox:
         elif sender in entry.asked and entry.holder is None:
             self._hand(entry, sender)
             entry.asked.clear()
+
+    def again(self, index: int, to: ProcessId, now: float) -> list[Action]:
+        """What was on its way to somebody was lost on it."""
+        entry = self.entries.get(index)
+        if entry is None or entry.holder != to or entry.reserving or entry.returned or entry.arrived_s is not None:
+            return []
+        return self._send(entry, to, now)
+
+    def rerouted(self, rates: dict[ProcessId, float]) -> None:
+        """Tensors to these go on other ways now, of so many bytes a second."""
+        for process, rate in rates.items():
+            self.router.rerouted(process, self.prober.boundary_bytes / rate)
+        rates.clear()
 
     def probed(self, sender: ProcessId, message: Probed, now: float) -> None:
         """A peer has answered a probe."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swarmflow.core.actions import Action, Count, Exit, Send
+from swarmflow.core.detours import Detours
 from swarmflow.core.events import (
     Applied,
     BackwardComputed,
@@ -32,6 +33,8 @@ from swarmflow.core.messages import (
     Backward,
     Beat,
     Beyond,
+    Carried,
+    Carry,
     Commit,
     Denied,
     Entered,
@@ -50,6 +53,7 @@ from swarmflow.core.messages import (
     Prepare,
     Probe,
     Probed,
+    Rates,
     Recall,
     Recalled,
     ReducePart,
@@ -83,7 +87,7 @@ class PeerMachine(Service):
     _next_join_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.words = Words(self.me)
+        self.words, self.detours = Words(self.me), Detours(self.me)
 
     # --- the machine's two doors --------------------------------------------------------------------------------------
 
@@ -95,7 +99,7 @@ class PeerMachine(Service):
         actions = self._handle(event, now)
         if before is not None and self._heard_of != before:
             actions += self._replay_early(now)
-        return self.words.say(actions + self._due(now))
+        return self.words.say(self.detours.around(actions + self._due(now), now))
 
     def _handle(self, event: Event, now: float) -> list[Action]:
         if isinstance(event, Received):
@@ -140,7 +144,7 @@ class PeerMachine(Service):
             hearers = leaders.heirs(self) if leaderless else [self.leader]
             actions += [Send(hearer, Heartbeat(queued, held, self.version)) for hearer in hearers]
             if self.hops is not None and (rates := self.hops.outbox.speeds.tell(self.elements)) is not None:
-                actions.append(Send(self.leader, rates))
+                actions += [Send(process, rates) for process in (self.leader, *self.detours.near)]
         if leaderless and (self.following.hopeless(now) or not leaders.heirs(self)):
             return [*actions, *self.leave(f"the leader {self.leader} was lost, and there is no other one")]
         if self.drain_until_s is not None and now >= self.drain_until_s:
@@ -156,6 +160,11 @@ class PeerMachine(Service):
         message = event.message
         if event.sender == self.leader:
             self.following.heard(now)
+        if isinstance(message, Carried) and message.origin != self.leader and self.phase != "gone":
+            inner = message.forward or message.backward
+            if inner is None:
+                return release(event.bodies)
+            return self._received(replace(event, sender=message.origin, message=inner), now)
         handler = _REMOTE.get(type(message))
         if handler is None or self.phase == "gone":
             return [Count("messages_ignored", type(message).__name__), *release(event.bodies)]
@@ -252,6 +261,8 @@ _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     Released: leaving.released,
     Finished: leaving.finished,
     Lead: leaders.lead,
+    Rates: hopping.rates,
+    Carry: hopping.carry,
     Beat: _nothing,
 }
 _LOCAL: dict[type, Callable[[Service, Any, float], list[Action]]] = {

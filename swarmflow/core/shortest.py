@@ -138,7 +138,13 @@ class Shortest:
         """They would be, by a small probe: believed until the first is really sent."""
         peer = self._peers.get(process)
         if peer is not None and not peer.measured:
-            peer.tensor_s, peer.known = max(PRIOR_S, seconds), True
+            self.rerouted(process, seconds)
+
+    def rerouted(self, process: ProcessId, seconds: float) -> None:
+        """They would be, on another way than before: believed until the next one is really sent."""
+        peer = self._peers.get(process)
+        if peer is not None:
+            peer.tensor_s, peer.known, peer.measured = max(PRIOR_S, seconds), True, False
             self._changed(process, peer)
 
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:

@@ -44,6 +44,9 @@ class Router(Protocol):
     def probed(self, process: ProcessId, seconds: float) -> None:
         """They would be, by a small probe."""
 
+    def rerouted(self, process: ProcessId, seconds: float) -> None:
+        """They would be, on another way than before."""
+
     def knows(self, process: ProcessId) -> bool:
         """Whether the way to it needs no probe."""
 

@@ -43,6 +43,7 @@ _OUTCOMES: Final = get_args(Outcome)
 _DECISIONS: Final = (
     "adoptions", "hops_lost", "orphans_subtracted", "steps_restarted", "rollbacks", "resynchronisations", "evictions",
     "recomputations", "ballots_again", "successions", "lineages", "lineages_given_up", "rebalances",
+    "detours",
 )  # fmt: skip
 
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)

@@ -12,7 +12,7 @@ from swarmflow.core.actions import Action, Count, Exit, Forget, Log, Record, Rej
 from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, Tick
 from swarmflow.core.following import Following
 from swarmflow.core.leader import Leader
-from swarmflow.core.messages import Backward, Beat, Forward, Heartbeat, Join, StepResult
+from swarmflow.core.messages import Backward, Beat, Carried, Carry, Forward, Heartbeat, Join, StepResult
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
@@ -370,7 +370,7 @@ class World:
     def _arrive(self, sender: ProcessId, action: Send, bodies: Bodies, flight: Flight, sent_s: float) -> None:
         now_s = self.clock.now_s
         had_s = self.network.had_s(flight, now_s)
-        if bodies and isinstance(action.message, Forward | Backward):
+        if bodies and isinstance(action.message, Forward | Backward | Carry | Carried):
             self.meter.transit_s += had_s - sent_s
         if had_s > now_s:
             self.clock.follow(had_s, partial(self._deliver, sender, action, bodies))

@@ -7,6 +7,8 @@ from swarmflow.core.messages.hop import (
     Adopt,
     Backward,
     Beyond,
+    Carried,
+    Carry,
     Denied,
     Done,
     Forward,
@@ -62,18 +64,18 @@ from swarmflow.core.messages.step import (
 from swarmflow.core.messages.succession import Deposed, Lead, Report
 
 __all__ = [
-    "Accepted", "Adopt", "Assign", "Backward", "Beat", "Beyond", "Commit", "Committed", "Denied", "Deposed", "Done",
-    "Drain", "Entered", "Evicted", "Finished", "Forward", "Gone", "Granted", "Heartbeat", "Join", "Keep", "Kept",
-    "Lead", "LoadFailed", "Message", "Named", "Open", "Overflow", "Passed", "Prepare", "Prepared", "Probe", "Probed",
-    "Rates", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen",
-    "Report", "Reserve", "Reserved", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally", "Unprepared",
-    "Unrepairable", "Welcome",
+    "Accepted", "Adopt", "Assign", "Backward", "Beat", "Beyond", "Carried", "Carry", "Commit", "Committed",
+    "Denied", "Deposed", "Done", "Drain", "Entered", "Evicted", "Finished", "Forward", "Gone", "Granted",
+    "Heartbeat", "Join", "Keep", "Kept", "Lead", "LoadFailed", "Message", "Named", "Open", "Overflow", "Passed",
+    "Prepare", "Prepared", "Probe", "Probed", "Rates", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum",
+    "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve", "Reserved", "Room", "Routed", "StepResult",
+    "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable", "Welcome",
 ]  # fmt: skip
 
 Message = (
-    Forward | Reserve | Reserved | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Recall | Recalled
-    | Passed | Probe | Probed | Beyond | Done | Named | Open | Reopen | Entered | Gone | Assign | Overflow | Prepare
-    | Prepared | Unprepared | Unrepairable | Commit | Committed | StepResult | ReducePart | ReduceSum
-    | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain | Released | Heartbeat
-    | Rates | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed
+    Forward | Reserve | Reserved | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Recall
+    | Recalled | Carry | Carried | Passed | Probe | Probed | Beyond | Done | Named | Open | Reopen | Entered | Gone
+    | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed | StepResult
+    | ReducePart | ReduceSum | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain
+    | Released | Heartbeat | Rates | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed
 )  # fmt: skip

@@ -158,6 +158,24 @@ class Backward:
 
 
 @dataclass(frozen=True, slots=True)
+class Carry:
+    """To a third peer: hand this on, the way through you is faster. One of the two; bodies: those of the message."""
+
+    to: ProcessId
+    forward: Forward | None = None
+    backward: Backward | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """From a third peer: `origin` has sent you this through me. Bodies: those of the message."""
+
+    origin: ProcessId
+    forward: Forward | None = None
+    backward: Backward | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Recall:
     """To who did the hop of this stage (-1: the trainer): send me once more what it gave, I have kept it no longer.
 

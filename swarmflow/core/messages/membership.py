@@ -126,7 +126,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """To the leader: how many bytes a second go from me to these. elements: of my gradients, by reduction group."""
+    """How many bytes a second go from me to these: to the leader, and to those around me.
+
+    elements: of my gradients, by reduction group.
+    """
 
     elements: tuple[tuple[str, int], ...]
     rates: tuple[tuple[ProcessId, float], ...]

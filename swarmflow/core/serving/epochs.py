@@ -5,6 +5,7 @@ from __future__ import annotations
 from swarmflow.core.actions import Action, Connect, Forget, Log, Reset
 from swarmflow.core.events import Received
 from swarmflow.core.messages import Entered, Gone, Named, Open, Reopen
+from swarmflow.core.rates import NEAR_MAX
 from swarmflow.core.serving.ballots import revoke
 from swarmflow.core.serving.service import Service
 from swarmflow.core.standing import begun
@@ -41,8 +42,12 @@ def opened(peer: Service, event: Received, now: float) -> list[Action]:
     actions += [Connect(tuple(m for m in around if m.process != peer.me)), Reset(message.exponent)]
     next_stage = ids[peer.stage + 1] if not peer.hops.last else ()
     shares = message.roster.shares[peer.stage + 1] if not peer.hops.last else {}
-    mates = tuple(mate for mate in ids[peer.stage] if mate != peer.me)
-    return actions + peer.hops.open(peer.epoch, next_stage, ids[peer.stage - 1], shares, mates)
+    mates, before = tuple(mate for mate in ids[peer.stage] if mate != peer.me), ids[peer.stage - 1]
+    actions += peer.hops.open(peer.epoch, next_stage, before, shares, mates)
+    nearby = (mates, next_stage, before if peer.stage > 0 else ())
+    peer.detours.open(peer.hops.outbox.speeds, (near for stage in nearby if len(stage) <= NEAR_MAX for near in stage))
+    peer.hops.outbox.rerouted(peer.detours.changed)
+    return actions
 
 
 def entered(peer: Service, event: Received, now: float) -> list[Action]:
@@ -75,4 +80,7 @@ def gone(peer: Service, event: Received, now: float) -> list[Action]:
         return peer.leave(f"taken for dead: {message.reason}")
     peer.standing.died(message.process)
     actions = [*revoke(peer), *peer.hops.gone(message.process, now, message.lost), *peer.hops.reopen()]
+    lost = peer.detours.gone(message.process, now)
+    peer.hops.outbox.rerouted(peer.detours.changed)
+    actions += [action for to, sent in lost for action in peer.hops.again(to, sent, now)]
     return [*actions, Forget(message.process)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Count, Log, Send
 from swarmflow.core.events import BackwardComputed, ComputeFailed, ForwardComputed, LossComputed, Overflowed, Received
-from swarmflow.core.messages import Overflow, Suspect
+from swarmflow.core.messages import Carried, Carry, Overflow, Rates, Suspect
 from swarmflow.core.serving.service import Service, release
 
 
@@ -12,6 +12,25 @@ def message(peer: Service, event: Received, now: float) -> list[Action]:
     """A message about one hop; that it belongs to this epoch and its roster was checked before."""
     assert peer.hops is not None, "checked where messages come in"
     return peer.hops.message(event.sender, event.message, event.bodies, now)
+
+
+def rates(peer: Service, event: Received, now: float) -> list[Action]:
+    """Another peer tells of the ways from it."""
+    assert isinstance(event.message, Rates)
+    peer.detours.learn(event.sender, event.message)
+    if peer.hops is not None:
+        peer.hops.outbox.rerouted(peer.detours.changed)
+    return []
+
+
+def carry(peer: Service, event: Received, now: float) -> list[Action]:
+    """A tensor goes through here, from one peer of this epoch to another."""
+    message = event.message
+    assert isinstance(message, Carry)
+    if message.to == peer.me or peer.standing is None or not peer.standing.takes_part(message.to):
+        return release(event.bodies)
+    carried = Carried(event.sender, message.forward, message.backward)
+    return [Send(message.to, carried, event.bodies), *release(event.bodies)]
 
 
 def computed(peer: Service, event: ForwardComputed | LossComputed | BackwardComputed, now: float) -> list[Action]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Log, Rejoin, Release
+from swarmflow.core.detours import Detours
 from swarmflow.core.following import Following
 from swarmflow.core.hops import Hops
 from swarmflow.core.messages import Join, Prepare
@@ -58,6 +59,7 @@ class Service:
     elements: dict[str, int] = field(default_factory=dict)
     element_bytes: int = 4
     naming: Naming = field(default_factory=Naming)
+    detours: Detours = field(init=False)
 
     @property
     def leader(self) -> ProcessId:

@@ -1,0 +1,150 @@
+"""Ways around slow ways: a tensor goes through a third peer where it is there much sooner so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from swarmflow.core.actions import Action, Count, Send
+from swarmflow.core.messages import Backward, Carry, Forward, Rates
+from swarmflow.core.rates import Speeds
+from swarmflow.core.types import ProcessId, Ref
+
+WORTH = 0.8  # of the time that the direct way takes, at most: a detour takes the bandwidth of two ways
+TOLD_MAX = 64  # peers who tell, and ways that each tells of: more are not around a peer
+LATE_FACTOR = 3.0  # times what it should have taken: then a tensor has been through a peer that dies
+
+
+@dataclass(frozen=True, slots=True)
+class _Detour:
+    """Through whom, and the bytes a second of both of its ways."""
+
+    via: ProcessId
+    first: float
+    last: float
+
+    @property
+    def rate(self) -> float:
+        """Of the whole: a tensor is handed on when all of it is there."""
+        return 1.0 / (1.0 / self.first + 1.0 / self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A tensor on a detour. by_s: when it has long been there."""
+
+    to: ProcessId
+    message: Forward | Backward
+    by_s: float
+
+
+@dataclass(slots=True)
+class Detours:
+    """The peers around this one, and the ways between them as they tell each other (Rates).
+
+    One third peer at most, of the own stage, the one before or the next: they know each other. It need not understand
+    what it carries, and whatever is lost with it is sent again. Each tensor goes where it is there first, behind those
+    that were sent before it: several to one peer take several ways. changed: to whom tensors take another time since
+    it was asked last, in bytes a second.
+    """
+
+    me: ProcessId
+    speeds: Speeds = field(default_factory=Speeds)
+    near: dict[ProcessId, None] = field(default_factory=dict)
+    changed: dict[ProcessId, float] = field(default_factory=dict)
+    _told: dict[ProcessId, dict[ProcessId, float]] = field(default_factory=dict)
+    _ways: dict[ProcessId, list[_Detour]] = field(default_factory=dict)
+    _direct: dict[ProcessId, float] = field(default_factory=dict)
+    _free_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
+    _sent: dict[ProcessId, list[_Sent]] = field(default_factory=dict)
+
+    def open(self, speeds: Speeds, near: Iterable[ProcessId]) -> None:
+        """A new epoch, with these around; nothing is on its way."""
+        self.speeds = speeds
+        self.near = dict.fromkeys(near)
+        self._told = {process: told for process, told in self._told.items() if process in self.near}
+        self._sent.clear()
+        self._free_s.clear()
+        self._look()
+
+    def learn(self, sender: ProcessId, message: Rates) -> None:
+        """One of those around tells of its ways."""
+        if sender in self._told or len(self._told) < TOLD_MAX:  # it may have heard of a new epoch before this one
+            told = message.rates[:TOLD_MAX]
+            self._told[sender] = {other: rate for other, rate in told if 0.0 < rate < float("inf")}
+            self._look()
+
+    def gone(self, process: ProcessId, now: float) -> list[tuple[ProcessId, Forward | Backward]]:
+        """A process died. Returns what was on its way through it, and to whom."""
+        self.near.pop(process, None)
+        self._told.pop(process, None)
+        self._look()
+        return [(sent.to, sent.message) for sent in self._sent.pop(process, ()) if sent.by_s > now]
+
+    def around(self, actions: list[Action], now: float) -> list[Action]:
+        """The same, with tensors sent on detours where that is worth it."""
+        if not self._ways:
+            return actions
+        return [other for action in actions for other in self._sent_on(action, now)]
+
+    def _sent_on(self, action: Action, now: float) -> list[Action]:
+        if not isinstance(action, Send) or not action.bodies or not isinstance(action.message, Forward | Backward):
+            return [action]
+        to, message = action.to, action.message
+        size_bytes = sum(body.size_bytes for body in action.bodies if isinstance(body, Ref))
+        detour = self._best(to, size_bytes, now)
+        if isinstance(message, Forward):
+            self.speeds.sent(message.microbatch.index, direct=detour is None)
+        if detour is None:
+            return [action]
+        by_s = now + LATE_FACTOR * (self._free_s[detour.via, to] - now)
+        self._sent.setdefault(detour.via, []).append(_Sent(to, message, by_s))
+        forward = message if isinstance(message, Forward) else None
+        backward = message if isinstance(message, Backward) else None
+        return [Count("detours"), Send(detour.via, Carry(to, forward, backward), action.bodies)]
+
+    def _best(self, to: ProcessId, size_bytes: int, now: float) -> _Detour | None:
+        """By which way it is there first; on that one it is from now on."""
+        rate = self._direct.get(to)
+        if rate is None:
+            return None
+        direct_s = self._through_s(self.me, to, now, size_bytes / rate)
+        best, best_s = None, now + WORTH * (direct_s - now)
+        for detour in self._ways.get(to, ()):
+            first_s = self._through_s(self.me, detour.via, now, size_bytes / detour.first)
+            last_s = self._through_s(detour.via, to, first_s, size_bytes / detour.last)
+            if last_s < best_s:
+                best, best_s = detour, last_s
+        if best is None:
+            self._free_s[self.me, to] = direct_s
+        else:
+            self._free_s[self.me, best.via] = self._through_s(self.me, best.via, now, size_bytes / best.first)
+            self._free_s[best.via, to] = best_s
+        return best
+
+    def _through_s(self, one: ProcessId, other: ProcessId, from_s: float, takes_s: float) -> float:
+        """When a tensor is through a way, after those that were sent there before."""
+        return max(from_s, self._free_s.get((one, other), 0.0)) + takes_s
+
+    def _rate(self, one: ProcessId, other: ProcessId) -> float:
+        """As the one of them tells, or the other; 0: neither."""
+        return self._own(one, other) or self._own(other, one)
+
+    def _own(self, one: ProcessId, other: ProcessId) -> float:
+        told = self.speeds.rates if one == self.me else self._told.get(one)
+        return 0.0 if told is None else told.get(other, 0.0)
+
+    def _look(self) -> None:
+        """Which detours there are to those around."""
+        before, self._ways = {to: self._idle(to) for to in self._direct}, {}
+        self._direct = {to: rate for to in self.near if (rate := self._rate(self.me, to)) > 0.0}
+        for to in self._direct:
+            legs = [(via, first, self._rate(via, to)) for via, first in self._direct.items() if via != to]
+            self._ways[to] = [_Detour(via, first, last) for via, first, last in legs if last > 0.0]
+            if (rate := self._idle(to)) != before.get(to):
+                self.changed[to] = rate
+
+    def _idle(self, to: ProcessId) -> float:
+        """Bytes a second to somebody, when nothing else is on its way."""
+        direct = self._direct[to]
+        return max((way.rate for way in self._ways.get(to, ()) if direct < WORTH * way.rate), default=direct)
