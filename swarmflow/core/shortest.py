@@ -81,53 +81,76 @@ class Shortest:
     out. A peer that was never measured counts as the mean of those that were. Of equal
     ones each sender prefers others: if all preferred the same, the work of a large stage would go to a few (of 320
     peers, by quarters: 17.6, 17.2, 4.9 and 0 microbatches each).
+
+    Of a large stage a sender comes to know a few. The strangers who were announced together are alike but for their
+    order among themselves, so one entry stands for all of them, and each gets its own with the first word of it.
     """
 
     def __init__(self, sender: str = "") -> None:
         self._salt = crc32(sender.encode())
         self._peers: dict[ProcessId, _Peer] = {}
         self._delays, self._ways = _Least(), _Least()
+        self._alike = _Peer(PRIOR_S, PRIOR_S, 0.0, 0)  # what is taken for granted of each of the strangers
+        self._strangers: dict[ProcessId, None] = {}
+        self._turns: list[ProcessId] | None = None  # the strangers, the first one last; made when one is to be chosen
 
     def announce(self, processes: Iterable[ProcessId]) -> None:
         """These peers, and no others, serve the stage from now on, and hold nothing."""
         stranger = self._stranger()
-        before, self._peers = self._peers, {}
+        before, strangers = self._peers, self._strangers
+        self._peers, self._strangers, self._turns = {}, {}, None
         self._delays, self._ways = _Least(), _Least()
+        newcomers: list[ProcessId] = []
         for process in processes:
-            peer = self._peers[process] = before.get(process) or replace(stranger, tie=self._tie(process))
-            peer.awaited = 0
-            self._changed(process, peer)
+            peer = before.get(process)
+            if peer is not None:
+                peer.awaited = 0
+                self._add(process, peer)
+            elif process in strangers:
+                self._strangers[process] = None
+            else:
+                newcomers.append(process)
+        if not self._strangers:
+            self._alike, self._strangers = stranger, dict.fromkeys(newcomers)
+            return
+        for process in newcomers:
+            self._add(process, replace(stranger, tie=self._tie(process)))
 
     def enter(self, process: ProcessId) -> None:
         """One more serves the stage."""
-        peer = self._peers[process] = replace(self._stranger(), tie=self._tie(process))
-        self._changed(process, peer)
+        self._strangers.pop(process, None)
+        self._add(process, replace(self._stranger(), tie=self._tie(process)))
 
     def ban(self, process: ProcessId) -> None:
         """Never choose this peer again until it is announced again."""
         self._peers.pop(process, None)
+        self._strangers.pop(process, None)
         self._delays.drop(process)
         self._ways.drop(process)
 
     def choose(self, exclude: Collection[ProcessId] = ()) -> Choice | None:
         """The peer with the shortest expected delay. None: nobody is left."""
         process = self._delays.first(exclude)
+        peer = self._alike if process is None else self._peers[process]
+        if self._strangers and self._alike.delay_s <= peer.delay_s:
+            stranger = self._first_stranger(exclude)
+            if stranger is not None and (process is None or self._goes_before(stranger, process)):
+                process, peer = stranger, self._alike
         if process is None:
             return None
-        peer = self._peers[process]
         reason = f"expected back in {peer.delay_s:.3f} s: {peer.awaited} awaited, {peer.tensor_s:.3f} s to it"
         return Choice(process, f"{reason}, {peer.rest_s:.3f} s beyond it")
 
     def awaits(self, process: ProcessId, count: int) -> None:
         """It has been given so many of this sender's microbatches that it has not passed on yet."""
-        peer = self._peers.get(process)
+        peer = self._of_its_own(process)
         if peer is not None:
             peer.awaited = count
             self._changed(process, peer)
 
     def arrived(self, process: ProcessId, seconds: float) -> None:
         """The bytes of a microbatch were there so long after they were sent."""
-        peer = self._peers.get(process)
+        peer = self._of_its_own(process)
         if peer is None:
             return
         peer.tensor_s = max(PRIOR_S, smoothed(peer.tensor_s if peer.measured else None, seconds))
@@ -136,7 +159,7 @@ class Shortest:
 
     def probed(self, process: ProcessId, seconds: float) -> None:
         """They would be, by a small probe: believed until the first is really sent."""
-        peer = self._peers.get(process)
+        peer = self._of_its_own(process)
         if peer is not None and not peer.measured:
             self.rerouted(process, seconds)
 
@@ -149,7 +172,7 @@ class Shortest:
 
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
         """It has passed a microbatch on so long after it had got it; its queue is in that."""
-        peer = self._peers.get(process)
+        peer = None if inside_s is None else self._of_its_own(process)
         if peer is None or inside_s is None:
             return
         peer.inside_s = max(PRIOR_S, smoothed(peer.inside_s if peer.inside_s > PRIOR_S else None, inside_s))
@@ -162,8 +185,8 @@ class Shortest:
 
     def told(self, process: ProcessId, rest_s: float) -> None:
         """How long the best way beyond it takes, forth and back."""
-        peer = self._peers.get(process)
-        if peer is not None:
+        peer = self._of_its_own(process)
+        if peer is not None and peer.rest_s != rest_s:
             peer.rest_s = rest_s
             self._changed(process, peer)
 
@@ -171,7 +194,10 @@ class Shortest:
     def rest_s(self) -> float:
         """How long the best way from here takes, forth and back: what those before this process are told."""
         process = self._ways.first()
-        return 0.0 if process is None else self._peers[process].way_s
+        if process is None:
+            return self._alike.way_s if self._strangers else 0.0
+        way_s = self._peers[process].way_s
+        return min(way_s, self._alike.way_s) if self._strangers else way_s
 
     def _stranger(self) -> _Peer:
         known = [peer for peer in self._peers.values() if peer.known]
@@ -180,8 +206,32 @@ class Shortest:
         tensor_s, inside_s = fmean(peer.tensor_s for peer in known), fmean(peer.inside_s for peer in known)
         return _Peer(tensor_s, inside_s, fmean(peer.rest_s for peer in known), 0)
 
+    def _first_stranger(self, exclude: Collection[ProcessId]) -> ProcessId | None:
+        if self._turns is None:
+            self._turns = sorted(self._strangers, key=lambda process: (self._tie(process), process), reverse=True)
+        while self._turns and self._turns[-1] not in self._strangers:
+            self._turns.pop()
+        return next((p for p in reversed(self._turns) if p in self._strangers and p not in exclude), None)
+
+    def _goes_before(self, stranger: ProcessId, process: ProcessId) -> bool:
+        peer = self._peers[process]
+        return (self._alike.delay_s, self._tie(stranger), stranger) < (peer.delay_s, peer.tie, process)
+
+    def _of_its_own(self, process: ProcessId) -> _Peer | None:
+        """What is known of a peer, apart from others from now on. None: it does not serve the stage."""
+        peer = self._peers.get(process)
+        if peer is None and process in self._strangers:
+            del self._strangers[process]
+            peer = replace(self._alike, tie=self._tie(process))
+            self._add(process, peer)
+        return peer
+
     def _tie(self, process: ProcessId) -> int:
         return crc32(process.name.encode(), self._salt)
+
+    def _add(self, process: ProcessId, peer: _Peer) -> None:
+        self._peers[process] = peer
+        self._changed(process, peer)
 
     def _changed(self, process: ProcessId, peer: _Peer) -> None:
         self._delays.put(process, peer.delay_s, peer.tie)

@@ -119,8 +119,40 @@ def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
             case "probed":
                 made.probed(peer, float(number))
         out = set(data.draw(st.lists(st.sampled_from(peers), max_size=4)))
-        left = {other: made._peers[other].delay_s for other in peers if other not in out}
+        seen = {other: made._peers.get(other, made._alike) for other in peers}
+        left = {other: seen[other].delay_s for other in peers if other not in out}
         least = chosen(made, *out)
         assert (least is None) == (not left)
         assert least is None or left[least] == min(left.values())
-        assert made.rest_s == min(made._peers[other].way_s for other in peers)
+        assert made.rest_s == min(peer.way_s for peer in seen.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_strangers_that_share_an_entry_are_chosen_as_if_each_had_its_own(data: st.DataObject) -> None:
+    """Beside a router that gives each peer an entry of its own at once."""
+    peers = [process(f"p{number}") for number in range(8)]
+    made, plain = Shortest("sender"), Shortest("sender")
+    for _ in range(data.draw(st.integers(1, 30))):
+        peer, number = data.draw(st.sampled_from(peers)), float(data.draw(st.integers(1, 5)))
+        what = data.draw(st.sampled_from(("announce", "enter", "ban", "arrived", "awaits", "told")))
+        present = data.draw(st.lists(st.sampled_from(peers), unique=True))
+        for one in (made, plain):
+            match what:
+                case "announce":
+                    one.announce(present)
+                case "enter":
+                    one.enter(peer)
+                case "ban":
+                    one.ban(peer)
+                case "arrived":
+                    one.arrived(peer, number)
+                case "awaits":
+                    one.awaits(peer, int(number))
+                case "told":
+                    one.told(peer, number)
+        for each in peers:
+            plain._of_its_own(each)
+        out = data.draw(st.lists(st.sampled_from(peers), max_size=4))
+        assert chosen(made, *out) == chosen(plain, *out)
+        assert made.rest_s == plain.rest_s
