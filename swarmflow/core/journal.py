@@ -207,6 +207,11 @@ class Journal:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def due_s(self) -> float:
+        """Before it a tick leads to nothing, here or in the outbox."""
+        return 0.0 if self._open else self.outbox.due_s
+
     def tick(self, now: float) -> list[Action]:
         """Whoever was asked and has not answered for long: everybody is asked. A machine ticks after every event."""
         if not self._open:

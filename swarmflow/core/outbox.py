@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -32,7 +33,8 @@ class Outbox:
     to be sent again although their bytes were evicted; they wait for a refill. A holder is late after LATE_FACTOR times
     the usual time, and late_min_s at least; its microbatch goes to another, if there is one, and the next deadline is
     twice as long. Where there is none, and where a gradient or an answer does not come, the holder is asked: a message
-    may have been lost on the way there or back. size_bytes: of all that is kept for re-sending.
+    may have been lost on the way there or back. size_bytes: of all that is kept for re-sending. due_s: before it a tick
+    leads to nothing.
     """
 
     stage: int
@@ -44,6 +46,7 @@ class Outbox:
     entries: dict[int, Entry] = field(default_factory=dict)
     starved: dict[int, None] = field(default_factory=dict)
     size_bytes: int = 0
+    due_s: float = 0.0
     _waiting: dict[int, None] = field(default_factory=dict)
     _deadlines: list[tuple[float, int]] = field(default_factory=list)
 
@@ -62,6 +65,7 @@ class Outbox:
         self.takers.open(peers, shares)
         strangers = (peer for peer in peers if not self.router.knows(peer))
         self.prober.open(epoch, strangers, self.speeds.open(mates, peers))
+        self.due_s = 0.0
         return actions
 
     def clear(self) -> list[Action]:
@@ -126,6 +130,7 @@ class Outbox:
     def probed(self, sender: ProcessId, message: Probed, now: float) -> None:
         """A peer has answered a probe."""
         way_s = self.prober.answered(sender, message, now)
+        self.due_s = now  # the next one's turn may have come
         if way_s is not None:
             self.router.probed(sender, way_s)
             self.speeds.measured(sender, self.prober.boundary_bytes, way_s)
@@ -149,6 +154,7 @@ class Outbox:
         # Who lost it, for what it got back was no tensor or since it was relieved, may have passed it on before.
         entry.repair |= reason in ("unknown", "invalid")
         self.takers.denied(sender, reason, now)
+        self.due_s = min(self.due_s, now + self.takers.pause_s)
         # What was passed on may have been repaired there: an attempt of the next repair is above all of that.
         fresh = reason in ("full", "draining", "stage")
         entry.attempt = entry.attempt + 1 if fresh else _next_repair(entry.attempt)
@@ -213,6 +219,7 @@ class Outbox:
         """
         served = self.takers.gone(process)
         self.prober.gone(process)
+        self.due_s = now
         actions: list[Action] = []
         for entry in list(self.entries.values()):
             if process in entry.asked:
@@ -274,14 +281,17 @@ class Outbox:
 
     def tick(self, now: float) -> list[Action]:
         """Give up pauses that have lasted long enough, and see who is late. A machine ticks after every event."""
-        due = bool(self._deadlines) and self._deadlines[0][0] <= now
-        if not (due or self.takers.resting or self.prober.at_work):
+        if now < self.due_s:
             return []
         rested = self.takers.rested(now)
         actions = self.prober.tick(now)
         while (first := self._first_late()) is not None and first.late_s <= now:
             actions += self._late(first, now)
-        return actions + (self._retry(now) if rested else [])
+        actions += self._retry(now) if rested else []
+        late_s = self._deadlines[0][0] if self._deadlines else None
+        times = (late_s, self.takers.next_rested_s(), self.prober.next_deadline())
+        self.due_s = min((time_s for time_s in times if time_s is not None), default=math.inf)
+        return actions
 
     def forget(self, index: int) -> list[Action]:
         """The hop before it is not this process's any more."""
@@ -323,6 +333,7 @@ class Outbox:
 
     def _expect(self, entry: Entry, late_s: float) -> None:
         entry.late_s = late_s
+        self.due_s = min(self.due_s, late_s)
         heapq.heappush(self._deadlines, (late_s, entry.microbatch.index))
 
     def _deadline_s(self, entry: Entry, holder: ProcessId | None) -> float:

@@ -93,15 +93,24 @@ class PeerMachine(Service):
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
-        if type(event) is Received and type(event.message) is Beat and event.sender == self.leader:
-            return self._handle(event, now)  # nothing waits for it, and what time brings comes with a Tick
+        if type(event) is Received and type(event.message) is Beat and event.sender == self.following.leader:
+            return self._beat(event, now)
         before = self._heard_of if self._early else None
         actions = self._handle(event, now)
         if before is not None and self._heard_of != before:
             actions += self._replay_early(now)
         return self.words.say(self.detours.around(actions + self._due(now), now))
 
+    def _beat(self, event: Received, now: float) -> list[Action]:
+        """As many events are this one as all others. Nothing waits for it, and what time brings comes with a Tick."""
+        self.following.heard(now)
+        if self.words.heard(event) or self.phase == "gone":
+            return []
+        return self.leave(f"the link from the leader {self.leader} loses messages")
+
     def _handle(self, event: Event, now: float) -> list[Action]:
+        if type(event) is Tick:
+            return []
         if isinstance(event, Received):
             if not self.words.heard(event) and event.sender == self.leader and self.phase != "gone":
                 return self.leave(f"the link from the leader {self.leader} loses messages")
@@ -120,9 +129,10 @@ class PeerMachine(Service):
             due_s = min(due_s, self._next_join_s)
         if self.drain_until_s is not None:
             due_s = min(due_s, self.drain_until_s)
-        if self.hops is not None and (paused_s := self.hops.next_deadline()) is not None and paused_s < due_s:
-            return paused_s
-        return due_s
+        if self.hops is None or self.hops.journal.due_s >= due_s:
+            return due_s
+        hops_s = self.hops.next_deadline()
+        return due_s if hops_s is None else min(due_s, hops_s)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -150,7 +160,7 @@ class PeerMachine(Service):
         if self.drain_until_s is not None and now >= self.drain_until_s:
             self.phase = "gone"
             return [*actions, Exit("left without waiting for the step: the drain time is over")]
-        if self.hops is not None:
+        if self.hops is not None and self.hops.journal.due_s <= now:
             actions += self.hops.tick(now)
         return actions
 
@@ -266,7 +276,6 @@ _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     Beat: _nothing,
 }
 _LOCAL: dict[type, Callable[[Service, Any, float], list[Action]]] = {
-    Tick: _nothing,
     Lost: leaders.lost,
     DrainAsked: leaving.drain_asked,
     StateLoaded: stages.loaded,

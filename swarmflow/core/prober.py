@@ -43,11 +43,6 @@ class Prober:
         if self._asked == process:
             self._asked = None
 
-    @property
-    def at_work(self) -> bool:
-        """Whether anybody is asked, or to be asked."""
-        return self._asked is not None or bool(self._queue)
-
     def next_deadline(self) -> float | None:
         """When a peer that does not answer is passed over."""
         if self._asked is not None:

@@ -133,11 +133,6 @@ class Takers:
         """It has room again."""
         self._paused_until_s.pop(process, None)
 
-    @property
-    def resting(self) -> bool:
-        """Whether somebody is left alone for a while."""
-        return bool(self._paused_until_s)
-
     def rested(self, now: float) -> bool:
         """Give up pauses that have lasted long enough. Returns whether there was one."""
         due = [process for process, until_s in self._paused_until_s.items() if until_s <= now]

@@ -9,7 +9,36 @@ from swarmflow.core.events import Received
 from swarmflow.core.messages import Beat, Heartbeat
 from swarmflow.core.types import ProcessId
 
-REMEMBERED_MAX = 1 << 16  # processes, of all that ever spoke: those that were silent longest are forgotten
+REMEMBERED_MAX = 1 << 16  # processes, of all that ever spoke: those that were silent for long are forgotten
+
+
+@dataclass(slots=True)
+class _Counts:
+    """A number for each process. Those that were raised since the younger table was begun are in it, others in the old.
+
+    When the younger one is full it takes the place of the old one, whose processes are forgotten. So a count is raised
+    in one place, without a list of who was silent for how long.
+    """
+
+    young: dict[ProcessId, int] = field(default_factory=dict)
+    old: dict[ProcessId, int] = field(default_factory=dict)
+
+    def raised(self, process: ProcessId) -> int:
+        """One more."""
+        young = self.young
+        count = young.get(process)
+        if count is None:
+            if len(young) >= REMEMBERED_MAX // 2:
+                self.old, self.young = young, {}
+                young = self.young
+            count = self.old.pop(process, 0)
+        young[process] = count + 1
+        return count + 1
+
+    def forget(self, process: ProcessId) -> None:
+        """The next one is the first."""
+        self.young.pop(process, None)
+        self.old.pop(process, None)
 
 
 @dataclass(slots=True)
@@ -21,42 +50,35 @@ class Words:
     """
 
     me: ProcessId
-    _said: dict[ProcessId, int] = field(default_factory=dict)
-    _heard: dict[ProcessId, int] = field(default_factory=dict)
+    _said: _Counts = field(default_factory=_Counts)
+    _heard: _Counts = field(default_factory=_Counts)
 
     def heard(self, event: Received) -> bool:
         """Count a message. False: it is a heartbeat, and not all that was said before it has come."""
         if event.bodies or event.sender == self.me:
             return True
-        count = _raise(self._heard, event.sender)
+        count = self._heard.raised(event.sender)
         message = event.message
         return not isinstance(message, Beat | Heartbeat) or message.said <= count
 
     def lost(self, process: ProcessId) -> None:
         """What did not reach a process is known here by now: it is not to be missed there as well."""
-        self._said.pop(process, None)
+        self._said.forget(process)
 
     def say(self, actions: list[Action]) -> list[Action]:
-        """Count what is sent, and tell each heartbeat the number."""
-        return [self._counted(action) for action in actions] if actions else actions
+        """Count what is sent, and tell each heartbeat the number: in this list."""
+        for place, action in enumerate(actions):
+            if type(action) is Send:
+                if not action.bodies and action.to != self.me:
+                    self._say(actions, place, action)
+            elif type(action) is Forget:
+                self.lost(action.process)
+                self._heard.forget(action.process)
+        return actions
 
-    def _counted(self, action: Action) -> Action:
-        if isinstance(action, Forget):
-            self.lost(action.process)
-            self._heard.pop(action.process, None)
-        if not isinstance(action, Send) or action.bodies or action.to == self.me:
-            return action
-        count, message = _raise(self._said, action.to), action.message
-        if isinstance(message, Beat):
-            return Send(action.to, Beat(message.term, message.epoch, count))
-        if isinstance(message, Heartbeat):
-            return Send(action.to, Heartbeat(message.queued, message.held, message.version, count))
-        return action
-
-
-def _raise(counts: dict[ProcessId, int], process: ProcessId) -> int:
-    """Raise a count; the last one raised is the last one of the dict."""
-    count = counts[process] = counts.pop(process, 0) + 1
-    if len(counts) > REMEMBERED_MAX:
-        del counts[next(iter(counts))]
-    return count
+    def _say(self, actions: list[Action], place: int, send: Send) -> None:
+        count, message = self._said.raised(send.to), send.message
+        if type(message) is Beat:
+            actions[place] = Send(send.to, Beat(message.term, message.epoch, count))
+        elif type(message) is Heartbeat:
+            actions[place] = Send(send.to, Heartbeat(message.queued, message.held, message.version, count))
