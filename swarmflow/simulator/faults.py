@@ -242,7 +242,7 @@ class Churn:
 
     def split(self) -> None:
         """The network falls apart in two for a while, with trainers on one side or on both."""
-        if self.world.apart:
+        if self.world.ways.apart:
             return
         names = sorted({process.name for process in (*self.world.living_peers(), *self.world.living_trainers())})
         leader = self.world.leader

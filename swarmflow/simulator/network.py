@@ -142,29 +142,31 @@ class Shared:
         """Queue on the uplink, then on the way between the two."""
         here, there = self.ports[sender.name], self.ports[receiver.name]
         latency_s, rate = self.links.between(here.place, there.place)
-        free = here.up_free_s
-        start_s = max(now_s, free[bulk])
-        end_s = free[bulk] = start_s + size_bytes / here.up
+        free, needs_s = here.up_free_s, size_bytes / here.up
+        start_s = free[bulk] if free[bulk] > now_s else now_s
+        end_s = free[bulk] = start_s + needs_s
         if not bulk and free[1] > now_s:
-            free[1] += size_bytes / here.up
-        pair = (sender.name, receiver.name, bulk)
-        if (busy_s := self._pairs.get(pair, 0.0)) > start_s:
-            start_s = busy_s
-        end_s = max(end_s, start_s + size_bytes / min(rate, there.down))
-        self._pairs[pair] = end_s
-        if len(self._pairs) > self._keep:
-            self._tidy(now_s)
+            free[1] += needs_s
+        narrowest = rate if rate < there.down else there.down
+        if narrowest < here.up:  # else whatever the uplink has let through is through there at the same time
+            pair = (sender.name, receiver.name, bulk)
+            if (busy_s := self._pairs.get(pair, 0.0)) > start_s:
+                start_s = busy_s
+            end_s = self._pairs[pair] = max(end_s, start_s + size_bytes / narrowest)
+            if len(self._pairs) > self._keep:
+                self._tidy(now_s)
         last_s = end_s + latency_s
         # A tensor queues for the downlink with its first byte. So few bytes are in a word that it can with its last.
         return Flight(receiver, size_bytes, bulk, start_s + latency_s if bulk else last_s, last_s)
 
     def had_s(self, flight: Flight, now_s: float) -> float:
         """Queue on the downlink."""
-        there = self.ports[flight.receiver.name]
-        free, needs_s = there.down_free_s, flight.size_bytes / there.down
-        if flight.bulk:
+        receiver, size_bytes, bulk, _, last_s = flight
+        there = self.ports[receiver.name]
+        free, needs_s = there.down_free_s, size_bytes / there.down
+        if bulk:
             free[1] = max(free[1], now_s) + needs_s
-            return max(flight.last_s, free[1])
+            return max(last_s, free[1])
         free[0] = max(free[0] + needs_s, now_s)
         if free[1] > now_s:
             free[1] += needs_s

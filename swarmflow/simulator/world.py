@@ -12,23 +12,24 @@ from swarmflow.core.actions import Action, Count, Exit, Forget, Log, Record, Rej
 from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, Tick
 from swarmflow.core.following import Following
 from swarmflow.core.leader import Leader
-from swarmflow.core.messages import Backward, Beat, Carried, Carry, Forward, Heartbeat, Join, StepResult
+from swarmflow.core.messages import Beat, Heartbeat, Join, StepResult
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Blank, Body, Holding, Member, ProcessId, Ref, Slice, Snapshot
+from swarmflow.core.types import Holding, Member, ProcessId, Ref, Snapshot
 from swarmflow.simulator.arithmetic import Sum
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.device import Device
 from swarmflow.simulator.disks import Disks
 from swarmflow.simulator.hardware import Hardware
+from swarmflow.simulator.host import Host
 from swarmflow.simulator.invariants import Witness
 from swarmflow.simulator.machines import PRODUCTION, Basis, Machines
 from swarmflow.simulator.measure import Meter
-from swarmflow.simulator.network import Flight, Network
+from swarmflow.simulator.network import Network
+from swarmflow.simulator.post import DIAL_S, Post
 from swarmflow.simulator.settings import Settings, Surroundings, random_surroundings
-from swarmflow.simulator.sizes import wire_bytes
 from swarmflow.simulator.swarm import Life
 
 __all__ = ["Host", "Settings", "Surroundings", "World"]
@@ -36,29 +37,7 @@ __all__ = ["Host", "Settings", "Surroundings", "World"]
 FIND_AGAIN_S = 0.5  # how soon a process looks for a leader again
 RIVALS_EVERY_S = 10.0  # how often leaders look for other leaders
 TICK = Tick()
-Bodies = tuple[tuple[object, int], ...]  # (value, bytes) of each
-NOTHING: Bodies = ()
 SIGNS_OF_LIFE = (Beat, Heartbeat)
-DIAL_S = 10.0  # after which a connection that nobody answers is given up
-
-
-@dataclass(slots=True)
-class Host:
-    """One life of a process in the world. Until frozen_until_s it does nothing.
-
-    stored: the bytes that it holds. links: to whom it has a connection. began_s, died_s: its life.
-    """
-
-    machine: PeerMachine | TrainerMachine
-    device: Device
-    wish: int = -1
-    alive: bool = True
-    wake_s: float = float("inf")
-    frozen_until_s: float = 0.0
-    stored: dict[int, object] = field(default_factory=dict)
-    links: dict[ProcessId, None] = field(default_factory=dict)
-    began_s: float = 0.0
-    died_s: float = float("inf")
 
 
 @dataclass(slots=True)
@@ -82,8 +61,7 @@ class World:
     log: list[str] = field(default_factory=list)
     ended: bool = False
     finisher: ProcessId | None = None
-    apart: set[str] = field(default_factory=set)
-    mute_until_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
+    ways: Post = field(init=False)
     on_result: Callable[[StepResult], None] | None = None
     trace: Callable[[str], None] | None = None
     stopwatch: Callable[[], float] | None = None
@@ -103,6 +81,7 @@ class World:
         self.network, self.hardware = around.network, around.hardware
         self.clock.after(RIVALS_EVERY_S, self._introduce)
         self.disks = Disks(self.settings.plan.stages)
+        self.ways = Post(self)
         self._witness = Witness(self.seed, self.settings.plan.microbatches)
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -135,11 +114,11 @@ class World:
         join = Join("trainer", "sim", "run", me, copies=copies)
         basis = Basis(max(held), digests)
         machine = self.machines.trainer(following, plan, rules, join, basis, leads, self.settings.late_min_s)
-        self.hosts[process] = Host(machine, Device(self, process), began_s=self.clock.now_s)
+        host = self.hosts[process] = Host(process, machine, Device(self, process), began_s=self.clock.now_s)
         self.trainers[process] = machine
-        self._tell(process, "starts")
-        self.perform(process, machine.start(self.clock.now_s))
-        self._arm(process)
+        self.tell(process, "starts")
+        self._perform(host, machine.start(self.clock.now_s))
+        self._arm(host)
 
     def start_peer(self, name: str, wish: int = -1) -> ProcessId | None:
         """Start a peer; it joins at the leader, as soon as there is one. None: there is none yet."""
@@ -158,8 +137,8 @@ class World:
             recompute=self.settings.recompute,
         )
         machine = self.machines.peer(process, Following(leader), self.settings.plan, settings)
-        self.hosts[process] = Host(machine, Device(self, process), wish, began_s=self.clock.now_s)
-        self._tell(process, "starts")
+        self.hosts[process] = Host(process, machine, Device(self, process), wish, began_s=self.clock.now_s)
+        self.tell(process, "starts")
         self.post(process, Tick())
         return process
 
@@ -177,12 +156,12 @@ class World:
 
     def _leader_for(self, name: str) -> ProcessId | None:
         """Whom a process of this name finds."""
-        found = [(term, process) for term, process in self._leaders() if self._reaches(name, process.name)]
+        found = [(term, process) for term, process in self._leaders() if self.ways.reaches(name, process.name)]
         return max(found)[1] if found else None
 
     def _anybody_may_lead(self, name: str) -> bool:
         """Whether a living trainer that a process of this name reaches was in an epoch, and so may take over."""
-        machines = [self.trainers[p] for p in self.living_trainers() if self._reaches(name, p.name)]
+        machines = [self.trainers[p] for p in self.living_trainers() if self.ways.reaches(name, p.name)]
         return any(machine.standing is not None for machine in machines)
 
     def kill(self, process: ProcessId) -> None:
@@ -191,13 +170,13 @@ class World:
         if host.alive:
             host.device.die()
             host.died_s = self.clock.now_s
-            self._tell(process, "dies")
+            self.tell(process, "dies")
         host.alive = False
         host.stored.clear()
         for other in list(host.links):
             seconds = self.hardware.broken_s()
             if seconds is not None and self.hosts[other].alive:
-                self.clock.after(seconds, partial(self._lose, other, process))
+                self.clock.after(seconds, partial(self.lose, other, process))
 
     def drain(self, process: ProcessId) -> None:
         """SIGTERM."""
@@ -209,34 +188,31 @@ class World:
 
     def split(self, apart: set[str], seconds: float) -> None:
         """The processes of these names, and those of all others, cannot reach each other for a while."""
-        self.apart = set(apart)
+        self.ways.apart = set(apart)
         for process in sorted(self.hosts):
             for other in sorted(self.hosts):
-                if self.hosts[process].alive and not self._reaches(process.name, other.name):
-                    self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self._lose, process, other))
-        self.clock.after(seconds, self.apart.clear)
+                if self.hosts[process].alive and not self.ways.reaches(process.name, other.name):
+                    self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self.lose, process, other))
+        self.clock.after(seconds, self.ways.apart.clear)
 
     def _introduce(self) -> None:
         """Now and again leaders that can reach each other find each other in the directory."""
         for _, process in self._leaders():
             for _, rival in self._leaders():
                 lead = self.trainers[rival].lead
-                if rival != process and lead is not None and self._reaches(process.name, rival.name):
+                if rival != process and lead is not None and self.ways.reaches(process.name, rival.name):
                     self.post(process, Rival(rival, lead.version))
         if not self.ended:
             self.clock.after(RIVALS_EVERY_S, self._introduce)
 
-    def _reaches(self, one: str, other: str) -> bool:
-        return not self.apart or (one in self.apart) == (other in self.apart)
-
     def mute(self, sender: ProcessId, receiver: ProcessId, seconds: float) -> None:
         """What one process sends to the other is lost for a while, and neither is told."""
-        self.mute_until_s[sender, receiver] = self.clock.now_s + seconds
+        self.ways.mute_until_s[sender, receiver] = self.clock.now_s + seconds
 
     def cut(self, one: ProcessId, other: ProcessId) -> None:
         """The connection between two processes breaks, and both notice; it can be made anew at once."""
-        self._lose(one, other)
-        self._lose(other, one)
+        self.lose(one, other)
+        self.lose(other, one)
 
     @property
     def stored(self) -> list[Ref]:
@@ -257,38 +233,42 @@ class World:
 
     def post(self, process: ProcessId, event: Event) -> None:
         """Something happens to a process."""
-        host = self.hosts[process]
+        self.happen(self.hosts[process], event)
+
+    def happen(self, host: Host, event: Event) -> None:
+        """The same, where the process has been looked up."""
         if not host.alive:
             return
-        if host.frozen_until_s > self.clock.now_s:
-            self.clock.after(host.frozen_until_s - self.clock.now_s, partial(self.post, process, event))
+        now_s = self.clock.now_s
+        if host.frozen_until_s > now_s:
+            self.clock.after(host.frozen_until_s - now_s, partial(self.happen, host, event))
             return
         if self.stopwatch is None:
-            actions = host.machine.handle(event, self.clock.now_s)
+            actions = host.machine.handle(event, now_s)
         else:
             began_s = self.stopwatch()
-            actions = host.machine.handle(event, self.clock.now_s)
+            actions = host.machine.handle(event, now_s)
             self.meter.decision_s += self.stopwatch() - began_s
             self.meter.decisions += 1
         if actions:
-            self.perform(process, actions)
+            self._perform(host, actions)
         elif type(event) is Received and type(event.message) in SIGNS_OF_LIFE:
             return  # they make nothing due earlier
-        self._arm(process)
+        self._arm(host)
 
-    def perform(self, process: ProcessId, actions: list[Action]) -> None:
+    def _perform(self, host: Host, actions: list[Action]) -> None:
         """Do what a machine asked for."""
-        host = self.hosts[process]
+        process = host.process
         for action in actions:
             if type(action) is Send:  # most are
-                self._send(process, action)
+                self.ways.send(host, action)
                 continue
             match action:
                 case Log():
                     self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} {action.text}")
-                    self._tell(process, action.text)
+                    self.tell(process, action.text)
                 case Forget():
-                    host.links.pop(action.process, None)
+                    self.ways.forget(host, action.process)
                     host.device.perform(action)
                 case Count():
                     self.counts[f"{action.name}:{action.label}" if action.label else action.name] += int(action.amount)
@@ -330,7 +310,8 @@ class World:
         self._incarnations += 1
         return ProcessId(name, self._incarnations)
 
-    def _lose(self, process: ProcessId, lost: ProcessId) -> None:
+    def lose(self, process: ProcessId, lost: ProcessId) -> None:
+        """A process is told that its connection to another one broke."""
         self.post(process, Lost(lost, "the connection broke"))
 
     def _rejoin(self, process: ProcessId) -> None:
@@ -346,67 +327,18 @@ class World:
         else:
             self.start_trainer(name, lead=True)
 
-    def _send(self, sender: ProcessId, action: Send) -> None:
-        message, receiver, now_s = action.message, action.to, self.clock.now_s
-        size_bytes, bodies = wire_bytes(message), NOTHING
-        if action.bodies:
-            bodies = tuple(self._read(sender, body) for body in action.bodies)
-            size_bytes += sum(body_bytes for _, body_bytes in bodies)
-        kind = type(message).__name__
-        if receiver.name == sender.name:
-            self.clock.at(now_s, partial(self._deliver, sender, action, bodies))
-            return
-        self.meter.messages[kind] += 1
-        self.meter.wire_bytes[kind] += size_bytes
-        if self.trace is not None:
-            self._tell(sender, f"sends {kind} of {size_bytes} bytes to {receiver.name}.{receiver.incarnation}")
-        host = self.hosts.get(receiver)
-        if host is not None and host.alive:  # else there is no connection to break
-            self.hosts[sender].links[receiver] = None
-            host.links[sender] = None
-        flight = self.network.send(sender, receiver, size_bytes, bool(bodies), now_s)
-        self.clock.at(flight.due_s, partial(self._arrive, sender, action, bodies, flight, now_s))
-
-    def _arrive(self, sender: ProcessId, action: Send, bodies: Bodies, flight: Flight, sent_s: float) -> None:
-        now_s = self.clock.now_s
-        had_s = self.network.had_s(flight, now_s)
-        if bodies and isinstance(action.message, Forward | Backward | Carry | Carried):
-            self.meter.transit_s += had_s - sent_s
-        if had_s > now_s:
-            self.clock.follow(had_s, partial(self._deliver, sender, action, bodies))
-        else:
-            self._deliver(sender, action, bodies)
-
-    def _deliver(self, sender: ProcessId, action: Send, bodies: Bodies) -> None:
-        receiver = action.to
-        host = self.hosts.get(receiver)
-        if self.mute_until_s and self.mute_until_s.get((sender, receiver), 0.0) > self.clock.now_s:
-            return
-        if host is not None and host.alive and self._reaches(sender.name, receiver.name):
-            refs = tuple(self.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
-            self.post(receiver, Received(sender, action.message, refs))
-        elif self.hosts[sender].alive:
-            self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self._lose, sender, action.to))
-
-    def _read(self, sender: ProcessId, body: Body) -> tuple[object, int]:
-        host = self.hosts[sender]
-        if isinstance(body, Slice):
-            return host.device.read(body), 4 * (body.stop - body.start)
-        return (None if isinstance(body, Blank) else host.stored[body.key]), body.size_bytes
-
     def _record(self, result: StepResult) -> None:
         self.results.append(result)
         if self.on_result is not None:
             self.on_result(result)
 
-    def _tell(self, process: ProcessId, what: str) -> None:
+    def tell(self, process: ProcessId, what: str) -> None:
         """A line of the trace: the same for the same scenario and seed, on any machine."""
         if self.trace is not None:
             self.trace(f"{self.clock.now_s:.9f} {process.name}.{process.incarnation} {what}")
 
-    def _arm(self, process: ProcessId) -> None:
+    def _arm(self, host: Host) -> None:
         """One timer a process: at the deadline that its machine names."""
-        host = self.hosts[process]
         due_s = host.machine.next_deadline()
         if due_s >= host.wake_s - 1e-9 or not host.alive:
             return
@@ -414,13 +346,12 @@ class World:
         if due_s >= host.wake_s - 1e-9:
             return
         host.wake_s = due_s
-        self.clock.at(due_s, partial(self._wake, process, due_s))
+        self.clock.at(due_s, partial(self._wake, host, due_s))
 
-    def _wake(self, process: ProcessId, due_s: float) -> None:
-        host = self.hosts[process]
-        if host.alive and host.wake_s == due_s:
+    def _wake(self, host: Host, due_s: float) -> None:
+        if host.wake_s == due_s and host.alive:
             host.wake_s = float("inf")
-            self.post(process, TICK)
+            self.happen(host, TICK)
 
     # --- what a simulation asks of any swarm --------------------------------------------------------------------------
 

@@ -1,0 +1,103 @@
+"""The messages of a world in virtual time: sent, on their way, delivered or lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from swarmflow.core.actions import Send
+from swarmflow.core.events import Received
+from swarmflow.core.messages import Backward, Carried, Carry, Forward
+from swarmflow.core.types import Blank, Body, ProcessId, Slice
+from swarmflow.simulator.host import Host
+from swarmflow.simulator.network import Flight
+from swarmflow.simulator.sizes import wire_bytes
+
+if TYPE_CHECKING:
+    from swarmflow.simulator.world import World
+
+Bodies = tuple[tuple[object, int], ...]  # (value, bytes) of each
+NOTHING: Bodies = ()
+DIAL_S = 10.0  # after which a connection that nobody answers is given up
+
+
+@dataclass(slots=True)
+class Post:
+    """Carries what the processes of a world send to one another.
+
+    apart: names of processes that cannot be reached by those of other names, nor reach them. mute_until_s: what one
+    sends to another is lost until then, and neither is told.
+    """
+
+    world: World
+    apart: set[str] = field(default_factory=set)
+    mute_until_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
+
+    def reaches(self, one: str, other: str) -> bool:
+        """Whether there is a way between processes of these names."""
+        return not self.apart or (one in self.apart) == (other in self.apart)
+
+    def send(self, here: Host, action: Send) -> None:
+        """A process sends a message."""
+        world, message, receiver = self.world, action.message, action.to
+        now_s, sender = world.clock.now_s, here.process
+        size_bytes, bodies = wire_bytes(message), NOTHING
+        if action.bodies:
+            bodies = tuple(_read(here, body) for body in action.bodies)
+            size_bytes += sum(body_bytes for _, body_bytes in bodies)
+        if receiver.name == sender.name:
+            world.clock.at(now_s, partial(self._deliver, here, world.hosts.get(receiver), action, bodies))
+            return
+        kind = type(message).__name__
+        world.meter.messages[kind] += 1
+        world.meter.wire_bytes[kind] += size_bytes
+        if world.trace is not None:
+            world.tell(sender, f"sends {kind} of {size_bytes} bytes to {receiver.name}.{receiver.incarnation}")
+        there = here.links.get(receiver)
+        if there is None:
+            there = self._connect(here, receiver)
+        flight = world.network.send(sender, receiver, size_bytes, bool(bodies), now_s)
+        world.clock.at(flight.due_s, partial(self._arrive, here, there, action, bodies, flight, now_s))
+
+    def forget(self, here: Host, process: ProcessId) -> None:
+        """A process closes its end of a connection; the other one's is still to be broken."""
+        there = here.links.pop(process, None)
+        if there is not None:
+            there.links[here.process] = None
+
+    def _connect(self, here: Host, receiver: ProcessId) -> Host | None:
+        """The host that is meant. With one that is dead there is no connection to break."""
+        there = self.world.hosts.get(receiver)
+        if there is not None and there.alive:
+            here.links[receiver], there.links[here.process] = there, here
+        return there
+
+    def _arrive(
+        self, here: Host, there: Host | None, action: Send, bodies: Bodies, flight: Flight, sent_s: float
+    ) -> None:
+        clock = self.world.clock
+        now_s = clock.now_s
+        had_s = self.world.network.had_s(flight, now_s)
+        if bodies and isinstance(action.message, Forward | Backward | Carry | Carried):
+            self.world.meter.transit_s += had_s - sent_s
+        if had_s > now_s:
+            clock.follow(had_s, partial(self._deliver, here, there, action, bodies))
+        else:
+            self._deliver(here, there, action, bodies)
+
+    def _deliver(self, here: Host, there: Host | None, action: Send, bodies: Bodies) -> None:
+        world, sender, receiver = self.world, here.process, action.to
+        if self.mute_until_s and self.mute_until_s.get((sender, receiver), 0.0) > world.clock.now_s:
+            return
+        if there is not None and there.alive and (not self.apart or self.reaches(sender.name, receiver.name)):
+            refs = tuple(world.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
+            world.happen(there, Received(sender, action.message, refs))
+        elif here.alive:
+            world.clock.after(world.hardware.broken_s() or DIAL_S, partial(world.lose, sender, receiver))
+
+
+def _read(here: Host, body: Body) -> tuple[object, int]:
+    if isinstance(body, Slice):
+        return here.device.read(body), 4 * (body.stop - body.start)
+    return (None if isinstance(body, Blank) else here.stored[body.key]), body.size_bytes
