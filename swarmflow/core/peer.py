@@ -43,7 +43,6 @@ from swarmflow.core.messages import (
     Forward,
     Gone,
     Granted,
-    Heartbeat,
     Keep,
     Lead,
     Message,
@@ -93,13 +92,15 @@ class PeerMachine(Service):
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
+        if type(event) is Tick:
+            return self._due(now)
         if type(event) is Received and type(event.message) is Beat and event.sender == self.following.leader:
             return self._beat(event, now)
         before = self._heard_of if self._early else None
         actions = self._handle(event, now)
         if before is not None and self._heard_of != before:
             actions += self._replay_early(now)
-        return self.words.say(self.detours.around(actions + self._due(now), now))
+        return self._say(actions, now) + self._due(now)
 
     def _beat(self, event: Received, now: float) -> list[Action]:
         """As many events are this one as all others. Nothing waits for it, and what time brings comes with a Tick."""
@@ -109,9 +110,7 @@ class PeerMachine(Service):
         return self.leave(f"the link from the leader {self.leader} loses messages")
 
     def _handle(self, event: Event, now: float) -> list[Action]:
-        if type(event) is Tick:
-            return []
-        if isinstance(event, Received):
+        if type(event) is Received:
             if not self.words.heard(event) and event.sender == self.leader and self.phase != "gone":
                 return self.leave(f"the link from the leader {self.leader} loses messages")
             return self._received(event, now)
@@ -137,31 +136,39 @@ class PeerMachine(Service):
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def _due(self, now: float) -> list[Action]:
+        """What time brings, counted where it is said."""
         if self.phase == "gone":
             return []
         actions: list[Action] = []
         if self.phase == "joining" and now >= self._next_join_s:
             self._next_join_s = now + self.settings.rejoin_s
-            actions.append(Send(self.leader, self.join()))
-        leaderless = self.following.lost_s is not None
+            actions += self.words.say([Send(self.leader, self.join())])
         if now >= self._next_heartbeat_s:
             self._next_heartbeat_s = now + self.settings.heartbeat_s
-            self.following.tick(now)
-            actions += self._give_up_early(now)
-            leaderless = self.following.lost_s is not None
-            queued, held = (self.hops.queued, self.hops.held) if self.hops is not None else (0, 0)
-            # Without a leader this shows which of its heirs are dead too: what is sent to them is lost.
-            hearers = leaders.heirs(self) if leaderless else [self.leader]
-            actions += [Send(hearer, Heartbeat(queued, held, self.version)) for hearer in hearers]
-            if self.hops is not None and (rates := self.hops.outbox.speeds.tell(self.elements)) is not None:
-                actions += [Send(process, rates) for process in (self.leader, *self.detours.near)]
+            actions += self._show_life(now)
+        leaderless = self.following.lost_s is not None
         if leaderless and (self.following.hopeless(now) or not leaders.heirs(self)):
             return [*actions, *self.leave(f"the leader {self.leader} was lost, and there is no other one")]
         if self.drain_until_s is not None and now >= self.drain_until_s:
             self.phase = "gone"
             return [*actions, Exit("left without waiting for the step: the drain time is over")]
         if self.hops is not None and self.hops.journal.due_s <= now:
-            actions += self.hops.tick(now)
+            actions += self._say(self.hops.tick(now), now)
+        return actions
+
+    def _say(self, actions: list[Action], now: float) -> list[Action]:
+        return self.words.say(self.detours.around(actions, now)) if actions else actions
+
+    def _show_life(self, now: float) -> list[Action]:
+        self.following.tick(now)
+        actions = self._give_up_early(now) if self._early else []
+        queued, held = (self.hops.queued, self.hops.held) if self.hops is not None else (0, 0)
+        if self.following.lost_s is None:
+            actions.append(self.words.heartbeat(self.leader, queued, held, self.version))
+        else:  # it shows which of the leader's heirs are dead too: what is sent to them is lost
+            actions += [self.words.heartbeat(heir, queued, held, self.version) for heir in leaders.heirs(self)]
+        if self.hops is not None and (rates := self.hops.outbox.speeds.tell(self.elements)) is not None:
+            actions += self.words.say([Send(process, rates) for process in (self.leader, *self.detours.near)])
         return actions
 
     # --- what others say ----------------------------------------------------------------------------------------------
@@ -192,18 +199,20 @@ class PeerMachine(Service):
 
     def _is_early(self, message: Message) -> bool:
         """Peers hear the leader over other connections: their first messages may come before its Open or Prepare."""
+        microbatch = getattr(message, "microbatch", None)
+        if microbatch is not None:
+            return microbatch.epoch is not self.epoch and microbatch.epoch > self.epoch
         if isinstance(message, ReducePart | ReduceSum):
             ballot = self.standing.ballot if self.standing is not None else -1
             ballot -= self.unsettled is not None  # parts of the ballot that waits for orphans to be taken away
             return (message.epoch, message.ballot) > (self.epoch, ballot)
-        if isinstance(message, Probe | Beyond):
-            return message.epoch > self.epoch
-        return message.microbatch.epoch > self.epoch if hasattr(message, "microbatch") else False
+        return isinstance(message, Probe | Beyond) and message.epoch > self.epoch
 
     def _is_void(self, event: Received) -> bool:
         message: Any = event.message
-        epoch = message.microbatch.epoch if hasattr(message, "microbatch") else getattr(message, "epoch", self.epoch)
-        if epoch != self.epoch or self.hops is None:
+        microbatch = getattr(message, "microbatch", None)
+        epoch = getattr(message, "epoch", self.epoch) if microbatch is None else microbatch.epoch
+        if (epoch is not self.epoch and epoch != self.epoch) or self.hops is None:
             return True
         if isinstance(message, ReducePart | ReduceSum):
             return False  # the ballot's groups tell who may send them: newcomers are not in the roster yet
@@ -226,7 +235,7 @@ class PeerMachine(Service):
         return actions
 
     def _give_up_early(self, now: float) -> list[Action]:
-        if not self._early or now - self._early[0][0] < EARLY_S:
+        if now - self._early[0][0] < EARLY_S:
             return []
         old = [event for since_s, event in self._early if now - since_s >= EARLY_S]
         self._early = [(since_s, event) for since_s, event in self._early if now - since_s < EARLY_S]

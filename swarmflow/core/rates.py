@@ -53,6 +53,8 @@ class Speeds:
 
     def tell(self, elements: dict[str, int]) -> Rates | None:
         """What the others should know. None: nothing that they do not know. elements: of the own gradients."""
+        if not self.rates:
+            return None
         if all(abs(rate - self._told.get(process, 0.0)) <= CHANGED * rate for process, rate in self.rates.items()):
             return None
         self._told = dict(self.rates)

@@ -61,6 +61,10 @@ class Words:
         message = event.message
         return not isinstance(message, Beat | Heartbeat) or message.said <= count
 
+    def heartbeat(self, leader: ProcessId, queued: int, held: int, version: int) -> Send:
+        """A peer's sign of life, with the number."""
+        return Send(leader, Heartbeat(queued, held, version, self._said.raised(leader)))
+
     def lost(self, process: ProcessId) -> None:
         """What did not reach a process is known here by now: it is not to be missed there as well."""
         self._said.forget(process)

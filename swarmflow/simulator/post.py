@@ -46,7 +46,8 @@ class Post:
         if action.bodies:
             bodies = tuple(_read(here, body) for body in action.bodies)
             size_bytes += sum(body_bytes for _, body_bytes in bodies)
-        if receiver.name == sender.name:
+        there = here.links.get(receiver)
+        if there is None and receiver.name == sender.name:
             world.clock.at(now_s, partial(self._deliver, here, world.hosts.get(receiver), action, bodies))
             return
         kind = type(message).__name__
@@ -54,7 +55,6 @@ class Post:
         world.meter.wire_bytes[kind] += size_bytes
         if world.trace is not None:
             world.tell(sender, f"sends {kind} of {size_bytes} bytes to {receiver.name}.{receiver.incarnation}")
-        there = here.links.get(receiver)
         if there is None:
             there = self._connect(here, receiver)
         flight = world.network.send(sender, receiver, size_bytes, bool(bodies), now_s)
