@@ -8,17 +8,25 @@ from typing import TYPE_CHECKING
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import ProcessId
+from swarmflow.simulator.network import Way
 
 if TYPE_CHECKING:
     from swarmflow.simulator.device import Device
 
 
 @dataclass(slots=True)
+class Link:
+    """One end of a connection. there: the other one's host, as long as that has its end too."""
+
+    way: Way
+    there: Host | None = None
+
+
+@dataclass(slots=True)
 class Host:
     """A process. Until frozen_until_s it does nothing. wake_s: when its machine has something to do, at the latest.
 
-    stored: the bytes that it holds. links: to whom it has a connection; with the other one's host, where that has it
-    too. began_s, died_s: its life.
+    stored: the bytes that it holds. links: to whom it has a connection. began_s, died_s: its life.
     """
 
     process: ProcessId
@@ -29,6 +37,6 @@ class Host:
     wake_s: float = float("inf")
     frozen_until_s: float = 0.0
     stored: dict[int, object] = field(default_factory=dict)
-    links: dict[ProcessId, Host | None] = field(default_factory=dict)
+    links: dict[ProcessId, Link] = field(default_factory=dict)
     began_s: float = 0.0
     died_s: float = float("inf")

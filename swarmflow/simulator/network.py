@@ -15,24 +15,36 @@ PAIRS_KEPT = 4096  # below which the table of pairs is not searched for those th
 
 
 class Flight(NamedTuple):
-    """A message on its way. due_s: when to ask what the receiver makes of it. last_s: of its last byte, if it may."""
+    """A message under way. due_s: when to ask what the receiver makes of it. last_s: of its last byte, if it may."""
 
-    receiver: ProcessId
+    way: Way
     size_bytes: int
     bulk: bool
     due_s: float
     last_s: float
 
+    def had_s(self, now_s: float) -> float:
+        """When the receiver has the whole message. now_s: the moment at which it is due."""
+        return self.way.had_s(self, now_s)
 
-class Network(Protocol):
-    """Says when messages arrive. It is asked twice: when a message is sent, and when it gets to the receiver's link."""
 
-    def send(self, sender: ProcessId, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> Flight:
-        """A message to another machine sets out."""
+class Way(Protocol):
+    """From one machine to another. It is asked twice: when a message is sent, and when it gets to the other's link."""
+
+    def send(self, size_bytes: int, bulk: bool, now_s: float) -> Flight:
+        """A message sets out."""
         ...
 
     def had_s(self, flight: Flight, now_s: float) -> float:
         """When the receiver has the whole message. now_s: the moment at which it is due."""
+        ...
+
+
+class Network(Protocol):
+    """Says when messages arrive."""
+
+    def way(self, sender: ProcessId, receiver: ProcessId) -> Way:
+        """The way between two: who sends often may keep it."""
         ...
 
 
@@ -44,14 +56,31 @@ class Jittery:
     latency_s: tuple[float, float]
     _lanes: dict[tuple[ProcessId, ProcessId, bool], float] = field(default_factory=dict)
 
-    def send(self, sender: ProcessId, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> Flight:
+    def way(self, sender: ProcessId, receiver: ProcessId) -> Way:
+        """Its lanes are those of all ways between the two."""
+        return _Lanes(self, sender, receiver)
+
+    def delivered_s(self, sender: ProcessId, receiver: ProcessId, bulk: bool, now_s: float) -> float:
         """After a random delay, but not before what was sent earlier on this lane."""
         delay_s = self.random.uniform(*self.latency_s)
         # Two lanes, as in the runtime: what was sent first on a lane arrives first, but tensors do not hold up words.
         lane = (sender, receiver, bulk)
-        arrival_s = max(now_s + delay_s, self._lanes.get(lane, 0.0))
-        self._lanes[lane] = arrival_s
-        return Flight(receiver, size_bytes, bulk, arrival_s, arrival_s)
+        arrival_s = self._lanes[lane] = max(now_s + delay_s, self._lanes.get(lane, 0.0))
+        return arrival_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """A way of a Jittery network."""
+
+    network: Jittery
+    sender: ProcessId
+    receiver: ProcessId
+
+    def send(self, size_bytes: int, bulk: bool, now_s: float) -> Flight:
+        """On the lane for tensors, or on the one for words."""
+        arrival_s = self.network.delivered_s(self.sender, self.receiver, bulk, now_s)
+        return Flight(self, size_bytes, bulk, arrival_s, arrival_s)
 
     def had_s(self, flight: Flight, now_s: float) -> float:
         """At once."""
@@ -107,14 +136,16 @@ class Spread:
 class Port:
     """A machine's connection. place: for Links. up, down: bytes a second.
 
-    The others say until when each direction is taken, [control, bulk].
+    The others say until when each direction is taken, for words and for tensors.
     """
 
     place: int
     up: float = INFINITE
     down: float = INFINITE
-    up_free_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    down_free_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    up_words_s: float = 0.0
+    up_tensors_s: float = 0.0
+    down_words_s: float = 0.0
+    down_tensors_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -138,41 +169,74 @@ class Shared:
     _pairs: dict[tuple[str, str, bool], float] = field(default_factory=dict)
     _keep: int = PAIRS_KEPT
 
-    def send(self, sender: ProcessId, receiver: ProcessId, size_bytes: int, bulk: bool, now_s: float) -> Flight:
-        """Queue on the uplink, then on the way between the two."""
+    def way(self, sender: ProcessId, receiver: ProcessId) -> Way:
+        """From port to port."""
         here, there = self.ports[sender.name], self.ports[receiver.name]
         latency_s, rate = self.links.between(here.place, there.place)
-        free, needs_s = here.up_free_s, size_bytes / here.up
-        start_s = free[bulk] if free[bulk] > now_s else now_s
-        end_s = free[bulk] = start_s + needs_s
-        if not bulk and free[1] > now_s:
-            free[1] += needs_s
-        narrowest = rate if rate < there.down else there.down
-        if narrowest < here.up:  # else whatever the uplink has let through is through there at the same time
-            pair = (sender.name, receiver.name, bulk)
-            if (busy_s := self._pairs.get(pair, 0.0)) > start_s:
-                start_s = busy_s
-            end_s = self._pairs[pair] = max(end_s, start_s + size_bytes / narrowest)
-            if len(self._pairs) > self._keep:
-                self._tidy(now_s)
-        last_s = end_s + latency_s
-        # A tensor queues for the downlink with its first byte. So few bytes are in a word that it can with its last.
-        return Flight(receiver, size_bytes, bulk, start_s + latency_s if bulk else last_s, last_s)
+        narrowest = min(rate, there.down)
+        return _Through(self, here, there, latency_s, narrowest, (sender.name, receiver.name))
 
-    def had_s(self, flight: Flight, now_s: float) -> float:
-        """Queue on the downlink."""
-        receiver, size_bytes, bulk, _, last_s = flight
-        there = self.ports[receiver.name]
-        free, needs_s = there.down_free_s, size_bytes / there.down
-        if bulk:
-            free[1] = max(free[1], now_s) + needs_s
-            return max(last_s, free[1])
-        free[0] = max(free[0] + needs_s, now_s)
-        if free[1] > now_s:
-            free[1] += needs_s
-        return free[0]
+    def between(
+        self, pair: tuple[str, str], bulk: bool, start_s: float, sent_s: float, takes_s: float, now_s: float
+    ) -> tuple[float, float]:
+        """When a message sets out between two machines, after those before it on its lane, and when it is through.
+
+        start_s, sent_s: when the uplink begins and ends with it.
+        """
+        lane = (*pair, bulk)
+        if (busy_s := self._pairs.get(lane, 0.0)) > start_s:
+            start_s = busy_s
+        end_s = self._pairs[lane] = max(sent_s, start_s + takes_s)
+        if len(self._pairs) > self._keep:
+            self._tidy(now_s)
+        return start_s, end_s
 
     def _tidy(self, now_s: float) -> None:
         """Forget pairs that are idle: they hold nothing up."""
         self._pairs = {pair: free_s for pair, free_s in self._pairs.items() if free_s > now_s}
         self._keep = max(PAIRS_KEPT, 2 * len(self._pairs))
+
+
+@dataclass(slots=True)
+class _Through:
+    """A way of a Shared network. narrowest: of what comes after the uplink, in bytes a second. pair: names."""
+
+    network: Shared
+    here: Port
+    there: Port
+    latency_s: float
+    narrowest: float
+    pair: tuple[str, str]
+
+    def send(self, size_bytes: int, bulk: bool, now_s: float) -> Flight:
+        """Queue on the uplink, then on the way between the two."""
+        here = self.here
+        needs_s = size_bytes / here.up
+        start_s = here.up_tensors_s if bulk else here.up_words_s
+        if start_s < now_s:
+            start_s = now_s
+        end_s = start_s + needs_s
+        if bulk:
+            here.up_tensors_s = end_s
+        else:
+            here.up_words_s = end_s
+            if here.up_tensors_s > now_s:
+                here.up_tensors_s += needs_s
+        if self.narrowest < here.up:  # else whatever the uplink has let through is through there at the same time
+            takes_s = size_bytes / self.narrowest
+            start_s, end_s = self.network.between(self.pair, bulk, start_s, end_s, takes_s, now_s)
+        last_s = end_s + self.latency_s
+        # A tensor queues for the downlink with its first byte. So few bytes are in a word that it can with its last.
+        return Flight(self, size_bytes, bulk, start_s + self.latency_s if bulk else last_s, last_s)
+
+    def had_s(self, flight: Flight, now_s: float) -> float:
+        """Queue on the downlink."""
+        there = self.there
+        needs_s = flight.size_bytes / there.down
+        if flight.bulk:
+            there.down_tensors_s = max(there.down_tensors_s, now_s) + needs_s
+            return max(flight.last_s, there.down_tensors_s)
+        there.down_words_s = max(there.down_words_s + needs_s, now_s)
+        if there.down_tensors_s > now_s:
+            there.down_tensors_s += needs_s
+        return there.down_words_s

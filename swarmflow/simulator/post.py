@@ -10,7 +10,7 @@ from swarmflow.core.actions import Send
 from swarmflow.core.events import Received
 from swarmflow.core.messages import Backward, Carried, Carry, Forward
 from swarmflow.core.types import Blank, Body, ProcessId, Slice
-from swarmflow.simulator.host import Host
+from swarmflow.simulator.host import Host, Link
 from swarmflow.simulator.network import Flight
 from swarmflow.simulator.sizes import wire_bytes
 
@@ -46,8 +46,8 @@ class Post:
         if action.bodies:
             bodies = tuple(_read(here, body) for body in action.bodies)
             size_bytes += sum(body_bytes for _, body_bytes in bodies)
-        there = here.links.get(receiver)
-        if there is None and receiver.name == sender.name:
+        link = here.links.get(receiver)
+        if link is None and receiver.name == sender.name:
             world.clock.at(now_s, partial(self._deliver, here, world.hosts.get(receiver), action, bodies))
             return
         kind = type(message).__name__
@@ -55,30 +55,32 @@ class Post:
         world.meter.wire_bytes[kind] += size_bytes
         if world.trace is not None:
             world.tell(sender, f"sends {kind} of {size_bytes} bytes to {receiver.name}.{receiver.incarnation}")
-        if there is None:
-            there = self._connect(here, receiver)
-        flight = world.network.send(sender, receiver, size_bytes, bool(bodies), now_s)
-        world.clock.at(flight.due_s, partial(self._arrive, here, there, action, bodies, flight, now_s))
+        if link is None or link.there is None:
+            link = self._connect(here, receiver)
+        flight = link.way.send(size_bytes, bool(bodies), now_s)
+        world.clock.at(flight.due_s, partial(self._arrive, here, link.there, action, bodies, flight, now_s))
 
     def forget(self, here: Host, process: ProcessId) -> None:
         """A process closes its end of a connection; the other one's is still to be broken."""
-        there = here.links.pop(process, None)
-        if there is not None:
-            there.links[here.process] = None
+        link = here.links.pop(process, None)
+        if link is not None and link.there is not None:
+            link.there.links[here.process].there = None
 
-    def _connect(self, here: Host, receiver: ProcessId) -> Host | None:
-        """The host that is meant. With one that is dead there is no connection to break."""
-        there = self.world.hosts.get(receiver)
+    def _connect(self, here: Host, receiver: ProcessId) -> Link:
+        """Both ends of a connection. With one that is dead there is none to break."""
+        network, sender, there = self.world.network, here.process, self.world.hosts.get(receiver)
+        link = Link(network.way(sender, receiver), there)
         if there is not None and there.alive:
-            here.links[receiver], there.links[here.process] = there, here
-        return there
+            here.links[receiver] = link
+            there.links[sender] = Link(network.way(receiver, sender), here)
+        return link
 
     def _arrive(
         self, here: Host, there: Host | None, action: Send, bodies: Bodies, flight: Flight, sent_s: float
     ) -> None:
         clock = self.world.clock
         now_s = clock.now_s
-        had_s = self.world.network.had_s(flight, now_s)
+        had_s = flight.way.had_s(flight, now_s)
         if bodies and isinstance(action.message, Forward | Backward | Carry | Carried):
             self.world.meter.transit_s += had_s - sent_s
         if had_s > now_s:

@@ -49,18 +49,18 @@ class Transfer:
         if not donors:
             self.world.clock.after(0.0, self._finish)
             return
-        asked = self.world.network.send(self.to, donors[0], FRAME + WORDS, False, self.world.clock.now_s)
+        asked = self.world.network.way(self.to, donors[0]).send(FRAME + WORDS, False, self.world.clock.now_s)
         self.world.clock.at(asked.due_s, partial(self._answer, donors[0]))
 
     def _answer(self, donor: ProcessId) -> None:
         size_bytes = min(CHUNK_BYTES, self.wanted[0][1])
-        flight = self.world.network.send(donor, self.to, size_bytes, True, self.world.clock.now_s)
+        flight = self.world.network.way(donor, self.to).send(size_bytes, True, self.world.clock.now_s)
         self.world.meter.messages["state"] += 1
         self.world.meter.wire_bytes["state"] += size_bytes
         self.world.clock.at(flight.due_s, partial(self._arrive, donor, flight))
 
     def _arrive(self, donor: ProcessId, flight: Flight) -> None:
-        had_s = self.world.network.had_s(flight, self.world.clock.now_s)
+        had_s = flight.had_s(self.world.clock.now_s)
         self.world.clock.at(had_s, partial(self._had, donor, flight.size_bytes))
 
     def _had(self, donor: ProcessId, size_bytes: int) -> None:

@@ -190,14 +190,14 @@ class Arena:
         if self.alive(to):  # else there is no connection to break
             self.beings[sender].links[to] = None
             self.beings[to].links[sender] = None
-        flight = self.network.send(sender, to, size_bytes, tensor_bytes > 0, now_s)
-        self.clock.at(flight.due_s, partial(self._arrive, sender, word, flight, now_s))
+        flight = self.network.way(sender, to).send(size_bytes, tensor_bytes > 0, now_s)
+        self.clock.at(flight.due_s, partial(self._arrive, sender, to, word, flight, now_s))
 
-    def _arrive(self, sender: ProcessId, word: Word, flight: Flight, sent_s: float) -> None:
-        had_s = self.network.had_s(flight, self.clock.now_s)
+    def _arrive(self, sender: ProcessId, to: ProcessId, word: Word, flight: Flight, sent_s: float) -> None:
+        had_s = flight.had_s(self.clock.now_s)
         if flight.bulk and isinstance(word, Forward | Backward):
             self.meter.transit_s += had_s - sent_s
-        self.clock.at(had_s, partial(self._deliver, sender, flight.receiver, word))
+        self.clock.at(had_s, partial(self._deliver, sender, to, word))
 
     def _deliver(self, sender: ProcessId, to: ProcessId, word: Word) -> None:
         if self.alive(to):
