@@ -140,7 +140,7 @@ class Step:
             return []
         entered = [] if self.phase in ("committing", "committed", "failed") else self._enter(ready)
         trainer = process in [member.process for member in self.roster.trainers]
-        everybody = self.roster.processes()
+        hearers = self.roster.processes() if taken_over else self._concerned(self.roster.stage_of(process))
         self.roster = self.roster.without(process)
         self.opened = self.opened.without(process)
         self.newcomers.pop(process, None)
@@ -150,7 +150,7 @@ class Step:
             return self._commit_if_all()  # nobody is told: they would send again what needs no repair any more
         lost = self.ledger.gone(process)
         message = Gone(self.term, self.epoch, process, reason, self._missing() if taken_over else lost)
-        told: list[Action] = [*entered, *(Send(other, message) for other in everybody)]
+        told: list[Action] = [*entered, *(Send(other, message) for other in hearers)]
         if self.phase == "failed":
             return told
         if any(not stage for stage in self.opened.stages):
@@ -170,14 +170,24 @@ class Step:
         actions = tell(said, strangers, self.plan.tied)
         for member in came:
             message = Entered(self.term, self.epoch, member)
-            actions += [Send(other, message) for other in self.roster.processes()]
+            actions += [Send(other, message) for other in self._concerned(member.stage)]
         return actions + ([Count("entered", amount=len(came))] if came else [])
 
     def entered(self) -> list[Action]:
-        """Who came in amid the step, once more to everybody: the former leader may have died while it told of them."""
+        """Who came in amid the step, told once more: the former leader may have died while it told of them."""
         members = [member for process, member in self.newcomers.items() if process in self.opened.everybody]
         messages = [Entered(self.term, self.epoch, member) for member in members]
-        return [Send(other, message) for message in messages for other in self.roster.processes()]
+        return [Send(other, message) for message in messages for other in self._concerned(message.member.stage)]
+
+    def _concerned(self, stage: int) -> tuple[ProcessId, ...]:
+        """Who hears of a death or an entry there: the trainers, who may have to lead, and those around that stage.
+
+        Amid a ballot everybody, since it is void. Were everybody always told, what a peer hears would grow with the
+        number of all the others.
+        """
+        if stage < 0 or self.phase not in ("working", "complete"):
+            return self.roster.processes()
+        return self.roster.around(stage, self.plan.tied).processes()
 
     def assign(self, orphaned: list[int]) -> list[Action]:
         """Microbatches whose trainer is dead fall to those who live."""

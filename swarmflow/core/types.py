@@ -167,6 +167,10 @@ class Roster:
         """How many there are."""
         return sum(len(stage) for stage in self.stages) + len(self.trainers)
 
+    def stage_of(self, process: ProcessId) -> int:
+        """Which stage a process serves; -1: it is a trainer, or none of these."""
+        return next((stage for stage, ids in enumerate(self.ids[:-1]) if process in ids), -1)
+
     def around(self, stage: int, tied: bool) -> Roster:
         """Those to whom a peer of this stage may have to send; the stages of the others are empty.
 

@@ -196,3 +196,17 @@ def test_members_whose_parameters_stray_are_found() -> None:
 def test_a_tied_weight_is_reduced_over_both_ends() -> None:
     assert reduction_groups(ROSTER, tied=True)[-1] == Group("tied", (A, B, C))
     assert [group.name for group in reduction_groups(Roster(ROSTER.stages[:1]), tied=True)] == ["stage-0"]
+
+
+def test_a_death_is_told_to_those_around_and_amid_a_ballot_to_everybody() -> None:
+    stages = tuple((member(f"a{stage}", stage), member(f"b{stage}", stage)) for stage in range(5))
+    roster = Roster(stages, (member("t", -1), member("u", -1)))
+
+    def hearers(phase: str, dead: str) -> set[str]:
+        machine = Step(Plan(stages=5, microbatches=1), 1, Open(1, EPOCH, roster, T), 0.1, 0.0, opened_s=0.0)
+        machine.phase = phase
+        return {to.name for to, _ in messages(machine.gone(process(dead), "killed"), Gone)}
+
+    assert hearers("working", "a3") == {"a2", "b2", "a3", "b3", "a4", "b4", "t", "u"}
+    everybody = {m.process.name for m in roster.everyone}
+    assert hearers("preparing", "a3") == hearers("prepared", "a3") == hearers("working", "u") == everybody
