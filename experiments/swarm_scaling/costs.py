@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from swarmflow.core.actions import Action, Send
 from swarmflow.core.events import Event
@@ -20,6 +21,8 @@ from swarmflow.core.types import Plan, ProcessId
 from swarmflow.simulator.machines import Basis, Production
 from swarmflow.simulator.sizes import wire_bytes
 
+M = TypeVar("M")
+
 
 @dataclass(slots=True)
 class Cost:
@@ -35,17 +38,19 @@ class Cost:
     messages: int = 0
     words_bytes: int = 0
 
-    def watch(self, decide: Callable[[Event, float], list[Action]], event: Event, now: float) -> list[Action]:
+    def watch(
+        self, decide: Callable[[M, Event, float], list[Action]], machine: M, event: Event, now: float
+    ) -> list[Action]:
         """One decision, and what it led to."""
-        if self.decisions % self.timed == 0:
-            began_s = self.clock()
-            actions = decide(event, now)
-            self.cpu_s += self.timed * (self.clock() - began_s)
-        else:
-            actions = decide(event, now)
         self.decisions += 1
+        if self.decisions % self.timed:
+            actions = decide(machine, event, now)
+        else:
+            began_s = self.clock()
+            actions = decide(machine, event, now)
+            self.cpu_s += self.timed * (self.clock() - began_s)
         for action in actions:
-            if isinstance(action, Send):
+            if type(action) is Send:
                 self.messages += 1
                 self.words_bytes += wire_bytes(action.message)
         return actions
@@ -55,14 +60,14 @@ class _Peer(PeerMachine):
     cost: Cost
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        return self.cost.watch(super().handle, event, now)
+        return self.cost.watch(PeerMachine.handle, self, event, now)
 
 
 class _Leader(TrainerMachine):
     cost: Cost
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        return self.cost.watch(super().handle, event, now)
+        return self.cost.watch(TrainerMachine.handle, self, event, now)
 
 
 class Metered(Production):

@@ -164,7 +164,7 @@ class PeerMachine(Service):
         actions = self._give_up_early(now) if self._early else []
         queued, held = (self.hops.queued, self.hops.held) if self.hops is not None else (0, 0)
         if self.following.lost_s is None:
-            actions.append(self.words.heartbeat(self.leader, queued, held, self.version))
+            actions.append(self.words.heartbeat(self.following.leader, queued, held, self.version))
         else:  # it shows which of the leader's heirs are dead too: what is sent to them is lost
             actions += [self.words.heartbeat(heir, queued, held, self.version) for heir in leaders.heirs(self)]
         if self.hops is not None and (rates := self.hops.outbox.speeds.tell(self.elements)) is not None:
@@ -174,8 +174,8 @@ class PeerMachine(Service):
     # --- what others say ----------------------------------------------------------------------------------------------
 
     def _received(self, event: Received, now: float) -> list[Action]:
-        message = event.message
-        if event.sender == self.leader:
+        message, leader = event.message, self.following.leader
+        if event.sender == leader:
             self.following.heard(now)
         if isinstance(message, Carried) and message.origin != self.leader and self.phase != "gone":
             inner = message.forward or message.backward
@@ -186,7 +186,7 @@ class PeerMachine(Service):
         if handler is None or self.phase == "gone":
             return [Count("messages_ignored", type(message).__name__), *release(event.bodies)]
         if type(message) in _FROM_LEADER:
-            if event.sender != self.leader:
+            if event.sender != leader:
                 return leaders.another(self, event.sender, message)
         elif self._is_early(message):
             if sum(early.sender == event.sender for _, early in self._early) >= EARLY_MAX:

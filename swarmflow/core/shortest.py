@@ -49,8 +49,9 @@ class _Least:
     heap: list[tuple[float, int, ProcessId]] = field(default_factory=list)
 
     def put(self, process: ProcessId, value: float, tie: int) -> None:
-        if self.current.get(process) != value:
-            self.current[process] = value
+        current = self.current
+        if current.get(process) != value:
+            current[process] = value
             heapq.heappush(self.heap, (value, tie, process))
 
     def drop(self, process: ProcessId) -> None:
@@ -59,12 +60,13 @@ class _Least:
     def first(self, exclude: Collection[ProcessId] = ()) -> ProcessId | None:
         passed_over: list[tuple[float, int, ProcessId]] = []
         found: ProcessId | None = None
-        while self.heap and found is None:
-            value, _, process = self.heap[0]
-            if self.current.get(process) != value:
-                heapq.heappop(self.heap)
+        heap, current = self.heap, self.current
+        while heap and found is None:
+            value, _, process = heap[0]
+            if current.get(process) != value:
+                heapq.heappop(heap)
             elif process in exclude:
-                passed_over.append(heapq.heappop(self.heap))
+                passed_over.append(heapq.heappop(heap))
             else:
                 found = process
         for entry in passed_over:
@@ -146,7 +148,7 @@ class Shortest:
         peer = self._of_its_own(process)
         if peer is not None:
             peer.awaited = count
-            self._changed(process, peer)
+            self._delays.put(process, peer.delay_s, peer.tie)
 
     def arrived(self, process: ProcessId, seconds: float) -> None:
         """The bytes of a microbatch were there so long after they were sent."""
