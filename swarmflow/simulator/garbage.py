@@ -21,5 +21,6 @@ def searched_rarely() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()  # else all that came since would be looked at now
         gc.set_threshold(*before)
         gc.unfreeze()
