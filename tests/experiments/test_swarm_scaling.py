@@ -60,7 +60,7 @@ def test_one_decision_of_many_is_timed_and_stands_for_the_others() -> None:
     ticking = count()
     cost = Cost(lambda: float(next(ticking)), timed=4)
     for _ in range(8):
-        cost.watch(lambda event, now: [], Tick(), 0.0)
+        cost.watch(lambda machine, event, now: [], None, Tick(), 0.0)
     assert (cost.decisions, cost.cpu_s) == (8, 8.0)
     assert next(ticking) == 4, "it was looked at twice for each of two decisions"
 
