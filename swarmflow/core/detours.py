@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Send
 from swarmflow.core.messages import Backward, Carry, Forward, Rates
+from swarmflow.core.prober import large
 from swarmflow.core.rates import Speeds
 from swarmflow.core.types import ProcessId, Ref
 
 WORTH = 0.8  # of the time that the direct way takes, at most: a detour takes the bandwidth of two ways
+GAIN_MIN_S = 0.1  # less than that may be no more than what was measured wrong
 TOLD_MAX = 64  # peers who tell, and ways that each tells of: more are not around a peer
 LATE_FACTOR = 3.0  # times what it should have taken: then a tensor has been through a peer that dies
 
@@ -44,11 +46,12 @@ class Detours:
 
     One third peer at most, of the own stage, the one before or the next: they know each other. It need not understand
     what it carries, and whatever is lost with it is sent again. Each tensor goes where it is there first, behind those
-    that were sent before it: several to one peer take several ways. changed: to whom tensors take another time since
-    it was asked last, in bytes a second.
+    that were sent before it: several to one peer take several ways. boundary_bytes: of a tensor; small ones take
+    none. changed: to whom tensors take another time since it was asked last, in bytes a second.
     """
 
     me: ProcessId
+    boundary_bytes: int = 0
     speeds: Speeds = field(default_factory=Speeds)
     near: dict[ProcessId, None] = field(default_factory=dict)
     changed: dict[ProcessId, float] = field(default_factory=dict)
@@ -61,7 +64,7 @@ class Detours:
     def open(self, speeds: Speeds, near: Iterable[ProcessId]) -> None:
         """A new epoch, with these around; nothing is on its way."""
         self.speeds = speeds
-        self.near = dict.fromkeys(near)
+        self.near = dict.fromkeys(near if large(self.boundary_bytes) else ())
         self._told = {process: told for process, told in self._told.items() if process in self.near}
         self._sent.clear()
         self._free_s.clear()
@@ -109,7 +112,7 @@ class Detours:
         if rate is None:
             return None
         direct_s = self._through_s(self.me, to, now, size_bytes / rate)
-        best, best_s = None, now + WORTH * (direct_s - now)
+        best, best_s = None, self._worth_s(now, direct_s)
         for detour in self._ways.get(to, ()):
             first_s = self._through_s(self.me, detour.via, now, size_bytes / detour.first)
             last_s = self._through_s(detour.via, to, first_s, size_bytes / detour.last)
@@ -121,6 +124,11 @@ class Detours:
             self._free_s[self.me, best.via] = self._through_s(self.me, best.via, now, size_bytes / best.first)
             self._free_s[best.via, to] = best_s
         return best
+
+    @staticmethod
+    def _worth_s(now: float, direct_s: float) -> float:
+        """When a tensor has to be there by a detour that is worth it. direct_s: when it would be without."""
+        return min(now + WORTH * (direct_s - now), direct_s - GAIN_MIN_S)
 
     def _through_s(self, one: ProcessId, other: ProcessId, from_s: float, takes_s: float) -> float:
         """When a tensor is through a way, after those that were sent there before."""
@@ -146,5 +154,6 @@ class Detours:
 
     def _idle(self, to: ProcessId) -> float:
         """Bytes a second to somebody, when nothing else is on its way."""
-        direct = self._direct[to]
-        return max((way.rate for way in self._ways.get(to, ()) if direct < WORTH * way.rate), default=direct)
+        direct_s = self.boundary_bytes / self._direct[to]
+        least_s = min((self.boundary_bytes / way.rate for way in self._ways.get(to, ())), default=direct_s)
+        return self.boundary_bytes / (least_s if least_s < self._worth_s(0.0, direct_s) else direct_s)

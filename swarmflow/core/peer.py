@@ -86,7 +86,7 @@ class PeerMachine(Service):
     _next_join_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.words, self.detours = Words(self.me), Detours(self.me)
+        self.words, self.detours = Words(self.me), Detours(self.me, self.plan.boundary_bytes)
 
     # --- the machine's two doors --------------------------------------------------------------------------------------
 

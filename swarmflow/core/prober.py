@@ -16,6 +16,11 @@ AT_ONCE_MAX = 16  # peers of a stage probed an epoch: together a quarter of one 
 PATIENCE_S = 5.0  # then the next one's turn comes
 
 
+def large(boundary_bytes: int) -> bool:
+    """Whether a tensor takes so long on a slow way that it is worth knowing the ways before one is sent."""
+    return boundary_bytes // SHARE >= PROBE_BYTES_MIN
+
+
 @dataclass(slots=True)
 class Prober:
     """Asks one peer after the other, twice each at the same time: without bytes, and with some.
@@ -34,7 +39,7 @@ class Prober:
 
     def open(self, epoch: Epoch, strangers: Iterable[ProcessId], mates: Iterable[ProcessId] = ()) -> None:
         """A new epoch. strangers: peers to which the way is not known. mates: those of the own stage, after them."""
-        probed = self.boundary_bytes // SHARE >= PROBE_BYTES_MIN
+        probed = large(self.boundary_bytes)
         self._queue = deque((*list(strangers)[:AT_ONCE_MAX], *mates) if probed else ())
         self._epoch, self._asked = epoch, None
 

@@ -23,7 +23,7 @@ def detours(direct: float = SLOW, via: float = FAST, other: float = 0.0) -> Deto
     for process_, rate in ((TO, direct), (VIA, via), (OTHER, other)):
         if rate:
             speeds.measured(process_, 1000, 1000 / rate)
-    made = Detours(ME)
+    made = Detours(ME, TENSOR.size_bytes)
     made.open(speeds, (VIA, OTHER, TO))
     made.learn(VIA, Rates((), ((TO, via),)))
     made.learn(OTHER, Rates((), ((TO, other),)))
@@ -62,6 +62,14 @@ def test_what_is_no_tensor_or_goes_elsewhere_is_left_alone() -> None:
 def test_a_detour_that_gains_little_is_not_taken(via: float) -> None:
     made = detours(direct=FAST, via=via)
     assert took(made.around([forward()], 0.0)) == ["to"]
+
+
+def test_small_tensors_take_none() -> None:
+    made = Detours(ME, 1 << 20)
+    made.open(detours().speeds, (VIA, OTHER, TO))
+    made.learn(VIA, Rates((), ((TO, FAST),)))
+    assert took(made.around([forward()], 0.0)) == ["to"]
+    assert not made.changed
 
 
 def test_several_tensors_take_several_ways() -> None:
