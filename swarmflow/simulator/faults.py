@@ -54,6 +54,7 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
     for process, host in sorted(world.hosts.items()):
         following = host.machine.following
         left = following.leader != world.finisher or following.lost_s is not None
+        left |= world.finisher is not None and not world.ways.reaches(process.name, world.finisher.name)
         behind = left or host.frozen_until_s > world.clock.now_s
         early = host.machine.early if isinstance(host.machine, PeerMachine) else []
         awaited = {ref.key for event in early for ref in event.bodies}

@@ -110,6 +110,36 @@ def test_a_newer_attempt_adopts_what_is_here_and_computes_nothing() -> None:
     assert machine.entries() == ((0, 0),), "what is accumulated keeps the attempt that the leader was told"
 
 
+def test_who_has_had_the_gradient_gets_a_word() -> None:
+    machine, _ = finished()
+    actions = machine.adopt(UP2, Adopt(microbatch(0), 1, REPAIR, settled=True))
+    assert Send(UP2, Backward(microbatch(0), 0, REPAIR)) in actions
+    fresh = hops()
+    fresh.forward(UP, Forward(microbatch(0), 1, REPAIR, settled=True), (INPUT, TARGETS))
+    [(to, _)] = messages(fresh.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0), Forward)
+    fresh.backward(to, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
+    assert Send(UP, Backward(microbatch(0), 0, REPAIR)) in fresh.backward_computed(BackwardComputed(microbatch(0), OWN))
+
+
+def test_a_word_is_not_enough_for_who_has_not_had_the_gradient() -> None:
+    machine = hops()
+    machine.forward(UP, forward(), (INPUT, TARGETS))
+    [(to, _)] = messages(machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0), Forward)
+    assert machine.backward(to, Backward(microbatch(0), 1, 0), (), 2.0) == []
+    actions = machine.backward(to, Backward(microbatch(0), 1, 0), (GRADIENT,), 3.0)
+    assert actions == [RunBackward(microbatch(0), GRADIENT)]
+
+
+def test_what_was_sent_again_after_its_gradient_had_come_says_so() -> None:
+    machine, _ = finished()
+    holder = machine.outbox.holder(0)
+    assert holder is not None
+    [(to, sent)] = messages(machine.gone(holder, 3.0), Forward)
+    assert (to != holder, sent.repair, sent.settled) == (True, True, True)
+    assert machine.backward(to, Backward(microbatch(0), 1, sent.attempt), (), 4.0) == []
+    assert machine.outbox.entries[0].returned
+
+
 def test_an_adoption_under_way_gets_the_gradient_when_it_is_there() -> None:
     machine = hops(stage=2)
     machine.forward(UP, forward(stage=2), (INPUT, TARGETS))
