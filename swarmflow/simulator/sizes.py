@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from swarmflow.core.messages import Gone, Granted, Lead, Message, Named, Open, Prepare, Reopen, Report
+from swarmflow.core.messages import Gone, Granted, Lead, Message, Named, Open, Prepare, Rates, Reopen, Report
 from swarmflow.core.types import Roster
 
 FRAME = 36  # bytes around a header (runtime/frames.py), of which 8 a body
@@ -38,7 +38,7 @@ def _reopen(message: Reopen) -> int:
 
 
 def _prepare(message: Prepare) -> int:
-    members = sum(len(group.members) for group in message.groups)
+    members = sum(len(group.members) + len(group.owners) for group in message.groups)
     return ENTRY * len(message.entries) + PROCESS * members + MEMBER * len(message.newcomers)
 
 
@@ -59,6 +59,7 @@ _EXTRA: dict[type, Callable[[Any], int]] = {
     Reopen: _reopen,
     Prepare: _prepare,
     Report: _report,
+    Rates: lambda message: PROCESS * len(message.rates),
     Granted: lambda message: MEMBER * len(message.donors),
     Gone: lambda message: ENTRY * len(message.lost),
     Lead: lambda message: MEMBER,
