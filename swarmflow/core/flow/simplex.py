@@ -17,6 +17,7 @@ NOISE = 1e-6  # on costs, relative to the largest, so that one optimum alone rem
 SLACK = 1e-5  # on capacities, against cycling
 WHOLE = 0.01  # how far from a whole number a flow may be
 PIVOTS_A_ROW = 40  # more are not tried
+SLICE = 10_000  # numbers that are worked on before others have their turn: about a millisecond
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Column:
 
 
 class Simplex:
-    """Revised simplex with the inverse of the basis kept; iterate `solve` to its end, a pivot at a time."""
+    """Revised simplex with the inverse of the basis kept; iterate `solve` to its end, a slice of work at a time."""
 
     def __init__(self, problem: Problem, random: Random) -> None:
         self.problem = problem
@@ -86,20 +87,20 @@ class Simplex:
         ]
 
     def solve(self) -> Generator[None, None, list[tuple[Path, float]] | None]:
-        """Yields after each pivot; returns the cheapest flows, as units on paths, or None."""
+        """Yields after each slice; returns the cheapest flows, as units on paths, or None."""
         yield from self._prepare()
         limit = -EPSILON * self.largest
         pool = [self._column(path) for path in self.problem.known]
         while True:
             moved = False
-            while self._enter(pool, limit):
+            while (yield from self._enter(pool, limit)):
                 moved = True
                 yield
                 if self.pivots > PIVOTS_A_ROW * self.size:
                     return None
             pool = []
             for entries, exits in self.commodities:
-                pool += self._shortest(entries, exits, limit)
+                pool += yield from self._shortest(entries, exits, limit)
                 yield
             if not pool and not moved:
                 return self._found()
@@ -127,7 +128,7 @@ class Simplex:
         self.basis: list[Column | None] = [None] * size  # None: an artificial column, or the slack of a node
         self.artificial = [row < self.first_node for row in range(size)]
 
-    def _enter(self, pool: list[Column], limit: float) -> bool:
+    def _enter(self, pool: list[Column], limit: float) -> Generator[None, None, bool]:
         """Bring in what promises most: a column, or the slack of a node whose capacity has a price above 0."""
         duals = self.duals
         prices = duals[self.first_node :]
@@ -137,15 +138,17 @@ class Simplex:
         if min(least, -highest) >= limit:
             return False
         if -highest <= least:
-            self._pivot((self.first_node + prices.index(highest),), -highest, None)
+            yield from self._pivot((self.first_node + prices.index(highest),), -highest, None)
         else:
             column = pool.pop(costs.index(least))
-            self._pivot(column.rows, least, column)
+            yield from self._pivot(column.rows, least, column)
         return True
 
-    def _shortest(self, entries: list[int], exits: list[int], limit: float) -> list[Column]:
+    def _shortest(
+        self, entries: list[int], exits: list[int], limit: float
+    ) -> Generator[None, None, list[Column]]:
         """For each exit of a commodity the path of least reduced cost to it, if that is below the limit."""
-        problem, duals = self.problem, self.duals
+        problem, duals, work = self.problem, self.duals, 0
         best: list[list[float]] = []
         came: list[list[tuple[bool, int]]] = []  # (from an entry, its number or that of the node before)
         for layer, rows in enumerate(self.node_row):
@@ -154,12 +157,18 @@ class Simplex:
             if layer and min(best[-1], default=INFINITE) < INFINITE:
                 before = best[-1]
                 for node, row in enumerate(self.arcs[layer - 1]):
+                    if (work := work + len(row)) > SLICE:
+                        work = 0
+                        yield
                     sums = [a + b for a, b in zip(before, row, strict=True)]
                     values[node] = least = min(sums)
                     origin[node] = (False, sums.index(least))
             for entry in entries:
                 end = problem.entries[entry]
                 if end.layer == layer:
+                    if (work := work + 2 * len(end.cost)) > SLICE:
+                        work = 0
+                        yield
                     price = duals[entry]
                     for node, cost in enumerate(end.cost):
                         if cost - price < values[node]:
@@ -169,6 +178,9 @@ class Simplex:
         found = []
         for number in exits:
             end = problem.exits[number]
+            if (work := work + len(end.cost)) > SLICE:
+                work = 0
+                yield
             sums = [a + b for a, b in zip(best[end.layer], end.cost, strict=True)]
             least = min(sums, default=INFINITE)
             if least - duals[len(problem.entries) + number] < limit:
@@ -184,7 +196,9 @@ class Simplex:
         rows += [self.node_row[layer + i][node] for i, node in enumerate(nodes)]
         return Column(path, cost, tuple(rows))
 
-    def _pivot(self, rows: tuple[int, ...], reduced: float, column: Column | None) -> None:
+    def _pivot(
+        self, rows: tuple[int, ...], reduced: float, column: Column | None
+    ) -> Generator[None, None, None]:
         """Bring a column in. rows: where it has a 1."""
         self.pivots += 1
         inverse, values = self.inverse, self.values
@@ -201,8 +215,12 @@ class Simplex:
         step = direction[leaving]
         pivot_row = [v / step for v in inverse[leaving]]
         filled = [(j, v) for j, v in enumerate(pivot_row) if v]
+        work = 0
         for i, factor in enumerate(direction):
             if factor and i != leaving:
+                if (work := work + len(filled)) > SLICE:
+                    work = 0
+                    yield
                 row = inverse[i]
                 for j, v in filled:
                     row[j] -= factor * v
