@@ -24,7 +24,7 @@ def detours(direct: float = SLOW, via: float = FAST, other: float = 0.0) -> Deto
         if rate:
             speeds.measured(process_, 1000, 1000 / rate)
     made = Detours(ME, TENSOR.size_bytes)
-    made.open(speeds, (VIA, OTHER, TO))
+    made.open(speeds, {0: (VIA, OTHER), 1: (TO,)})
     made.learn(VIA, Rates((), ((TO, via),)))
     made.learn(OTHER, Rates((), ((TO, other),)))
     return made
@@ -66,10 +66,18 @@ def test_a_detour_that_gains_little_is_not_taken(via: float) -> None:
 
 def test_small_tensors_take_none() -> None:
     made = Detours(ME, 1 << 20)
-    made.open(detours().speeds, (VIA, OTHER, TO))
+    made.open(detours().speeds, {0: (VIA, OTHER), 1: (TO,)})
     made.learn(VIA, Rates((), ((TO, FAST),)))
     assert took(made.around([forward()], 0.0)) == ["to"]
     assert not made.changed
+
+
+@pytest.mark.parametrize(("mates", "after", "ways"), [(1, 3, ["via"]), (3, 1, ["via"]), (3, 3, ["to"])])
+def test_between_stages_of_many_peers_there_are_none(mates: int, after: int, ways: list[str]) -> None:
+    made = detours()
+    many = [process(f"p{number}") for number in range(4)]
+    made.open(made.speeds, {0: (VIA, *many[: mates - 1]), 1: (TO, *many[: after - 1])})
+    assert took(made.around([forward()], 0.0)) == ways
 
 
 def test_several_tensors_take_several_ways() -> None:
@@ -106,7 +114,7 @@ def test_nobody_can_fill_the_table_or_tell_of_impossible_ways() -> None:
     made.learn(VIA, Rates((), ((TO, float("nan")), (OTHER, -1.0), (ME, float("inf")))))
     assert took(made.around([forward()], 0.0)) == ["to"]
     assert len(made._told) <= 64
-    made.open(made.speeds, (TO,))
+    made.open(made.speeds, {1: (TO,)})
     assert made._told.keys() <= {TO}
 
 
@@ -115,5 +123,5 @@ def test_one_who_told_of_a_new_epoch_early_is_heard_once_it_is_opened_here() -> 
     new = process("new")
     made.learn(new, Rates((), ((TO, FAST), (ME, FAST))))
     assert took(made.around([forward()], 0.0)) == ["to"]
-    made.open(made.speeds, (TO, new))
+    made.open(made.speeds, {0: (new,), 1: (TO,)})
     assert took(made.around([forward()], 0.0)) == ["new"]

@@ -12,7 +12,9 @@ from statistics import median
 from swarmflow.core.messages import Rates
 from swarmflow.core.types import Group, ProcessId
 
-MEMBERS_MAX = 16  # of a group; in a larger one each has a small share, and the ways between them are too many to know
+# Of a group. In a larger one a slow way carries a small share anyway, and helpers take bandwidth from others: with 8 on
+# a stage and connections of 2 Gb/s (experiments/dtfm_cases, case 4) an iteration took 17.5 s instead of 14.8.
+MEMBERS_MAX = 4
 HELPERS_MAX = 8  # peers of the stages beside it that may sum for a group
 LOTS = 24  # into which a gradient is divided
 POWER = 8.0  # of a busy time: the larger, the more the longest alone counts

@@ -44,8 +44,9 @@ def opened(peer: Service, event: Received, now: float) -> list[Action]:
     shares = message.roster.shares[peer.stage + 1] if not peer.hops.last else {}
     mates, before = tuple(mate for mate in ids[peer.stage] if mate != peer.me), ids[peer.stage - 1]
     actions += peer.hops.open(peer.epoch, next_stage, before, shares, mates)
-    nearby = (mates, next_stage, before if peer.stage > 0 else ())
-    peer.detours.open(peer.hops.outbox.speeds, (near for stage in nearby if len(stage) <= NEAR_MAX for near in stage))
+    nearby = {0: mates, 1: next_stage, -1: before if peer.stage > 0 else ()}
+    few = {place: stage for place, stage in nearby.items() if len(stage) <= NEAR_MAX}
+    peer.detours.open(peer.hops.outbox.speeds, few)
     peer.hops.outbox.rerouted(peer.detours.changed)
     return actions
 
