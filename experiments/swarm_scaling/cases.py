@@ -92,8 +92,11 @@ def costs(setting: str, metered: Metered, peers: int, spent_s: float) -> Iterato
         yield row(setting, POLICY, f"{name}: decisions a second", [cost.decisions / each_s])
         yield row(setting, POLICY, f"{name}: messages sent a second", [cost.messages / each_s])
         yield row(setting, POLICY, f"{name}: bytes without tensors a second", [cost.words_bytes / each_s])
+        yield row(setting, POLICY, f"{name}: bytes heard without tensors a second", [cost.heard_bytes / each_s])
         yield row(setting, POLICY, f"{name}: CPU of a decision, us", [1e6 * cost.cpu_s / cost.decisions])
         yield row(setting, POLICY, f"{name}: CPU of decisions a second, ms", [1e3 * cost.cpu_s / each_s])
+        if cost.counted:
+            yield row(setting, POLICY, f"{name}: calls of functions of a decision", [cost.calls / cost.counted])
 
 
 def fits(found: Sequence[Found]) -> Iterator[Row]:

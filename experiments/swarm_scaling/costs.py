@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from swarmflow.core.actions import Action, Send
-from swarmflow.core.events import Event
+from swarmflow.core.events import Event, Received
 from swarmflow.core.following import Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
@@ -28,7 +29,8 @@ M = TypeVar("M")
 class Cost:
     """Totals of one role. clock: of this computer. messages: sent. words_bytes: of their headers, without tensors.
 
-    timed: of so many decisions one is timed, and stands for the others.
+    heard_bytes: the same of what came. timed: of so many decisions one is timed, and stands for the others. calls: of
+    functions, by `counted` decisions, another one of so many; unlike the time they are the same on any computer.
     """
 
     clock: Callable[[], float]
@@ -37,23 +39,37 @@ class Cost:
     cpu_s: float = 0.0
     messages: int = 0
     words_bytes: int = 0
+    heard_bytes: int = 0
+    calls: int = 0
+    counted: int = 0
 
     def watch(
         self, decide: Callable[[M, Event, float], list[Action]], machine: M, event: Event, now: float
     ) -> list[Action]:
         """One decision, and what it led to."""
         self.decisions += 1
-        if self.decisions % self.timed:
-            actions = decide(machine, event, now)
-        else:
+        if type(event) is Received:
+            self.heard_bytes += wire_bytes(event.message)
+        turn = self.decisions % self.timed
+        if turn == 0:
             began_s = self.clock()
             actions = decide(machine, event, now)
             self.cpu_s += self.timed * (self.clock() - began_s)
+        elif turn == 1:
+            sys.setprofile(self._called)
+            actions = decide(machine, event, now)
+            sys.setprofile(None)
+            self.counted += 1
+        else:
+            actions = decide(machine, event, now)
         for action in actions:
             if type(action) is Send:
                 self.messages += 1
                 self.words_bytes += wire_bytes(action.message)
         return actions
+
+    def _called(self, frame: object, event: str, argument: object) -> None:
+        self.calls += event in ("call", "c_call")
 
 
 class _Peer(PeerMachine):
