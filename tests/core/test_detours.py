@@ -75,8 +75,8 @@ def test_small_tensors_take_none() -> None:
 @pytest.mark.parametrize(("mates", "after", "ways"), [(1, 3, ["via"]), (3, 1, ["via"]), (3, 3, ["to"])])
 def test_between_stages_of_many_peers_there_are_none(mates: int, after: int, ways: list[str]) -> None:
     made = detours()
-    many = [process(f"p{number}") for number in range(4)]
-    made.open(made.speeds, {0: (VIA, *many[: mates - 1]), 1: (TO, *many[: after - 1])})
+    beside, beyond = ([process(f"{stage}{number}") for number in range(4)] for stage in ("beside", "beyond"))
+    made.open(made.speeds, {0: (VIA, *beside[: mates - 1]), 1: (TO, *beyond[: after - 1])})
     assert took(made.around([forward()], 0.0)) == ways
 
 
