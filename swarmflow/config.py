@@ -74,7 +74,7 @@ class TrainSection:
     precision: Annotated[str, check.choice("fp32", "bf16")] = "fp32"
     accumulate: Annotated[str, check.choice("fp32", "exact")] = "fp32"
     codec: Annotated[str, check.choice("blockwise8", "fp16", "none")] = "blockwise8"
-    router: Annotated[str, check.choice("shortest", "iwrr", later=' ("flow" comes with a later version)')] = "shortest"
+    router: Annotated[str, check.choice("shortest", "iwrr", "flow")] = "shortest"
     seed: Annotated[int, check.integer(0, check.SEED_MAX)] = 0
     checkpoint_every: Annotated[int, check.integer(1)] = 50
     validate_every: Annotated[int, check.integer(0)] = 0

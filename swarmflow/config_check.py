@@ -103,9 +103,9 @@ def name(value: object) -> str:
     return value
 
 
-def choice(*names: str, later: str = "") -> Check:
-    """One of the names; `later` is said after them, for names that are known but not there yet."""
-    allowed = " or ".join(f'"{option}"' for option in names) + later
+def choice(*names: str) -> Check:
+    """One of the names."""
+    allowed = " or ".join(f'"{option}"' for option in names)
 
     def check(value: object) -> str:
         if value not in names or not isinstance(value, str):

@@ -134,7 +134,7 @@ def test_model_from_a_table_and_a_cut(tmp_path: Path) -> None:
         ("optimizer", "warmup_steps = 101", "optimizer.warmup_steps = 101: must be at most train.steps = 100"),
         ("optimizer", "learning_rate = 1", "unknown key optimizer.learning_rate = 1"),
         ("optimizer", "weight_decai = 1", "(did you mean weight_decay?); allowed in [optimizer]: name, lr, betas"),
-        ("train", 'router = "flow"', 'must be "shortest" or "iwrr" ("flow" comes with a later version)'),
+        ("train", 'router = "flows"', 'train.router = "flows": must be "shortest" or "iwrr" or "flow"'),
         ("train", "router = []", 'train.router = []: must be "shortest" or "iwrr"'),
         ("train", 'accumulate = "fp64"', 'train.accumulate = "fp64": must be "fp32" or "exact"'),
         ("train", 'codec = "gzip"', 'must be "blockwise8" or "fp16" or "none"'),

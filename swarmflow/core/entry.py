@@ -11,12 +11,12 @@ from swarmflow.core.types import Microbatch, ProcessId, Ref
 class Entry:
     """One microbatch on its way through the next stage.
 
-    repair: somebody may hold it already. hint: who probably does. successor: to whom `holder` has passed it on.
-    reserving: the holder is asked for room, and has not got the bytes yet. unasked: it was sent them without, and
-    has not answered. asked: peers whose answer to an Adopt is awaited. data: the input of the hop, None once it was
-    evicted; restored: it was brought back to be sent again. settled: its gradient has been here before. late_s: when
-    the holder has had it for too long without passing it on, or nothing was heard of it since; patience: how often that
-    was, of this microbatch.
+    repair: somebody may hold it already. hint: who probably does. source: the trainer whose it is. successor: to whom
+    `holder` has passed it on. reserving: the holder is asked for room, and has not got the bytes yet. unasked: it was
+    sent them without, and has not answered. asked: peers whose answer to an Adopt is awaited. data: the input of the
+    hop, None once it was evicted; restored: it was brought back to be sent again. settled: its gradient has been here
+    before. late_s: when the holder has had it for too long without passing it on, or nothing was heard of it since;
+    patience: how often that was, of this microbatch.
     """
 
     microbatch: Microbatch
@@ -25,6 +25,7 @@ class Entry:
     attempt: int
     repair: bool = False
     hint: ProcessId | None = None
+    source: ProcessId | None = None
     holder: ProcessId | None = None
     reserving: bool = False
     unasked: bool = False

@@ -58,7 +58,7 @@ class Iwrr:
         """Never choose this peer again until it is announced again (Algorithm 1, `ban_server`)."""
         self._peers.pop(process, None)
 
-    def choose(self, exclude: Collection[ProcessId] = ()) -> Choice | None:
+    def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
         """The peer with the smallest total time; ties go to the smaller id. None: nobody is left."""
         passed_over: list[tuple[float, ProcessId]] = []
         choice: Choice | None = None
@@ -76,6 +76,9 @@ class Iwrr:
         for entry in passed_over:
             heapq.heappush(self._queue, entry)
         return choice
+
+    def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
+        """Nothing follows from it: the total of what it was given decides."""
 
     def awaits(self, process: ProcessId, count: int) -> None:
         """Nothing follows from it: the total of what it was given decides."""
@@ -97,10 +100,10 @@ class Iwrr:
         peer.ema_s = max(self.prior_s, gamma * seconds + (1 - gamma) * peer.ema_s)
         peer.measured = True
 
-    def arrived(self, process: ProcessId, seconds: float) -> None:
+    def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
         """Nothing follows from it: what counts is when it has been passed on."""
 
-    def probed(self, process: ProcessId, seconds: float) -> None:
+    def probed(self, process: ProcessId, seconds: float, now: float) -> None:
         """Nothing follows from it."""
 
     def rerouted(self, process: ProcessId, seconds: float) -> None:

@@ -34,7 +34,7 @@ class Outbox:
     the usual time, and late_min_s at least; its microbatch goes to another, if there is one, and the next deadline is
     twice as long. Where there is none, and where a gradient or an answer does not come, the holder is asked: a message
     may have been lost on the way there or back. size_bytes: of all that is kept for re-sending. due_s: before it a tick
-    leads to nothing.
+    leads to nothing. trainers: of the epoch, in the order by which microbatches fall to them.
     """
 
     stage: int
@@ -47,6 +47,7 @@ class Outbox:
     starved: dict[int, None] = field(default_factory=dict)
     size_bytes: int = 0
     due_s: float = 0.0
+    trainers: tuple[ProcessId, ...] = ()
     _waiting: dict[int, None] = field(default_factory=dict)
     _deadlines: list[tuple[float, int]] = field(default_factory=list)
 
@@ -85,7 +86,8 @@ class Outbox:
     ) -> list[Action]:  # fmt: skip
         """Take a microbatch over. attempt: that of the own hop; those downstream are no lower."""
         data, targets = bodies
-        entry = Entry(microbatch, data, targets, attempt // REPAIR * REPAIR, repair, hint)
+        source = self.trainers[microbatch.index % len(self.trainers)] if self.trainers else None
+        entry = Entry(microbatch, data, targets, attempt // REPAIR * REPAIR, repair, hint, source)
         former = self.entries.get(microbatch.index)
         self.size_bytes += entry.size_bytes - (0 if former is None else former.size_bytes)
         self.entries[microbatch.index] = entry
@@ -95,7 +97,7 @@ class Outbox:
         """Somebody has it: the way there took from when its bytes were sent until now."""
         entry = self._current(sender, message.microbatch, message.attempt)
         if entry is not None and not entry.reserving and not entry.measured:
-            self.router.arrived(sender, now - entry.sent_at_s)
+            self.router.arrived(sender, now - entry.sent_at_s, now)
             if message.microbatch.index not in self.speeds.detoured:
                 self.speeds.measured(sender, entry.size_bytes, now - entry.sent_at_s)
             entry.arrived_s = now
@@ -132,7 +134,7 @@ class Outbox:
         way_s = self.prober.answered(sender, message, now)
         self.due_s = now  # the next one's turn may have come
         if way_s is not None:
-            self.router.probed(sender, way_s)
+            self.router.probed(sender, way_s, now)
             self.speeds.measured(sender, self.prober.boundary_bytes, way_s)
         self.router.told(sender, message.rest_s)
 
@@ -182,7 +184,7 @@ class Outbox:
         if entry is None or entry.returned:
             return False
         self._measure(entry, sender, now)
-        self.takers.count(sender, -1, awaited=False)
+        self.takers.count(sender, -1, entry.source, awaited=False)
         entry.returned, entry.settled, entry.restored = True, True, False
         return True
 
@@ -377,7 +379,7 @@ class Outbox:
 
     def _route(self, entry: Entry, now: float, but: ProcessId | None = None) -> list[Action]:
         index = entry.microbatch.index
-        chosen = self.takers.choose(but)
+        chosen = self.takers.choose(but, entry.source)
         if chosen is None:
             self._waiting[index] = None
             return []
@@ -409,11 +411,11 @@ class Outbox:
         """Whose hands it is in now. What it takes up there is counted."""
         self._answered(entry)
         if entry.held and entry.holder is not None:
-            self.takers.count(entry.holder, -1, awaited=entry.awaited)
+            self.takers.count(entry.holder, -1, entry.source, awaited=entry.awaited)
         entry.holder = holder
         entry.reserving &= holder is not None
         if entry.held and holder is not None:
-            self.takers.count(holder, 1, awaited=entry.awaited)
+            self.takers.count(holder, 1, entry.source, awaited=entry.awaited)
 
     def _answered(self, entry: Entry) -> None:
         """Its bytes are no more on the way to somebody who was not asked."""

@@ -47,6 +47,7 @@ from swarmflow.core.messages import (
     Lead,
     Message,
     Named,
+    Negotiate,
     Open,
     Passed,
     Prepare,
@@ -100,6 +101,8 @@ class PeerMachine(Service):
         actions = self._handle(event, now)
         if before is not None and self._heard_of != before:
             actions += self._replay_early(now)
+        if self.flows is not None:
+            self.flows.pace.watch(event, actions, now)
         return self._say(actions, now) + self._due(now)
 
     def _beat(self, event: Received, now: float) -> list[Action]:
@@ -128,6 +131,8 @@ class PeerMachine(Service):
             due_s = min(due_s, self._next_join_s)
         if self.drain_until_s is not None:
             due_s = min(due_s, self.drain_until_s)
+        if self.flows is not None and (flows_s := self.flows.next_deadline()) is not None:
+            due_s = min(due_s, flows_s)
         if self.hops is None or self.hops.journal.due_s >= due_s:
             return due_s
         hops_s = self.hops.next_deadline()
@@ -154,6 +159,8 @@ class PeerMachine(Service):
             return [*actions, Exit("left without waiting for the step: the drain time is over")]
         if self.hops is not None and self.hops.journal.due_s <= now:
             actions += self._say(self.hops.tick(now), now)
+        if self.flows is not None:
+            actions += self.words.say(self.flows.tick(now))
         return actions
 
     def _say(self, actions: list[Action], now: float) -> list[Action]:
@@ -193,7 +200,7 @@ class PeerMachine(Service):
                 return [Count("messages_ignored", "early"), *release(event.bodies)]
             self._early.append((now, event))
             return []
-        elif not isinstance(message, Lead) and self._is_void(event):
+        elif not isinstance(message, Lead | Negotiate) and self._is_void(event):
             return release(event.bodies)
         return handler(self, event, now)
 
@@ -268,6 +275,7 @@ _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     Reopen: epochs.opened,
     Entered: epochs.entered,
     Gone: epochs.gone,
+    Negotiate: hopping.negotiated,
     Prepare: ballots.prepare,
     Commit: ballots.commit,
     ReducePart: ballots.reduce_part,

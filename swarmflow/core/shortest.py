@@ -130,8 +130,8 @@ class Shortest:
         self._delays.drop(process)
         self._ways.drop(process)
 
-    def choose(self, exclude: Collection[ProcessId] = ()) -> Choice | None:
-        """The peer with the shortest expected delay. None: nobody is left."""
+    def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
+        """The peer with the shortest expected delay, whose microbatch it may be. None: nobody is left."""
         process = self._delays.first(exclude)
         peer = self._alike if process is None else self._peers[process]
         if self._strangers and self._alike.delay_s <= peer.delay_s:
@@ -143,6 +143,9 @@ class Shortest:
         reason = f"expected back in {peer.delay_s:.3f} s: {peer.awaited} awaited, {peer.tensor_s:.3f} s to it"
         return Choice(process, f"{reason}, {peer.rest_s:.3f} s beyond it")
 
+    def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
+        """Nothing follows from it: what counts is what has not been passed on yet."""
+
     def awaits(self, process: ProcessId, count: int) -> None:
         """It has been given so many of this sender's microbatches that it has not passed on yet."""
         peer = self._of_its_own(process)
@@ -150,7 +153,7 @@ class Shortest:
             peer.awaited = count
             self._delays.put(process, peer.delay_s, peer.tie)
 
-    def arrived(self, process: ProcessId, seconds: float) -> None:
+    def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
         """The bytes of a microbatch were there so long after they were sent."""
         peer = self._of_its_own(process)
         if peer is None:
@@ -159,7 +162,7 @@ class Shortest:
         peer.measured = peer.known = True
         self._changed(process, peer)
 
-    def probed(self, process: ProcessId, seconds: float) -> None:
+    def probed(self, process: ProcessId, seconds: float, now: float) -> None:
         """They would be, by a small probe: believed until the first is really sent."""
         peer = self._of_its_own(process)
         if peer is not None and not peer.measured:
@@ -184,6 +187,11 @@ class Shortest:
         """Whether something was ever sent to it, or it was probed."""
         peer = self._peers.get(process)
         return peer is not None and peer.known
+
+    def delay_s(self, process: ProcessId) -> float | None:
+        """When a microbatch that is sent to it now is expected back; None: it does not serve the stage."""
+        peer = self._peers.get(process)
+        return None if peer is None else peer.delay_s
 
     def told(self, process: ProcessId, rest_s: float) -> None:
         """How long the best way beyond it takes, forth and back."""

@@ -46,6 +46,7 @@ class Source:
         """A step begins: take up the own share of it."""
         trainers = [member.process for member in message.roster.trainers]
         first = message.roster.stages[0]
+        self.outbox.trainers = tuple(trainers)
         actions = self.outbox.open(message.epoch, message.roster.ids[0], message.roster.shares[0])
         self.epoch, self.attempt = message.epoch, 0
         self._under_way.clear()

@@ -26,8 +26,11 @@ class Router(Protocol):
     def ban(self, process: ProcessId) -> None:
         """Never choose this peer again until it is announced again."""
 
-    def choose(self, exclude: Collection[ProcessId] = ()) -> Choice | None:
-        """The next one. None: nobody is left."""
+    def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
+        """The next one, for a microbatch of this trainer. None: nobody is left."""
+
+    def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
+        """So many more of this trainer's microbatches are in its hands, until their gradients are back."""
 
     def awaits(self, process: ProcessId, count: int) -> None:
         """It has been given so many of this sender's microbatches that it has not passed on yet."""
@@ -38,10 +41,10 @@ class Router(Protocol):
     def told(self, process: ProcessId, rest_s: float) -> None:
         """How long the best way beyond it takes, forth and back."""
 
-    def arrived(self, process: ProcessId, seconds: float) -> None:
+    def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
         """The bytes of a microbatch were there so long after they were sent."""
 
-    def probed(self, process: ProcessId, seconds: float) -> None:
+    def probed(self, process: ProcessId, seconds: float, now: float) -> None:
         """They would be, by a small probe."""
 
     def rerouted(self, process: ProcessId, seconds: float) -> None:
@@ -165,18 +168,20 @@ class Takers:
         """How long it takes to pass a microbatch on, or others do; None: nobody ever has."""
         return self._usual_s.get(process, self._anybody_s)
 
-    def choose(self, but: ProcessId | None) -> ProcessId | None:
-        """Who gets the next one. but: not this one. None: enough were asked; who is full says when it has room."""
+    def choose(self, but: ProcessId | None, source: ProcessId | None = None) -> ProcessId | None:
+        """Who gets the next one, of this trainer. but: not this one. None: enough were asked; who is full says when
+        it has room."""
         paused = self._paused_until_s.keys()
         if len(paused) >= ASKED * len(self._alive).bit_length():
             return None
         excluded = {*paused, *(() if self.insist else self._draining), *(() if but is None else (but,))}
-        choice = self.router.choose(excluded)
+        choice = self.router.choose(excluded, source)
         return None if choice is None else choice.process
 
-    def count(self, process: ProcessId, more: int, *, awaited: bool) -> None:
-        """A microbatch comes into its hands (1), or is out of them (-1). awaited: it has not passed it on."""
+    def count(self, process: ProcessId, more: int, source: ProcessId | None = None, *, awaited: bool) -> None:
+        """A microbatch of this trainer comes into its hands (1), or is out of them (-1). awaited: not passed on."""
         self.held[process] += more
+        self.router.carries(process, source, more)
         if awaited:
             self._awaited[process] += more
             self.router.awaits(process, self._awaited[process])

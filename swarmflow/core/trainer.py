@@ -32,6 +32,7 @@ from swarmflow.core.events import (
 )  # fmt: skip
 from swarmflow.core.feeding import heir
 from swarmflow.core.feeding.feeder import Feeder
+from swarmflow.core.flow.live import TRAINER, negotiation_of
 from swarmflow.core.messages import (
     Accepted,
     Assign,
@@ -54,6 +55,7 @@ from swarmflow.core.messages import (
     LoadFailed,
     Message,
     Named,
+    Negotiate,
     Open,
     Overflow,
     Prepared,
@@ -97,6 +99,8 @@ class TrainerMachine(Feeder):
 
     def __post_init__(self) -> None:
         self.words = Words(self.me.process)
+        plan, router = self.plan, self.source.outbox.router
+        self.flows = negotiation_of(self.me.process, TRAINER, plan.stages, plan.microbatches, router)
 
     def start(self, now: float) -> list[Action]:
         """Begin: lead, or ask to be let in."""
@@ -122,10 +126,14 @@ class TrainerMachine(Feeder):
             times.append(stand_s)
         if (paused := self.source.outbox.next_deadline()) is not None:
             times.append(paused)
+        if self.flows is not None and (flows_s := self.flows.next_deadline()) is not None:
+            times.append(flows_s)
         return min(times)
 
     def _due(self, now: float) -> list[Action]:
         actions = self.source.outbox.tick(now)
+        if self.flows is not None and not self.ended:
+            actions += self.flows.tick(now)
         if self.lead is not None or self.ended:
             return actions
         if not self.joined and now >= self._next_join_s:
@@ -241,6 +249,8 @@ class TrainerMachine(Feeder):
             return [*drop, *self.source.recall(sender, message)]
         if isinstance(message, Room) and sender in self._peers:
             return [*drop, *self.source.outbox.room(sender, now)]
+        if isinstance(message, Negotiate):
+            return [*drop, *(self.flows.heard(sender, message, now) if self.flows is not None else [])]
         handler = _FROM_LEADER.get(type(message))
         if isinstance(message, Gone) and self.following.passed_over(self.me.process, sender, message, self.standing):
             return [*drop, *self.leave(f"taken for dead: {message.reason}")]
@@ -261,7 +271,8 @@ class TrainerMachine(Feeder):
         roster, me = standing.opened.roster, self.me.process
         self._peers = set(roster.serving)
         others = tuple(member for member in roster.everyone if member.process != me)
-        return [Connect(others), *self.source.open(standing.opened)]
+        flows = self.flows.open(roster, now) if self.flows is not None else []
+        return [Connect(others), *self.source.open(standing.opened), *flows]
 
     def _named(self, message: Named, now: float) -> list[Action]:
         self.naming.hear(message)
@@ -273,7 +284,8 @@ class TrainerMachine(Feeder):
             return []
         self.standing.enter(member)
         self._peers.add(member.process)
-        return [Connect((member,)), *self.source.enter(member, now)]
+        flows = self.flows.open(self.standing.living(), now) if self.flows is not None else []
+        return [Connect((member,)), *self.source.enter(member, now), *flows]
 
     def _gone(self, message: Gone, now: float) -> list[Action]:
         if message.epoch != self.epoch:
@@ -283,6 +295,8 @@ class TrainerMachine(Feeder):
         if self.standing is not None:
             self.standing.died(message.process)
         actions: list[Action] = [] if self.lead is not None else [Forget(message.process)]
+        if self.flows is not None:
+            actions += self.flows.gone(message.process, now)
         if message.process not in self._peers:
             actions += self.source.trainer_gone()
         self._peers.discard(message.process)

@@ -115,6 +115,7 @@ class Metrics:
         self.sent_bytes = self._counters("sent_bytes", "Bytes written to other processes", "kind")
         self.received_bytes = self._counters("received_bytes", "Bytes read from other processes", "kind")
         self.retries = self._counters("retries", "Hops that this process had to send again", "reason")
+        self.routed = self._counters("routed", "Choices of the next peer by the router `flow`", "by")
         self.denials = self._counters("denials", "Microbatches that this peer refused", "reason")
         self.frames_refused = self._counters("frames_refused", "Bad frames from the network", "reason")
         self.queued_bytes = self._gauges("queued_bytes", "Bytes that wait to be sent", "lane")

@@ -186,6 +186,8 @@ class Session:
         match action.name:
             case "retries":
                 metrics.retries.at(action.label).inc(action.amount)
+            case "routed":
+                metrics.routed.at(action.label).inc(action.amount)
             case "denials":
                 metrics.denials.at(action.label).inc(action.amount)
             case "frames_refused":

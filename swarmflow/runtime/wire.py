@@ -7,8 +7,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from swarmflow.core.messages import Message
+from swarmflow.core.messages import Message, Negotiate
 from swarmflow.errors import FrameError
+from swarmflow.runtime import flow_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,17 @@ class Evaluate:
 Wire = Message | Ask | Answer | Evaluate
 
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Message), Ask, Answer, Evaluate)}
-_DECODERS = {name: msgspec.msgpack.Decoder(kind) for name, kind in _TYPES.items()}
+_DECODERS = {
+    name: msgspec.msgpack.Decoder(flow_words.Packed if kind is Negotiate else kind) for name, kind in _TYPES.items()
+}
 _ENVELOPE = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 def encode_header(message: Wire) -> bytes:
     """The header of a frame that carries this message."""
-    return _ENCODER.encode((type(message).__name__, message))
+    fields = flow_words.pack(message) if isinstance(message, Negotiate) else message
+    return _ENCODER.encode((type(message).__name__, fields))
 
 
 def message_name(header: bytes | bytearray | memoryview) -> str:
@@ -72,7 +76,8 @@ def decode_header(header: bytes | bytearray | memoryview) -> Wire:
         decoder = _DECODERS.get(name)
         if decoder is None:
             raise FrameError(f"there is no message {name[:40]!r}")
-        message: Wire = decoder.decode(fields)
+        decoded = decoder.decode(fields)
+        message: Wire = flow_words.unpack(decoded) if isinstance(decoded, flow_words.Packed) else decoded
         return message
     except (msgspec.DecodeError, RecursionError) as error:
         raise FrameError(f"a header does not decode: {error}") from error

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from swarmflow.core.messages import Gone, Granted, Lead, Message, Named, Open, Prepare, Rates, Reopen, Report
+from swarmflow.core.flow.messages import Apply, Audit, Label, Mine, Offer, Sure, Trace, Word
+from swarmflow.core.flow.messages import Granted as Taken
+from swarmflow.core.messages import Gone, Granted, Lead, Message, Named, Negotiate, Open, Prepare, Rates, Reopen, Report
 from swarmflow.core.types import Roster
 
 FRAME = 36  # bytes around a header (runtime/frames.py), of which 8 a body
 WORDS = 170  # of a header with a few numbers and at most one process in it
 PROCESS = 85
 MEMBER = 215  # a process with its stage, its capacity and an address
+NUMBER = 9  # as a float
 ENTRY = 5  # (index, attempt) in a manifest
 DONE = 130
 
@@ -53,6 +56,29 @@ def _report(message: Report) -> int:
     )
 
 
+def _word(word: Word) -> int:
+    """Of a negotiation's word, what is longer than a few numbers and a process."""
+    match word:
+        case Sure():
+            return _word(word.message)
+        case Label():
+            return (PROCESS + NUMBER) * len(word.costs)
+        case Taken():
+            return _word(word.label)
+        case Audit():
+            return (PROCESS + NUMBER) * len(word.counts)
+        case Offer():
+            links = len(word.inflow) + len(word.outflow)
+            return 2 * PROCESS * links + (PROCESS + NUMBER) * len(word.costs)
+        case Apply():
+            return 2 * PROCESS * (len(word.inflow) + len(word.outflow))
+        case Trace():
+            return PROCESS * len(word.path)
+        case Mine():
+            return PROCESS * sum(map(len, word.paths)) + (PROCESS + NUMBER) * len(word.costs)
+    return 0
+
+
 _EXTRA: dict[type, Callable[[Any], int]] = {
     Open: _open,
     Named: lambda message: MEMBER * len(message.members),
@@ -63,4 +89,5 @@ _EXTRA: dict[type, Callable[[Any], int]] = {
     Granted: lambda message: MEMBER * len(message.donors),
     Gone: lambda message: ENTRY * len(message.lost),
     Lead: lambda message: MEMBER,
+    Negotiate: lambda message: _word(message.word),
 }

@@ -19,7 +19,7 @@ def router(**tensor_s: float) -> Shortest:
     made = Shortest()
     made.announce(process(name) for name in tensor_s)
     for name, seconds in tensor_s.items():
-        made.arrived(process(name), seconds)
+        made.arrived(process(name), seconds, 0.0)
     return made
 
 
@@ -63,11 +63,11 @@ def test_a_probe_is_believed_until_something_was_sent() -> None:
     made = Shortest()
     made.announce((A, B))
     assert not made.knows(A)
-    made.probed(A, 5.0)
-    made.probed(B, 1.0)
+    made.probed(A, 5.0, 0.0)
+    made.probed(B, 1.0, 0.0)
     assert (chosen(made), made.knows(B)) == (B, True)
-    made.arrived(B, 9.0)
-    made.probed(B, 1.0)
+    made.arrived(B, 9.0, 0.0)
+    made.probed(B, 1.0, 0.0)
     assert chosen(made) == A, "what was sent says more than a probe"
 
 
@@ -109,7 +109,7 @@ def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
         peer, number = data.draw(st.sampled_from(peers)), data.draw(st.integers(0, 9))
         match data.draw(st.sampled_from(("arrived", "awaits", "told", "measured", "probed"))):
             case "arrived":
-                made.arrived(peer, float(number))
+                made.arrived(peer, float(number), 0.0)
             case "awaits":
                 made.awaits(peer, number)
             case "told":
@@ -117,7 +117,7 @@ def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
             case "measured":
                 made.measured(peer, 0.0, float(number))
             case "probed":
-                made.probed(peer, float(number))
+                made.probed(peer, float(number), 0.0)
         out = set(data.draw(st.lists(st.sampled_from(peers), max_size=4)))
         seen = {other: made._peers.get(other, made._alike) for other in peers}
         left = {other: seen[other].delay_s for other in peers if other not in out}
@@ -146,7 +146,7 @@ def test_strangers_that_share_an_entry_are_chosen_as_if_each_had_its_own(data: s
                 case "ban":
                     one.ban(peer)
                 case "arrived":
-                    one.arrived(peer, number)
+                    one.arrived(peer, number, 0.0)
                 case "awaits":
                     one.awaits(peer, int(number))
                 case "told":

@@ -117,7 +117,7 @@ MISTAKES = {
     "no model": Mistake(lambda run, at: run.update(model={"path": "nowhere", "stages": 2}), ("nowhere", "config.json")),
     "unknown key": Mistake(lambda run, at: run["train"].update(stepz=3), ("train.stepz", "steps")),
     "impossible value": Mistake(lambda run, at: run["train"].update(steps=-1), ("train.steps = -1", "at least 1")),
-    "later router": Mistake(lambda run, at: run["train"].update(router="flow"), ("train.router", "later version")),
+    "unknown router": Mistake(lambda run, at: run["train"].update(router="flows"), ("train.router", '"flow"')),
     "output under a file": Mistake(
         lambda run, at: run["run"].update(output=str(_file(at, b"x") / "out")), ("data.txt", "Not a directory")
     ),

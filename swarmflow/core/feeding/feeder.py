@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Log, Rejoin
 from swarmflow.core.events import Received
+from swarmflow.core.flow.live import Negotiation
 from swarmflow.core.following import Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
@@ -21,7 +22,8 @@ class Feeder:
     """The state of a trainer. following: the leading one; itself when `lead` is set.
 
     settings: by which it would lead. on_disk: the newest version that it could go on from; digests: of its files.
-    waiting: what was said to this candidate as if it led already.
+    waiting: what was said to this candidate as if it led already. flows: its part in their negotiation, where the
+    router follows them.
     """
 
     me: Member
@@ -43,6 +45,7 @@ class Feeder:
     candidacy: Candidacy | None = None
     recorded: Epoch = BEFORE_ALL
     waiting: list[Received] = field(default_factory=list)
+    flows: Negotiation | None = None
 
     @property
     def leader(self) -> ProcessId:

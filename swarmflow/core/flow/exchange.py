@@ -36,15 +36,16 @@ class Open:
 
 
 class Solver:
-    """The part of a relay that calls exchanges and solves them."""
+    """The part of a relay that calls exchanges and solves them. worth: the share of its costs that one has to save."""
 
-    def __init__(self, view: View, random: Random, round_s: float) -> None:
+    def __init__(self, view: View, random: Random, round_s: float, worth: float = 0.0) -> None:
+        self.worth = worth
         self.view = view
         self.random = random
         self.round_s = round_s
         self.open: Open | None = None
         self.made = 0
-        self.gained = False  # the last exchange saved something
+        self.gained = False  # the last exchange saved enough
         self.crowded = False  # in the last exchange most could not take part
         self.complete = False  # in the last exchange everybody could
         self._last: Open | None = None
@@ -106,8 +107,9 @@ class Solver:
         if not self._current(message.exchange):
             return self.inquired(sender, Inquire(message.exchange))
         assert self.open is not None
-        self.open.offers[sender] = message
-        self._expect(sender, message)
+        if sender in self.open.asked:
+            self.open.offers[sender] = message
+            self._expect(sender, message)
         return []
 
     def side_offered(self, sender: ProcessId, message: SideOffer) -> list[Say]:
@@ -202,7 +204,7 @@ class Solver:
     def _finish(self, current: Open, changes: dict[ProcessId, Change]) -> list[Say]:
         """Tell all who stand still, the own node too."""
         self.open, self._last = None, current
-        self.gained = bool(changes) and current.window is not None and current.window.saved > 0
+        self.gained = bool(changes) and current.window is not None and current.window.saves(self.worth)
         self.complete = len(current.offers) == len(current.asked) and all(current.sides.values())
         self.crowded = 2 * len(current.offers) < len(current.asked)
         participants = [*current.offers, *(node for (node, _), granted in current.sides.items() if granted)]
@@ -220,8 +222,11 @@ class Solver:
         reason = "saves something" if changes else "nothing to save"
         return [Say(node, message, reason) for node, message in outcome.items()]
 
-    def successor(self) -> ProcessId:
-        """Who calls the next exchange: two stages further, or so; from the end on a data node, since it is a ring."""
+    def successor(self) -> ProcessId | None:
+        """Who calls the next exchange: two stages further, or so; from the end on a data node, since it is a ring.
+
+        None: there is nobody after this node.
+        """
         view, last = self.view, self._last
         assert last is not None
         wanted = view.stage + 2 - int(self.random.random() < 0.5)
@@ -230,7 +235,7 @@ class Solver:
             nodes = sorted({n for (n, outward), granted in last.sides.items() if granted and not outward})
         if not nodes:
             nodes = list(view.after)
-        return nodes[int(self.random.random() * len(nodes))]
+        return nodes[int(self.random.random() * len(nodes))] if nodes else None
 
     def _current(self, exchange: Exchange) -> bool:
         return self.open is not None and self.open.exchange == exchange and self.open.work is None

@@ -13,6 +13,7 @@ ANSWERS_WAITED = 12.0  # times a message's
 REPEATED_EVERY = 3.0  # to those who have not answered
 REPORTS_GATHERED = 3.0  # after one report others may follow
 AGAIN = 20.0
+AGAIN_CALM = 240.0  # where nothing is to be done for a small gain
 TRIES = 5
 QUIET = 8.0  # after the last change of the own links they are traced
 
@@ -31,9 +32,14 @@ class Open:
 
 
 class Handovers:
-    """Every data node has one; only that of the first of them, by id, decides."""
+    """Every data node has one; only that of the first of them, by id, decides.
 
-    def __init__(self, view: View, round_s: float) -> None:
+    worth: the share of what a whole way costs that a handover has to save. way: what one costs now.
+    """
+
+    def __init__(self, view: View, round_s: float, worth: float = 0.0) -> None:
+        self.worth = worth
+        self.way = 0.0
         self.view = view
         self.round_s = round_s
         self.number = 0
@@ -57,7 +63,8 @@ class Handovers:
     def changed(self, now: float) -> None:
         """Own links have changed: trace them when they have come to rest."""
         if self.trace_at is None:
-            self.trace_at = max(now + QUIET * self.round_s, self._traced_at + AGAIN * self.round_s)
+            again = AGAIN_CALM if self.worth else AGAIN
+            self.trace_at = max(now + QUIET * self.round_s, self._traced_at + again * self.round_s)
 
     def retrace(self, now: float) -> None:
         """Trace the own links at once."""
@@ -86,7 +93,8 @@ class Handovers:
         """Somebody on a path stands still."""
         if self.open is None or message.exchange != self.open.exchange:
             return self.inquired(sender, message.exchange)
-        self.open.offers[sender] = message
+        if sender in self.open.asked:
+            self.open.offers[sender] = message
         return []
 
     def busy(self, sender: ProcessId, exchange: Exchange) -> None:
@@ -134,7 +142,7 @@ class Handovers:
         if not reports or self.open is not None or now < self._decide_at:
             return []
         self._decide_at = INFINITE
-        handovers = cheapest_owners({source: reports[source] for source in sorted(reports)})
+        handovers = cheapest_owners({source: reports[source] for source in sorted(reports)}, self.worth * self.way)
         if not handovers:
             return []
         self._exchanges += 1

@@ -25,6 +25,17 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
+class Times:
+    """To a neighbour, what was measured here: a microbatch's computing, forth and back, and a tensor's way to you.
+
+    Below 0: it is not known. Both ends work out the same cost of the link between them.
+    """
+
+    compute_s: float
+    tensor_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Price:
     """Between data nodes: what my next flow would cost, and how many I have."""
 
@@ -207,3 +218,9 @@ class Inquire:
     """I still stand still for this exchange: what has come of it?"""
 
     exchange: Exchange
+
+
+Word = (
+    Label | Times | Price | Reserve | Granted | Drop | Release | Audit | Ask | AskSide | Offer | SideOffer | Busy
+    | Apply | Trace | TraceAgain | Mine | Turn | TurnTaken | Sure | Got | Inquire
+)  # fmt: skip

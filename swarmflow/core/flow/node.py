@@ -137,7 +137,7 @@ class Node:
 
     def answered(self, sender: ProcessId, message: Granted, now: float) -> bool:
         """An answer to a reservation. True: it granted something."""
-        if not self.reservations.answered(message):
+        if not self.reservations.answered(sender, message):
             self.books.suspects[sender, True] = now  # the other end may have units that are not sent
             return False
         if message.count:
@@ -173,6 +173,13 @@ class Node:
             self.books.suspects[node, outward] = now
             said.append(self.books.audit(node, outward, False, "a change has settled"))
         return said
+
+    def join(self, view: View) -> None:
+        """Others are there now, too, or it can hold another number. view: with them."""
+        for process in (*view.before, *view.beside, *view.after):
+            self.dead.pop(process, None)
+        self.view = view
+        self.books.capacity = view.capacity
 
     def forget(self, process: ProcessId, now: float) -> None:
         """A dead process: its links, reservations and exchanges are no more."""

@@ -28,17 +28,17 @@ class Handover:
     taker: ProcessId
 
 
-def cheapest_owners(owned: Mapping[ProcessId, Mine]) -> list[Handover]:
+def cheapest_owners(owned: Mapping[ProcessId, Mine], least: float = 0.0) -> list[Handover]:
     """Give each path to a data node such that the ends cost least in all and nobody gets more than it wants.
 
     Cycle cancelling on a graph of the data nodes, and one node more that stands for what is still wanted: exact, since
-    it is a transportation problem.
+    it is a transportation problem. A single handover that saves no more than `least` is none.
     """
     costs = {source: dict(mine.costs) for source, mine in owned.items()}
     paths = [(path, source) for source, mine in owned.items() for path in mine.paths]
     owner = [source for _, source in paths]
     ends = [{s: costs[s].get(p[0], INFINITE) + costs[s].get(p[-1], INFINITE) for s in owned} for p, _ in paths]
-    while (cycle := _cycle(owned, owner, ends)) is not None:
+    while (cycle := _cycle(owned, owner, ends, least)) is not None:
         for path, taker in cycle:
             owner[path] = taker
     return [
@@ -47,14 +47,15 @@ def cheapest_owners(owned: Mapping[ProcessId, Mine]) -> list[Handover]:
 
 
 def _cycle(
-    owned: Mapping[ProcessId, Mine], owner: Sequence[ProcessId], ends: Sequence[Mapping[ProcessId, float]]
+    owned: Mapping[ProcessId, Mine], owner: Sequence[ProcessId], ends: Sequence[Mapping[ProcessId, float]],
+    least: float,
 ) -> list[tuple[int, ProcessId]] | None:
     """A round of handovers, (path, taker), that saves something; Bellman-Ford. None stands for what is still wanted."""
     nodes: list[ProcessId | None] = [*owned, None]
     arcs: dict[tuple[ProcessId | None, ProcessId | None], tuple[float, int]] = {}
     for path, giver in enumerate(owner):
         for taker in owned:
-            saved = ends[path][taker] - ends[path][giver]
+            saved = ends[path][taker] - ends[path][giver] + least
             if taker != giver and saved < arcs.get((giver, taker), (INFINITE, -1))[0]:
                 arcs[giver, taker] = saved, path
     for source, mine in owned.items():

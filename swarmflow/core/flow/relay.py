@@ -39,23 +39,24 @@ LABEL_REFRESH = 30.0  # told again although nothing has changed, ever more rarel
 LABEL_REFRESH_MAX = 960.0
 AVOID = 3.0  # a node that stands still is not asked again
 SPREAD = 3.0  # times a message's and the nodes around: the first exchange mostly comes before the second is called
+SPREAD_CALM = 120.0  # the same, where nothing but measured times has changed
 QUIET = 7.0  # after the last reservation here an exchange may be called
 RETRY = (2.0, 8.0)  # when an exchange could not be called, or found too few who stood still
 
 
 class Relay(Node):
-    """random: of the own node alone.
+    """random: of the own node alone. worth: an exchange that saves a smaller share of its costs is the last one.
 
     Something has changed here (flows were built, somebody died, a cost is another one): after a random time the node
     calls an exchange, unless another one has asked it meanwhile. Who has solved one passes the turn on, two stages
     further along the ring, until a whole round of exchanges has saved nothing.
     """
 
-    def __init__(self, view: View, random: Random, round_s: float = 1.0) -> None:
+    def __init__(self, view: View, random: Random, round_s: float = 1.0, worth: float = 0.0) -> None:
         super().__init__(view, round_s)
         self.random = random
         self.labels = Labels(view.cost)
-        self.solver = Solver(view, random, round_s)
+        self.solver = Solver(view, random, round_s, worth)
         self._told: Label | None = None
         self._told_at = -LABEL_CALM * round_s
         self._looked_at = -LABEL_EVERY * round_s
@@ -131,12 +132,41 @@ class Relay(Node):
         self._stir(now)
         return self._after_standing(now)
 
-    def costs_changed(self, costs: Mapping[ProcessId, float], now: float) -> None:
-        """Links cost something else now; costs: of all of them."""
+    def met(self, view: View, now: float) -> None:
+        """Others are there now, too. view: with them."""
+        self.join(view)
+        self.solver.view = view
+        self.labels.cost = view.cost
+        self._told, self._told_at = None, now - LABEL_CALM * self.round_s  # newcomers have to hear it
+        self._stir(now)
+
+    def resize(self, capacity: int, now: float) -> list[Say]:
+        """It is to hold another number from now on. What is too much is given back on both sides, as soon as it may."""
+        said = []
+        surplus = self.held - capacity
+        if surplus > 0 and not self.standing.sides and not self.reservations.under_way:
+            for source in self.books.sources:
+                units = min(surplus, sum(n for (_, of), n in self.books.inflow.items() if of == source))
+                if units > 0 and self.books.loose(source) == 0:
+                    said += self._cut(False, source, units, now) + self._cut(True, source, units, now)
+                    surplus -= units
+        self.join(replace(self.view, capacity=max(capacity, self.held)))
+        self.solver.view = self.view
+        return said
+
+    def costs_changed(self, costs: Mapping[ProcessId, float], now: float, *, calm: bool = False) -> None:
+        """Links cost something else now; costs: of all of them.
+
+        calm: that goes on all the time. Now and then one of the neighbourhood looks whether it saves anything.
+        """
         self.view = self.solver.view = replace(self.view, cost=costs)
         self.labels.cost = costs
         self.labels.fresh = True
-        self._stir(now)
+        if not calm:
+            self._stir(now)
+        elif self._call_at is None:
+            self._turn = Turn(2 * self._round_length())  # it goes on only if this one saves something
+            self._call_at = now + self.random.uniform(0.0, SPREAD_CALM * self._around()) * self.round_s
 
     @property
     def unfinished(self) -> bool:
@@ -314,15 +344,18 @@ class Relay(Node):
         idle = 0 if self.solver.gained else self._turn.idle + (2 if self.solver.complete else 1)
         if idle > 2 * self._round_length():
             return []
-        self._given = Turn(idle), now
-        return [Say(self.solver.successor(), self._given[0], "its turn")]
+        return self._give(Turn(idle), "its turn", now)
+
+    def _give(self, turn: Turn, reason: str, now: float) -> list[Say]:
+        successor = self.solver.successor()
+        self._given = None if successor is None else (turn, now)
+        return [] if successor is None else [Say(successor, turn, reason)]
 
     def _give_again(self, now: float) -> list[Say]:
         """Nobody has taken the turn: it may be lost, or who got it dead."""
         if self._given is None or now - self._given[1] < TURN_WAITED * self.round_s:
             return []
-        self._given = self._given[0], now
-        return [Say(self.solver.successor(), self._given[0], "not taken")]
+        return self._give(self._given[0], "not taken", now)
 
     def _round_length(self) -> int:
         """Exchanges that look at every node about once."""
@@ -343,7 +376,10 @@ class Relay(Node):
 
     def _stir(self, now: float) -> None:
         """Something has changed here: one of the neighbourhood, and soon, should look at it."""
-        view = self.view
-        spread = sum(min(MEMBERS_MAX, len(nodes)) for nodes in (view.before, view.beside, view.after))
         self._turn = Turn(0)
-        self._call_at = now + (QUIET + self.random.uniform(0.0, SPREAD * spread)) * self.round_s
+        self._call_at = now + (QUIET + self.random.uniform(0.0, SPREAD * self._around())) * self.round_s
+
+    def _around(self) -> int:
+        """How many nodes an exchange of this one is about."""
+        view = self.view
+        return sum(min(MEMBERS_MAX, len(nodes)) for nodes in (view.before, view.beside, view.after))

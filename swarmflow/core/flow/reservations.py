@@ -39,9 +39,13 @@ class Reservations:
         self.under_way[self.made] = Asked(node, message, now)
         return Say(node, message, reason)
 
-    def answered(self, message: Granted) -> bool:
-        """False: nobody waits for this answer any more."""
-        return self.under_way.pop(message.number, None) is not None
+    def answered(self, node: ProcessId, message: Granted) -> bool:
+        """False: nobody waits for this answer any more, or it is none to what was asked of this node."""
+        asked = self.under_way.get(message.number)
+        if asked is None or asked.node != node or asked.message.source != message.source:
+            return False
+        del self.under_way[message.number]
+        return message.count <= asked.message.count
 
     def units(self, source: ProcessId) -> int:
         """Units of a data node that are asked for."""

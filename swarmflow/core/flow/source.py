@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from swarmflow.core.flow.handover import Handovers
@@ -35,12 +37,12 @@ RETRY = 12.0  # times a message's: after units came back
 
 
 class Source(Node):
-    """Of several data nodes the one with the cheapest way goes first."""
+    """Of several data nodes the one with the cheapest way goes first. worth: as of a relay, for handovers."""
 
-    def __init__(self, view: View, round_s: float = 1.0) -> None:
+    def __init__(self, view: View, round_s: float = 1.0, worth: float = 0.0) -> None:
         super().__init__(view, round_s)
         self.labels = Labels(view.cost)
-        self.handovers = Handovers(view, round_s)
+        self.handovers = Handovers(view, round_s, worth)
         self.others: dict[ProcessId, Price] = {}
         self._told: Price | None = None
         self._begin_at = 0.0
@@ -117,6 +119,7 @@ class Source(Node):
         said += self._compare()
         said += self._set_out(now)
         outflow = {node: n for (node, _), n in sorted(self.books.outflow.items())}
+        self.handovers.way = self.labels.costs().get(self.view.me, 0.0)
         for say in self.handovers.tick(outflow, now):
             said.append(self.insisting.say(say, now) if isinstance(say.message, Trace | Mine | TraceAgain) else say)
         return said + self.watch(now)
@@ -130,6 +133,27 @@ class Source(Node):
         self.handovers.changed(now)
         self.view = self.handovers.view = self.view.without(process)
         return self._after_standing(now)
+
+    def met(self, view: View, now: float) -> None:
+        """Others are there now, too. view: with them."""
+        self.join(view)
+        self.handovers.view = view
+        self.labels.cost = view.cost
+        self._told, self._begin_at, self._refresh = None, now, LABEL_REFRESH
+        self.handovers.changed(now)
+
+    def resize(self, capacity: int, now: float) -> list[Say]:
+        """It wants another number of flows from now on. Those that are too many stay."""
+        self.join(replace(self.view, capacity=max(capacity, self.held)))
+        self.handovers.view = self.view
+        return []
+
+    def costs_changed(self, costs: Mapping[ProcessId, float], now: float, *, calm: bool = False) -> None:
+        """Links cost something else now; costs: of all of them. calm: that goes on all the time."""
+        self.view = self.handovers.view = replace(self.view, cost=costs)
+        self.labels.cost = costs
+        if not calm:
+            self.handovers.changed(now)
 
     @property
     def unfinished(self) -> bool:

@@ -42,7 +42,7 @@ class Window:
         self.inflow: dict[ProcessId, dict[Link, int]] = {}
         self.outflow: dict[ProcessId, dict[Link, int]] = {}
         self.before, self.after = frozenset(before), frozenset(after)
-        self.saved = 0.0
+        self.saved = self.before_it = 0.0
         self.links: Links = {}
         self.entries: dict[End, int] = {}
         self.exits: dict[End, int] = {}
@@ -104,6 +104,10 @@ class Window:
             known = self.costs.get(receiver, {}).get(sender)
             total += count * (self.costs[sender][receiver] if known is None else known)
         return total
+
+    def saves(self, share: float) -> bool:
+        """Whether the solution saves more than this share of what the links cost before it."""
+        return self.saved > share * self.before_it
 
     def solve(self, random: Random) -> Generator[None, None, dict[ProcessId, Change]]:
         """Yields now and then; returns what has to change, nothing if nothing would save anything."""
@@ -208,6 +212,7 @@ class Window:
         if saved < -NEGLIGIBLE * before:
             return None
         self.saved = saved if saved > NEGLIGIBLE * before else 0.0
+        self.before_it = before
         changes: dict[ProcessId, Change] = {}
         for key in sorted({**old, **links}):
             units = links.get(key, 0) - old.get(key, 0)

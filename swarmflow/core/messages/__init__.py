@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmflow.core.messages.flow import Negotiate
 from swarmflow.core.messages.hop import (
     Accepted,
     Adopt,
@@ -66,10 +67,10 @@ from swarmflow.core.messages.succession import Deposed, Lead, Report
 __all__ = [
     "Accepted", "Adopt", "Assign", "Backward", "Beat", "Beyond", "Carried", "Carry", "Commit", "Committed",
     "Denied", "Deposed", "Done", "Drain", "Entered", "Evicted", "Finished", "Forward", "Gone", "Granted",
-    "Heartbeat", "Join", "Keep", "Kept", "Lead", "LoadFailed", "Message", "Named", "Open", "Overflow", "Passed",
-    "Prepare", "Prepared", "Probe", "Probed", "Rates", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum",
-    "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve", "Reserved", "Room", "Routed", "StepResult",
-    "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable", "Welcome",
+    "Heartbeat", "Join", "Keep", "Kept", "Lead", "LoadFailed", "Message", "Named", "Negotiate", "Open", "Overflow",
+    "Passed", "Prepare", "Prepared", "Probe", "Probed", "Rates", "Ready", "Recall", "Recalled", "ReducePart",
+    "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve", "Reserved", "Room", "Routed",
+    "StepResult", "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable", "Welcome",
 ]  # fmt: skip
 
 Message = (
@@ -77,5 +78,5 @@ Message = (
     | Recalled | Carry | Carried | Passed | Probe | Probed | Beyond | Done | Named | Open | Reopen | Entered | Gone
     | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed | StepResult
     | ReducePart | ReduceSum | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain
-    | Released | Heartbeat | Rates | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed
+    | Released | Heartbeat | Rates | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed | Negotiate
 )  # fmt: skip

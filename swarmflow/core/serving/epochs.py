@@ -43,12 +43,13 @@ def opened(peer: Service, event: Received, now: float) -> list[Action]:
     next_stage = ids[peer.stage + 1] if not peer.hops.last else ()
     shares = message.roster.shares[peer.stage + 1] if not peer.hops.last else {}
     mates, before = tuple(mate for mate in ids[peer.stage] if mate != peer.me), ids[peer.stage - 1]
+    peer.hops.outbox.trainers = ids[-1]
     actions += peer.hops.open(peer.epoch, next_stage, before, shares, mates)
     nearby = {0: mates, 1: next_stage, -1: before if peer.stage > 0 else ()}
     few = {place: stage for place, stage in nearby.items() if len(stage) <= NEAR_MAX}
     peer.detours.open(peer.hops.outbox.speeds, few)
     peer.hops.outbox.rerouted(peer.detours.changed)
-    return actions
+    return actions + (peer.flows.open(message.roster, now) if peer.flows is not None else [])
 
 
 def entered(peer: Service, event: Received, now: float) -> list[Action]:
@@ -66,6 +67,8 @@ def entered(peer: Service, event: Received, now: float) -> list[Action]:
     connect: list[Action] = [Connect((member,))] if near else []
     if member.stage == peer.stage - 1:
         peer.hops.journal.before[member.process] = None
+    if peer.flows is not None:
+        connect += peer.flows.open(living, now)
     if member.stage != peer.stage + 1:
         return connect
     return connect + peer.hops.enter(member.process, member.capacity // len(living.stages[peer.stage]), now)
@@ -84,4 +87,6 @@ def gone(peer: Service, event: Received, now: float) -> list[Action]:
     lost = peer.detours.gone(message.process, now)
     peer.hops.outbox.rerouted(peer.detours.changed)
     actions += [action for to, sent in lost for action in peer.hops.again(to, sent, now)]
+    if peer.flows is not None:
+        actions += peer.flows.gone(message.process, now)
     return [*actions, Forget(message.process)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Count, Log, Send
 from swarmflow.core.events import BackwardComputed, ComputeFailed, ForwardComputed, LossComputed, Overflowed, Received
-from swarmflow.core.messages import Carried, Carry, Overflow, Rates, Suspect
+from swarmflow.core.messages import Carried, Carry, Negotiate, Overflow, Rates, Suspect
 from swarmflow.core.serving.service import Service, release
 
 
@@ -31,6 +31,12 @@ def carry(peer: Service, event: Received, now: float) -> list[Action]:
         return release(event.bodies)
     carried = Carried(event.sender, message.forward, message.backward)
     return [Send(message.to, carried, event.bodies), *release(event.bodies)]
+
+
+def negotiated(peer: Service, event: Received, now: float) -> list[Action]:
+    """A word about flows."""
+    assert isinstance(event.message, Negotiate)
+    return peer.flows.heard(event.sender, event.message, now) if peer.flows is not None else []
 
 
 def computed(peer: Service, event: ForwardComputed | LossComputed | BackwardComputed, now: float) -> list[Action]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Log, Rejoin, Release
 from swarmflow.core.detours import Detours
+from swarmflow.core.flow.live import Negotiation
 from swarmflow.core.following import Following
 from swarmflow.core.hops import Hops
 from swarmflow.core.messages import Join, Prepare
@@ -38,7 +39,8 @@ class Service:
 
     copies: what lies on its disk of other stages, where that has changed since it was started. grant: the number of the
     leader's last one, which an answer names. ballot: the one that it takes part in. unsettled: one that waits for
-    orphans to be taken away. elements: of each reduction group's flat gradient; element_bytes: of one of them.
+    orphans to be taken away. flows: its part in their negotiation, where the router follows them. elements: of each
+    reduction group's flat gradient; element_bytes: of one of them.
     """
 
     me: ProcessId
@@ -60,6 +62,7 @@ class Service:
     element_bytes: int = 4
     naming: Naming = field(default_factory=Naming)
     detours: Detours = field(init=False)
+    flows: Negotiation | None = None
 
     @property
     def leader(self) -> ProcessId:

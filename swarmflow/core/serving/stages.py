@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Connect, Count, DropCopies, KeepCopies, LoadState, Log, Send
 from swarmflow.core.events import CopiesChanged, Received, StateLoaded, StateNotLoaded
+from swarmflow.core.flow.live import negotiation_of
 from swarmflow.core.hops import Hops
 from swarmflow.core.messages import Granted, Keep, Kept, LoadFailed, Ready, Surplus
 from swarmflow.core.outbox import outbox_of
 from swarmflow.core.serving.ballots import revoke
 from swarmflow.core.serving.service import Service
+from swarmflow.core.space import LEAN
 
 
 def granted(peer: Service, event: Received, now: float) -> list[Action]:
@@ -21,7 +23,7 @@ def granted(peer: Service, event: Received, now: float) -> list[Action]:
     peer.following.term = message.term
     peer.stage, peer.version, peer.phase, peer.grant = message.stage, -1, "loading", message.grant
     journal = peer.hops.clear() if peer.hops is not None else []
-    peer.hops = None
+    peer.hops = peer.flows = None
     whence = ", ".join(str(donor.process) for donor in message.donors) or "the seed"
     return [
         *moved,
@@ -43,6 +45,9 @@ def loaded(peer: Service, event: StateLoaded, now: float) -> list[Action]:
     outbox = outbox_of(peer.plan, peer.me, peer.stage + 1, peer.settings.late_min_s)
     own = peer.settings.journal_bytes_max, peer.settings.recompute
     peer.hops = Hops(peer.me, peer.stage, peer.plan.stages, event.capacity, outbox, peer.leader, *own)
+    plan = peer.plan
+    lean = LEAN if peer.settings.recompute or peer.hops.last else 0  # the last stage holds a microbatch but briefly
+    peer.flows = negotiation_of(peer.me, peer.stage, plan.stages, plan.microbatches, outbox.router, lean)
     return [
         Send(peer.leader, Ready(peer.stage, peer.version, event.digest, event.capacity, peer.grant)),
         Log("info", f"stage {peer.stage} is loaded at version {peer.version}, {event.capacity} microbatches fit"),

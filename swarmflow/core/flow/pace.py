@@ -1,0 +1,45 @@
+"""How long a microbatch computes on this process: measured between the work that is given out and its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.actions import Action, Reset, RunBackward, RunForward, RunLoss
+from swarmflow.core.events import BackwardComputed, Event, ForwardComputed, LossComputed, Replayed
+from swarmflow.core.smoothing import smoothed
+
+_FORTH, _BACK = "forth", "back"
+_BEGINS = {RunForward: _FORTH, RunLoss: _FORTH, RunBackward: _BACK}
+_ENDS = {ForwardComputed: _FORTH, LossComputed: _FORTH, BackwardComputed: _BACK, Replayed: _BACK}
+
+
+@dataclass(slots=True)
+class Pace:
+    """Work is done one after the other: what is given out while another is at work begins when that one ends."""
+
+    _given_s: dict[tuple[str, object], float] = field(default_factory=dict)
+    _usual_s: dict[str, float] = field(default_factory=dict)
+    _idle_from_s: float = 0.0
+
+    @property
+    def compute_s(self) -> float | None:
+        """Smoothed, forward and backward; None: nothing was computed yet."""
+        return sum(self._usual_s[kind] for kind in (_FORTH, _BACK) if kind in self._usual_s) or None
+
+    def watch(self, event: Event, actions: list[Action], now: float) -> None:
+        """What has happened, and what follows from it."""
+        ended = _ENDS.get(type(event))
+        if ended is not None:
+            self._ended((ended, getattr(event, "microbatch", None)), now)
+        for action in actions:
+            if isinstance(action, Reset):  # a step begins: what was given out for another is void
+                self._given_s.clear()
+            begun = _BEGINS.get(type(action))
+            if begun is not None:
+                self._given_s[begun, getattr(action, "microbatch", None)] = now
+
+    def _ended(self, key: tuple[str, object], now: float) -> None:
+        given_s = self._given_s.pop(key, None)
+        if given_s is not None:
+            self._usual_s[key[0]] = smoothed(self._usual_s.get(key[0]), now - max(given_s, self._idle_from_s))
+        self._idle_from_s = now

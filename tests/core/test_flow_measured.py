@@ -1,0 +1,123 @@
+"""What a process measures of its own computing and of the ways to others, and what links cost by that."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmflow.core.actions import Reset, RunForward, RunLoss
+from swarmflow.core.events import ForwardComputed, LossComputed, Tick
+from swarmflow.core.flow.costs import Costs, changed
+from swarmflow.core.flow.measured import AGED_S, Ways
+from swarmflow.core.flow.messages import Times
+from swarmflow.core.flow.pace import Pace
+from swarmflow.core.flow.units import SLACK, units
+from swarmflow.core.flow.words import View
+from swarmflow.core.types import EXPONENT, Ref
+from tests.core.samples import microbatch, process
+
+ME, A, B, C, D = (process(name) for name in ("me", "a", "b", "c", "d"))
+DATA, TARGETS = Ref(1), Ref(2)
+
+
+def test_a_tensor_in_a_queue_takes_from_when_the_one_before_it_was_there() -> None:
+    ways = Ways()
+    ways.arrived(A, 2.0, 10.0)
+    ways.arrived(A, 4.0, 12.0)  # sent at 8, as the first one
+    assert ways.tensor_s(A) == 2.0
+
+
+def test_a_probe_is_believed_until_a_tensor_is_sent() -> None:
+    ways = Ways()
+    assert ways.tensor_s(A) is None
+    ways.probed(A, 5.0, 0.0)
+    assert ways.tensor_s(A) == 5.0
+    ways.arrived(A, 3.0, 9.0)
+    ways.probed(A, 5.0, 10.0)
+    assert ways.tensor_s(A) == 3.0
+
+
+def test_on_another_way_a_tensor_takes_another_time() -> None:
+    ways = Ways()
+    ways.arrived(A, 3.0, 9.0)
+    ways.rerouted(A, 1.0)
+    assert ways.tensor_s(A) == 1.0
+    ways.arrived(A, 2.0, 20.0)
+    assert ways.tensor_s(A) == 2.0
+
+
+def test_what_was_measured_long_ago_is_not_known_any_more() -> None:
+    ways = Ways()
+    ways.arrived(A, 3.0, 0.0)
+    ways.arrived(B, 3.0, AGED_S + 1.0)
+    assert ways.tensor_s(A) is None
+    ways.arrived(A, 7.0, AGED_S + 2.0)
+    assert ways.tensor_s(A) == 7.0
+
+
+def test_work_that_waits_for_other_work_has_not_begun() -> None:
+    pace = Pace()
+    run = [RunForward(microbatch(0), DATA), RunForward(microbatch(1), DATA)]
+    pace.watch(Tick(), list(run), 0.0)
+    for index, now in ((0, 3.0), (1, 6.0)):
+        pace.watch(ForwardComputed(microbatch(index), DATA), [], now)
+    assert pace.compute_s == 3.0
+    pace.watch(Tick(), [RunLoss(microbatch(2), DATA, TARGETS)], 6.0)
+    pace.watch(Tick(), [Reset(EXPONENT)], 7.0)
+    pace.watch(LossComputed(microbatch(2), 1.0, 1, DATA), [], 60.0)
+    assert pace.compute_s == 3.0
+
+
+def view(stage: int, before: tuple[str, ...], after: tuple[str, ...], stages: int = 4) -> View:
+    names = [tuple(map(process, side)) for side in (before, after)]
+    return View(ME, stage, stages, 4, names[0], (), names[1], {})
+
+
+def test_both_ends_of_a_link_reckon_with_the_same_cost() -> None:
+    here = Costs(lambda: 2.0, {B: 5.0}.get)
+    there = Costs(lambda: 4.0, lambda _: None)
+    for say in here.tell(view(1, (), ("b",))):
+        there.learn(A, say.message)
+    for say in there.tell(view(2, ("a",), ())):
+        here.learn(B, say.message)
+    assert here.of(view(1, (), ("b",)))[B] == there.of(view(2, ("a",), ()))[A] == pytest.approx((2.0 + 4.0) / 2 + 5.0)
+
+
+def test_times_are_told_again_when_they_have_changed_by_a_tenth() -> None:
+    way = {B: 5.0}
+    costs = Costs(lambda: 2.0, way.get)
+    seen = view(1, ("a",), ("b",))
+    assert [say.to for say in costs.tell(seen)] == [A, B]
+    way[B] = 5.4
+    assert costs.tell(seen) == []
+    way[B] = 5.6
+    assert [(say.to, say.message) for say in costs.tell(seen)] == [(B, Times(2.0, 5.6))]
+
+
+def test_of_a_stranger_the_mean_of_the_others_is_taken() -> None:
+    costs = Costs(lambda: None, {A: 2.0, B: 4.0}.get)
+    found = costs.of(view(1, (), ("a", "b", "c")))
+    assert found[C] == pytest.approx(3.0)
+
+
+def test_a_trainer_computes_nothing_and_what_returns_to_it_is_a_word() -> None:
+    costs = Costs(lambda: 2.0, lambda _: None)
+    assert costs.of(view(3, (), ("a",)))[A] == pytest.approx(1.0)
+
+
+def test_costs_have_changed_when_one_has_by_a_tenth_of_what_links_cost() -> None:
+    assert not changed({A: 1.0, B: 3.0}, {A: 1.15, B: 3.0})
+    assert changed({A: 1.0, B: 3.0}, {A: 1.3, B: 3.0})
+
+
+def test_a_stage_is_shared_by_speed_and_nobody_gets_more_than_it_holds() -> None:
+    speed = {A: 1.0, B: 1.0, C: 2.0}
+    large, small = dict.fromkeys((A, B, C), 100), {A: 1, B: 8, C: 8}
+    assert [units(p, large, speed, 8, 5) for p in (A, B, C)] == [3, 3, 6]
+    assert [units(p, small, speed, 8, 5) for p in (A, B, C)] == [1, 4, 8]
+    assert sum(units(p, small, speed, 8, 5) for p in small) >= SLACK * 8
+
+
+def test_a_stage_without_the_memory_is_shared_by_memory() -> None:
+    capacity = {A: 1, B: 3}
+    assert [units(p, capacity, {A: 9.0, B: 1.0}, 8, 5) for p in (A, B)] == [3, 9]
+    assert units(A, {A: 1, D: 1}, {A: 1.0, D: 1.0}, 800, 5) == 5

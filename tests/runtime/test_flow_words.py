@@ -1,0 +1,69 @@
+"""Words of the negotiation on the wire: each comes back as it was, and what is none is refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmflow.core.flow.messages import Label, Sure, Trace, Turn, Word
+from swarmflow.core.messages import Negotiate
+from swarmflow.core.types import ProcessId
+from swarmflow.errors import FrameError
+from swarmflow.runtime.wire import decode_header, encode_header, message_name
+
+A, B = ProcessId("a", 1), ProcessId("b", 2)
+KINDS = [kind for kind in get_args(Word) if kind is not Sure]
+
+
+def comparable(value: object) -> bool:
+    """No number in it is longer than 64 bits or is none."""
+    if isinstance(value, tuple):
+        return all(map(comparable, value))
+    if isinstance(value, float | int):
+        return value == math.inf or abs(value) < 1 << 63
+    return True
+
+
+def words() -> st.SearchStrategy[Word]:
+    plain = st.one_of([st.from_type(kind) for kind in KINDS])
+    insisted = st.builds(Sure, st.integers(0, 99), st.from_type(Trace))
+    return (plain | insisted).filter(lambda word: comparable(astuple(word)))
+
+
+@given(words())
+def test_every_word_comes_back(word: Word) -> None:
+    header = encode_header(Negotiate(2, word, A, B))
+    assert decode_header(header) == Negotiate(2, word, A, B)
+    assert message_name(header) == "Negotiate"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        ("Forward", {}),
+        ("Turn", {}),
+        ("Turn", {"idle": "now"}),
+        ("Label", {"room": 1, "costs": [["a", 1.0, 1]], "capacity": 1, "width": 1}),
+        ("Sure", {"number": 1, "message": ["Sure", {"number": 2, "message": ["TraceAgain", {}]}]}),
+        ("Sure", {"number": 1, "message": ["Turn", {"idle": 0}]}),
+        ("Sure", {"number": 1}),
+        "Turn",
+    ],
+    ids=str,
+)
+def test_what_is_no_word_is_refused(word: object) -> None:
+    header = msgspec.msgpack.encode(("Negotiate", {"stage": 0, "word": word, "origin": None, "to": None}))
+    with pytest.raises(FrameError):
+        decode_header(header)
+
+
+def test_a_word_is_as_long_as_what_it_says() -> None:
+    label = Label(4, ((A, 0.5, 0), (B, 0.25, 1)), 4, 8)
+    assert len(encode_header(Negotiate(0, label))) < 150
+    assert len(encode_header(Negotiate(0, Turn(0)))) < 60

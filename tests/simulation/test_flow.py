@@ -1,0 +1,89 @@
+"""Whole swarms whose microbatches follow flows, negotiated beside the training: calm, with churn, and under faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarmflow.core.peer import PeerMachine
+from swarmflow.simulator.fuzz import main, play
+from swarmflow.simulator.world import World
+from tests.simulation.samples import CHURN, simulated
+
+CALM = """
+[run]
+iterations = 8
+router = "flow"
+[model]
+stages = 3
+microbatches = 12
+activation_bytes = 20_000_000
+[trainers]
+count = 2
+[[peers]]
+count = 9
+spread = true
+capacity = 4
+forward_s = 0.5
+[network]
+latency_s = { uniform = [0.01, 0.1] }
+mbps = { uniform = [50, 500] }
+"""
+BYTES_PER_S_MAX = 1000.0  # of background negotiation, a process
+
+
+def test_in_a_calm_swarm_flows_carry_what_the_trainers_form(tmp_path: Path) -> None:
+    simulation, report = simulated(tmp_path, CALM)
+    assert report.outcome == "finished"
+    world = simulation.world
+    assert isinstance(world, World)
+    parts = [machine.flows for host in world.hosts.values() if (machine := host.machine).flows is not None]
+    nodes = [part.node for part in parts if part.node is not None]
+    for stage in range(-1, 3):
+        units = [sum(node.outflow.values()) for node in nodes if node.view.stage == stage]
+        assert sum(units) == 12, f"stage {stage}"
+    assert all(node.held <= node.view.capacity for node in nodes)
+    assert report.counts["routed:flow"] > report.counts["routed:shortest"] / 3
+    seconds = sum(row.seconds for row in report.iterations if row.measured)
+    assert report.wire_bytes["Negotiate"] / seconds / len(nodes) < BYTES_PER_S_MAX
+
+
+def test_what_is_measured_becomes_the_cost_of_a_link(tmp_path: Path) -> None:
+    simulation, _ = simulated(tmp_path, CALM)
+    world = simulation.world
+    assert isinstance(world, World)
+    machines = [host.machine for host in world.hosts.values() if isinstance(host.machine, PeerMachine)]
+    first = [machine.flows.node for machine in machines if machine.flows is not None and machine.stage == 0]
+    for node in first:
+        assert node is not None
+        for receiver in node.view.after:  # 10 MB at 50 to 500 Mb/s, latency there and back, and 1.5 s of computing
+            assert 1.5 <= node.view.cost[receiver] <= 1.5 + 20e6 / 50e6 * 8 + 1.0
+
+
+def test_flows_outlive_churn(tmp_path: Path) -> None:
+    simulation, report = simulated(tmp_path, CHURN.replace("[run]", '[run]\nrouter = "flow"'), seed=1)
+    assert report.outcome == "finished"
+    assert simulation.luck.deaths > 0
+    assert report.counts["routed:flow"] > 0
+
+
+def test_the_same_seed_gives_the_same_trace(tmp_path: Path) -> None:
+    def trace() -> list[str]:
+        simulation, lines = simulated(tmp_path, CALM)[0], list[str]()
+        again = type(simulation)(simulation.scenario, 0, "swarmflow", trace=lines.append)
+        again.run()
+        return lines
+
+    assert trace() == trace()
+
+
+@pytest.mark.parametrize("seed", range(791_000, 791_012))
+def test_nothing_is_lost_under_faults(seed: int) -> None:
+    world = play(seed, "flow")
+    assert world.counts["messages_ignored:Negotiate"] <= world.meter.messages["Negotiate"] / 10
+
+
+def test_the_hunt_takes_a_router(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["1", "--first", "7", "--router", "flow"]) == 0
+    assert "1 seeds from 7 on" in capsys.readouterr().out

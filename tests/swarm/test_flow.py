@@ -1,0 +1,52 @@
+"""Real processes whose microbatches follow negotiated flows learn what one process learns, through a death too."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+import torch
+
+from swarmflow.runtime.forkserver import ForkServer
+from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from tests.swarm.reference import load_model, parameters
+from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings
+from tests.swarm.test_exactness import assert_learnt
+
+SPEAKS_S = 10.0
+COUNTED = re.compile(r'swarmflow_routed_total\{by="flow"\} (\S+)')
+
+
+def followed(process: LocalProcess) -> float:
+    """Microbatches that it sent along a flow."""
+    address = re.search(r"metrics: (http://\S+)", process.log.read_text(encoding="utf-8"))
+    assert address is not None
+    with urlopen(address[1], timeout=SPEAKS_S) as page:
+        found = COUNTED.search(page.read().decode())
+    return float(found[1]) if found else 0.0
+
+
+@pytest.mark.swarm
+@pytest.mark.slow
+def test_a_swarm_that_follows_flows_learns_what_one_process_learns(tmp_path: Path, forks: ForkServer) -> None:
+    model, corpus = prepare(tmp_path, "llama")
+    of = recipe("adamw", steps=120)
+    run = settings(model, corpus, of)
+    run["train"]["router"] = "flow"
+    with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
+        for _ in range(2):
+            swarm.start_trainer("--metrics-port", "0")
+        for number in range(2 * STAGES):
+            swarm.start_peer("--metrics-port", "0", stage=number % STAGES)
+        peers = swarm.peers
+        swarm.wait_steps(1, FINISH_S)
+        swarm.wait(lambda: followed(peers[0]) + followed(peers[3]) > 0, "a microbatch to follow a flow", FINISH_S)
+        peers[4].kill()
+        swarm.wait_finished(FINISH_S)
+        steps = swarm.steps()
+    assert [step["step"] for step in steps] == list(range(of.steps))
+    assert {step["microbatches"] for step in steps} == {of.microbatches}
+    losses = assert_learnt(parameters(load_model(swarm.output / "final")), model, corpus, of)
+    torch.testing.assert_close([step["loss"] for step in steps], losses, rtol=1e-5, atol=0)
