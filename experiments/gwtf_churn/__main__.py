@@ -13,6 +13,7 @@ from experiments.common.rows import Row, row, write_json
 from experiments.common.table import show
 from experiments.gwtf_churn.paper import COMMUNICATION, LOST, THROUGHPUT, TIME, WASTED, reported
 from experiments.gwtf_churn.setting import Setting, scenario, settings
+from swarmflow.core.routers import ROUTERS
 from swarmflow.errors import SwarmflowError
 from swarmflow.simulator.report import Report
 from swarmflow.simulator.simulation import Simulation
@@ -33,21 +34,21 @@ METRICS: dict[str, Callable[[Report], float]] = {
 }
 
 
-def repetition(setting: Setting, policy: str, seed: int) -> Report:
+def repetition(setting: Setting, policy: str, seed: int, router: str = "shortest") -> Report:
     """One simulation. Raises SwarmflowError when it does not come to its end, or breaks a promise."""
-    report = Simulation(scenario(setting, seed), seed, policy).run()
+    report = Simulation(scenario(setting, seed, router), seed, policy).run()
     if report.outcome != "finished":
         why = "; ".join(report.violations) or report.outcome
         raise SwarmflowError(f"{setting.name}, policy {policy}, seed {seed}: {why}")
     return report
 
 
-def measure(policies: tuple[str, ...], seeds: range, quick: bool) -> Iterator[Row]:
+def measure(policies: tuple[str, ...], seeds: range, quick: bool, router: str = "shortest") -> Iterator[Row]:
     """All rows, setting by setting."""
     chosen = [setting for setting in settings() if not quick or setting.model == "LLaMA-like"]
     work = [(setting, policy) for setting in chosen for policy in policies]
     for setting, policy in progress(work, len(work), "gwtf_churn"):
-        reports = [repetition(setting, policy, seed) for seed in seeds]
+        reports = [repetition(setting, policy, seed, router) for seed in seeds]
         for metric, value in METRICS.items():
             paper = reported(policy, setting.model, metric, setting.column)
             yield row(setting.name, policy, metric, [value(report) for report in reports], paper)
@@ -56,16 +57,19 @@ def measure(policies: tuple[str, ...], seeds: range, quick: bool) -> Iterator[Ro
 @click.command("gwtf_churn")
 @options
 @click.option("--repetitions", type=click.IntRange(1), help=f"Seeds of each setting. [default: {REPETITIONS}]")
+@click.option("--router", type=click.Choice(ROUTERS), default="shortest", show_default=True, help="Of swarmflow.")
 @click.option("--policy", "policies", multiple=True, default=POLICIES, show_default=True, help="Several may be given.")
 def gwtf_churn(
-    quick: bool, seed: int, json_file: Path | None, repetitions: int | None, policies: tuple[str, ...]
+    quick: bool, seed: int, json_file: Path | None, repetitions: int | None, router: str, policies: tuple[str, ...]
 ) -> None:
     """GWTF, Tables II and III: 18 nodes that leave and come back with a chance an iteration."""
     seeds = range(seed, seed + (repetitions or (REPETITIONS_QUICK if quick else REPETITIONS)))
-    rows = list(measure(policies, seeds, quick))
+    rows = list(measure(policies, seeds, quick, router))
     show("GWTF, Tables II and III (the paper's figures in brackets)", rows)
     if json_file is not None:
         write_json(json_file, rows)
+    if router != "shortest":
+        return  # the plot is of the default
     bars(plot_file(__file__, quick), "GWTF, Tables II and III", rows, [TIME, COMMUNICATION, WASTED_SHARE, LOST_SHARE])
 
 

@@ -42,8 +42,8 @@ def settings() -> list[Setting]:
     return [Setting(m, h, chance) for m in FIRST_STAGE for h in (False, True) for chance in CHANCES]
 
 
-def scenario(setting: Setting, seed: int) -> Scenario:
-    """One repetition: the ways between the nodes are drawn from the seed."""
+def scenario(setting: Setting, seed: int, router: str = "shortest") -> Scenario:
+    """One repetition: the ways between the nodes are drawn from the seed. router: of policy swarmflow."""
     base = load(Path(__file__).with_name("scenario.toml"))
     data, relays = base.peers
     if setting.heterogeneous:
@@ -52,7 +52,7 @@ def scenario(setting: Setting, seed: int) -> Scenario:
     model = replace(base.model, parameters=(FIRST_STAGE[setting.model], *relayed))
     churn = replace(base.churn, leave_chance=setting.chance, join_chance=setting.chance)
     latency_s, mbps = ways(base.trainers.count, base.peer_count, Random(seed))
-    run = replace(base.run, timeout_s=TIMEOUT_S[setting.heterogeneous])
+    run = replace(base.run, timeout_s=TIMEOUT_S[setting.heterogeneous], router=router)
     return replace(base, run=run, peers=(data, relays), model=model, churn=churn, latency=latency_s, bandwidth=mbps)
 
 
