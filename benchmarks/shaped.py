@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 BRIDGE = "swarmflow0"
@@ -23,8 +23,10 @@ def unavailable() -> str | None:
 
 
 @contextmanager
-def machines(names: Sequence[str], mbps: float) -> Iterator[dict[str, str]]:
+def machines(names: Sequence[str], mbps: float | Mapping[str, float]) -> Iterator[dict[str, str]]:
     """Namespaces of these names, on one bridge, each with `mbps` up and down. Gives their addresses by name.
+
+    mbps: of all of them, or of each.
 
     A `tbf` queue a direction lets so many bits through in a second and drops what waits for more than 0.5 s.
     """
@@ -35,7 +37,8 @@ def machines(names: Sequence[str], mbps: float) -> Iterator[dict[str, str]]:
         addresses: dict[str, str] = {}
         for number, name in enumerate(names):
             addresses[name] = f"{SUBNET}.{number + 1}"
-            _join(name, f"swf{number}", f"{addresses[name]}/24", mbps)
+            rate = mbps if isinstance(mbps, float) else mbps[name]
+            _join(name, f"swf{number}", f"{addresses[name]}/24", rate)
         yield addresses
     finally:
         for number, name in enumerate(names):
