@@ -14,7 +14,7 @@ from swarmflow.core.types import ProcessId
 
 Key = TypeVar("Key")
 NO_FLOWS: Mapping[Link, int] = {}
-DETOUR = 1.3  # a flow is left where the shortest way takes less than that by this factor
+DETOUR = 1.15  # a flow is left where the shortest way takes less than that by this factor
 
 
 @dataclass(slots=True)
