@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from itertools import chain
 from typing import NamedTuple
 
 
@@ -110,7 +111,8 @@ class Group:
 class Roster:
     """Who takes part in an epoch: the members of each stage, and the trainers, in a fixed order.
 
-    Without slots, since the sets and lists are made once: whether somebody is in it is asked at every message.
+    Without slots, since the sets and lists are made once: whether somebody is in it is asked at every message. They are
+    made of lists rather than generators: a peer of a large swarm opens a step with a thousand members.
     """
 
     stages: tuple[tuple[Member, ...], ...] = ()
@@ -122,7 +124,7 @@ class Roster:
 
     @cached_property
     def _members(self) -> tuple[Member, ...]:
-        return tuple(member for stage in self.stages for member in stage)
+        return tuple(chain.from_iterable(self.stages))
 
     @cached_property
     def everyone(self) -> tuple[Member, ...]:
@@ -132,11 +134,11 @@ class Roster:
     @cached_property
     def ids(self) -> tuple[tuple[ProcessId, ...], ...]:
         """The peers of each stage; after the last one, and so before the first one, the trainers."""
-        return tuple(tuple(member.process for member in row) for row in (*self.stages, self.trainers))
+        return tuple([tuple([member.process for member in row]) for row in (*self.stages, self.trainers)])
 
     def processes(self) -> tuple[ProcessId, ...]:
         """Everybody: peers, then trainers."""
-        return tuple(process for row in self.ids for process in row)
+        return tuple(chain.from_iterable(self.ids))
 
     @cached_property
     def everybody(self) -> frozenset[ProcessId]:
@@ -146,15 +148,15 @@ class Roster:
     @cached_property
     def serving(self) -> frozenset[ProcessId]:
         """The peers of all stages, to be asked whether somebody is among them."""
-        return frozenset(process for row in self.ids[:-1] for process in row)
+        return frozenset(chain.from_iterable(self.ids[:-1]))
 
     @cached_property
     def shares(self) -> tuple[dict[ProcessId, int], ...]:
         """Of each stage: what of its peers' capacities falls to each of those before it."""
-        senders = (self.trainers, *self.stages)
+        senders = [max(1, len(before)) for before in (self.trainers, *self.stages)]
         return tuple(
-            {member.process: member.capacity // max(1, len(before)) for member in stage}
-            for before, stage in zip(senders, self.stages, strict=False)
+            {member.process: member.capacity // many for member in stage}
+            for many, stage in zip(senders, self.stages, strict=False)
         )
 
     @cached_property

@@ -39,10 +39,10 @@ def opened(peer: Service, event: Received, now: float) -> list[Action]:
         actions.append(Log("info", f"serving stage {peer.stage} from step {peer.epoch.step} on"))
     peer.phase = "member"
     around = message.roster.around(peer.stage, peer.plan.tied).everyone
-    actions += [Connect(tuple(m for m in around if m.process != peer.me)), Reset(message.exponent)]
+    actions += [Connect(tuple([m for m in around if m.process != peer.me])), Reset(message.exponent)]
     next_stage = ids[peer.stage + 1] if not peer.hops.last else ()
     shares = message.roster.shares[peer.stage + 1] if not peer.hops.last else {}
-    mates, before = tuple(mate for mate in ids[peer.stage] if mate != peer.me), ids[peer.stage - 1]
+    mates, before = tuple([mate for mate in ids[peer.stage] if mate != peer.me]), ids[peer.stage - 1]
     peer.hops.outbox.trainers = ids[-1]
     actions += peer.hops.open(peer.epoch, next_stage, before, shares, mates)
     nearby = {0: mates, 1: next_stage, -1: before if peer.stage > 0 else ()}
