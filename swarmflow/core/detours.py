@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.actions import Action, Count, Send
 from swarmflow.core.messages import Backward, Carry, Forward, Rates
 from swarmflow.core.prober import large
-from swarmflow.core.rates import Speeds
+from swarmflow.core.rates import TOLD_MAX, Speeds, believable
 from swarmflow.core.types import ProcessId, Ref
 
 # Peers of a stage. Where there are more at both ends, the router has other ways to choose from, and detours take
@@ -17,7 +17,6 @@ from swarmflow.core.types import ProcessId, Ref
 NARROW = 2
 WORTH = 0.8  # of the time that the direct way takes, at most: a detour takes the bandwidth of two ways
 GAIN_MIN_S = 0.1  # less than that may be no more than what was measured wrong
-TOLD_MAX = 64  # peers who tell, and ways that each tells of: more are not around a peer
 LATE_FACTOR = 3.0  # times what it should have taken: then a tensor has been through a peer that dies
 
 
@@ -79,8 +78,7 @@ class Detours:
     def learn(self, sender: ProcessId, message: Rates) -> None:
         """One of those around tells of its ways."""
         if sender in self._told or len(self._told) < TOLD_MAX:  # it may have heard of a new epoch before this one
-            told = message.rates[:TOLD_MAX]
-            self._told[sender] = {other: rate for other, rate in told if 0.0 < rate < float("inf")}
+            self._told[sender] = believable(message)
             self._look()
 
     def gone(self, process: ProcessId, now: float) -> list[tuple[ProcessId, Forward | Backward]]:

@@ -240,7 +240,7 @@ class Hops:
         if hop is None or not fresh or len(bodies) > 1:
             return [Release(bodies)] if bodies else []
         if not bodies:
-            return self.journal.advance(hop) + self.journal.resend()
+            return self.journal.settled(hop) + self.journal.resend()
         if not self._wants_gradient(hop):
             return self.journal.returned(hop, bodies[0]) + self.journal.resend()
         hop.gradient_in = bodies[0]
@@ -379,6 +379,8 @@ class Hops:
 
     def again(self, to: ProcessId, message: Forward | Backward, now: float) -> list[Action]:
         """What was on its way to a peer was lost with another one that carried it."""
+        if to in self._dead:
+            return []
         if isinstance(message, Forward):
             return self.outbox.again(message.microbatch.index, to, now)
         hop = self._hop(message.microbatch)

@@ -172,6 +172,12 @@ class Journal:
         self.weigh(hop)
         return self.advance(hop)
 
+    def settled(self, hop: Hop) -> list[Action]:
+        """The gradient of a hop's output is with a new successor: who wants it asks there, whoever was asked before."""
+        if hop.wanted is not None:
+            hop.wanted.asked.pop(True, None)
+        return self.advance(hop)
+
     def recomputed(self, hop: Hop, output: Ref, now: float) -> list[Action]:
         """The output of a hop that is done is there again."""
         if hop.wanted is None or not hop.wanted.forward:

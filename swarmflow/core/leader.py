@@ -14,6 +14,7 @@ from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.messages import Beat, Drain, Evicted, Heartbeat, Join, Kept, LoadFailed, Rates, Ready, Suspect
 from swarmflow.core.naming import tell
+from swarmflow.core.rates import TOLD_MAX
 from swarmflow.core.step import AboutStep, Step
 from swarmflow.core.succession import Estate
 
@@ -211,7 +212,7 @@ def _heartbeat(leader: Reign, known: Known, message: Heartbeat, now: float) -> l
 
 
 def _rates(leader: Reign, known: Known, message: Rates, now: float) -> list[Action]:
-    known.rates = message
+    known.rates = Rates(message.elements[:TOLD_MAX], message.rates[:TOLD_MAX])
     return []
 
 

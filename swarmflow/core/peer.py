@@ -186,7 +186,8 @@ class PeerMachine(Service):
             self.following.heard(now)
         if isinstance(message, Carried) and message.origin != self.leader and self.phase != "gone":
             inner = message.forward or message.backward
-            if inner is None:
+            stranger = self.standing is None or not self.standing.takes_part(event.sender)
+            if inner is None or (stranger and not self._is_early(inner)):
                 return release(event.bodies)
             return self._received(replace(event, sender=message.origin, message=inner), now)
         handler = _REMOTE.get(type(message))

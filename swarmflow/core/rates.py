@@ -12,6 +12,15 @@ AGING = 0.9  # of what was measured before: a way that has become slower is foun
 CHANGED = 0.25  # of what was told
 
 
+TOLD_MAX = 64  # ways that a process tells of: more are not around a peer
+SLOWEST, FASTEST = 1.0, 1e12  # bytes a second; what is told beyond these is no way
+
+
+def believable(told: Rates) -> dict[ProcessId, float]:
+    """What may be reckoned with of what a process tells."""
+    return {process: rate for process, rate in told.rates[:TOLD_MAX] if SLOWEST <= rate <= FASTEST}
+
+
 @dataclass(slots=True)
 class Speeds:
     """The ways to the peers of the own stage and of the next one.

@@ -111,7 +111,7 @@ def test_nobody_can_fill_the_table_or_tell_of_impossible_ways() -> None:
     made = detours(via=0.0)
     for number in range(200):
         made.learn(process(f"x{number}"), Rates((), tuple((process(f"y{n}"), FAST) for n in range(200))))
-    made.learn(VIA, Rates((), ((TO, float("nan")), (OTHER, -1.0), (ME, float("inf")))))
+    made.learn(VIA, Rates((), ((TO, float("nan")), (OTHER, -1.0), (ME, float("inf")), (TO, 1e-310))))
     assert took(made.around([forward()], 0.0)) == ["to"]
     assert len(made._told) <= 64
     made.open(made.speeds, {1: (TO,)})

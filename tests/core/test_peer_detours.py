@@ -125,7 +125,12 @@ def test_what_was_carried_counts_as_from_who_sent_it() -> None:
     assert of_type(actions, RunForward)
     assert [to for to, _ in messages(actions, Accepted)] == [UP]
     forward = Forward(microbatch(1), 1, 0)
-    for empty in (Carried(UP), Carried(LEADER, forward), Carried(STRANGER, forward)):
-        actions = bench.hear(empty, MATE, (INPUT, TARGETS))
+    for said, carrier in (
+        (Carried(UP), MATE),
+        (Carried(LEADER, forward), MATE),
+        (Carried(STRANGER, forward), MATE),
+        (Carried(UP, forward), STRANGER),
+    ):
+        actions = bench.hear(said, carrier, (INPUT, TARGETS))
         assert not of_type(actions, RunForward)
         assert released(actions) == [INPUT, TARGETS]

@@ -27,7 +27,8 @@ def ways_of(rates: Matrix, groups: list[Group]) -> Ways:
     for one in ends:
         elements = tuple((group.name, ELEMENTS) for group in groups if one in group.members)
         told = tuple((other, rate) for (teller, other), rate in rates.items() if teller == one)
-        ways.learn(one, Rates(elements, told))
+        stage = next((int(group.name.partition("-")[2]) for group in groups if one in group.members), -1)
+        ways.learn(one, stage, Rates(elements, told))
     return ways
 
 
@@ -99,11 +100,22 @@ def test_nothing_is_decided_on_what_is_not_known() -> None:
         assert shared_out([group], group.members, {"stage-0": [C]}, ways) == [group]
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan"), 1e-310, 1e-40, 1e300])
 def test_what_no_way_carries_is_not_believed(rate: float) -> None:
     ways = Ways()
-    ways.learn(A, Rates((("stage-0", -5),), ((B, rate),)))
-    assert (ways.rates, ways.elements) == ({}, {})
+    ways.learn(A, 0, Rates((), ((B, rate),)))
+    assert ways.rates == {}
+
+
+def test_nobody_is_believed_what_it_says_of_another_stage_or_alone_of_its_own() -> None:
+    groups = [Group("stage-0", (A, B))]
+    rates = symmetric({(A, B): SLOW, (A, C): FAST, (B, C): FAST})
+    ways = ways_of(rates, groups)
+    ways.learn(C, 1, Rates((("stage-0", 1),), ()))
+    assert ways.elements["stage-0"] == ELEMENTS
+    for wrong in (1, -5):
+        ways.learn(B, 0, Rates((("stage-0", wrong),), ()))
+        assert shared_out(groups, (A, B), {"stage-0": [C]}, ways) == groups
 
 
 @pytest.mark.parametrize("seed", range(20))

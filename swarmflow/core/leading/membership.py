@@ -191,7 +191,7 @@ class Membership:
         ways = Ways()
         for entry in self.known.values():
             if entry.rates is not None:
-                ways.learn(entry.process, entry.rates)
+                ways.learn(entry.process, entry.member.stage, entry.rates)
         return ways
 
     def hear_all(self, now: float) -> None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from statistics import median
 
 from swarmflow.core.messages import Rates
+from swarmflow.core.rates import believable
 from swarmflow.core.types import Group, ProcessId
 
 # Of a group. In a larger one a slow way carries a small share anyway, and helpers take bandwidth from others: with 8 on
@@ -19,7 +20,6 @@ HELPERS_MAX = 8  # peers of the stages beside it that may sum for a group
 LOTS = 24  # into which a gradient is divided
 POWER = 8.0  # of a busy time: the larger, the more the longest alone counts
 WORTH = 0.8  # of the time with equal shares: what is gained has to be more than measurements are wrong by
-INFINITE = float("inf")
 
 Way = tuple[ProcessId, ProcessId]
 
@@ -32,14 +32,19 @@ class Ways:
     elements: dict[str, int] = field(default_factory=dict)
     _best: dict[ProcessId, float] = field(default_factory=dict)
 
-    def learn(self, process: ProcessId, told: Rates) -> None:
-        """What a process has measured. What cannot be is passed over."""
-        self.elements.update((group, elements) for group, elements in told.elements if elements > 0)
-        for other, rate in told.rates:
-            if 0.0 < rate < INFINITE:
-                self.rates[process, other] = rate
-                for end in (process, other):
-                    self._best[end] = max(self._best.get(end, 0.0), rate)
+    def learn(self, process: ProcessId, stage: int, told: Rates) -> None:
+        """What a process has measured, and how long the gradient of its stage is, in which all its peers must agree.
+
+        Were anybody believed what it says of another stage, the parts of honest peers would not fit.
+        """
+        name = f"stage-{stage}"
+        for group, elements in told.elements:
+            if group == name:
+                self.elements[name] = elements if self.elements.get(name, elements) == elements else 0
+        for other, rate in believable(told).items():
+            self.rates[process, other] = rate
+            for end in (process, other):
+                self._best[end] = max(self._best.get(end, 0.0), rate)
 
     @cached_property
     def usual(self) -> float:
@@ -132,7 +137,7 @@ def shared_out(
 
 def _known(group: Group, ways: Ways) -> bool:
     members = group.members
-    if not 2 <= len(members) <= MEMBERS_MAX or group.name not in ways.elements:
+    if not 2 <= len(members) <= MEMBERS_MAX or ways.elements.get(group.name, 0) <= 0:
         return False
     return any(ways.knows(one, other) for one in members for other in members if one < other)
 

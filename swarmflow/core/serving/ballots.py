@@ -64,6 +64,8 @@ def reduce_part(peer: Service, event: Received, now: float) -> list[Action]:
     if not event.bodies:
         return reduction.part(event.sender, message, None) if isinstance(message, ReducePart) else []
     if not reduction.fits(message, event.bodies[0]):
+        if message.group not in peer.elements:  # how long another stage's gradient is, the leader alone has said
+            return [*release(event.bodies), Count("frames_refused", "piece")]
         suspect = Suspect(event.sender, f"sent an unusable piece of {message.group[:20]}")
         return [*release(event.bodies), Count("frames_refused", "piece"), Send(peer.leader, suspect)]
     if isinstance(message, ReducePart):
