@@ -170,7 +170,7 @@ class Shortest:
 
     def rerouted(self, process: ProcessId, seconds: float) -> None:
         """They would be, on another way than before: believed until the next one is really sent."""
-        peer = self._peers.get(process)
+        peer = self._of_its_own(process)
         if peer is not None:
             peer.tensor_s, peer.known, peer.measured = max(PRIOR_S, seconds), True, False
             self._changed(process, peer)

@@ -156,3 +156,11 @@ def test_strangers_that_share_an_entry_are_chosen_as_if_each_had_its_own(data: s
         out = data.draw(st.lists(st.sampled_from(peers), max_size=4))
         assert chosen(made, *out) == chosen(plain, *out)
         assert made.rest_s == plain.rest_s
+
+
+def test_a_stranger_with_another_way_is_known_from_then_on() -> None:
+    made = Shortest()
+    made.announce((A, B))
+    made.probed(A, 5.0, 0.0)
+    made.rerouted(B, 1.0)
+    assert (chosen(made), made.knows(B)) == (B, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from swarmflow.core.flow.books import Books
@@ -28,7 +29,7 @@ from swarmflow.core.types import ProcessId
 SETTLE = 14.0  # times a message's: after which a changed link is audited
 
 
-class Node:
+class Node(ABC):
     """round_s: about how long a message takes to a neighbour."""
 
     def __init__(self, view: View, round_s: float = 1.0) -> None:
@@ -68,9 +69,9 @@ class Node:
                 return self.stand_beside(sender, message, now)
         return self.heard(sender, message, now)
 
+    @abstractmethod
     def heard(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
         """What a relay or a data node does about a message."""
-        raise NotImplementedError
 
     def stand_beside(self, sender: ProcessId, message: AskSide, now: float) -> list[Say]:
         """A neighbour of the window: one side stands still, unless a reservation is under way there."""
