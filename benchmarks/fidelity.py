@@ -29,6 +29,7 @@ STAGES, PEERS = 3, 6
 STEPS, WARMUP = 12, 2
 MICROBATCHES, SEQUENCES, SEQ_LEN, WIDTH = 16, 2, 256, 128
 CAPACITY = 4
+QUEUE_S = 0.12  # what nine of ten words take at most over these links, while tensors are on them
 ERROR_WANTED = 0.15
 RUN_S = 900.0
 MODEL = {
@@ -49,12 +50,12 @@ OPTIMIZER = {"name": "adamw", "lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 
 class Measured:
     """What a real swarm took. seconds: of each step after the first ones, from commit to commit.
 
-    hop_s: (forward, backward) of a microbatch by peer, in thread time; on the last stage all of it is backward.
-    parameters: of each stage.
+    computed_s: (forward, backward, step's end) by peer, in thread time, the first two of a microbatch; on the last
+    stage all of it is backward. parameters: of each stage.
     """
 
     seconds: list[float]
-    hop_s: list[tuple[float, float]]
+    computed_s: list[tuple[float, float, float]]
     parameters: list[int]
 
 
@@ -94,9 +95,9 @@ def run(folder: Path, mbps: float) -> Measured:
             swarm.wait(lambda: everybody in (step["peers"] for step in swarm.steps()), "a step with all peers", RUN_S)
             first = next(step["step"] for step in swarm.steps() if step["peers"] == everybody)
             steps = swarm.wait_steps(first + WARMUP + STEPS, RUN_S)
-            hop_s = [_hop_s(peer) for peer in swarm.peers]
+            computed_s = [_computed_s(peer) for peer in swarm.peers]
     times = [step["time"] for step in steps[first + WARMUP - 1 : first + WARMUP + STEPS]]
-    return Measured([after - before for before, after in itertools.pairwise(times)], hop_s, _parameters())
+    return Measured([after - before for before, after in itertools.pairwise(times)], computed_s, _parameters())
 
 
 def settings(corpus: Path) -> dict[str, dict[str, Any]]:
@@ -119,12 +120,13 @@ def scenario(measured: Measured, mbps: float) -> str:
         "[run]", 'name = "fidelity"', f"iterations = {STEPS}", f"warmup = {WARMUP}", "rebalance_s = 0",
         "[model]", f"stages = {STAGES}", f"microbatches = {MICROBATCHES}", f"activation_bytes = {boundary_bytes}",
         f"token_bytes = {SEQUENCES * SEQ_LEN * 4}", f"parameters = {measured.parameters}",
+        "[network]", f"queue_s = {QUEUE_S}",
         "[trainers]", f"up_mbps = {carried:.2f}", f"down_mbps = {carried:.2f}",
     ]  # fmt: skip
-    for number, (forward_s, backward_s) in enumerate(measured.hop_s):
+    for number, (forward_s, backward_s, update_s) in enumerate(measured.computed_s):
         lines += [
             "[[peers]]", f"stage = {number % STAGES}", f"capacity = {CAPACITY}",
-            f"forward_s = {forward_s:.5f}", f"backward_s = {backward_s:.5f}",
+            f"forward_s = {forward_s:.5f}", f"backward_s = {backward_s:.5f}", f"update_s = {update_s:.5f}",
             f"up_mbps = {carried:.2f}", f"down_mbps = {carried:.2f}",
         ]  # fmt: skip
     return "\n".join(lines) + "\n"
@@ -142,7 +144,7 @@ def compare(measured: Measured, report: Report) -> int:
     return 0 if abs(error) <= ERROR_WANTED else 1
 
 
-def _hop_s(peer: LocalProcess) -> tuple[float, float]:
+def _computed_s(peer: LocalProcess) -> tuple[float, float, float]:
     address = re.search(r"http://[\d.]+:\d+/metrics", peer.log.read_text(encoding="utf-8"))
     if address is None:
         raise RuntimeError(f"{peer.name} has not said where its metrics are")
@@ -155,7 +157,9 @@ def _hop_s(peer: LocalProcess) -> tuple[float, float]:
         hops = re.findall(rf"^swarmflow_microbatches_total{{{name},stage=\"\d+\"}} (\S+)$", text, re.MULTILINE)
         return float(seconds[1]) / sum(map(float, hops)) if seconds is not None and hops else 0.0
 
-    return mean_s("forward"), mean_s("backward") + mean_s("loss")
+    ends = re.findall(r"^swarmflow_update_seconds_(?:sum|count) (\S+)$", text, re.MULTILINE)
+    steps, seconds = map(float, ends)
+    return mean_s("forward"), mean_s("backward") + mean_s("loss"), seconds / steps
 
 
 def _parameters() -> list[int]:

@@ -21,8 +21,9 @@ from swarmflow.core.actions import LoadState
 from swarmflow.core.events import StateLoaded, StateNotLoaded
 from swarmflow.errors import NetworkError
 from swarmflow.manifest import Manifest
+from swarmflow.runtime.served import Served
 from swarmflow.runtime.session import Session
-from swarmflow.runtime.stage_host import Served, StageHost
+from swarmflow.runtime.stage_host import StageHost
 from swarmflow.runtime.state_transfer import Listing, first_donor, serve_state
 from swarmflow.runtime.worker import Worker
 

@@ -153,7 +153,7 @@ class _Life:
         """A slice of a gradient, for the driver."""
         if self._host is None or not isinstance(body, Slice):
             raise NetworkError("a gradient was asked for before a stage was loaded")
-        return self._host.read(body)
+        return self._host.end.read(body)
 
     def evaluate(self, message: Evaluate, bodies: list[memoryview]) -> None:
         """A forward-only microbatch."""

@@ -20,6 +20,7 @@ from prometheus_client import (
     Histogram,
     Info,
     ProcessCollector,
+    Summary,
     start_http_server,
 )
 from prometheus_client.metrics import MetricWrapperBase
@@ -89,6 +90,9 @@ class Metrics:
         self.microbatches = self._counters("microbatches", "Hops computed by this peer", "stage", "direction")
         self.compute_seconds = self._counters("compute_seconds", "Time spent computing", "direction")
         self.settled_seconds = self._counters("settled_seconds", "Used, in vain, or done twice", "outcome")
+        self.update_seconds = Summary(
+            "swarmflow_update_seconds", "Time spent computing a step's end: sums, norm, update", registry=self.registry
+        )
         self.queue_length = self._gauge("queue_length", "Microbatches accepted and waiting to be computed")
         self.held_microbatches = self._gauge("held_microbatches", "Microbatches in memory")
         self.capacity_microbatches = self._gauge("capacity_microbatches", "Most microbatches that fit in memory")

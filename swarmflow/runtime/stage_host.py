@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -14,40 +12,24 @@ from torch import Tensor
 from swarmflow.compute.codec import codec_named, decode_ints
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import Overflow
-from swarmflow.compute.flat import digest, memory_of
-from swarmflow.compute.optimizer import Optimizer
-from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage
-from swarmflow.compute.stage_state import StageState
-from swarmflow.core.actions import (
-    Apply,
-    Discard,
-    Reset,
-    RunBackward,
-    RunForward,
-    RunLoss,
-    RunReplay,
-    Seal,
-    StorePiece,
-    SumPiece,
-)  # fmt: skip
+from swarmflow.core.actions import Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay  # fmt: skip
 from swarmflow.core.events import (
-    Applied,
     BackwardComputed,
     ComputeFailed,
     Event,
     ForwardComputed,
     LossComputed,
     Overflowed,
-    PieceReduced,
     Replayed,
-    Sealed,
 )  # fmt: skip
-from swarmflow.core.types import Microbatch, Ref, Slice
+from swarmflow.core.types import Microbatch, Ref
 from swarmflow.errors import FrameError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.account import Account, Direction
 from swarmflow.runtime.driver import Driver
+from swarmflow.runtime.served import Served
+from swarmflow.runtime.step_end import StepEnd
 from swarmflow.runtime.store import Buffer
 from swarmflow.runtime.wire import Evaluate
 from swarmflow.runtime.worker import Worker
@@ -58,18 +40,6 @@ _FIRST, _BACKWARD, _FORWARD, _LATER = (0.0,), 1.0, 2.0, (3.0,)
 X = TypeVar("X")
 Y = TypeVar("Y")
 Evaluated = memoryview | tuple[float, int] | FrameError
-
-
-@dataclass
-class Served:
-    """A stage in memory. version: of its weights. reduced: summed gradients of a ballot, by flat group."""
-
-    stage: Stage
-    runner: StageRunner
-    optimizer: Optimizer
-    state: StageState
-    version: int
-    reduced: dict[str, Tensor] = field(default_factory=dict)
 
 
 class StageHost:
@@ -91,13 +61,13 @@ class StageHost:
         self._discards: Counter[Microbatch] = Counter()
         settled = driver.metrics.settled_seconds
         self._account = Account(lambda outcome, seconds: settled.at(outcome).inc(seconds))
+        self.end = StepEnd(driver, compute, self._serving, self._account)
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
         """Which action is done by which method."""
         return {
             RunForward: self.run_forward, RunLoss: self.run_loss, RunBackward: self.run_backward,
-            RunReplay: self.run_replay, Discard: self.discard, Reset: self.reset, SumPiece: self.sum_piece,
-            StorePiece: self.store_piece, Seal: self.seal, Apply: self.apply,
+            RunReplay: self.run_replay, Discard: self.discard, Reset: self.reset, **self.end.effects(),
         }  # fmt: skip
 
     async def warm_up(self) -> None:
@@ -224,99 +194,6 @@ class StageHost:
 
         self._compute.submit(_LATER, work, done)
 
-    # --- a step's end -------------------------------------------------------------------------------------------------
-
-    def read(self, body: Slice) -> Callable[[], Buffer]:
-        """A part of a flat gradient, fetched when its turn to be sent comes."""
-        served = self._serving()
-        name = _flat_name(body.group)
-        flat = served.reduced[name] if body.reduced else served.stage.groups[name].summed
-        return lambda: memory_of(flat[body.start : body.stop].cpu())
-
-    def sum_piece(self, action: SumPiece) -> None:
-        """Add the members' parts in rank order into the reduced buffer, or apart from it for another stage."""
-        if action.apart:
-            return self._sum_apart(action)
-        served, name = self._serving(), _flat_name(action.group)
-        buffers = [None if part is None else self._driver.store.get(part) for part in action.parts]
-        own = served.stage.groups[name].summed[action.start : action.stop]
-        target = self._reduced(served, name)[action.start : action.stop]
-
-        def work() -> None:
-            for rank, buffer in enumerate(buffers):
-                part = own if buffer is None else _elements(buffer, own)
-                if rank == 0:
-                    target.copy_(part)
-                else:
-                    target.add_(part)
-
-        self._compute.submit(_FIRST, work, lambda _: self._piece_reduced(action))
-
-    def _sum_apart(self, action: SumPiece) -> None:
-        like = self._serving().stage.groups["own"].summed
-        buffers = [self._driver.store.get(part) for part in action.parts if part is not None]
-
-        def work() -> Tensor:
-            total = _numbers(buffers[0], like).clone()
-            for buffer in buffers[1:]:
-                total.add_(_numbers(buffer, like))
-            return total.cpu()
-
-        def done(total: Tensor) -> None:
-            ref = self._driver.store.add(memory_of(total))
-            self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece, ref))
-
-        self._compute.submit(_FIRST, work, done)
-
-    def store_piece(self, action: StorePiece) -> None:
-        """Copy a sum from its owner into the reduced buffer."""
-        served, name = self._serving(), _flat_name(action.group)
-        target = self._reduced(served, name)[action.start : action.stop]
-        buffer = self._driver.store.get(action.sum)
-
-        def work() -> None:
-            target.copy_(_elements(buffer, target))
-
-        def done(_: None) -> None:
-            self._driver.store.release((action.sum,))
-            self._piece_reduced(action)
-
-        self._compute.submit(_FIRST, work, done)
-
-    def seal(self, action: Seal) -> None:
-        """Norm and digest of every reduced gradient."""
-        served = self._serving()
-        for group in action.alone:
-            served.reduced.pop(_flat_name(group), None)
-        # Taken now: the next ballot may have other members, and buffers, before the thread comes to this one.
-        sealed = [(group, served.stage.groups[_flat_name(group)]) for group in action.groups]
-        flats = [flat.summed if name in action.alone else served.reduced[_flat_name(name)] for name, flat in sealed]
-
-        def work() -> tuple[tuple[str, float, str], ...]:
-            pairs = zip(sealed, flats, strict=True)
-            return tuple((name, group.sum_of_squares(flat), digest(flat)) for (name, group), flat in pairs)
-
-        post = self._driver.post
-        self._compute.submit(_FIRST, work, lambda results: post(Sealed(action.epoch, action.ballot, results)))
-
-    def apply(self, action: Apply) -> None:
-        """The optimizer's update; then the accumulators are empty again."""
-        served = self._serving()
-        self._account.committed()
-
-        def work() -> str:
-            served.version = -1  # neither the old nor the new one: nobody should be given a mixture
-            for name, group in served.stage.groups.items():
-                gradient = group.gradient(served.reduced.get(name, group.summed))
-                served.optimizer.apply(group, gradient, action.scale, action.learning_rate, action.epoch.step)
-            served.reduced.clear()
-            served.runner.weights_written()
-            served.runner.clear()
-            served.version = action.epoch.step + 1
-            return digest([group.params for group in served.stage.groups.values()])
-
-        self._compute.submit(_FIRST, work, lambda name: self._driver.post(Applied(action.epoch, name)))
-
     # --- details ------------------------------------------------------------------------------------------------------
 
     def _serving(self) -> Served:
@@ -350,14 +227,12 @@ class StageHost:
         def work(value: X) -> tuple[Y, float] | Overflowed | None:
             if run != self._run or discards != self._discards[microbatch]:
                 return None
-            # On a CPU the thread's own time: a process that is frozen, or waits for its turn, does not compute.
-            clock = time.thread_time if served.stage.device.type == "cpu" else time.monotonic
-            began_s = clock()
+            began_s = served.clock()
             try:
                 result = compute(served, value)
             except Overflow as error:
                 return Overflowed(microbatch, error.finite)
-            return result, clock() - began_s
+            return result, served.clock() - began_s
 
         def finished(outcome: tuple[Y, float] | Overflowed | None) -> None:
             if outcome is None:
@@ -401,28 +276,3 @@ class StageHost:
         if not self.manifest.dropout:
             return None
         return DrawKey(self.manifest.seed, microbatch.epoch.step, microbatch.index)
-
-    def _reduced(self, served: Served, name: str) -> Tensor:
-        if name not in served.reduced:
-            served.reduced[name] = torch.empty_like(served.stage.groups[name].summed)
-        return served.reduced[name]
-
-    def _piece_reduced(self, action: SumPiece | StorePiece) -> None:
-        self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece))
-
-
-def _flat_name(group: str) -> str:
-    """The flat buffer of a reduction group."""
-    return "tied" if group == "tied" else "own"
-
-
-def _elements(buffer: Buffer, like: Tensor) -> Tensor:
-    """Bytes from the network as a tensor of the kind of another. Raises FrameError when the size is another."""
-    if len(buffer) != like.nbytes:
-        raise FrameError(f"a piece has {len(buffer)} bytes, not {like.nbytes}")
-    return _numbers(buffer, like)
-
-
-def _numbers(buffer: Buffer, like: Tensor) -> Tensor:
-    """Bytes as numbers of the type of another tensor, where that one is."""
-    return torch.frombuffer(buffer, dtype=like.dtype).to(like.device)

@@ -38,7 +38,7 @@ class Described:
     _factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        self.network = Shared(_links(self.scenario, self.seed))
+        self.network = Shared(_links(self.scenario, self.seed), queue_s=self.scenario.network.queue_s)
         costs = self.scenario.model.costs or (1.0,) * self.scenario.model.stages
         self._factors = tuple(cost * len(costs) / sum(costs) for cost in costs)
         trainers = self.scenario.trainers

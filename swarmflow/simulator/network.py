@@ -136,7 +136,8 @@ class Spread:
 class Port:
     """A machine's connection. place: for Links. up, down: bytes a second.
 
-    The others say until when each direction is taken, for words and for tensors.
+    The others say until when each direction is taken, for words and for tensors. down_last_s: when the last byte of
+    the tensors that are coming gets to the downlink.
     """
 
     place: int
@@ -146,6 +147,7 @@ class Port:
     up_tensors_s: float = 0.0
     down_words_s: float = 0.0
     down_tensors_s: float = 0.0
+    down_last_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -161,11 +163,13 @@ class Shared:
     which 10,000 peers cannot afford; this is a few additions a message.
 
     Two lanes, as in the runtime: the few bytes of control messages go before tensors, and take their share of the
-    link from them; within a lane between two machines the order is kept.
+    link from them; within a lane between two machines the order is kept. queue_s: of tensors that a link has taken in
+    before a word comes, which have to go first (the buffers of modems and kernels know no lanes).
     """
 
     links: Links
     ports: dict[str, Port] = field(default_factory=dict)
+    queue_s: float = 0.0
     _pairs: dict[tuple[str, str, bool], float] = field(default_factory=dict)
     _keep: int = PAIRS_KEPT
 
@@ -215,6 +219,8 @@ class _Through:
         start_s = here.up_tensors_s if bulk else here.up_words_s
         if start_s < now_s:
             start_s = now_s
+        if not bulk and self.network.queue_s:
+            start_s = max(start_s, min(here.up_tensors_s, now_s + self.network.queue_s))
         end_s = start_s + needs_s
         if bulk:
             here.up_tensors_s = end_s
@@ -235,8 +241,14 @@ class _Through:
         needs_s = flight.size_bytes / there.down
         if flight.bulk:
             there.down_tensors_s = max(there.down_tensors_s, now_s) + needs_s
+            there.down_last_s = max(there.down_last_s, flight.last_s)
             return max(flight.last_s, there.down_tensors_s)
-        there.down_words_s = max(there.down_words_s + needs_s, now_s)
+        had_s = max(there.down_words_s + needs_s, now_s)
+        if self.network.queue_s:
+            waiting_s = there.down_tensors_s - max(now_s, there.down_last_s)  # of several that have come together
+            if waiting_s > 0.0:
+                had_s = max(had_s, now_s + min(waiting_s, self.network.queue_s) + needs_s)
+        there.down_words_s = had_s
         if there.down_tensors_s > now_s:
             there.down_tensors_s += needs_s
         return there.down_words_s

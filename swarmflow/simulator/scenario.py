@@ -98,6 +98,7 @@ class NetworkPart:
     latency_matrix_s: Annotated[Table | TableFile | None, checks.table] = None
     mbps_matrix: Annotated[Table | TableFile | None, checks.table] = None
     break_s: Annotated[float, check.number(at_least=0)] = 1.0
+    queue_s: Annotated[float, check.number(at_least=0)] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,8 @@ from swarmflow.core.types import Epoch, Group, Microbatch, ProcessId, Ref, Slice
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.driver import Driver
 from swarmflow.runtime.metrics import Metrics
-from swarmflow.runtime.stage_host import Served, StageHost
+from swarmflow.runtime.served import Served
+from swarmflow.runtime.stage_host import StageHost
 from swarmflow.runtime.store import Store
 from swarmflow.runtime.worker import Worker
 from tests.compute.models import VOCAB, config_of
@@ -187,7 +188,7 @@ async def reduce(members: Sequence[Peer], gives: Sequence[bool], helpers: Sequen
             case Send(to, ReducePart() as message, ()):
                 todo += [(by_id[to], each) for each in machines[to].part(peer.me, message, None)]
             case Send(to, ReducePart() | ReduceSum() as message, (Ref() | Slice() as body,)):
-                data = peer.driver.store.get(body) if isinstance(body, Ref) else peer.host.read(body)()
+                data = peer.driver.store.get(body) if isinstance(body, Ref) else peer.host.end.read(body)()
                 ref, other = by_id[to].keep(bytes(data)), machines[to]
                 assert other.fits(message, ref)
                 answer: Callable[..., list[Action]] = other.part if isinstance(message, ReducePart) else other.summed
@@ -431,6 +432,8 @@ def test_a_stage_that_is_given_up_amid_its_work_leaves_nothing_behind() -> None:
             computed = counted("swarmflow_compute_seconds_total", {"direction": "loss"})
             settled = [counted("swarmflow_settled_seconds_total", {"outcome": kind}) for kind in ("used", "unused")]
             assert sum(value or 0.0 for value in settled) == pytest.approx(computed)
+            assert counted("swarmflow_update_seconds_count") == 1.0
+            assert (counted("swarmflow_update_seconds_sum") or 0.0) > 0.0
 
     asyncio.run(given_up())
 

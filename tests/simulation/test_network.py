@@ -84,6 +84,25 @@ def test_words_go_before_tensors_and_take_their_time_from_them() -> None:
     assert next_s == pytest.approx(2.1)
 
 
+@pytest.mark.parametrize(("sent_s", "waits_s"), [(0.1, 0.4), (0.8, 0.2), (1.5, 0.0)])
+def test_words_wait_behind_what_the_uplink_has_taken_in(sent_s: float, waits_s: float) -> None:
+    shared = network(0.0, a=(MB, MB), b=(MB, MB), c=(MB, MB))
+    shared.queue_s = 0.4
+    tensor_s, word_s = deliver(shared, [(0.0, A, B, MB, True), (sent_s, A, C, MB // 10, False)])
+    assert word_s == pytest.approx(sent_s + waits_s + 0.1)
+    assert tensor_s == pytest.approx(1.0)
+
+
+def test_words_wait_behind_tensors_that_have_come_together_but_not_behind_one_that_flows_through() -> None:
+    lone = network(0.0, a=(MB, MB), b=(MB, MB), c=(MB, MB))
+    lone.queue_s = 9.0
+    assert deliver(lone, [(0.0, A, C, MB, True), (0.9, B, C, 1000, False)])[1] == pytest.approx(0.901)
+    many = network(0.0, a=(MB, MB), b=(MB, MB), c=(MB, MB), d=(MB, MB))
+    many.queue_s = 9.0
+    messages = [(0.0, A, C, MB, True), (0.0, B, C, MB, True), (1.0, D, C, 1000, False)]
+    assert deliver(many, messages)[2] == pytest.approx(2.001, abs=2e-3)
+
+
 def test_links_need_not_be_symmetric() -> None:
     links = Matrix(((0.0, 1.0), (2.0, 0.0)), ((INFINITE, MB), (2 * MB, INFINITE)))
     shared = Shared(links, {"a": Port(0), "b": Port(1)})
@@ -91,10 +110,12 @@ def test_links_need_not_be_symmetric() -> None:
     assert (there, back) == pytest.approx((3.0, 3.0))
 
 
+@pytest.mark.parametrize("queue_s", [0.0, 0.3])
 @pytest.mark.parametrize("seed", range(20))
-def test_order_is_kept_within_a_lane(seed: int) -> None:
+def test_order_is_kept_within_a_lane(seed: int, queue_s: float) -> None:
     draw = Random(seed)
     shared = network(0.05, 3 * MB, **{name: (draw.choice((1, 5)) * MB, draw.choice((1, 5)) * MB) for name in "abcd"})
+    shared.queue_s = queue_s
     messages: list[Message] = []
     for _ in range(200):
         sender, receiver = draw.sample((A, B, C, D), 2)
