@@ -11,7 +11,7 @@ from swarmflow.core.actions import Action, Send
 from swarmflow.core.events import Event, Received
 from swarmflow.core.following import Following
 from swarmflow.core.leader import Leader
-from swarmflow.core.messages import Join
+from swarmflow.core.messages import Entered, Join, Message, Named, Open, Prepare, Reopen
 from swarmflow.core.outbox import outbox_of
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.rules import LeaderSettings
@@ -22,6 +22,9 @@ from swarmflow.core.types import Plan, ProcessId
 from swarmflow.simulator.machines import Basis, Production
 from swarmflow.simulator.sizes import wire_bytes
 
+# The leader's books, and the groups of the all-reduce, as they are told to those in them: who takes part.
+BOOKS: frozenset[type[Message]] = frozenset((Open, Named, Reopen, Entered, Prepare))
+
 M = TypeVar("M")
 
 
@@ -29,8 +32,9 @@ M = TypeVar("M")
 class Cost:
     """Totals of one role. clock: of this computer. messages: sent. words_bytes: of their headers, without tensors.
 
-    heard_bytes: the same of what came. timed: of so many decisions one is timed, and stands for the others. calls: of
-    functions, by `counted` decisions, another one of so many; unlike the time they are the same on any computer.
+    heard_bytes: the same of what came; books_bytes: of BOOKS among it. timed: of so many decisions one is timed, and
+    stands for the others. calls: of functions, by `counted` decisions, another one of so many; unlike the time they
+    are the same on any computer.
     """
 
     clock: Callable[[], float]
@@ -40,6 +44,7 @@ class Cost:
     messages: int = 0
     words_bytes: int = 0
     heard_bytes: int = 0
+    books_bytes: int = 0
     calls: int = 0
     counted: int = 0
 
@@ -49,7 +54,10 @@ class Cost:
         """One decision, and what it led to."""
         self.decisions += 1
         if type(event) is Received:
-            self.heard_bytes += wire_bytes(event.message)
+            size_bytes = wire_bytes(event.message)
+            self.heard_bytes += size_bytes
+            if type(event.message) in BOOKS:
+                self.books_bytes += size_bytes
         turn = self.decisions % self.timed
         if turn == 0:
             began_s = self.clock()
