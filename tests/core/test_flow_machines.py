@@ -12,14 +12,16 @@ import pytest
 from swarmflow.core.flow.annealing import Annealing
 from swarmflow.core.flow.books import Books
 from swarmflow.core.flow.labels import Labels
-from swarmflow.core.flow.messages import Audit, Exchange, Got, Label, Mine, Offer, Sure
+from swarmflow.core.flow.messages import Audit, Exchange, Got, Label, Mine, Offer, Price, Sure
 from swarmflow.core.flow.owners import Handover, changes, cheapest_owners
+from swarmflow.core.flow.relay import LABEL_REFRESH_MAX
 from swarmflow.core.flow.reservations import ANSWER_WAITED, TRIES, Reservations
 from swarmflow.core.flow.simplex import Problem, Simplex, Terminal
+from swarmflow.core.flow.source import Source
 from swarmflow.core.flow.standing import Standing
 from swarmflow.core.flow.sure import ACKNOWLEDGED_AFTER, Insisting
 from swarmflow.core.flow.whole import ENTERS, LEAVES, Hop, hops_of, solve
-from swarmflow.core.flow.words import Say, link_cost_s
+from swarmflow.core.flow.words import INFINITE, Say, View, link_cost_s
 from swarmflow.core.types import ProcessId
 
 Result = TypeVar("Result")
@@ -254,3 +256,20 @@ def test_a_node_knows_what_the_narrowest_stage_ahead_can_hold() -> None:
     labels.forget(C)
     assert labels.width == 4
     assert [(way.node, way.units, way.cost) for way in labels.ways(D)] == [(B, 3, 6.0)]
+
+
+def test_a_price_that_was_lost_is_told_again() -> None:
+    source = Source(View(A, -1, 1, 3, before=(C,), beside=(B,), after=(D,), cost={C: 1.0, D: 1.0}))
+    source.handle(D, Label(3, ((A, 5.0, 0),), 4, 7), 0.0)
+    [price] = [say.message for say in source.tick(0.0) if isinstance(say.message, Price)]
+    assert price.cost < INFINITE
+    last: dict[ProcessId, Price] = {}
+    for now in range(1, 100):
+        last |= {say.to: say.message for say in source.tick(float(now)) if isinstance(say.message, Price)}
+    told = last.pop(B)
+    assert last == {}
+    for now in range(100, 100 + round(LABEL_REFRESH_MAX)):
+        again = [say.message for say in source.tick(float(now)) if isinstance(say.message, Price)]
+        if again:
+            break
+    assert again == [told]

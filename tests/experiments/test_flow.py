@@ -20,6 +20,7 @@ from swarmflow.simulator.flow.rounds import Rounds
 pytest.importorskip("scipy", reason="the extra `experiments` is not installed")
 
 from experiments.flow.__main__ import flow
+from experiments.flow.asynchronous import negotiate_with_delays
 from experiments.flow.effort import effort
 from experiments.flow.optimum import optimum
 
@@ -131,6 +132,12 @@ def test_the_flows_of_a_dead_data_node_give_way_to_those_of_the_others(seed: int
     assert world.violations == []
     assert len(find_paths(world.nodes, len(instance.stages)).paths) == instance.narrowest
     assert all(source != first for node in nodes.values() for _, source in (*node.inflow, *node.outflow))
+
+
+@pytest.mark.parametrize("seed", [310, 711])
+def test_a_node_that_an_exchange_has_filled_counts_for_the_width_of_its_stage(seed: int) -> None:
+    found = negotiate_with_delays("small", seed)
+    assert (found.share, found.torn, found.violations) == (1.0, 0, 0)
 
 
 @pytest.mark.parametrize("setting", ["large", "pareto", "scarce", "many"])

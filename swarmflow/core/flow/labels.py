@@ -83,7 +83,7 @@ class Labels:
 def worth_telling(told: Label | None, label: Label) -> bool:
     """Whether those before need to know: what can be reached, or what it costs, is not what they were told."""
     if told is None:
-        return bool(label.costs)
+        return bool(label.costs) or label.room == 0  # who was filled by an exchange counts for the width as well
     if told.width != label.width:
         return True
     if (told.room > 0) != (label.room > 0) or told.room > 2 * label.room:

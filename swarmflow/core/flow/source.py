@@ -112,11 +112,13 @@ class Source(Node):
         """Some time has passed."""
         said: list[Say] = []
         if self._begin_at <= now:
-            self._begin_at = now + self._refresh * self.round_s  # it may have been lost
+            self._begin_at = now + self._refresh * self.round_s  # for whom it was lost
             self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)
             said += [Say(node, self._end(), "the end of all ways") for node in self.view.before]
+            if self._told is not None:
+                said += [Say(node, self._told, "it may have been lost") for node in self.view.beside]
         said += self.ask_again(now)
-        said += self._compare()
+        said += self._compare(now)
         said += self._set_out(now)
         outflow = {node: n for (node, _), n in sorted(self.books.outflow.items())}
         self.handovers.way = self.labels.costs().get(self.view.me, 0.0)
@@ -182,12 +184,16 @@ class Source(Node):
         ways = self.labels.ways(self.view.me)
         return min((way.cost for way in ways), default=INFINITE)
 
-    def _compare(self) -> list[Say]:
-        """Tell the other data nodes what the next flow would cost, and how many there are."""
+    def _compare(self, now: float) -> list[Say]:
+        """Tell the other data nodes what the next flow would cost, and how many there are.
+
+        And again before long: who has missed it may wait for this node, and this one for nobody's flow but its.
+        """
         price = Price(self._cheapest(), self.held + self.reservations.units(self.view.me))
         if self._told == price or (self._told is None and price.cost == INFINITE):
             return []
-        self._told = price
+        self._told, self._refresh = price, LABEL_REFRESH
+        self._begin_at = min(self._begin_at, now + LABEL_REFRESH * self.round_s)
         return [Say(node, price, "the next flow would cost this") for node in self.view.beside]
 
     def _set_out(self, now: float) -> list[Say]:
