@@ -15,7 +15,7 @@ from benchmarks.accounted import FILE
 from benchmarks.throughput import MODEL, RUN_S, STAGES, Work, settings
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalSwarm, environment
+from swarmflow.runtime.local import LocalSwarm, environment, terminable
 
 SHARE_MAX = 0.03
 PARTS = ("decisions", "messages", "digests")
@@ -96,4 +96,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

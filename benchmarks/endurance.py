@@ -20,7 +20,7 @@ from benchmarks.memory import resident_bytes
 from swarmflow.chaos.steps import StepLogs
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm, environment
+from swarmflow.runtime.local import LocalProcess, LocalSwarm, environment, terminable
 
 STAGES = 2
 MEGA, KILO = 1e6, 1e3
@@ -197,4 +197,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

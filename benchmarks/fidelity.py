@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.shaped import CARRIED, inside, machines, unavailable
 from swarmflow.demo.corpus import write_corpus
-from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from swarmflow.runtime.local import LocalProcess, LocalSwarm, terminable
 from swarmflow.simulator.report import Report
 from swarmflow.simulator.scenario import load
 from swarmflow.simulator.simulation import Simulation
@@ -170,4 +170,5 @@ def _parameters() -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.memory import PeakMemory, stage_bytes
 from swarmflow.demo.corpus import write_corpus
-from swarmflow.runtime.local import LocalSwarm
+from swarmflow.runtime.local import LocalSwarm, terminable
 
 STAGES = 2
 CORES = 2
@@ -223,4 +223,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with terminable():
+        sys.exit(main())
