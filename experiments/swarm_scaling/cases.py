@@ -97,6 +97,8 @@ def costs(setting: str, metered: Metered, peers: int, spent_s: float) -> Iterato
         yield row(setting, POLICY, f"{name}: bytes of the leader's books heard", [cost.books_bytes / number])
         yield row(setting, POLICY, f"{name}: CPU of a decision, us", [1e6 * cost.cpu_s / cost.decisions])
         yield row(setting, POLICY, f"{name}: CPU of decisions a second, ms", [1e3 * cost.cpu_s / each_s])
+        if cost is metered.peers and metered.lives:
+            yield row(setting, POLICY, f"{name}: CPU of a decision once more, alone, us", [1e6 * metered.alone_s()])
         if cost.counted:
             yield row(setting, POLICY, f"{name}: calls of functions of a decision", [cost.calls / cost.counted])
 

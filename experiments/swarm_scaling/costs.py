@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from experiments.swarm_scaling.alone import Life
 from swarmflow.core.actions import Action, Send
 from swarmflow.core.events import Event, Received
 from swarmflow.core.following import Following
@@ -82,9 +83,14 @@ class Cost:
 
 class _Peer(PeerMachine):
     cost: Cost
+    life: Life | None = None
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        return self.cost.watch(PeerMachine.handle, self, event, now)
+        actions = self.cost.watch(PeerMachine.handle, self, event, now)
+        if self.life is not None:
+            self.life.events.append((event, now))
+            self.life.actions += len(actions)
+        return actions
 
 
 class _Leader(TrainerMachine):
@@ -95,15 +101,29 @@ class _Leader(TrainerMachine):
 
 
 class Metered(Production):
-    """The production machines, watched. peers: all of them. leader: the trainer that leads."""
+    """The production machines, watched. peers: all of them. leader: the trainer that leads.
 
-    def __init__(self, clock: Callable[[], float], timed: int = 1) -> None:
+    lives: of one peer in so many (every), if any, all that happened to it.
+    """
+
+    def __init__(self, clock: Callable[[], float], timed: int = 1, every: int = 0) -> None:
+        self.clock, self.every = clock, every
         self.peers, self.leader = Cost(clock, timed), Cost(clock, timed)
+        self.lives: list[Life] = []
+        self._made = 0
+
+    def alone_s(self) -> float:
+        """CPU time of a decision of those whose lives are kept, without the others."""
+        return sum(life.again_s(self.clock) for life in self.lives) / sum(len(life.events) for life in self.lives)
 
     def peer(self, me: ProcessId, following: Following, plan: Plan, settings: PeerSettings) -> PeerMachine:
         """A peer as it is, but for the watch."""
         peer = _Peer(me, following, plan, settings)
         peer.cost = self.peers
+        self._made += 1
+        if self.every and self._made % self.every == 0:
+            peer.life = Life.of(me, following, plan, settings)
+            self.lives.append(peer.life)
         return peer
 
     def trainer(

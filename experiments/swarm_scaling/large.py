@@ -21,6 +21,7 @@ from swarmflow.simulator.world import World
 
 SIZES = (1000, 4000, 10_000)
 MICROBATCHES_A_PEER = 10  # of a step, for each peer to compute
+KEPT = 16  # peers whose decisions are timed once more, alone
 TIMED = 16  # of so many decisions one is timed: to look at the clock takes as long as a short decision
 
 
@@ -49,7 +50,7 @@ def scenario(peers: int) -> Scenario:
 
 def measure(peers: int, seed: int) -> Large:
     """Simulate from the start of the processes to the end of the step. Raises SwarmflowError when there is none."""
-    simulation, metered = Simulation(scenario(peers), seed, POLICY), Metered(time.thread_time, TIMED)
+    simulation, metered = Simulation(scenario(peers), seed, POLICY), Metered(time.thread_time, TIMED, peers // KEPT)
     assert isinstance(simulation.world, World)
     simulation.world.machines = metered
     began_s = time.process_time()

@@ -12,6 +12,7 @@ from experiments.swarm_scaling import large
 from experiments.swarm_scaling.cases import PAPER, SIZES, THROUGHPUT, line, measure, rows, scenario
 from experiments.swarm_scaling.costs import Cost, Metered
 from swarmflow.core.events import Tick
+from swarmflow.errors import SwarmflowError
 from swarmflow.simulator.simulation import Simulation
 from swarmflow.simulator.world import World
 
@@ -70,6 +71,11 @@ def test_a_large_swarm_comes_to_the_end_of_its_step_and_its_costs_are_compared()
     assert found.virtual_s > 32 * 5.0, "a microbatch passes every stage"
     named = [row.metric for row in large.rows(found)]
     assert len(set(named)) == len(named)
+    life = found.metered.lives[0]
+    assert len(found.metered.lives) == large.KEPT
+    assert life.again_s(time.thread_time) > 0.0, "it decided the same without the others"
+    with pytest.raises(SwarmflowError, match="on the same events"):
+        replace(life, events=life.events[1:]).again_s(time.thread_time)
     assert list(large.fits([found])) == []
     compared = {row.metric: row.mean for row in large.fits([found, replace(found, peers=64)])}
     assert compared["log n grows by a factor of"] == pytest.approx(6 / 5)

@@ -1,0 +1,50 @@
+"""What happened to one peer, decided once more without the others, whose machines fill the caches of this computer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, field
+
+from swarmflow.core.events import Event
+from swarmflow.core.following import Following
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.types import Plan, ProcessId
+from swarmflow.errors import SwarmflowError
+
+REPEATED = 3  # the least counts: nothing makes it shorter than it is
+
+
+@dataclass(slots=True)
+class Life:
+    """All that one peer decided on, from its start. following: as it was then. actions: how many came of it."""
+
+    me: ProcessId
+    following: Following
+    plan: Plan
+    settings: PeerSettings
+    events: list[tuple[Event, float]] = field(default_factory=list)
+    actions: int = 0
+
+    @classmethod
+    def of(cls, me: ProcessId, following: Following, plan: Plan, settings: PeerSettings) -> Life:
+        """Of a peer that starts with these."""
+        return cls(me, copy(following), plan, settings)
+
+    def again_s(self, clock: Callable[[], float]) -> float:
+        """The CPU time of the same decisions, alone.
+
+        Raises SwarmflowError where they are others: a machine that is given the same events decides the same.
+        """
+        return min(self._once_s(clock) for _ in range(REPEATED))
+
+    def _once_s(self, clock: Callable[[], float]) -> float:
+        machine = PeerMachine(self.me, copy(self.following), self.plan, self.settings)
+        actions, began_s = 0, clock()
+        for event, now in self.events:
+            actions += len(machine.handle(event, now))
+        spent_s = clock() - began_s
+        if actions != self.actions:
+            raise SwarmflowError(f"{self.me} decided {actions} actions instead of {self.actions} on the same events")
+        return spent_s
