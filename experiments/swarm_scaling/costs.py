@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from experiments.swarm_scaling.alone import Life
+from experiments.swarm_scaling.books import of_books
 from swarmflow.core.actions import Action, Send
 from swarmflow.core.events import Event, Received
 from swarmflow.core.following import Following
 from swarmflow.core.leader import Leader
-from swarmflow.core.messages import Entered, Join, Message, Named, Open, Prepare, Reopen
+from swarmflow.core.messages import Join
 from swarmflow.core.outbox import outbox_of
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.rules import LeaderSettings
@@ -23,9 +24,6 @@ from swarmflow.core.types import Plan, ProcessId
 from swarmflow.simulator.machines import Basis, Production
 from swarmflow.simulator.sizes import wire_bytes
 
-# The leader's books, and the groups of the all-reduce, as they are told to those in them: who takes part.
-BOOKS: frozenset[type[Message]] = frozenset((Open, Named, Reopen, Entered, Prepare))
-
 M = TypeVar("M")
 
 
@@ -33,9 +31,9 @@ M = TypeVar("M")
 class Cost:
     """Totals of one role. clock: of this computer. messages: sent. words_bytes: of their headers, without tensors.
 
-    heard_bytes: the same of what came; books_bytes: of BOOKS among it. timed: of so many decisions one is timed, and
-    stands for the others. calls: of functions, by `counted` decisions, another one of so many; unlike the time they
-    are the same on any computer.
+    heard_bytes: the same of what came; books_bytes: of the leader's books among it. timed: of so many decisions one is
+    timed, and stands for the others. calls: of functions, by `counted` decisions, another one of so many; unlike the
+    time they are the same on any computer.
     """
 
     clock: Callable[[], float]
@@ -57,7 +55,7 @@ class Cost:
         if type(event) is Received:
             size_bytes = wire_bytes(event.message)
             self.heard_bytes += size_bytes
-            if type(event.message) in BOOKS:
+            if of_books(event):
                 self.books_bytes += size_bytes
         turn = self.decisions % self.timed
         if turn == 0:
@@ -112,9 +110,11 @@ class Metered(Production):
         self.lives: list[Life] = []
         self._made = 0
 
-    def alone_s(self) -> float:
-        """CPU time of a decision of those whose lives are kept, without the others."""
-        return sum(life.again_s(self.clock) for life in self.lives) / sum(len(life.events) for life in self.lives)
+    def alone_s(self) -> tuple[float, float]:
+        """Of those whose lives are kept, without the others: CPU time of a decision, and of a life's on the books."""
+        spent = [life.again_s(self.clock) for life in self.lives]
+        decisions = sum(not of_books(event) for life in self.lives for event, _ in life.events)
+        return sum(other_s for other_s, _ in spent) / decisions, sum(books_s for _, books_s in spent) / len(spent)
 
     def peer(self, me: ProcessId, following: Following, plan: Plan, settings: PeerSettings) -> PeerMachine:
         """A peer as it is, but for the watch."""

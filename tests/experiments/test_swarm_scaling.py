@@ -73,7 +73,7 @@ def test_a_large_swarm_comes_to_the_end_of_its_step_and_its_costs_are_compared()
     assert len(set(named)) == len(named)
     life = found.metered.lives[0]
     assert len(found.metered.lives) == large.KEPT
-    assert life.again_s(time.thread_time) > 0.0, "it decided the same without the others"
+    assert min(life.again_s(time.thread_time)) > 0.0, "it decided the same without the others"
     with pytest.raises(SwarmflowError, match="on the same events"):
         replace(life, events=life.events[1:]).again_s(time.thread_time)
     assert list(large.fits([found])) == []

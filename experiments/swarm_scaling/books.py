@@ -1,0 +1,13 @@
+"""The leader's books, and the groups of the all-reduce, as they are told to those in them: who takes part."""
+
+from __future__ import annotations
+
+from swarmflow.core.events import Event, Received
+from swarmflow.core.messages import Entered, Message, Named, Open, Prepare, Reopen
+
+BOOKS: frozenset[type[Message]] = frozenset((Open, Named, Reopen, Entered, Prepare))
+
+
+def of_books(event: Event) -> bool:
+    """Whether a process is told who takes part."""
+    return type(event) is Received and type(event.message) in BOOKS
