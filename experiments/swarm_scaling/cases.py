@@ -98,7 +98,7 @@ def costs(setting: str, metered: Metered, peers: int, spent_s: float) -> Iterato
         yield row(setting, POLICY, f"{name}: CPU of a decision, us", [1e6 * cost.cpu_s / cost.decisions])
         yield row(setting, POLICY, f"{name}: CPU of decisions a second, ms", [1e3 * cost.cpu_s / each_s])
         if cost is metered.peers and metered.lives:
-            decision_s, books_s = metered.alone_s()
+            decision_s, books_s = metered.alone_s
             yield row(setting, POLICY, f"{name}: CPU of a decision once more, alone, us", [1e6 * decision_s])
             yield row(setting, POLICY, f"{name}: CPU of the books once more, alone, us", [1e6 * books_s])
         if cost.counted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from experiments.swarm_scaling.alone import Life
@@ -21,6 +22,7 @@ from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Plan, ProcessId
+from swarmflow.simulator.garbage import searched_rarely
 from swarmflow.simulator.machines import Basis, Production
 from swarmflow.simulator.sizes import wire_bytes
 
@@ -110,9 +112,11 @@ class Metered(Production):
         self.lives: list[Life] = []
         self._made = 0
 
+    @cached_property
     def alone_s(self) -> tuple[float, float]:
         """Of those whose lives are kept, without the others: CPU time of a decision, and of a life's on the books."""
-        spent = [life.again_s(self.clock) for life in self.lives]
+        with searched_rarely():  # a search for garbage looks at the whole world, and would be taken for a decision's
+            spent = [life.again_s(self.clock) for life in self.lives]
         decisions = sum(not of_books(event) for life in self.lives for event, _ in life.events)
         return sum(other_s for other_s, _ in spent) / decisions, sum(books_s for _, books_s in spent) / len(spent)
 
