@@ -157,9 +157,8 @@ def _computed_s(peer: LocalProcess) -> tuple[float, float, float]:
         hops = re.findall(rf"^swarmflow_microbatches_total{{{name},stage=\"\d+\"}} (\S+)$", text, re.MULTILINE)
         return float(seconds[1]) / sum(map(float, hops)) if seconds is not None and hops else 0.0
 
-    ends = re.findall(r"^swarmflow_update_seconds_(?:sum|count) (\S+)$", text, re.MULTILINE)
-    steps, seconds = map(float, ends)
-    return mean_s("forward"), mean_s("backward") + mean_s("loss"), seconds / steps
+    ends = dict(re.findall(r"^swarmflow_update_seconds_(sum|count) (\S+)$", text, re.MULTILINE))
+    return mean_s("forward"), mean_s("backward") + mean_s("loss"), float(ends["sum"]) / float(ends["count"])
 
 
 def _parameters() -> list[int]:

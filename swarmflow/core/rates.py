@@ -10,8 +10,6 @@ from swarmflow.core.types import ProcessId
 NEAR_MAX = 16  # of its stage, or of the next: in a larger stage nobody asks for the ways between two of its peers
 AGING = 0.9  # of what was measured before: a way that has become slower is found out in the end
 CHANGED = 0.25  # of what was told
-
-
 TOLD_MAX = 64  # ways that a process tells of: more are not around a peer
 SLOWEST, FASTEST = 1.0, 1e12  # bytes a second; what is told beyond these is no way
 

@@ -159,6 +159,7 @@ class StageHost:
         self._run += 1
         self._discards.clear()
         self._account.void()
+        self.end.begin()
         served = self._serving()
         self._compute.submit(_FIRST, lambda: served.runner.begin(action.exponent), lambda _: None)
 

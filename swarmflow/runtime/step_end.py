@@ -38,6 +38,10 @@ class StepEnd:
         """Which action is done by which method."""
         return {SumPiece: self.sum_piece, StorePiece: self.store_piece, Seal: self.seal, Apply: self.apply}
 
+    def begin(self) -> None:
+        """Another epoch: what was done for the end of the last one is over, or in vain."""
+        self._spent_s = 0.0
+
     def read(self, body: Slice) -> Callable[[], Buffer]:
         """A part of a flat gradient, fetched when its turn to be sent comes."""
         served = self._serving()

@@ -112,7 +112,7 @@ class Source(Node):
         """Some time has passed."""
         said: list[Say] = []
         if self._begin_at <= now:
-            self._begin_at = now + self._refresh * self.round_s  # for whom it was lost
+            self._begin_at = now + self._refresh * self.round_s  # labels and prices may be lost
             self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)
             said += [Say(node, self._end(), "the end of all ways") for node in self.view.before]
             if self._told is not None:
@@ -187,7 +187,7 @@ class Source(Node):
     def _compare(self, now: float) -> list[Say]:
         """Tell the other data nodes what the next flow would cost, and how many there are.
 
-        And again before long: who has missed it may wait for this node, and this one for nobody's flow but its.
+        And again before long: two that have each missed the other's last price may wait for each other for ever.
         """
         price = Price(self._cheapest(), self.held + self.reservations.units(self.view.me))
         if self._told == price or (self._told is None and price.cost == INFINITE):
