@@ -47,10 +47,11 @@ class _Sent:
 class Detours:
     """The peers around this one, and the ways between them as they tell each other (Rates).
 
-    One third peer at most, of the own stage, the one before or the next: they know each other. It need not understand
-    what it carries, and whatever is lost with it is sent again. Each tensor goes where it is there first, behind those
-    that were sent before it: several to one peer take several ways. boundary_bytes: of a tensor; small ones take none,
-    nor do those between two stages of many peers. near: those around, by where their stage is. changed: to whom tensors
+    One third peer at most, of the own stage, the one before or the next, and of one beside the receiver's: who is
+    farther from it has not heard of it in this epoch, and hands nothing on. It need not understand what it carries, and
+    whatever is lost with it is sent again, then directly. Each tensor goes where it is there first, behind those that
+    were sent before it: several to one peer take several ways. boundary_bytes: of a tensor; small ones take none, nor
+    do those between two stages of many peers. near: those around, by where their stage is. changed: to whom tensors
     take another time since it was asked last, in bytes a second.
     """
 
@@ -64,6 +65,7 @@ class Detours:
     _direct: dict[ProcessId, float] = field(default_factory=dict)
     _free_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
     _sent: dict[ProcessId, list[_Sent]] = field(default_factory=dict)
+    _tried: set[tuple[ProcessId, int, type]] = field(default_factory=set)
 
     def open(self, speeds: Speeds, around: Mapping[int, Iterable[ProcessId]]) -> None:
         """A new epoch; nothing is on its way. around: those of the stage before (-1), the own one (0) and the next."""
@@ -72,6 +74,7 @@ class Detours:
         self.near = {process: place for place, stage in stages for process in stage}
         self._told = {process: told for process, told in self._told.items() if process in self.near}
         self._sent.clear()
+        self._tried.clear()
         self._free_s.clear()
         self._look()
 
@@ -99,11 +102,13 @@ class Detours:
             return [action]
         to, message = action.to, action.message
         size_bytes = sum(body.size_bytes for body in action.bodies if isinstance(body, Ref))
-        detour = self._best(to, size_bytes, now)
+        this = (to, message.microbatch.index, type(message))
+        detour = None if this in self._tried else self._best(to, size_bytes, now)
         if isinstance(message, Forward):
             self.speeds.sent(message.microbatch.index, direct=detour is None)
         if detour is None:
             return [action]
+        self._tried.add(this)
         by_s = now + LATE_FACTOR * (self._free_s[detour.via, to] - now)
         self._sent.setdefault(detour.via, []).append(_Sent(to, message, by_s))
         forward = message if isinstance(message, Forward) else None
@@ -142,6 +147,10 @@ class Detours:
         """As the one of them tells, or the other; 0: neither."""
         return self._own(one, other) or self._own(other, one)
 
+    def _leg(self, via: ProcessId, to: ProcessId) -> float:
+        """The rate between two of those around, where they know each other."""
+        return self._rate(via, to) if abs(self.near[via] - self.near[to]) <= 1 else 0.0
+
     def _own(self, one: ProcessId, other: ProcessId) -> float:
         told = self.speeds.rates if one == self.me else self._told.get(one)
         return 0.0 if told is None else told.get(other, 0.0)
@@ -153,7 +162,7 @@ class Detours:
         sizes = Counter(self.near.values())
         for to in self._direct:
             if min(1 + sizes[0], sizes[self.near[to]]) <= NARROW:
-                legs = [(via, first, self._rate(via, to)) for via, first in self._direct.items() if via != to]
+                legs = [(via, first, self._leg(via, to)) for via, first in self._direct.items() if via != to]
                 self._ways[to] = [_Detour(via, first, last) for via, first, last in legs if last > 0.0]
             if (rate := self._idle(to)) != before.get(to):
                 self.changed[to] = rate

@@ -98,6 +98,22 @@ def test_what_was_on_its_way_through_a_dead_peer_is_known_for_a_while() -> None:
     assert late.gone(VIA, 60.0) == [], "it has long been there"
 
 
+@pytest.mark.parametrize(("place", "ways"), [(-1, ["to"]), (0, ["via"]), (1, ["via"])])
+def test_none_leads_through_who_has_not_heard_of_the_receiver(place: int, ways: list[str]) -> None:
+    made = detours()
+    made.open(made.speeds, {place: (VIA,), 1: (TO,)} if place < 1 else {1: (TO, VIA)})
+    assert took(made.around([forward()], 0.0)) == ways
+
+
+def test_what_has_to_be_sent_again_goes_directly_until_the_next_epoch() -> None:
+    made = detours()
+    assert took(made.around([forward(1), forward(1)], 0.0)) == ["via", "to"]
+    back = Send(TO, Backward(microbatch(1), 0, 0), (TENSOR,))
+    assert took(made.around([back, back], 60.0)) == ["via", "to"]
+    made.open(made.speeds, {0: (VIA, OTHER), 1: (TO,)})
+    assert took(made.around([forward(1)], 0.0)) == ["via"]
+
+
 def test_what_takes_a_detour_tells_nothing_of_the_way_itself() -> None:
     made = detours()
     made.around([forward(3)], 0.0)
