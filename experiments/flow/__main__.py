@@ -106,6 +106,8 @@ def efforts(setting: str, numbers: range) -> list[Row]:
     found = [effort(setting, number) for number in progress(numbers, len(numbers), f"setting {setting}")]
     return [
         row(setting, "swarmflow", "longest decision (ms)", [1000 * each.longest_s for each in found]),
+        row(setting, "swarmflow", "decisions", [each.decisions for each in found]),
+        row(setting, "swarmflow", "decisions over 5 ms", [each.long for each in found]),
         row(setting, "swarmflow", "mean decision (ms)", [1000 * each.mean_s for each in found]),
         row(setting, "swarmflow", "at rest: % of a core a node", [100 * each.core for each in found]),
         row(setting, "swarmflow", "at rest: sent (bytes/s a node)", [each.sent_bytes_s for each in found]),

@@ -67,7 +67,9 @@ def deterministic(name: str) -> str | None:
 def core_rule(name: str) -> str | None:
     if within(name, "swarmflow.core", "swarmflow.errors"):
         return None
-    return deterministic(name) if is_standard(name) else "core imports the standard library and core only"
+    if within(name, "numpy") and not within(name, "numpy.random"):
+        return None
+    return deterministic(name) if is_standard(name) else "core imports the standard library, numpy and core only"
 
 
 def simulator_rule(name: str) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping
 from random import Random
 from typing import TypeVar
 
+import numpy as np
 import pytest
 
 from swarmflow.core.flow.annealing import Annealing
@@ -16,7 +17,7 @@ from swarmflow.core.flow.messages import Audit, Exchange, Got, Label, Mine, Offe
 from swarmflow.core.flow.owners import Handover, changes, cheapest_owners
 from swarmflow.core.flow.relay import LABEL_REFRESH_MAX
 from swarmflow.core.flow.reservations import ANSWER_WAITED, TRIES, Reservations
-from swarmflow.core.flow.simplex import Problem, Simplex, Terminal
+from swarmflow.core.flow.simplex import Numbers, Problem, Simplex, Terminal
 from swarmflow.core.flow.source import Source
 from swarmflow.core.flow.standing import Standing
 from swarmflow.core.flow.sure import ACKNOWLEDGED_AFTER, Insisting
@@ -65,7 +66,7 @@ def every_way(problem: Problem) -> float:
             total = 0.0
             for i, (route, j) in enumerate(zip(chosen, order, strict=True)):
                 total += starts[i].cost[route[0]] + ends[j].cost[route[-1]]
-                total += sum(problem.arcs[k][b][a] for k, (a, b) in enumerate(itertools.pairwise(route)))
+                total += sum(problem.arcs[k][b, a] for k, (a, b) in enumerate(itertools.pairwise(route)))
             best = min(best, total)
     return best
 
@@ -74,12 +75,12 @@ def every_way(problem: Problem) -> float:
 def test_a_window_is_solved_exactly(seed: int) -> None:
     random = Random(seed)
 
-    def drawn() -> list[float]:
-        return [float(random.randint(1, 20)) for _ in range(2)]
+    def drawn() -> Numbers:
+        return np.array([float(random.randint(1, 20)) for _ in range(2)])
 
     problem = Problem(
         [[2, 1], [1, 2]],
-        [[drawn(), drawn()]],
+        [np.array([drawn(), drawn()])],
         [Terminal(0, 0, 1, drawn()), Terminal(0, 0, 1, drawn()), Terminal(1, 0, 1, drawn())],
         [Terminal(0, 1, 1, drawn()), Terminal(0, 1, 1, drawn()), Terminal(1, 1, 1, drawn())],
     )
@@ -90,12 +91,12 @@ def test_a_window_is_solved_exactly(seed: int) -> None:
 def test_a_window_whose_relaxation_is_not_whole_is_solved_in_whole_numbers(seed: int) -> None:
     random = Random(seed)
 
-    def drawn() -> list[float]:
-        return [float(random.randint(1, 20)) for _ in range(3)]
+    def drawn() -> Numbers:
+        return np.array([float(random.randint(1, 20)) for _ in range(3)])
 
     problem = Problem(
         [[1, 1, 1], [1, 1, 1]],
-        [[drawn(), drawn(), drawn()]],
+        [np.array([drawn(), drawn(), drawn()])],
         [Terminal(k, 0, 1, drawn()) for k in range(3)],
         [Terminal(k, 1, 1, drawn()) for k in range(3)],
     )
@@ -131,7 +132,7 @@ def cost_of(problem: Problem, flows: Mapping[Hop, float]) -> float:
         elif layer == LEAVES:
             total += units * problem.exits[b].cost[a]
         else:
-            total += units * problem.arcs[layer][b][a]
+            total += units * problem.arcs[layer][b, a]
     return total
 
 

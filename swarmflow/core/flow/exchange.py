@@ -91,7 +91,8 @@ class Solver:
             # Those to whom the way is short may help most; others come in by chance.
             cost = self.view.cost
             near = sorted((node for node in everybody if node in cost), key=cost.__getitem__)[: most * NEAR // 10]
-            rest = [node for node in everybody if node not in near]
+            taken = set(near)
+            rest = [node for node in everybody if node not in taken]
             chosen = near + self.random.sample(rest, most - len(near))
         question = Ask(self.open.exchange, stage == self.lowest, stage == self.highest)
         self.open.asked.update(dict.fromkeys(chosen, stage))

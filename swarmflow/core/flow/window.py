@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 
+import numpy as np
+
 from swarmflow.core.flow.messages import Offer
-from swarmflow.core.flow.simplex import INFINITE, Problem, Terminal
+from swarmflow.core.flow.simplex import INFINITE, Numbers, Problem, Terminal
 from swarmflow.core.flow.ways import End, Links, Ways
 from swarmflow.core.flow.whole import ENTERS, LEAVES, Flows, solve
 from swarmflow.core.flow.words import Link
 from swarmflow.core.types import ProcessId
 
 NEGLIGIBLE = 1e-9
+MEMBERS_A_SLICE = 32  # are read before others have their turn: about a millisecond
 ROWS_MAX = 500  # of the linear program; a window with more leaves some data nodes' flows as they are
 
 
@@ -48,16 +52,17 @@ class Window:
         self.exits: dict[End, int] = {}
 
     def _open(self) -> Generator[None, None, None]:
-        """Read what the members showed, a layer at a time."""
+        """Read what the members showed."""
         for layer in self.offers:
-            for name, offer in layer.items():
+            for number, (name, offer) in enumerate(layer.items()):
                 self.costs[name] = dict(offer.costs)
                 self.inflow[name] = {(b, s): n for b, s, n in offer.inflow}
                 self.outflow[name] = {(a, s): n for a, s, n in offer.outflow}
-            yield
-        for number, members in enumerate(self.nodes):
+                if number % MEMBERS_A_SLICE == 0:
+                    yield
+        for at, members in enumerate(self.nodes):
             for name in members:
-                self._read(number, name)
+                self._read(at, name)
             yield
 
     def _read(self, layer: int, name: ProcessId) -> None:
@@ -117,7 +122,9 @@ class Window:
         chosen = self._fitting(sources)
         while chosen:
             links = yield from self._solve(chosen, random)
+            yield
             if links is not None and (changes := self._changes(chosen, links)) is not None:
+                yield
                 return changes
             random.shuffle(chosen)  # what was rounded badly mostly is whole with fewer data nodes
             chosen = chosen[: len(chosen) // 2]
@@ -138,26 +145,22 @@ class Window:
         entries = [key for key in sorted(self.entries) if key[1] in chosen]
         exits = [key for key in sorted(self.exits) if key[1] in chosen]
         capacity = [[self._capacity(at, name, chosen) for name in names] for at, names in enumerate(self.nodes)]
-        arcs = [
-            [[self.costs[to].get(name, INFINITE) for name in self.nodes[layer]] for to in self.nodes[layer + 1]]
-            for layer in range(len(self.nodes) - 1)
-        ]
+        arcs = []
+        for senders, receivers in pairwise(self.nodes):
+            arcs.append((yield from self._costs(receivers, senders)))
         number = {source: i for i, source in enumerate(chosen)}
-        yield
+        starts = yield from self._terminals(entries, self.entries, number)
+        ends = yield from self._terminals(exits, self.exits, number)
         ways = Ways(
             self.nodes,
             {key: units for key, units in self.links.items() if key[2] in number},
             {key: self.entries[key] for key in entries},
             {key: self.exits[key] for key in exits},
         )
-        problem = Problem(
-            capacity, arcs,
-            [self._as_terminal(key, self.entries[key], number) for key in entries],
-            [self._as_terminal(key, self.exits[key], number) for key in exits],
-            ways.paths(),
-        )  # fmt: skip
+        problem = Problem(capacity, arcs, starts, ends, ways.paths())
         yield
         flows = yield from solve(problem, random)
+        yield
         return None if flows is None else self._as_links(flows, chosen, entries, exits)
 
     def _capacity(self, layer: int, name: ProcessId, chosen: list[ProcessId]) -> int:
@@ -172,14 +175,32 @@ class Window:
         mine = sum(count for source, count in held.items() if source in chosen)
         return max(mine, self.offers[layer][name].capacity - fixed)
 
-    def _as_terminal(self, key: End, count: int, number: dict[ProcessId, int]) -> Terminal:
-        layer, source, node, outside = key
-        members = self.nodes[layer]
-        if outside:
-            cost = [self.costs[name].get(node, INFINITE) for name in members]
-        else:
-            cost = [0.0 if name == node else INFINITE for name in members]
-        return Terminal(number[source], layer, count, cost)
+    def _costs(
+        self, members: Sequence[ProcessId], others: Sequence[ProcessId]
+    ) -> Generator[None, None, Numbers]:
+        """[member, other], as the members know them."""
+        costs = np.full((len(members), len(others)), INFINITE)
+        for number, name in enumerate(members):
+            known = self.costs[name]
+            costs[number] = [known.get(other, INFINITE) for other in others]
+            if number % MEMBERS_A_SLICE == 0:
+                yield
+        return costs
+
+    def _terminals(
+        self, keys: Sequence[End], counts: Mapping[End, int], number: Mapping[ProcessId, int]
+    ) -> Generator[None, None, list[Terminal]]:
+        """number: of each data node."""
+        outside = sorted({(layer, node) for layer, _, node, outside in keys if outside})
+        costs: dict[tuple[int, ProcessId, bool], Numbers] = {}
+        for layer, members in enumerate(self.nodes):
+            nodes = [node for at, node in outside if at == layer]
+            table = yield from self._costs(members, nodes)
+            costs |= {(layer, node, True): table[:, i] for i, node in enumerate(nodes)}
+            for i, name in enumerate(members):
+                costs[layer, name, False] = alone = np.full(len(members), INFINITE)
+                alone[i] = 0.0
+        return [Terminal(number[key[1]], key[0], counts[key], costs[key[0], key[2], key[3]]) for key in keys]
 
     def _as_links(
         self,
