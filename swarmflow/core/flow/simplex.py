@@ -171,8 +171,8 @@ class Simplex:
     def _enter(self, pool: Pool, limit: float) -> bool:
         """Bring in what promises most: a column, or the slack of a node whose capacity has a price above 0."""
         prices = self.duals[self.first_node : self.size]
-        dearest = int(prices.argmax()) if prices.size else -1
-        highest = float(prices[dearest]) if prices.size else 0.0
+        dearest = int(prices.argmax())
+        highest = float(prices[dearest])
         least, number = pool.least(self.duals)
         if min(least, -highest) >= limit:
             return False
