@@ -140,8 +140,8 @@ def test_every_trainers_disk_is_lost(trainers: int, undisturbed: Undisturbed, tm
         for process in list(swarm.processes):
             swarm.start_again(process)
         swarm.wait_finished(FINISH_S)
-        log = log_of(swarm.trainers[0])
-        assert " from the disks of others" in log
+        logs = "".join(log_of(trainer) for trainer in swarm.trainers)  # whichever of them led again
+        assert " from the disks of others" in logs
         assert "loading version 0" not in "".join(log_of(peer) for peer in swarm.peers)
         assert_same(swarm, undisturbed)
 
