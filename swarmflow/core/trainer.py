@@ -241,6 +241,8 @@ class TrainerMachine(Feeder):
                 return [*drop, *self.candidacy.named(sender, message)]
             case Report() if self.candidacy is not None:
                 return [*drop, *self.candidacy.report(sender, message)]
+            case Report() if self.lead is not None and message.term == self.lead.term:
+                return [*drop, *self.lead.handle(event, now)]  # too late: taken for dead, and told so
             case Deposed():
                 return [*drop, *heir.deposed(self, message, now)]
         if isinstance(message, _ABOUT_HOPS) and sender in self._peers:

@@ -343,6 +343,15 @@ def test_elected_it_leads_on_and_tells_who_is_gone() -> None:
     assert not messages(bench.hear(Lead(9, TRAINERS[2]), THIRD), Report), "a leader gives way to Deposed alone"
 
 
+def test_who_follows_too_late_hears_that_it_was_taken_for_dead() -> None:
+    bench, _ = elected()
+    late = following(Member(THIRD, -1))
+    [(to, _)] = messages(bench.hear(late, THIRD), Evicted)
+    assert to == THIRD
+    assert not messages(bench.hear(following(member("a", 0)), A), Evicted), "it was in time, and says it again"
+    assert not messages(bench.hear(replace(late, term=1), THIRD), Evicted), "to another one"
+
+
 def test_what_it_was_told_before_it_led_is_not_lost() -> None:
     bench = Bench()
     bench.join()
