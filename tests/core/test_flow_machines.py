@@ -22,6 +22,7 @@ from swarmflow.core.flow.source import Source
 from swarmflow.core.flow.standing import Standing
 from swarmflow.core.flow.sure import ACKNOWLEDGED_AFTER, Insisting
 from swarmflow.core.flow.whole import ENTERS, LEAVES, Hop, hops_of, solve
+from swarmflow.core.flow.window import Change, Window
 from swarmflow.core.flow.words import INFINITE, Say, View, link_cost_s
 from swarmflow.core.types import ProcessId
 
@@ -108,6 +109,23 @@ def test_a_window_whose_relaxation_is_not_whole_is_solved_in_whole_numbers(seed:
     relaxed = cost_of(problem, hops_of(problem, paths))
     best = every_way(problem)
     assert relaxed - 1e-3 <= best <= cost_of(problem, flows) <= 1.2 * best
+
+
+@pytest.mark.parametrize("known", [0, 1, 3])
+def test_a_window_moves_what_both_ends_of_a_link_know_of(known: int) -> None:
+    """b sends to a dear node, and may send to a cheap one; of 3 units that the dear one has, b knows only some."""
+    dear, cheap, before, after = (ProcessId(name, 0) for name in ("dear", "cheap", "before", "after"))
+    exchange = Exchange(dear, 1)
+    costs = ((before, 9.0), (after, 1.0))
+    offers = {
+        dear: Offer(exchange, 3, ((before, A, 3),), ((after, A, 3),), costs),
+        cheap: Offer(exchange, 3, (), (), ((before, 1.0), (after, 1.0))),
+    }
+    window = Window([offers], {before: {(dear, A): known}}, {after: {(dear, A): 3}})
+    changes = solved(window.solve(Random(0)))
+    moved = {before: Change(outflow={(dear, A): -known, (cheap, A): known})} if known else {}
+    assert {node: change for node, change in changes.items() if node == before} == moved
+    assert window.saved == pytest.approx(8.0 * known)
 
 
 def solved(work: Generator[None, None, Result | None]) -> Result:

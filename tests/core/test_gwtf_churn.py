@@ -125,3 +125,12 @@ def test_what_is_older_than_what_was_heard_changes_nothing() -> None:
     taker.handle(STAGES[2][1], NewAfter(accepted.flow, STAGES[2][1], accepted.below, accepted.moves + 2), 3.0)
     taker.handle(STAGES[2][0], NewAfter(accepted.flow, STAGES[2][0], accepted.below, accepted.moves + 1), 4.0)
     assert taker.outflow == {(STAGES[2][1], SOURCE): 1}
+
+
+def test_word_of_a_flow_that_two_have_given_to_each_other_does_not_go_round_for_ever() -> None:
+    relay, accepted = given_away()
+    stale = NewAfter(accepted.flow, STAGES[2][1], accepted.below, accepted.moves)
+    sent = 0
+    while said := relay.handle(STAGES[1][1], stale, 1.0):
+        [(sent, stale)] = [(sent + 1, say.message) for say in said]
+    assert 0 < sent <= len(STAGES[1])

@@ -204,3 +204,8 @@ def test_impossible_instances_are_refused(tmp_path: Path, change: dict[str, obje
     file.write_text(json.dumps({**GOOD, **change}))
     with pytest.raises(ConfigError, match=words):
         read(file)
+
+
+def test_gwtfs_negotiation_comes_to_an_end() -> None:
+    """Two nodes that had given one flow to each other sent word of it to and fro for ever in this instance."""
+    assert negotiate(draw(SETTINGS["5"], 0), "gwtf", 0).paths

@@ -8,7 +8,7 @@ from random import Random
 
 from swarmflow.core.flow.messages import Apply, Ask, AskSide, Busy, Exchange, Inquire, Offer, SideOffer
 from swarmflow.core.flow.window import Change, Window
-from swarmflow.core.flow.words import Say, View
+from swarmflow.core.flow.words import Link, Say, View
 from swarmflow.core.types import ProcessId
 
 REACH = 1  # stages on either side of the solver's
@@ -22,7 +22,10 @@ KEPT = 8  # exchanges whose outcome is remembered for those who ask
 
 @dataclass(slots=True)
 class Open:
-    """An exchange that this node solves. asked: members, with their stage; sides: neighbours beyond, by direction."""
+    """An exchange that this node solves. asked: members, with their stage; sides: neighbours beyond, by direction.
+
+    shown: what those of them have on that side who stand still.
+    """
 
     exchange: Exchange
     since: float
@@ -30,6 +33,7 @@ class Open:
     offers: dict[ProcessId, Offer] = field(default_factory=dict)
     busy: dict[ProcessId, None] = field(default_factory=dict)
     sides: dict[tuple[ProcessId, bool], bool] = field(default_factory=dict)
+    shown: dict[bool, dict[ProcessId, dict[Link, int]]] = field(default_factory=lambda: {False: {}, True: {}})
     window: Window | None = None
     work: Generator[None, None, dict[ProcessId, Change]] | None = None
     repeat_at: float = 0.0
@@ -119,6 +123,7 @@ class Solver:
             return self.inquired(sender, Inquire(message.exchange))
         assert self.open is not None
         self.open.sides[sender, message.outward] = True
+        self.open.shown[message.outward][sender] = {(node, source): n for node, source, n in message.links}
         return []
 
     def busy(self, sender: ProcessId, message: Busy) -> None:
@@ -147,6 +152,7 @@ class Solver:
         self.open.offers.pop(process, None)
         for outward in (False, True):
             self.open.sides.pop((process, outward), None)
+            self.open.shown[outward].pop(process, None)
 
     def tick(self, now: float) -> list[Say]:
         """Solve once all have answered, or after a while; a slice at a time."""
@@ -184,8 +190,7 @@ class Solver:
         offers: list[dict[ProcessId, Offer]] = [{} for _ in range(1 + highest - lowest)]
         for node, offer in current.offers.items():
             offers[current.asked[node] - lowest][node] = offer
-        sides = [key for key, granted in current.sides.items() if granted]
-        return Window(offers, [n for n, outward in sides if outward], [n for n, outward in sides if not outward])
+        return Window(offers, before=current.shown[True], after=current.shown[False])
 
     def _complete(self, current: Open) -> bool:
         waited = [node for node in current.asked if node not in current.offers and node not in current.busy]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swarmflow.core.flow.gwtf_messages import (
     CostIs,
@@ -136,9 +136,7 @@ class Outflows:
                 self._loosen(unit)
             return []
         given = self._whose(message.flow, message.below)
-        if given is None:
-            return []
-        return [Say(given.to, Deny(given.flow, message.below, message.after), "it is another's")]
+        return [] if given is None else self._send_on(given.to, replace(message, flow=given.flow))
 
     def dropped(self, message: Dropped) -> list[Say]:
         """Nobody sends it any more."""
@@ -148,7 +146,7 @@ class Outflows:
                 unit.before = unit.above = None
             return []
         given = self.moved.get(message.flow)
-        return [] if given is None else [Say(given.to, message, "it was redirected")]
+        return [] if given is None else self._send_on(given.to, message)
 
     def requested(self, sender: ProcessId, message: RequestFlow) -> list[Say]:
         """Approve if there is an unpaired outflow at that cost, else say what there is."""
@@ -168,7 +166,7 @@ class Outflows:
                 unit.before, unit.above, unit.own_turn = message.before, message.above, message.turn
             return []
         given = self.moved.get(message.flow)
-        return [] if given is None else [Say(given.to, message, "it was redirected")]
+        return [] if given is None else self._send_on(given.to, message)
 
     def new_after(self, message: NewAfter) -> list[Say]:
         """Somebody else of the next stage takes it now; if it is another's by now, that one is told."""
@@ -178,9 +176,7 @@ class Outflows:
                 unit.after, unit.moves = message.after, message.moves
             return []
         given = self._whose(message.flow, message.below)
-        if given is None:
-            return []
-        return [Say(given.to, NewAfter(given.flow, message.after, message.below, message.moves), "it is another's")]
+        return [] if given is None else self._send_on(given.to, replace(message, flow=given.flow))
 
     def inflow(self) -> dict[Link, int]:
         """By (node before, data node)."""
@@ -189,6 +185,12 @@ class Outflows:
     def outflow(self) -> dict[Link, int]:
         """By (node after, data node)."""
         return Counter((unit.after, unit.source) for unit in self.table.values() if unit.after is not None)
+
+    def _send_on(self, to: ProcessId, message: NewBefore | NewAfter | Deny | Dropped) -> list[Say]:
+        """The flow is another's by now. Where two have given it to each other, word of it would go round for ever."""
+        if message.passed > len(self.view.beside):
+            return []
+        return [Say(to, replace(message, passed=message.passed + 1), "it is another's")]
 
     def _whose(self, flow: FlowId, below: FlowId) -> Given | None:
         """Who sends to `below` since it was swapped or redirected away from here."""

@@ -153,12 +153,16 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class NewBefore:
-    """To the next stage: `flow` of yours comes from `before` now, where the outflow is called `above`."""
+    """To the next stage: `flow` of yours comes from `before` now, where the outflow is called `above`.
+
+    passed: as in the three below, by how many it was sent on, since the flow was another's by then.
+    """
 
     flow: FlowId
     before: ProcessId
     above: FlowId
     turn: int
+    passed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +172,7 @@ class Deny:
     flow: FlowId
     below: FlowId
     after: ProcessId
+    passed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,7 @@ class Dropped:
     flow: FlowId
     before: ProcessId
     above: FlowId
+    passed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +193,4 @@ class NewAfter:
     after: ProcessId
     below: FlowId
     moves: int
+    passed: int = 0

@@ -8,6 +8,7 @@ from random import Random
 
 from swarmflow.core.flow.messages import Offer
 from swarmflow.core.flow.window import Window
+from swarmflow.core.flow.words import Link
 from swarmflow.core.types import ProcessId
 
 
@@ -34,8 +35,12 @@ def gain(offers: Mapping[ProcessId, Offer], candidate: Offer, name: ProcessId, r
 
     offers: what the members of the stage showed; candidate: its capacity and costs, without links.
     """
-    before = {node for offer in offers.values() for node, _, _ in offer.inflow}
-    after = {node for offer in offers.values() for node, _, _ in offer.outflow}
+    before: dict[ProcessId, dict[Link, int]] = {}
+    after: dict[ProcessId, dict[Link, int]] = {}
+    for member, offer in offers.items():
+        for sides, links in ((before, offer.inflow), (after, offer.outflow)):
+            for node, source, count in links:
+                sides.setdefault(node, {})[member, source] = count
     window = Window([{**offers, name: candidate}], before, after)
     for _ in window.solve(random):
         pass

@@ -133,10 +133,11 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class SideOffer:
-    """A neighbour of the window stands still on that side."""
+    """A neighbour of the window stands still on that side, and this is what it has there."""
 
     exchange: Exchange
     outward: bool
+    links: Counts = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,12 +79,13 @@ class Node(ABC):
         if exchange in self.standing.finished:
             return []
         if self.standing.sides.get(message.outward) == exchange:
-            again = [Say(exchange.solver, SideOffer(exchange, message.outward), "asked again")]
-            return again if sender == exchange.solver else []
+            offer = SideOffer(exchange, message.outward, self.books.counts(message.outward))
+            return [Say(exchange.solver, offer, "asked again")] if sender == exchange.solver else []
         blocked = message.outward and bool(self.reservations.under_way)
         if blocked or not self.standing.take(exchange, (message.outward,), now, self.round_s):
             return [Say(exchange.solver, Busy(exchange, message.outward), "reserves" if blocked else "stands still")]
-        return [Say(exchange.solver, SideOffer(exchange, message.outward), "stands still")]
+        offer = SideOffer(exchange, message.outward, self.books.counts(message.outward))
+        return [Say(exchange.solver, offer, "stands still")]
 
     def apply(self, message: Apply, now: float) -> bool:
         """What came of an exchange. True: something was changed here."""

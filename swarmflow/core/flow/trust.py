@@ -85,7 +85,9 @@ def _about_exchange(
             return ends and _all_units((word.inflow, word.outflow), sources, -WIDE)
         case Turn():
             return word.idle >= 0
-        case AskSide() | SideOffer() | Busy() | Inquire():
+        case SideOffer():
+            return _all_units((word.links,), sources)
+        case AskSide() | Busy() | Inquire():
             return True
     return True  # TurnTaken, Got: nothing is said with them
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -15,6 +15,8 @@ from swarmflow.core.flow.ways import End, Links, Ways
 from swarmflow.core.flow.whole import ENTERS, LEAVES, Flows, solve
 from swarmflow.core.flow.words import Link
 from swarmflow.core.types import ProcessId
+
+Sides = Mapping[ProcessId, Mapping[Link, int]]
 
 NEGLIGIBLE = 1e-9
 MEMBERS_A_SLICE = 32  # are read before others have their turn: about a millisecond
@@ -30,7 +32,8 @@ class Change:
 
 
 class Window:
-    """offers[layer][member]: up to three stages. before, after: neighbours outside that stand still on that side.
+    """offers[layer][member]: up to three stages. before, after: neighbours outside that stand still on that side, and
+    what they have there. What only one end of a link knows of stays as it is, and is settled between the two.
 
     A unit's way through the window begins and ends at a terminal. Where the neighbour outside stands still, the
     terminal is that neighbour, and the unit may come to (or leave from) another member of that layer. Where it does
@@ -38,14 +41,14 @@ class Window:
     """
 
     def __init__(
-        self, offers: list[dict[ProcessId, Offer]], before: Collection[ProcessId], after: Collection[ProcessId]
+        self, offers: list[dict[ProcessId, Offer]], before: Sides, after: Sides
     ) -> None:
         self.offers = offers
         self.nodes = [sorted(layer) for layer in offers]
         self.costs: dict[ProcessId, dict[ProcessId, float]] = {}
         self.inflow: dict[ProcessId, dict[Link, int]] = {}
         self.outflow: dict[ProcessId, dict[Link, int]] = {}
-        self.before, self.after = frozenset(before), frozenset(after)
+        self.before, self.after = before, after
         self.saved = self.before_it = 0.0
         self.links: Links = {}
         self.entries: dict[End, int] = {}
@@ -67,35 +70,32 @@ class Window:
 
     def _read(self, layer: int, name: ProcessId) -> None:
         """Sort one member's units into links of the window and terminals."""
-        last = len(self.nodes) - 1
         into: dict[ProcessId, int] = {}
         out: dict[ProcessId, int] = {}
-        for (node, source), count in self.inflow[name].items():
-            into[source] = into.get(source, 0) + count
-            if layer and node in self.offers[layer - 1]:
-                agreed = min(count, self.outflow[node].get((name, source), 0))
+        for sums, outward, table, ends in (
+            (into, False, self.inflow[name], self.entries),
+            (out, True, self.outflow[name], self.exits),
+        ):
+            for (node, source), count in table.items():
+                sums[source] = sums.get(source, 0) + count
+                known, outside = self._far_end(layer, node, outward)
+                agreed = min(count, known.get((name, source), 0))
                 if agreed:
-                    self.links[node, name, source] = agreed
-                self._terminal(self.entries, (layer, source, name, False), count - agreed)
-            elif layer == 0 and node in self.before:
-                self.links[node, name, source] = count
-                self._terminal(self.entries, (0, source, node, True), count)
-            else:
-                self._terminal(self.entries, (layer, source, name, False), count)
-        for (node, source), count in self.outflow[name].items():
-            out[source] = out.get(source, 0) + count
-            if layer < last and node in self.offers[layer + 1]:
-                agreed = min(count, self.inflow[node].get((name, source), 0))
-                self._terminal(self.exits, (layer, source, name, False), count - agreed)
-            elif layer == last and node in self.after:
-                self.links[name, node, source] = count
-                self._terminal(self.exits, (layer, source, node, True), count)
-            else:
-                self._terminal(self.exits, (layer, source, name, False), count)
+                    self.links[(name, node, source) if outward else (node, name, source)] = agreed
+                if outside:
+                    self._terminal(ends, (layer, source, node, True), agreed)
+                self._terminal(ends, (layer, source, name, False), count - agreed)
         for source in {**into, **out}:
             loose = into.get(source, 0) - out.get(source, 0)
             self._terminal(self.exits, (layer, source, name, False), loose)
             self._terminal(self.entries, (layer, source, name, False), -loose)
+
+    def _far_end(self, layer: int, node: ProcessId, outward: bool) -> tuple[Mapping[Link, int], bool]:
+        """What the other end of a link has on that side, nothing if it takes no part; whether it is outside."""
+        at = layer + (1 if outward else -1)
+        if 0 <= at < len(self.offers):
+            return (self.inflow if outward else self.outflow)[node] if node in self.offers[at] else {}, False
+        return (self.after if outward else self.before).get(node, {}), True
 
     @staticmethod
     def _terminal(table: dict[End, int], key: End, count: int) -> None:
