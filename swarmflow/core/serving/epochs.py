@@ -63,6 +63,9 @@ def entered(peer: Service, event: Received, now: float) -> list[Action]:
     if peer.hops is None or member.process == peer.me or not standing.takes_part(peer.me):
         return []
     living = standing.living()
+    mates = living.stages[peer.stage]
+    if all(mate.process != peer.me for mate in mates):
+        return []  # it takes part on another stage, and has loaded this one since
     near = member in living.around(peer.stage, peer.plan.tied).members()
     connect: list[Action] = [Connect((member,))] if near else []
     if member.stage == peer.stage - 1:
@@ -71,7 +74,7 @@ def entered(peer: Service, event: Received, now: float) -> list[Action]:
         connect += peer.flows.open(living, now)
     if member.stage != peer.stage + 1:
         return connect
-    return connect + peer.hops.enter(member.process, member.capacity // len(living.stages[peer.stage]), now)
+    return connect + peer.hops.enter(member.process, member.capacity // len(mates), now)
 
 
 def gone(peer: Service, event: Received, now: float) -> list[Action]:
