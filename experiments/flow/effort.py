@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +16,7 @@ from experiments.flow.policies import make
 from swarmflow.core.flow.words import FlowNode, Link, Say, View
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.flow.rounds import Rounds
+from swarmflow.simulator.garbage import searched_rarely
 
 NEGOTIATED = 300  # rounds until the flows are taken to be at rest
 STEADY = 300  # rounds that are measured then
@@ -114,7 +114,7 @@ def effort(setting: str, seed: int) -> Effort:
         name: Measured(node, meter) for name, node in make(draw(SETTINGS[setting], seed), "swarmflow", seed).items()
     }
     swarm = Rounds(nodes)
-    with _no_search():
+    with searched_rarely():
         _run(swarm, NEGOTIATED)
         taken_s = meter.decisions_s
         meter.decisions_s, meter.size_bytes = [], 0
@@ -125,22 +125,11 @@ def effort(setting: str, seed: int) -> Effort:
     return Effort(max(taken_s), sum(taken_s) / len(taken_s), len(taken_s), long, core, sent_bytes_s)
 
 
-@contextlib.contextmanager
-def _no_search() -> Iterator[None]:
-    """Python looks for no garbage meanwhile.
+def _run(swarm: Rounds, rounds: int) -> None:
+    """Garbage is looked for between decisions.
 
     Among all nodes of a swarm that takes 0.3 s, where a process that is one of them has a thousandth to look at.
     """
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def _run(swarm: Rounds, rounds: int) -> None:
-    """Garbage is looked for between decisions."""
     for begin in range(0, rounds, SEARCHED_EVERY):
         swarm.run(min(SEARCHED_EVERY, rounds - begin))
         gc.collect()

@@ -172,7 +172,7 @@ def test_what_cannot_be_meant_so_is_counted_and_changes_nothing(case: str) -> No
 
 def test_who_speaks_for_another_stage_is_not_heard() -> None:
     made = negotiation("p20")
-    side = SideOffer(Exchange(process("p20"), 1), outward=True)
+    side = SideOffer(Exchange(process("p20"), 1), outward=True, links=())
     assert made.heard(process("p10"), Negotiate(3, side), 0.0) == [Count("messages_ignored", "Negotiate")]
 
 

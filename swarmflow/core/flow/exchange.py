@@ -22,9 +22,9 @@ KEPT = 8  # exchanges whose outcome is remembered for those who ask
 
 @dataclass(slots=True)
 class Open:
-    """An exchange that this node solves. asked: members, with their stage; sides: neighbours beyond, by direction.
+    """An exchange that this node solves. asked: members, with their stage.
 
-    shown: what those of them have on that side who stand still.
+    sides: neighbours beyond, by direction, and what they have on that side; None: they do not stand still yet.
     """
 
     exchange: Exchange
@@ -32,8 +32,7 @@ class Open:
     asked: dict[ProcessId, int]
     offers: dict[ProcessId, Offer] = field(default_factory=dict)
     busy: dict[ProcessId, None] = field(default_factory=dict)
-    sides: dict[tuple[ProcessId, bool], bool] = field(default_factory=dict)
-    shown: dict[bool, dict[ProcessId, dict[Link, int]]] = field(default_factory=lambda: {False: {}, True: {}})
+    sides: dict[tuple[ProcessId, bool], dict[Link, int] | None] = field(default_factory=dict)
     window: Window | None = None
     work: Generator[None, None, dict[ProcessId, Change]] | None = None
     repeat_at: float = 0.0
@@ -122,8 +121,7 @@ class Solver:
         if not self._current(message.exchange):
             return self.inquired(sender, Inquire(message.exchange))
         assert self.open is not None
-        self.open.sides[sender, message.outward] = True
-        self.open.shown[message.outward][sender] = {(node, source): n for node, source, n in message.links}
+        self.open.sides[sender, message.outward] = {(node, source): n for node, source, n in message.links}
         return []
 
     def busy(self, sender: ProcessId, message: Busy) -> None:
@@ -134,7 +132,7 @@ class Solver:
         if message.outward is None:
             self.open.busy[sender] = None
         else:
-            self.open.sides.setdefault((sender, message.outward), False)
+            self.open.sides.setdefault((sender, message.outward), None)
             self.open.busy[sender] = None
 
     def inquired(self, sender: ProcessId, message: Inquire) -> list[Say]:
@@ -152,7 +150,6 @@ class Solver:
         self.open.offers.pop(process, None)
         for outward in (False, True):
             self.open.sides.pop((process, outward), None)
-            self.open.shown[outward].pop(process, None)
 
     def tick(self, now: float) -> list[Say]:
         """Solve once all have answered, or after a while; a slice at a time."""
@@ -180,8 +177,8 @@ class Solver:
             if node not in current.offers and node not in current.busy:
                 question = Ask(current.exchange, stage == self.lowest, stage == self.highest)
                 said.append(Say(node, question, "no answer yet"))
-        for (node, outward), granted in current.sides.items():
-            if not granted and node not in current.busy:
+        for (node, outward), links in current.sides.items():
+            if links is None and node not in current.busy:
                 said.append(Say(node, AskSide(current.exchange, outward), "no answer yet"))
         return said
 
@@ -190,11 +187,14 @@ class Solver:
         offers: list[dict[ProcessId, Offer]] = [{} for _ in range(1 + highest - lowest)]
         for node, offer in current.offers.items():
             offers[current.asked[node] - lowest][node] = offer
-        return Window(offers, before=current.shown[True], after=current.shown[False])
+        shown = [(key, links) for key, links in current.sides.items() if links is not None]
+        before, after = ({node: links for (node, out), links in shown if out == outward} for outward in (True, False))
+        return Window(offers, before, after)
 
     def _complete(self, current: Open) -> bool:
         waited = [node for node in current.asked if node not in current.offers and node not in current.busy]
-        return not waited and all(granted or node in current.busy for (node, _), granted in current.sides.items())
+        sides = current.sides.items()
+        return not waited and all(links is not None or node in current.busy for (node, _), links in sides)
 
     def _expect(self, sender: ProcessId, offer: Offer) -> None:
         """Whom a member at the edge of the window has passed the question on to."""
@@ -202,18 +202,18 @@ class Solver:
         stage = self.open.asked.get(sender)
         if stage == self.lowest:
             for node, _, _ in offer.inflow:
-                self.open.sides.setdefault((node, True), False)
+                self.open.sides.setdefault((node, True), None)
         if stage == self.highest:
             for node, _, _ in offer.outflow:
-                self.open.sides.setdefault((node, False), False)
+                self.open.sides.setdefault((node, False), None)
 
     def _finish(self, current: Open, changes: dict[ProcessId, Change]) -> list[Say]:
         """Tell all who stand still, the own node too."""
         self.open, self._last = None, current
         self.gained = bool(changes) and current.window is not None and current.window.saves(self.worth)
-        self.complete = len(current.offers) == len(current.asked) and all(current.sides.values())
+        self.complete = len(current.offers) == len(current.asked) and None not in current.sides.values()
         self.crowded = 2 * len(current.offers) < len(current.asked)
-        participants = [*current.offers, *(node for (node, _), granted in current.sides.items() if granted)]
+        participants = [*current.offers, *(node for (node, _), links in current.sides.items() if links is not None)]
         outcome = {}
         for node in dict.fromkeys(participants):
             change = changes.get(node, Change())
@@ -238,7 +238,7 @@ class Solver:
         wanted = view.stage + 2 - int(self.random.random() < 0.5)
         nodes = [node for node, stage in last.asked.items() if stage == wanted and node in last.offers]
         if not nodes:
-            nodes = sorted({n for (n, outward), granted in last.sides.items() if granted and not outward})
+            nodes = sorted({n for (n, outward), links in last.sides.items() if links is not None and not outward})
         if not nodes:
             nodes = list(view.after)
         return nodes[int(self.random.random() * len(nodes))] if nodes else None

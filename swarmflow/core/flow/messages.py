@@ -137,7 +137,7 @@ class SideOffer:
 
     exchange: Exchange
     outward: bool
-    links: Counts = ()
+    links: Counts
 
 
 @dataclass(frozen=True, slots=True)

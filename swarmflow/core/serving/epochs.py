@@ -60,12 +60,12 @@ def entered(peer: Service, event: Received, now: float) -> list[Action]:
     if message.epoch != peer.epoch or standing is None:
         return []
     standing.enter(member)
-    if peer.hops is None or member.process == peer.me or not standing.takes_part(peer.me):
+    if peer.hops is None or member.process == peer.me:
         return []
     living = standing.living()
     mates = living.stages[peer.stage]
     if all(mate.process != peer.me for mate in mates):
-        return []  # it takes part on another stage, and has loaded this one since
+        return []  # it takes no part yet, or on another stage, and has loaded this one since
     near = member in living.around(peer.stage, peer.plan.tied).members()
     connect: list[Action] = [Connect((member,))] if near else []
     if member.stage == peer.stage - 1:
