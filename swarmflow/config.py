@@ -13,10 +13,16 @@ from swarmflow.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class RunSection:
-    """[run]: its name and where its results go (absolute once loaded)."""
+    """[run]: its name and where its results go (absolute once loaded).
+
+    export_every: steps between two `step-N`, 0: none, None: one with every checkpoint. keep_exports: how many of the
+    newest `step-N` stay, 0: all.
+    """
 
     name: Annotated[str, check.name] = "run"
     output: Annotated[Path, check.text] = Path("out")
+    export_every: Annotated[int | None, check.integer(0)] = None
+    keep_exports: Annotated[int, check.integer(0)] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +110,8 @@ _SECTIONS: dict[str, type] = {
 _FREE_KEYS = frozenset(
     {
         "run.output",
+        "run.export_every",
+        "run.keep_exports",
         "model.path",
         "data.path",
         "data.validation_path",
@@ -141,6 +149,11 @@ def load(path: Path) -> RunConfig:
         raise ConfigError(
             f"{path}: optimizer.warmup_steps = {config.optimizer.warmup_steps}: "
             f"must be at most train.steps = {config.train.steps}"
+        )
+    every, checkpoints = config.run.export_every, config.train.checkpoint_every
+    if every is not None and every % checkpoints:
+        raise ConfigError(
+            f"{path}: run.export_every = {every}: must be a multiple of train.checkpoint_every = {checkpoints}, or 0"
         )
     if config.train.validate_every and config.data.validation_path is None:
         raise ConfigError(

@@ -167,6 +167,7 @@ def test_each_impossible_key_is_named(tmp_path: Path, section: str, line: str, e
         ('[model]\npath = "i"\nstages = 2\n[data]\npath = "a"\nsplit = "b"\n', 'data.split = "b": goes only with'),
         (SHORT + '[optimizer]\nname = "sgd"\nbetas = [0.9, 0.95]\n', "betas belongs to adamw and lamb; use momentum"),
         ("train = 3\n" + SHORT, "train = 3: must be a section: write [train]"),
+        ("[run]\nexport_every = 75\n" + SHORT, "must be a multiple of train.checkpoint_every = 50, or 0"),
         (SHORT + "[train]\nsteps = \n", "is not valid TOML: Invalid value (at line 7, column 9)"),
         (SHORT + "[train]\nsteps = 1\nsteps = 2\n", "is not valid TOML: Cannot overwrite a value (at line 8"),
         ("x = " + "[" * 10_000, "is not valid TOML"),
@@ -191,6 +192,7 @@ def test_what_may_change_at_a_resume(tmp_path: Path) -> None:
     before = fingerprint(loaded(tmp_path, EVERYTHING))
     (tmp_path / "moved").mkdir()
     text = EVERYTHING.replace('"out"', '"elsewhere"').replace('"init"', '"copy"').replace("steps = 100", "steps = 200")
+    text = text.replace('"elsewhere"', '"elsewhere"\nexport_every = 100\nkeep_exports = 5')
     text = text.replace("every = 50", "every = 10\nvalidate_every = 5").replace(
         "seq_len", 'validation_path="v"\nseq_len'
     )

@@ -20,7 +20,10 @@ from trainers.state import StateFolder
 
 
 class Checkpoints:
-    """The versions that one trainer holds. weights: the folder of version 0, if the run began from one."""
+    """The versions that one trainer holds.
+
+    weights: the folder of version 0, if the run began from one. every: steps between two exports, 0: only the last.
+    """
 
     def __init__(
         self, manifest: Manifest, folder: StateFolder, output: Path, weights: Path | None, corpus: Corpus, every: int
@@ -85,7 +88,7 @@ class Checkpoints:
     def _after(self, generation: Generation, action: WriteCheckpoint) -> None:
         if action.last:
             self.export(generation, self._output / "final")
-        if generation.version % self._every == 0 and generation.version > 0:
+        if self._every and generation.version % self._every == 0 and generation.version > 0:
             self.export(generation, self._output / f"step-{generation.version}")
         for key in list(self._open):  # other threads open more meanwhile, for those who ask
             if key[1] not in (generation.version, action.spare):

@@ -111,7 +111,8 @@ class Life:
     def _begin(self, manifest: Manifest, disk: OnDisk) -> None:
         self._manifest = manifest
         weights = None if manifest.from_seed else self._config.model.path
-        every = self._config.train.checkpoint_every
+        chosen = self._config.run.export_every
+        every = self._config.train.checkpoint_every if chosen is None else chosen
         self._checkpoints = Checkpoints(manifest, self._folder, self._config.run.output, weights, self._corpus, every)
         self._checkpoints.resume(disk.newest)
         self._checkpoints.serve(self._session)

@@ -22,6 +22,7 @@ from swarmflow.runtime.invite import Invite, publish_local
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
 from trainers.life import Life
+from trainers.needs import disk_needs, shortfalls
 from trainers.plan import new_manifest
 from trainers.run import Run
 from trainers.state import newest_version
@@ -75,6 +76,14 @@ def _own_manifest(run: Run) -> Manifest:
         log.info("%d stages%s", manifest.stages, f", cut before the blocks {cut}" if cut else "")
     run.folder.keep_manifest(manifest)
     return manifest
+
+
+def _tell_disk(run: Run, manifest: Manifest) -> None:
+    """Say what the run may take on this disk, and what it lacks."""
+    needs = disk_needs(manifest, run.config)
+    log.info("disk: up to %s", needs)
+    for line in shortfalls(needs, run.folder.path, run.output):
+        log.warning("%s", line)
 
 
 async def _invite_to_join(run: Run) -> Invite:
@@ -137,9 +146,11 @@ async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *,
         if found is not None:
             run.give_way()
             run.folder.keep_manifest(found.manifest)
+            await asyncio.to_thread(_tell_disk, run, found.manifest)
             life.join(found, newest_version(run.folder, run.output, found.manifest.fingerprint))
         elif not session.ended.done():
             manifest = manifest or _own_manifest(run)
+            await asyncio.to_thread(_tell_disk, run, manifest)
             life.lead(manifest, newest_version(run.folder, run.output, manifest.fingerprint))
         if session.ended.done():
             return await session.ended

@@ -30,6 +30,11 @@ def header_bytes(shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, s
     return len(text).to_bytes(8, "little") + text
 
 
+def file_bytes(elements: Mapping[str, int]) -> int:
+    """Size of the file of these flat tensors: name -> number of elements."""
+    return len(header_bytes({name: (count,) for name, count in elements.items()})) + 4 * sum(elements.values())
+
+
 class TensorFileWriter:
     """Writes beside `path` and moves into place when finished; an unfinished file is removed by `abandon`.
 

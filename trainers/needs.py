@@ -1,0 +1,85 @@
+"""What a run needs on the disk of a trainer: computed before it begins, and compared with what is free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmflow.compute.checkpoint import GENERATIONS_KEPT
+from swarmflow.compute.layout import stage_layout
+from swarmflow.compute.tensorfile import file_bytes
+from swarmflow.config import RunConfig
+from swarmflow.files import existing_parent, free_bytes, in_words
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.exporting import state_elements
+
+_CHECKPOINTS = GENERATIONS_KEPT + 1  # those that stay, and the one that is being written
+_EXPORTS_WRITTEN = 2  # `final`, and the one that is being written
+
+
+@dataclass(frozen=True)
+class DiskNeeds:
+    """Bytes on a trainer's disk.
+
+    checkpoint_bytes: of one version, weights and optimizer state of all stages. export_bytes: of one Hugging Face
+    folder. checkpoints, exports: how many of each lie there at a time at most.
+    """
+
+    checkpoint_bytes: int
+    export_bytes: int
+    checkpoints: int
+    exports: int
+
+    @property
+    def state_bytes(self) -> int:
+        """Of all checkpoints, in the state folder."""
+        return self.checkpoint_bytes * self.checkpoints
+
+    @property
+    def output_bytes(self) -> int:
+        """Of all exports, in the output folder."""
+        return self.export_bytes * self.exports
+
+    def __str__(self) -> str:
+        state, one = in_words(self.state_bytes), in_words(self.checkpoint_bytes)
+        output, each = in_words(self.output_bytes), in_words(self.export_bytes)
+        return f"{state} for {self.checkpoints} checkpoints of {one}, {output} for {self.exports} exports of {each}"
+
+
+def disk_needs(manifest: Manifest, config: RunConfig) -> DiskNeeds:
+    """The most that a run takes on the disk of one trainer, the token cache aside."""
+    checkpoint = sum(file_bytes(state_elements(manifest, stage)) for stage in range(manifest.stages))
+    parameters = sum(stage_layout(manifest.model, manifest.cut, stage).parameters for stage in range(manifest.stages))
+    every = config.train.checkpoint_every if config.run.export_every is None else config.run.export_every
+    written = config.train.steps // every if every else 0
+    kept = min(config.run.keep_exports, written) if config.run.keep_exports else written
+    return DiskNeeds(checkpoint, 4 * parameters, _CHECKPOINTS, kept + _EXPORTS_WRITTEN)
+
+
+def shortfalls(needs: DiskNeeds, state: Path, output: Path) -> list[str]:
+    """A line for each file system that has less room than the run may take; what it takes already counts as room.
+
+    state: the trainer's state folder. output: [run] output.
+    """
+    wanted: dict[int, list[tuple[Path, int]]] = {}
+    for path, size in (
+        (state, needs.state_bytes - _taken(state.glob("checkpoints/version-*"))),
+        (output, needs.output_bytes - _taken([*output.glob("step-*"), output / "final"])),
+    ):
+        wanted.setdefault(existing_parent(path).stat().st_dev, []).append((path, max(0, size)))
+    lines: list[str] = []
+    for folders in wanted.values():
+        needed, free = sum(size for _, size in folders), free_bytes(folders[0][0])
+        if needed > free:
+            where = " and ".join(str(path) for path, _ in folders)
+            lines.append(
+                f"the run may take {in_words(needed)} more in {where}, and {in_words(free)} are free: make "
+                f"{in_words(needed - free)} free there, or the run pauses when the disk is full"
+            )
+    return lines
+
+
+def _taken(folders: Iterable[Path]) -> int:
+    files = [path for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_file()]
+    return sum(path.stat().st_size for path in files)
