@@ -54,7 +54,8 @@ benchmark: venv
 
 SEEDS ?= 200
 fuzz: venv
-	@$(BIN)/python -m tests.simulation.hunt $(SEEDS) $(if $(FIRST),--first $(FIRST))
+	@$(BIN)/python -m tests.simulation.hunt $(SEEDS) $(if $(FIRST),--first $(FIRST)) $(if $(PARTITIONS),--partitions) \
+		$(if $(ONLY),--only $(ONLY))
 
 experiments-quick: venv
 	@$(BIN)/python -m experiments.common.quick

@@ -346,7 +346,7 @@ class Device:
     def _held(self, donor: Member, stage: int, version: int) -> str | None:
         """What a donor that answers gives of a stage's version."""
         host = self.world.hosts[donor.process]
-        if not host.alive or host.frozen_until_s > self.world.clock.now_s:
+        if not host.alive or host.frozen_until_s > self.world.clock.now_s or not self._reaches(donor.process):
             return None
         if self.world.disks.holds(donor.process.name, version, stage):
             return self.world.disks.durable[version][stage]
@@ -354,15 +354,19 @@ class Device:
         held = weights is not None and (weights.stage, weights.version) == (stage, version)
         return weights.parameters if held and weights is not None else None
 
+    def _reaches(self, donor: ProcessId) -> bool:
+        return self.world.ways.reaches(self.process.name, donor.name)
+
     def _waits_for(self, donors: tuple[Member, ...], stage: int, version: int, began_s: float) -> bool:
-        """Whether the donor whose turn it is is frozen: its connections stand, and it is waited for until given up."""
+        """Whether the donor whose turn it is is frozen, or cut off without a word: it is waited for until given up."""
         now_s = self.world.clock.now_s
         for donor in donors:
             host = self.world.hosts[donor.process]
             if self._held(donor, stage, version) is not None:
                 return False
             awaited = host.alive and donor.process not in self._forgotten and now_s - began_s < ANSWER_S
-            if awaited and host.frozen_until_s > now_s:
+            silent = self.world.ways.partitions.silent(self.process.name, donor.process.name)
+            if awaited and (host.frozen_until_s > now_s or silent):
                 return True
         return False
 
@@ -391,7 +395,8 @@ class Device:
         if not self.world.hosts[self.process].alive:
             return
         version, name = action.snapshot.version, action.holder.process.name
-        here = self.world.hosts[action.holder.process].alive and version in self.world.disks.trainers.get(name, ())
+        here = self.world.hosts[action.holder.process].alive and self._reaches(action.holder.process)
+        here = here and version in self.world.disks.trainers.get(name, ())
         if here:
             held = self.world.disks.copies.setdefault(self.process.name, {})
             held.setdefault(version, set()).update(action.stages)

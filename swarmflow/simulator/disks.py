@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from swarmflow.core.types import Holding, Snapshot
@@ -26,9 +27,9 @@ class Disks:
     def __post_init__(self) -> None:
         self.durable[0] = {stage: digest("initial", stage) for stage in range(self.stages)}
 
-    def newest(self) -> int:
-        """Of the versions on all trainers' disks together."""
-        return max(version for disk in self.trainers.values() for version in disk)
+    def newest(self, seen: Callable[[str], bool] = lambda name: True) -> int:
+        """Of the versions on all trainers' disks together, or on those that are seen."""
+        return max(version for name, disk in self.trainers.items() for version in disk if seen(name))
 
     def known(self) -> int:
         """The newest version that a trainer that starts knows of."""

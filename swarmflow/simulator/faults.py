@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from random import Random
 
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.invariants import InvariantViolated
+from swarmflow.simulator.moments import kill_in_phase, leader_phase, peers_of, stage_of
+from swarmflow.simulator.splits import SPLITS
 from swarmflow.simulator.world import Settings, World
 
-Pick = Callable[[World], list[ProcessId]]
-POLL_S = 0.002  # how closely a phase of a step is watched for; the shortest lasts a message's way
+__all__ = ["FAULTS", "Churn", "Scenario", "finish", "kill_in_phase", "leader_phase", "peers_of", "stage_of"]
+
 HEED_S = 60.0  # after the last fault: a person has read by then what the leader waits for
+MISSED_S = 40.0  # by then who has missed a message has noticed, joined again, and let go of what it held
 LOG_LINES = 40
 
 
@@ -55,55 +57,13 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
         following = host.machine.following
         left = following.leader != world.finisher or following.lost_s is not None
         left |= world.finisher is not None and not world.ways.reaches(process.name, world.finisher.name)
+        left |= world.clock.now_s - world.ways.partitions.dropped_s.get(process.name, -MISSED_S) < MISSED_S
         behind = left or host.frozen_until_s > world.clock.now_s
         early = host.machine.early if isinstance(host.machine, PeerMachine) else []
         awaited = {ref.key for event in early for ref in event.bodies}
         kept = [value for key, value in host.stored.items() if key not in awaited]
         if settled and host.alive and not behind and kept:
             raise _violated(world, f"{process.name} still holds {kept}")
-
-
-def leader_phase(world: World) -> str:
-    """The phase of the step that is under way, or an empty text."""
-    host = world.hosts[world.leader] if world.leader is not None else None
-    machine = host.machine if host is not None else None
-    if not isinstance(machine, TrainerMachine) or machine.lead is None or machine.lead.step is None:
-        return ""
-    return machine.lead.step.phase
-
-
-def stage_of(world: World, process: ProcessId) -> int:
-    """The stage that a peer serves, -1: none yet."""
-    weights = world.hosts[process].device.weights
-    return -1 if weights is None else weights.stage
-
-
-def peers_of(world: World, stage: int) -> list[ProcessId]:
-    """The living peers that hold a stage."""
-    return [process for process in world.living_peers() if stage_of(world, process) == stage]
-
-
-def kill_in_phase(
-    world: World, phase: str, pick: Pick, since_s: float, delay_s: float = 0.0, until_s: float = float("inf")
-) -> None:
-    """The first time from since_s to until_s that the leader's phase begins: delay_s later, those picked die."""
-    began = False
-
-    def strike() -> None:
-        for victim in pick(world):
-            world.kill(victim)
-
-    def poll() -> None:
-        nonlocal began
-        if world.ended or world.clock.now_s > until_s:
-            return
-        before, began = began, began or leader_phase(world) != phase
-        if before and leader_phase(world) == phase:
-            world.clock.after(delay_s, strike)
-        else:
-            world.clock.after(POLL_S, poll)
-
-    world.clock.after(max(0.0, since_s - world.clock.now_s), poll)
 
 
 @dataclass(slots=True)
@@ -162,6 +122,11 @@ class Churn:
         for number in range(self.helpers):
             self.world.start_peer(f"q{number}")
 
+    def new_name(self, prefix: str) -> str:
+        """For a process that nobody has heard of."""
+        self._fresh += 1
+        return f"{prefix}{self._fresh}"
+
     def _some(self, processes: list[ProcessId], count: int = 1) -> list[ProcessId]:
         return self.random.sample(processes, min(count, len(processes)))
 
@@ -207,8 +172,7 @@ class Churn:
         """A trainer is asked to go; another one comes."""
         for leaver in self._some(self.world.living_trainers()):
             self.world.drain(leaver)
-            self._fresh += 1
-            self.world.start_trainer(f"u{self._fresh}")
+            self.world.start_trainer(self.new_name("u"))
 
     def drain(self) -> None:
         """A peer is asked to go."""
@@ -243,7 +207,7 @@ class Churn:
 
     def split(self) -> None:
         """The network falls apart in two for a while, with trainers on one side or on both."""
-        if self.world.ways.apart:
+        if self.world.ways.partitions.present:
             return
         names = sorted({process.name for process in (*self.world.living_peers(), *self.world.living_trainers())})
         leader = self.world.leader
@@ -260,8 +224,7 @@ class Churn:
 
     def join(self) -> None:
         """A peer comes."""
-        self._fresh += 1
-        self.world.start_peer(f"n{self._fresh}")
+        self.world.start_peer(self.new_name("n"))
 
     def lead_again(self) -> None:
         """The leader dies and is started again at once."""
@@ -290,14 +253,12 @@ class Churn:
             self.world.freeze(self.world.leader, self.random.uniform(1.0, 25.0))
 
 
-FAULTS: dict[str, Callable[[Churn], None]] = {
-    fault.__name__: fault
-    for fault in (
-        Churn.kill, Churn.kill_neighbours, Churn.kill_stage, Churn.kill_at_edge, Churn.restart, Churn.kill_trainer,
-        Churn.drain_trainer, Churn.drain, Churn.drain_storm, Churn.cut, Churn.freeze, Churn.join, Churn.lead_again,
-        Churn.kill_leader_at_edge, Churn.freeze_leader, Churn.split, Churn.slow, Churn.mute,
-    )
-}  # fmt: skip
+EARLIER: tuple[Callable[[Churn], None], ...] = (
+    Churn.kill, Churn.kill_neighbours, Churn.kill_stage, Churn.kill_at_edge, Churn.restart, Churn.kill_trainer,
+    Churn.drain_trainer, Churn.drain, Churn.drain_storm, Churn.cut, Churn.freeze, Churn.join, Churn.lead_again,
+    Churn.kill_leader_at_edge, Churn.freeze_leader, Churn.split, Churn.slow, Churn.mute,
+)  # fmt: skip
+FAULTS: dict[str, Callable[[Churn], None]] = {fault.__name__: fault for fault in (*EARLIER, *SPLITS)}
 
 
 def _violated(world: World, what: str) -> InvariantViolated:

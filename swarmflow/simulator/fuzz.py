@@ -5,18 +5,83 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
+from dataclasses import dataclass, replace
 from random import Random
 
 from swarmflow.core.routers import ROUTERS
 from swarmflow.core.types import Plan
-from swarmflow.simulator.faults import FAULTS, Churn, Scenario, finish
+from swarmflow.simulator.faults import EARLIER, FAULTS, Churn, Scenario, finish
+from swarmflow.simulator.splits import AIMED
 from swarmflow.simulator.world import Settings, World
 
+PARTITIONS_SHARE = 0.35  # of the seeds, where nothing else is asked for
 
-def scenario_of(seed: int, router: str | None = None) -> tuple[Scenario, tuple[str, ...], float]:
-    """What a seed stands for: a swarm, the kinds of faults, and the mean gap between them in seconds.
 
-    Joins are as frequent as all else together, since most faults take a peer away. router: instead of the drawn one.
+@dataclass(frozen=True, slots=True)
+class Hunted:
+    """What a seed stands for: a swarm, the kinds of faults, and the mean gap between them in seconds."""
+
+    scenario: Scenario
+    kinds: tuple[str, ...]
+    gap_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """What is hunted with. router: instead of the one that a seed draws. only: these kinds of faults instead.
+
+    partitions: every seed has partitions aimed at phases, else a share of them has. earlier: the kinds of faults that
+    there were when most of the seeds were found that tests replay; a seed stands for the same swarm as then.
+    """
+
+    router: str | None = None
+    only: tuple[str, ...] = ()
+    partitions: bool = False
+    earlier: bool = False
+
+    def of(self, seed: int) -> Hunted:
+        """What a seed stands for in this hunt."""
+        found = _drawn(seed, self.router)
+        if self.earlier:
+            return found
+        more = Random(f"more of {seed}")
+        split = more.random() < PARTITIONS_SHARE or self.partitions
+        if split and not self.only:
+            return _with_partitions(found, more)
+        names = [name for name in self.only or FAULTS if name != "join"]
+        kinds = self.only or tuple(more.sample(names, more.randint(1, len(names))))
+        return replace(found, kinds=(*kinds, *(["join"] * len(kinds))))
+
+    def __str__(self) -> str:
+        """Its options, as the command takes them."""
+        options = [f" --router {self.router}"] if self.router else []
+        options += [f" --only {','.join(self.only)}"] if self.only else []
+        options += [" --partitions"] if self.partitions else []
+        return "".join([*options, *([" --earlier"] if self.earlier else [])])
+
+
+PLAIN = Hunt()
+
+
+def _with_partitions(found: Hunted, more: Random) -> Hunted:
+    """The same with partitions aimed at phases, and little else; the run is so slow that both sides may go on."""
+    settings = replace(
+        found.scenario.settings,
+        steps=more.choice((6, 12)),
+        compute_s=more.choice(((0.3, 1.0), (0.1, 0.4), (1.0, 3.0))),
+        unusable=0.0,
+    )
+    scenario = replace(found.scenario, settings=settings, trainers=more.choice((1, 2, 2, 3)))
+    aimed = [fault.__name__ for fault in AIMED]
+    kinds = more.sample(aimed, more.randint(1, len(aimed)))
+    others = more.sample([name for name in FAULTS if name not in aimed], more.choice((0, 0, 1, 3)))
+    return Hunted(scenario, (*kinds, *kinds, *others, "join"), more.choice((3.0, 8.0, 20.0)))
+
+
+def _drawn(seed: int, router: str | None) -> Hunted:
+    """The swarm of a seed, with the earlier kinds of faults.
+
+    Joins are as frequent as all else together, since most faults take a peer away.
     """
     draw = Random(-1 - seed)
     stages = draw.choice((1, 2, 3, 3, 3, 5))
@@ -38,20 +103,27 @@ def scenario_of(seed: int, router: str | None = None) -> tuple[Scenario, tuple[s
         journal_bytes_max=draw.choice((1 << 30, 1 << 30, 300)),
         unusable=draw.choice((0.0, 0.0, 0.0, 0.005)),
     )
-    faults = [name for name in FAULTS if name != "join"]
+    faults = [fault.__name__ for fault in EARLIER if fault.__name__ != "join"]
     kinds = draw.sample(faults, draw.randint(1, len(faults)))
     peers = max(1, round(stages * draw.choice((1, 2, 2, 3, 6))))
     scenario = Scenario(settings, peers, trainers=draw.choice((1, 2, 3)))
-    return scenario, (*kinds, *(["join"] * len(kinds))), draw.choice((0.5, 2.0, 5.0))
+    return Hunted(scenario, (*kinds, *(["join"] * len(kinds))), draw.choice((0.5, 2.0, 5.0)))
 
 
-def play(seed: int, router: str | None = None) -> World:
+def play(seed: int, hunt: Hunt = PLAIN) -> World:
     """Run one seed to its end. Raises InvariantViolated, or whatever a machine raised."""
-    scenario, kinds, gap_s = scenario_of(seed, router)
-    world = scenario.start(seed)
-    Churn(world, kinds, gap_s, helpers=3 * scenario.settings.plan.stages).unleash()
+    hunted = hunt.of(seed)
+    world = hunted.scenario.start(seed)
+    Churn(world, hunted.kinds, hunted.gap_s, helpers=3 * hunted.scenario.settings.plan.stages).unleash()
     finish(world)
     return world
+
+
+def _hunt_of(chosen: argparse.Namespace) -> Hunt:
+    only = tuple(chosen.only.split(",")) if chosen.only else ()
+    if unknown := [name for name in only if name not in FAULTS]:
+        raise argparse.ArgumentTypeError(f"no such fault: {unknown}; there are {sorted(FAULTS)}")
+    return Hunt(chosen.router, only, chosen.partitions, chosen.earlier)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,19 +132,37 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("seeds", type=int, help="how many seeds to try")
     parser.add_argument("--first", type=int, default=0, help="the first seed (to replay one: --first SEED 1)")
     parser.add_argument("--router", choices=ROUTERS, help="instead of the one that each seed draws")
+    parser.add_argument("--only", default="", metavar="KIND,...", help=f"only these faults: {', '.join(FAULTS)}")
+    parser.add_argument("--partitions", action="store_true", help="only seeds with partitions aimed at phases")
+    parser.add_argument("--earlier", action="store_true", help="only the faults that old seeds were found with")
+    parser.add_argument("--all", action="store_true", help="go on after a seed that fails; one line for each")
     chosen = parser.parse_args(arguments)
-    again = f" --router {chosen.router}" if chosen.router else ""
+    try:
+        hunt = _hunt_of(chosen)
+    except argparse.ArgumentTypeError as wrong:
+        parser.error(str(wrong))
+    split = failed = 0
     for seed in range(chosen.first, chosen.first + chosen.seeds):
         try:
-            play(seed, chosen.router)
-        except Exception:
-            traceback.print_exc()
-            scenario, kinds, gap_s = scenario_of(seed, chosen.router)
-            print(f"\n{scenario}\nfaults {sorted(set(kinds))}, {gap_s} s apart", file=sys.stderr)
-            print(f"replay it: python -m swarmflow.simulator.fuzz --first {seed} 1{again}", file=sys.stderr)
-            return 1
-    print(f"{chosen.seeds} seeds from {chosen.first} on: nothing lost, nothing counted twice, none stood still")
-    return 0
+            split += play(seed, hunt).counts["aimed_splits"] > 0
+        except Exception as error:
+            failed += 1
+            _report(seed, hunt, error, brief=chosen.all)
+            if not chosen.all:
+                return 1
+    what = f"{failed} fail" if failed else "nothing lost, nothing counted twice, none stood still"
+    print(f"{chosen.seeds} seeds from {chosen.first} on: {what}; {split} had partitions aimed at phases")
+    return int(failed > 0)
+
+
+def _report(seed: int, hunt: Hunt, error: Exception, brief: bool) -> None:
+    if brief:
+        print(f"seed {seed}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", flush=True)
+        return
+    traceback.print_exception(error)
+    hunted = hunt.of(seed)
+    print(f"\n{hunted.scenario}\nfaults {sorted(set(hunted.kinds))}, {hunted.gap_s} s apart", file=sys.stderr)
+    print(f"replay it: python -m swarmflow.simulator.fuzz --first {seed} 1{hunt}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from swarmflow.core.messages import Backward, Carried, Carry, Forward
 from swarmflow.core.types import Blank, Body, ProcessId, Slice
 from swarmflow.simulator.host import Host, Link
 from swarmflow.simulator.network import Flight
+from swarmflow.simulator.partitions import Partitions
 from swarmflow.simulator.sizes import wire_bytes
 
 if TYPE_CHECKING:
@@ -26,17 +27,16 @@ DIAL_S = 10.0  # after which a connection that nobody answers is given up
 class Post:
     """Carries what the processes of a world send to one another.
 
-    apart: names of processes that cannot be reached by those of other names, nor reach them. mute_until_s: what one
-    sends to another is lost until then, and neither is told.
+    mute_until_s: what one sends to another is lost until then, and neither is told.
     """
 
     world: World
-    apart: set[str] = field(default_factory=set)
+    partitions: Partitions = field(default_factory=Partitions)
     mute_until_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
 
     def reaches(self, one: str, other: str) -> bool:
-        """Whether there is a way between processes of these names."""
-        return not self.apart or (one in self.apart) == (other in self.apart)
+        """Whether there is a way between processes of these names, there and back."""
+        return self.partitions.reach(one, other)
 
     def send(self, here: Host, action: Send) -> None:
         """A process sends a message."""
@@ -92,7 +92,12 @@ class Post:
         world, sender, receiver = self.world, here.process, action.to
         if self.mute_until_s and self.mute_until_s.get((sender, receiver), 0.0) > world.clock.now_s:
             return
-        if there is not None and there.alive and (not self.apart or self.reaches(sender.name, receiver.name)):
+        across = self.partitions.between(sender.name, receiver.name) if self.partitions.present else None
+        if across is not None:
+            self.partitions.drop(sender.name, receiver.name, world.clock.now_s)
+            if not across.told:
+                return
+        if there is not None and there.alive and across is None:
             refs = tuple(world.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
             world.happen(there, Received(sender, action.message, refs))
         elif here.alive:

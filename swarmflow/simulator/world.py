@@ -28,6 +28,7 @@ from swarmflow.simulator.invariants import Witness
 from swarmflow.simulator.machines import PRODUCTION, Basis, Machines
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Network
+from swarmflow.simulator.partitions import Partition
 from swarmflow.simulator.post import DIAL_S, Post
 from swarmflow.simulator.settings import Settings, Surroundings, random_surroundings
 from swarmflow.simulator.swarm import Life
@@ -103,7 +104,7 @@ class World:
         held = self.disks.trainers.setdefault(name, {0})
         leads = None
         if leader is None:
-            newest = self.disks.newest()
+            newest = self.disks.newest(partial(self.ways.reaches, name))
             held.add(newest)  # trainers beside each other see each other's disks
             self._terms += 1000
             digests = self.disks.digests(newest)
@@ -186,14 +187,20 @@ class World:
         """SIGSTOP, and SIGCONT later: what happens to it meanwhile, it learns then."""
         self.hosts[process].frozen_until_s = self.clock.now_s + seconds
 
-    def split(self, apart: set[str], seconds: float) -> None:
-        """The processes of these names, and those of all others, cannot reach each other for a while."""
-        self.ways.apart = set(apart)
-        for process in sorted(self.hosts):
+    def split(self, apart: set[str], seconds: float, symmetric: bool = True, told: bool = True) -> Partition:
+        """The processes of these names, and those of all others, cannot reach each other for a while.
+
+        symmetric: else those of all others are heard by the ones of these names, but not the other way round. told:
+        connections break; else messages are lost and nobody learns so.
+        """
+        partition = Partition(frozenset(apart), symmetric, told)
+        self.ways.partitions.present.append(partition)
+        for process in sorted(self.hosts) if told else ():
             for other in sorted(self.hosts):
-                if self.hosts[process].alive and not self.ways.reaches(process.name, other.name):
+                if self.hosts[process].alive and partition.blocks(process.name, other.name):
                     self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self.lose, process, other))
-        self.clock.after(seconds, self.ways.apart.clear)
+        self.clock.after(seconds, partial(self.ways.partitions.heal, partition))
+        return partition
 
     def _introduce(self) -> None:
         """Now and again leaders that can reach each other find each other in the directory."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from swarmflow.core.peer import PeerMachine
-from swarmflow.simulator.fuzz import main, play
+from swarmflow.simulator.fuzz import Hunt, main, play
 from swarmflow.simulator.world import World
 from tests.simulation.samples import CHURN, simulated
 
@@ -80,7 +80,7 @@ def test_the_same_seed_gives_the_same_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(791_000, 791_012))
 def test_nothing_is_lost_under_faults(seed: int) -> None:
-    world = play(seed, "flow")
+    world = play(seed, Hunt("flow", earlier=True))
     assert world.counts["messages_ignored:Negotiate"] <= world.meter.messages["Negotiate"] / 10
 
 

@@ -20,6 +20,14 @@ def test_a_hunt_without_a_fault_ends_well_and_can_be_repeated(capfd: pytest.Capt
     assert "make fuzz SEEDS=2 FIRST=7" in printed
     assert "1 seeds from 7 on" in printed
     assert "1 seeds from 8 on" in printed
+    assert "seeds a minute" in printed
+
+
+def test_a_hunt_with_partitions_alone_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["2", "--first", "10", "--partitions"]) == 0
+    printed = capfd.readouterr().out
+    assert "make fuzz SEEDS=2 FIRST=10 PARTITIONS=1" in printed
+    assert "1 had partitions aimed at phases" in printed
 
 
 def test_a_process_that_fails_ends_the_hunt_badly(

@@ -1,0 +1,136 @@
+"""Partitions among the faults: aimed at phases of a step, of an election and of joining, in both directions or one."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Protocol
+
+from swarmflow.simulator.moments import ELECTION_PHASES, JOINING_PHASES, STEP_PHASES, at_phase, peers_of, split_in_phase
+from swarmflow.simulator.partitions import Partition
+from swarmflow.simulator.world import World
+
+PRESENT_MAX = 2  # partitions at a time: of more there would only be crumbs
+DELAYS_S = (0.0, 0.0, 0.02, 0.1, 1.0)  # a split comes up to so much later than the phase at which it is aimed
+
+
+class Fate(Protocol):
+    """What the faults of a world are drawn by."""
+
+    world: World
+    random: Random
+    until_s: float
+
+    def new_name(self, prefix: str) -> str:
+        """For a process that nobody has heard of."""
+        ...
+
+
+def _proper(random: Random, names: list[str]) -> list[str]:
+    """Some of these, and not all of them; of one only, it or nobody."""
+    if len(names) < 2:
+        return names if names and random.random() < 0.5 else []
+    return random.sample(names, random.randint(1, len(names) - 1))
+
+
+def both_sides(world: World, random: Random) -> set[str]:
+    """One side of a split after which each may have trainers, and peers of every stage: either could go on."""
+    leader = [world.leader] if world.leader is not None else []
+    apart = _proper(random, [process.name for process in (*leader, *world.living_trainers())])
+    for stage in range(-1, world.settings.plan.stages):
+        apart += _proper(random, [process.name for process in peers_of(world, stage)])
+    return set(apart)
+
+
+def any_side(world: World, random: Random) -> set[str]:
+    """One side of a split: that of both_sides, any processes, a single one, or the leader's alone."""
+    style = random.choice(("both", "both", "both", "any", "one", "leader"))
+    leader = [world.leader] if world.leader is not None else []
+    names = sorted({process.name for process in (*leader, *world.living_trainers(), *world.living_peers())})
+    if style == "leader" and leader:
+        return {leader[0].name}
+    if style == "any":
+        return set(_proper(random, names))
+    if style == "one":
+        return set(random.sample(names, min(1, len(names))))
+    return both_sides(world, random)
+
+
+def _seconds(random: Random) -> float:
+    """From what nobody notices to what lets both sides go on for long."""
+    return random.choice((random.uniform(0.5, 8.0), random.uniform(8.0, 30.0), random.uniform(30.0, 120.0)))
+
+
+def _kind(random: Random) -> tuple[bool, bool]:
+    """Whether it is symmetric, and whether it is told of."""
+    return random.random() < 0.5, random.random() < 0.5
+
+
+def _split_at(fate: Fate, phase: str, until_s: float) -> None:
+    random, world = fate.random, fate.world
+    seconds, (symmetric, told) = _seconds(random), _kind(random)
+    delay_s = random.uniform(0.0, random.choice(DELAYS_S))
+
+    def apart(world: World) -> set[str]:
+        return any_side(world, random) if len(world.ways.partitions.present) < PRESENT_MAX else set()
+
+    split_in_phase(world, phase, apart, seconds, symmetric, told, 0.0, delay_s, until_s)
+
+
+def split_step(fate: Fate) -> None:
+    """The network falls apart, in both directions or in one, as a phase of a step begins."""
+    _split_at(fate, fate.random.choice(STEP_PHASES), fate.until_s)
+
+
+def split_election(fate: Fate) -> None:
+    """The leader is lost, and the network falls apart as a phase of the election begins."""
+    random, world = fate.random, fate.world
+    phase, loss = random.choice(ELECTION_PHASES), random.choice(("kill", "freeze", "split"))
+    back_s, leader = random.uniform(0.1, 40.0), world.leader
+    if leader is None:
+        return
+    _split_at(fate, phase, min(fate.until_s, world.clock.now_s + 40.0))
+    if loss == "kill":
+        world.kill(leader)
+        world.clock.after(back_s, lambda: world.start_trainer(leader.name, lead=True))
+    elif loss == "freeze":
+        world.freeze(leader, back_s)
+    elif len(world.ways.partitions.present) < PRESENT_MAX:
+        world.split({leader.name}, back_s, *_kind(random))
+
+
+def heal_election(fate: Fate) -> None:
+    """The leader's side is cut off until a phase of the election begins on the other one."""
+    random, world = fate.random, fate.world
+    phase, seconds, delay_s = random.choice(ELECTION_PHASES), _seconds(random), random.uniform(0.0, 1.0)
+    leader = world.leader
+    if leader is None or len(world.ways.partitions.present) >= PRESENT_MAX:
+        return
+    names = both_sides(world, random) if random.random() < 0.7 else {leader.name}
+    partition: Partition = world.split(names or {leader.name}, seconds, *_kind(random))
+    world.counts["aimed_splits"] += 1
+
+    def heal() -> None:
+        world.ways.partitions.heal(partition)
+
+    at_phase(world, phase, heal, world.clock.now_s, delay_s, world.clock.now_s + seconds)
+
+
+def split_joining(fate: Fate) -> None:
+    """A peer comes, and the network falls apart as it joins, loads its stage, or is ready to take part."""
+    random, world = fate.random, fate.world
+    _split_at(fate, random.choice(JOINING_PHASES), min(fate.until_s, world.clock.now_s + 40.0))
+    world.start_peer(fate.new_name("n"))
+
+
+def block(fate: Fate) -> None:
+    """Some processes do not hear the others for a while, who hear them."""
+    random, world = fate.random, fate.world
+    if len(world.ways.partitions.present) >= PRESENT_MAX:
+        return
+    apart, seconds = any_side(world, random), _seconds(random)
+    if apart:
+        world.split(apart, seconds, symmetric=False, told=random.random() < 0.5)
+
+
+AIMED = (split_step, split_election, heal_election, split_joining)
+SPLITS = (*AIMED, block)

@@ -1,0 +1,109 @@
+"""Partitions aimed at phases, symmetric and one-way: they strike when and where they should, and nothing is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.faults import FAULTS, Churn, finish, peers_of
+from swarmflow.simulator.fuzz import Hunt, play
+from swarmflow.simulator.moments import ELECTION_PHASES, JOINING_PHASES, STEP_PHASES, in_phase, split_in_phase
+from swarmflow.simulator.splits import AIMED, both_sides
+from swarmflow.simulator.world import World
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
+
+LONG = replace(SWARM, settings=replace(SETTINGS, steps=30))
+
+
+def heard(world: World) -> set[tuple[str, str]]:
+    """Whose messages get to whom, tried with one from each to each."""
+    found: set[tuple[str, str]] = set()
+    everybody = [*world.trainers, *world.living_peers()]
+    for sender in everybody:
+        for receiver in everybody:
+            across = world.ways.partitions.between(sender.name, receiver.name)
+            if sender != receiver and across is None:
+                found.add((sender.name, receiver.name))
+    return found
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "silent"])
+def test_a_one_way_partition_keeps_messages_back_in_one_direction(told: bool) -> None:
+    world = SWARM.start(0)
+    world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
+    everybody = heard(world)
+    world.split({"p0", "p1"}, 5.0, symmetric=False, told=told)
+    others = {process.name for process in world.hosts} - {"p0", "p1"}
+    assert everybody - heard(world) == {(one, other) for one in ("p0", "p1") for other in others}
+    world.clock.run(lambda: world.clock.now_s > SETTLED_S + 6.0, SETTLED_S + 7.0)
+    assert heard(world) >= everybody
+    finish(world)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "silent"])
+def test_a_sender_learns_of_a_partition_only_if_it_is_told(told: bool) -> None:
+    world = LONG.start(0)
+    world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
+    victim = peers_of(world, 1)[0]
+    world.split({victim.name}, 3.0, symmetric=False, told=told)
+    world.clock.run(lambda: world.clock.now_s > SETTLED_S + 2.0, SETTLED_S + 3.0)
+    assert any(f"the leader {world.leader} was lost" in line and victim.name in line for line in world.log) == told
+
+
+@pytest.mark.parametrize("phase", [*STEP_PHASES[:-1], *ELECTION_PHASES, *JOINING_PHASES])
+def test_a_partition_begins_with_its_phase(phase: str) -> None:
+    world = replace(LONG, settings=replace(LONG.settings, load_s=(2.0, 3.0))).start(1)
+    world.clock.after(SETTLED_S, lambda: world.start_peer("late"))  # a step that is complete waits for it
+    struck: list[bool] = []
+
+    def apart(world: World) -> set[str]:
+        struck.append(phase == "taken over" or in_phase(world, phase)())
+        return both_sides(world, Random(0))
+
+    split_in_phase(world, phase, apart, 20.0, since_s=0.0 if phase in JOINING_PHASES else SETTLED_S)
+    if phase in ELECTION_PHASES:
+        world.clock.after(SETTLED_S + 0.1, lambda: world.kill(ProcessId("t0", 1)))
+    finish(world)
+    assert struck == [True]
+    assert world.counts["aimed_splits"] == 1
+    assert world.disks.durable[30] == {stage: parameters(stage, 30) for stage in range(3)}
+
+
+def test_an_unknown_phase_is_refused() -> None:
+    with pytest.raises(ValueError, match="no phase 'lunch'"):
+        in_phase(SWARM.start(0), "lunch")
+
+
+def test_either_side_of_a_split_may_have_trainers_and_peers_of_each_stage() -> None:
+    world = replace(SWARM, peers=12).start(2)
+    world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
+    for seed in range(20):
+        apart = both_sides(world, Random(seed))
+        for group in (["t0", "t1"], *([p.name for p in peers_of(world, stage)] for stage in range(3))):
+            assert 0 < len(apart & set(group)) < len(group)
+
+
+@pytest.mark.parametrize("kind", [*(fault.__name__ for fault in AIMED), "block"])
+@pytest.mark.parametrize("seed", range(2))
+def test_partitions_of_each_kind_hold_nothing_up(seed: int, kind: str) -> None:
+    world = replace(LONG, trainers=3, peers=9).start(seed)
+    churn = Churn(world, (kind,), gap_s=8.0)
+    churn.unleash()
+    finish(world)
+    assert churn.happened[kind] == churn.happened.total() > 0
+    assert world.disks.durable[30] == {stage: parameters(stage, 30) for stage in range(3)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_random_swarm_under_partitions(seed: int) -> None:
+    world = play(seed, Hunt(partitions=True))
+    assert world.settings.steps in world.disks.durable
+
+
+def test_a_hunt_with_certain_kinds_has_no_others() -> None:
+    hunted = Hunt(only=("block", "kill")).of(3)
+    assert set(hunted.kinds) == {"block", "kill", "join"}
+    assert set(Hunt().of(3).kinds) <= set(FAULTS)
