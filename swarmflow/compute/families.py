@@ -7,6 +7,7 @@ the last. Which is which is seen from one run on the meta device, not from the o
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -90,35 +91,45 @@ def to_config(config: Mapping[str, Any]) -> PreTrainedConfig:
     try:
         made = AutoConfig.for_model(model_type, **values)
     except Exception as error:  # every configuration class validates in its own way
-        raise ModelError(f"the configuration of the {model_type} model is refused: {_one_line(error)}") from error
+        raise ModelError(f"the configuration of the {model_type} model is refused: {one_line(error)}") from error
     if type(made) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"model_type {model_type!r} is not a causal language model")
     made.use_cache = False
     return made
 
 
+def unsupported(config: PreTrainedConfig, reason: str) -> ModelError:
+    """The error that names a family, and why swarmflow does not train it."""
+    return ModelError(f"models of type {config.model_type} are not supported: {reason}")
+
+
 def dissect(config: PreTrainedConfig, *, attention: str = "sdpa") -> Anatomy:
     """Builds the whole model on the meta device (no memory) and finds out the role of each of its parts.
 
-    attention: transformers' attn_implementation. Raises ModelError when the model cannot be cut into stages.
+    attention: transformers' attn_implementation; a family that has not this one is built with "eager". Raises
+    ModelError when the model cannot be cut into stages.
     """
+    _check_kind(config)
     factory: Any = AutoModelForCausalLM  # untyped in transformers
+    family: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if not family._supports_sdpa:
+        attention = "eager"
     try:
         with torch.device("meta"):
             model = factory.from_config(config, dtype=torch.float32, attn_implementation=attention)
     except Exception as error:  # a constructor fails in its own way on sizes that do not fit each other
-        raise ModelError(f"the {config.model_type} model cannot be built: {_one_line(error)}") from error
+        raise ModelError(f"the {config.model_type} model cannot be built: {one_line(error)}") from error
     model.eval()
     blocks_name = _blocks_name(model, config)
     names = {id(module): name for name, module in model.named_modules()}
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if not isinstance(embedding, nn.Embedding) or head is None or not hasattr(head, "weight"):
-        raise ModelError(f"a {config.model_type} model has no plain input embedding and head; it cannot be cut")
+        raise unsupported(config, "they have no plain input embedding and head")
     entry, leave = _roles(model, blocks_name)
     tied = f"{names[id(embedding)]}.weight" if head.weight is embedding.weight else None
     persistent = set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if persistent:
-        raise ModelError(f"a {config.model_type} model keeps buffers in its checkpoints; that is not supported")
+        raise unsupported(config, f"their checkpoints hold values that no gradient trains ({min(persistent)})")
     return Anatomy(model, blocks_name, entry, leave, names[id(embedding)], names[id(head)], tied)
 
 
@@ -168,10 +179,24 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {_one_line(error)}") from error
+        raise ModelError(f"{path} cannot be read: {one_line(error)}") from error
     if not isinstance(values, dict):
         raise ModelError(f"{path} does not hold a JSON object")
     return values
+
+
+def _check_kind(config: PreTrainedConfig) -> None:
+    """Raises ModelError, with what to do, for what is no decoder of text, or would be trained otherwise than asked."""
+    if config.is_encoder_decoder:
+        raise unsupported(config, "they have an encoder; swarmflow trains decoders")
+    text = config.get_text_config(decoder=True)
+    if text is not config:
+        known = text.model_type in CONFIG_MAPPING and type(text) in MODEL_FOR_CAUSAL_LM_MAPPING
+        hint = f"; train the text model alone, model_type {text.model_type!r}" if known else ""
+        raise unsupported(config, f"they are made of several models{hint}")
+    if getattr(config, "output_router_logits", False):
+        reason = "output_router_logits adds a loss for their experts, which swarmflow leaves out; set it to false"
+        raise unsupported(config, reason)
 
 
 def _blocks_name(model: PreTrainedModel, config: PreTrainedConfig) -> str:
@@ -185,12 +210,13 @@ def _blocks_name(model: PreTrainedModel, config: PreTrainedConfig) -> str:
     # Lists inside a block (experts, heads) may have the same length: only the outermost one holds the blocks.
     outer = [name for name in found if not any(name.startswith(other + ".") for other in found)]
     if len(outer) != 1:
-        raise ModelError(f"the blocks of a {config.model_type} model are not one module list; it cannot be cut")
+        raise unsupported(config, "their blocks are not one list of modules, so there is nothing to cut")
     return outer[0]
 
 
 def _roles(model: PreTrainedModel, blocks_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Runs the model on the meta device and sorts the leaf modules outside the blocks by when they are called."""
+    config = model.config
     outside = [
         (name, module)
         for name, module in model.named_modules()
@@ -206,40 +232,62 @@ def _roles(model: PreTrainedModel, blocks_name: str) -> tuple[tuple[str, ...], t
     handles = [module.register_forward_pre_hook(note(name)) for name, module in outside]
     handles += [block.register_forward_pre_hook(note(f"{blocks_name}.{i}")) for i, block in enumerate(blocks)]
     try:
-        _run_on_meta(model, calls)
+        _run_on_meta(model, blocks, calls)
     finally:
         for handle in handles:
             handle.remove()
     expected = [f"{blocks_name}.{i}" for i in range(len(blocks))]
     if [name for name in calls if name in expected] != expected:
-        raise ModelError(f"a {model.config.model_type} model does not call its blocks once each, in order")
+        raise unsupported(config, "they do not call their blocks once each, in order")
     first, last = calls.index(expected[0]), calls.index(expected[-1])
     entry, leave = tuple(dict.fromkeys(calls[:first])), tuple(dict.fromkeys(calls[last + 1 :]))
-    both = set(entry) & set(leave)
-    unused = [n for n, m in outside if n not in calls and any(True for _ in m.parameters())]
-    if both or unused or set(calls[first : last + 1]) - set(expected):
-        odd = sorted(both or set(unused) or set(calls[first : last + 1]) - set(expected))
-        raise ModelError(f"the part {odd[0]} of a {model.config.model_type} model belongs to no single stage")
+    if both := sorted(set(entry) & set(leave)):
+        raise unsupported(config, f"their part {both[0]} is used both before the first block and after the last")
+    if between := sorted(set(calls[first : last + 1]) - set(expected)):
+        raise unsupported(config, f"their part {between[0]} is used between their blocks")
+    if unused := [n for n, m in outside if n not in calls and any(True for _ in m.parameters())]:
+        raise unsupported(config, f"their part {unused[0]} is not used for text, or within the blocks only")
     return entry, leave
 
 
-def _run_on_meta(model: PreTrainedModel, calls: list[str]) -> None:
+def _run_on_meta(model: PreTrainedModel, blocks: nn.ModuleList, calls: list[str]) -> None:
+    """Runs what is outside the blocks. Blocks hand on what they get: some look at values, which meta tensors have not.
+
+    The model is left as it was: a forward may keep tensors, of the meta device here, in its modules.
+    """
     ids = torch.zeros(1, 2, dtype=torch.int64, device="meta")
-    # A ready 4-d mask keeps transformers from looking at values, which meta tensors have not; a few older families
-    # take no such mask, but do not look either.
-    failure: Exception | None = None
-    for mask in (torch.zeros(1, 1, 2, 2, device="meta"), None):
+    mask4d = torch.zeros(1, 1, 2, 2, device="meta")
+    kept = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    failures: list[Exception] = []
+    # A ready 4-d mask keeps transformers from looking at values; a few older families take no such mask, but do not
+    # look either. Of what a block returns, some families take the first part.
+    for mask, as_tuple in itertools.product((mask4d, None), (False, True)):
         calls.clear()
+        for block in blocks:
+            block.forward = _handing_on(as_tuple)
         try:
             with torch.no_grad():
                 model(input_ids=ids, attention_mask=mask, use_cache=False)
-        except Exception as error:  # any family fails in its own way; both ways failing is reported
-            failure = error
+        except Exception as error:  # any family fails in its own way; the first of the failures is reported
+            failures.append(error)
         else:
             return
-    assert failure is not None
-    raise ModelError(f"a {model.config.model_type} model cannot be traced: {_one_line(failure)}") from failure
+        finally:
+            for module, attributes, buffers in kept:
+                vars(module).clear()
+                vars(module).update(attributes)
+                module._buffers.clear()
+                module._buffers.update(buffers)
+    raise unsupported(model.config, f"their parts cannot be told apart ({one_line(failures[0])})") from failures[0]
 
 
-def _one_line(error: Exception) -> str:
+def _handing_on(as_tuple: bool) -> Callable[..., object]:
+    def forward(*args: object, **kwargs: object) -> object:
+        hidden = args[0] if args else kwargs["hidden_states"]
+        return (hidden,) if as_tuple else hidden
+
+    return forward
+
+
+def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from swarmflow.compute.families import dissect, init_module, shrink, to_config
+from swarmflow.compute.families import dissect, init_module, one_line, shrink, to_config, unsupported
 from swarmflow.compute.layout import check_cut
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
@@ -21,6 +21,7 @@ from swarmflow.errors import ModelError
 
 _TRIAL_TOKENS = 64
 _TRIALS = 5
+_KINDS_WITHIN = 8  # blocks: hybrid families repeat their kinds of blocks sooner
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,26 @@ def measure_costs(config: Mapping[str, Any], *, tokens: int = _TRIAL_TOKENS) -> 
 
 
 def check_family(config: Mapping[str, Any]) -> None:
-    """Compares two blocks on two stages with transformers' own model, on random weights and a small vocabulary.
+    """Compares a few blocks on two stages with transformers' own model, on random weights and a small vocabulary.
 
-    Raises ModelError when the logits differ: then the family does something between its blocks that stages lack.
+    Raises ModelError when they do not run, when the logits differ (then the family does something between its blocks
+    that stages lack) or when they depend on later tokens.
     """
-    small = shrink(config, 2, vocab_size=32)
-    parts = [build_stage(small, (1,), stage, device="cpu") for stage in range(2)]
+    whole = to_config(config)
+    try:
+        reason = _compare(shrink(config, _telling_blocks(config), vocab_size=32))
+    except ModelError:
+        raise
+    except Exception as error:  # any family fails in its own way when it is cut
+        raise unsupported(whole, f"they do not run in stages ({type(error).__name__}: {one_line(error)})") from error
+    if reason:
+        raise unsupported(whole, reason)
+
+
+def _compare(small: Mapping[str, Any]) -> str | None:
+    """What is wrong with two stages of this model, None: nothing."""
+    cut = (block_count(small) // 2,)
+    parts = [build_stage(small, cut, stage, device="cpu") for stage in range(2)]
     whole = dissect(to_config(small)).model
     whole.to_empty(device="cpu")
     whole.tie_weights()
@@ -94,9 +109,33 @@ def check_family(config: Mapping[str, Any]) -> None:
             for name, values, _ in part.named_parameters():
                 own[name].copy_(values)
         expected = whole(input_ids=ids, use_cache=False).logits
-        got = parts[1].forward(parts[0].forward(ids))
+        got = parts[1].forward(hidden := parts[0].forward(ids))
+        other = ids.clone()
+        other[0, -1] = 31
+        later = parts[1].forward(parts[0].forward(other))
     if not torch.allclose(got, expected, rtol=1e-4, atol=1e-5):
-        raise ModelError(f"a {config.get('model_type')} model gives other results when it is cut; it is not supported")
+        return "cut into stages they give other results: they do something between their parts, such as scaling"
+    if not torch.allclose(got[:, :-1], later[:, :-1], rtol=1e-4, atol=1e-5):
+        return "a token sees later ones, so the next token cannot be learnt; set is_decoder to true where they have it"
+    gradient = StageRunner(parts[1]).replay(hidden, 0, targets=ids)
+    if gradient is None or not bool(gradient.isfinite().all()):
+        return "their gradients are not finite"
+    return None
+
+
+def _telling_blocks(config: Mapping[str, Any]) -> int:
+    """How many of the first blocks hold one of each kind of block, at least two and at most `_KINDS_WITHIN`."""
+    anatomy = dissect(to_config(config))
+    types = list(getattr(anatomy.model.config, "layer_types", None) or [])
+    seen: set[object] = set()
+    count = 2
+    for number, block in enumerate(anatomy.blocks):
+        kind = types[number] if number < len(types) else None
+        shape = tuple((name, tuple(parameter.shape)) for name, parameter in block.named_parameters())
+        if (kind, shape) not in seen and number < _KINDS_WITHIN:
+            seen.add((kind, shape))
+            count = max(count, number + 1)
+    return min(count, len(anatomy.blocks))
 
 
 def _stage_seconds(config: Mapping[str, Any], stage: int, tokens: int) -> float:

@@ -20,10 +20,9 @@ from transformers.utils.generic import ModelOutput
 
 from swarmflow.compute.dropout import DrawKey, SeededDropout
 from swarmflow.compute.exact import FixedPoint, Overflow
-from swarmflow.compute.families import Anatomy, dissect, init_module, to_config
+from swarmflow.compute.families import Anatomy, dissect, init_module, to_config, unsupported
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.layout import TIED, StageLayout, blocks_of, layout_of
-from swarmflow.errors import ModelError
 
 # Logits of at most this many elements exist at once (64 MiB in fp32), however large vocabulary and batch are.
 LOGITS_ELEMENTS_MAX = 1 << 24
@@ -94,7 +93,7 @@ class Stage:
         _fill_buffers(self.model, device)
         if self._dropout is not None:
             self._dropout.watch(zip(blocks, anatomy.blocks, strict=True))
-        self._pass_through = _PassThrough()
+        self._pass_through = _stand_in(anatomy)
         setattr(self.model, self.model.base_model_prefix, self._pass_through)
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -138,7 +137,9 @@ class Stage:
         inputs = {"input_ids": x.long()} if self.first else {"inputs_embeds": x}
         with self._drawing(draw):
             output = self._base(**inputs, use_cache=False)
-        self._pass_through.output_type = type(output)
+        for part in self._pass_through.modules():
+            assert isinstance(part, _PassThrough)
+            part.output_type = type(output)
         hidden: Tensor = output.last_hidden_state
         return hidden
 
@@ -196,6 +197,15 @@ def build_stage(
     return Stage(anatomy, layout_of(anatomy, cut, stage), blocks, torch.device(device), dropout, fixed)
 
 
+def _stand_in(anatomy: Anatomy) -> _PassThrough:
+    """For the base model, and for what lies between it and its blocks: opt's head calls the base's decoder itself."""
+    whole = inner = _PassThrough()
+    for name in anatomy.blocks_name.removeprefix(f"{anatomy.model.base_model_prefix}.").split(".")[:-1]:
+        outer, inner = inner, _PassThrough()
+        outer.add_module(name, inner)
+    return whole
+
+
 def _place_parameters(anatomy: Anatomy, groups: Mapping[str, FlatGroup], *, first: bool, last: bool) -> None:
     """Gives every parameter of the stage its view of a flat buffer, in the modules of the whole model."""
     for group in groups.values():
@@ -218,7 +228,7 @@ def _keep_slice(anatomy: Anatomy, blocks: range, *, first: bool, last: bool) -> 
             module = model.get_submodule(name)
             if here:
                 units[name] = module
-            elif any(True for _ in module.parameters()) or isinstance(module, nn.Dropout):
+            elif names is anatomy.exit or any(True for _ in module.parameters()) or isinstance(module, nn.Dropout):
                 model.set_submodule(name, _Nothing() if isinstance(module, nn.Embedding) else _Same())
     whole = model.config
     sliced = copy.deepcopy(whole)
@@ -248,8 +258,8 @@ def _fill_buffers(model: PreTrainedModel, device: torch.device) -> None:
             value = module._buffers[key]
             assert value is not None
             if value.is_floating_point() and bool(value.isnan().any()):
-                raise ModelError(f"the buffer {name}.{key} of a {model.config.model_type} model has no rule to fill it")
+                raise unsupported(model.config, f"their buffer {name}.{key} has no rule that fills it")
             module._buffers[key] = value.to(device)
     left = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
     if left:
-        raise ModelError(f"{left[0]} of a {model.config.model_type} model belongs to no stage")
+        raise unsupported(model.config, f"their part {left[0]} belongs to no single stage")

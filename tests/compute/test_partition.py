@@ -77,7 +77,7 @@ def test_a_configuration_survives_json_and_itself() -> None:
         ({"model_type": "vit"}, "not a causal"),
         ({"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4, "num_hidden_layers": 2}, "30"),
         ({"model_type": "llama", "hidden_size": "big"}, "hidden_size"),
-        ({"model_type": "mamba", "num_hidden_layers": 2}, "mamba"),
+        ({"model_type": "longcat_flash", "num_layers": 2}, "longcat_flash are not supported: their blocks are not one"),
     ],
 )
 def test_impossible_configurations_are_one_clear_line(config: dict[str, Any], what: str) -> None:
