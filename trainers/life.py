@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from swarmflow.compute.codec import encode_ints
 from swarmflow.config import RunConfig
 from swarmflow.core.actions import Connect, Exit, FormMicrobatch, Record, Rejoin, TookOver, Validate, WriteCheckpoint
 from swarmflow.core.events import DrainAsked, MicrobatchFormed, Rival, Validated
-from swarmflow.core.following import Following
+from swarmflow.core.following import FIRST_TERM, Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
 from swarmflow.core.outbox import outbox_of
@@ -84,10 +83,10 @@ class Life:
         if version:
             log.info("resuming at version %d", version)
         self._begin(manifest, disk)
-        term = time.time_ns() // 1_000_000_000  # later than any term of an earlier life of this run
         leader = Leader(
-            self._member(), manifest.plan, self._settings(manifest), term, version, version, disk.digests, disk.known
-        )
+            self._member(), manifest.plan, self._settings(manifest), FIRST_TERM, version, version, disk.digests,
+            disk.known,
+        )  # fmt: skip
         self._start(self._session.me, disk, leader)
 
     def join(self, found: Found, disk: OnDisk) -> None:

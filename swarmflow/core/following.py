@@ -8,6 +8,8 @@ from swarmflow.core.messages import Gone
 from swarmflow.core.standing import Standing
 from swarmflow.core.types import ProcessId
 
+FIRST_TERM = 1  # of a leader that starts from disk: it begins a lineage, and terms of two lineages never meet
+
 
 @dataclass(slots=True)
 class Following:

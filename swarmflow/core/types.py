@@ -14,8 +14,9 @@ class ProcessId(NamedTuple):
 
     A named tuple, since it is what everything is looked up by.
 
-    name: the libp2p peer id (base58), proven by the connection. incarnation: rises with every start (nanoseconds of
-    the wall clock at the start), so that what was sent to an earlier life is never taken for this one.
+    name: the libp2p peer id (base58), proven by the connection. incarnation: random, so that what was sent to an
+    earlier life is never taken for this one, whatever becomes of clocks and disks. It has no order: which of two lives
+    is the later one is known from proofs of life alone (runtime/lives.py). That ids sort breaks ties, no more.
     """
 
     name: str

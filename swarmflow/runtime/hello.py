@@ -1,4 +1,4 @@
-"""The first words on a stream: who calls whom, in which run, and the answer: welcome, or why not."""
+"""The first words on a stream: who calls whom, in which run; welcome, or why not; and the dialler's confirmation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Literal
 
 from swarmflow.errors import FrameError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 RUN_ID_BYTES_MAX = 256
 REASON_BYTES_MAX = 512
+CONFIRMATION = b"\x01"  # from the dialler, after a welcome: it is alive, and the stream is to be used
 
 _MAGIC = b"swarmflo"
 _HELLO = struct.Struct("!8sHBBQQH")
@@ -59,7 +60,7 @@ async def read_hello(reader: asyncio.StreamReader, timeout_s: float) -> Hello:
         magic, version, lane, reserved, incarnation, expected, size = _HELLO.unpack(await _exactly(reader, _HELLO.size))
         if magic != _MAGIC:
             raise FrameError("refused a stream that does not begin with a hello of swarmflow")
-        if lane >= len(LANES) or reserved or size > RUN_ID_BYTES_MAX:
+        if lane >= len(LANES) or reserved or size > RUN_ID_BYTES_MAX or not incarnation:
             raise FrameError("refused a stream with an impossible hello")
         try:
             run_id = (await _exactly(reader, size)).decode()
@@ -81,6 +82,15 @@ async def read_reply(reader: asyncio.StreamReader, timeout_s: float) -> Reply:
         if magic != _MAGIC or welcome > 1 or size > REASON_BYTES_MAX or bool(size) == bool(welcome):
             raise FrameError("the other side answered a hello with something else")
         return Reply(incarnation, (await _exactly(reader, size)).decode(errors="replace"))
+
+
+async def read_confirmation(reader: asyncio.StreamReader, timeout_s: float) -> bool:
+    """Return False when the dialler has closed the stream instead. Raises FrameError, TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        byte = await reader.read(1)
+    if byte not in (CONFIRMATION, b""):
+        raise FrameError("the other side confirmed its hello with something else")
+    return bool(byte)
 
 
 async def _exactly(reader: asyncio.StreamReader, size: int) -> bytes:

@@ -10,11 +10,12 @@ from typing import Protocol
 
 from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.frames import FrameLimits, pack_end, pack_front
-from swarmflow.runtime.hello import Hello, pack_hello, read_reply
+from swarmflow.runtime.hello import CONFIRMATION, Hello, pack_hello, read_reply
 
 Buffer = bytes | bytearray | memoryview
 Body = Buffer | Callable[[], Buffer]
 OpenStream = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+OnWelcome = Callable[[int], bool]
 
 END_ACKNOWLEDGED = b"\x06"
 WRITE_BYTES = 1 << 18
@@ -63,7 +64,10 @@ class _Message:
 
 
 class OutboundLane:
-    """Writes messages to one process on one lane, in order, from one task. No method waits."""
+    """Writes messages to one process on one lane, in order, from one task. No method waits.
+
+    on_welcome: given the incarnation that answered; False when it is not the process's current one.
+    """
 
     def __init__(
         self,
@@ -74,7 +78,9 @@ class OutboundLane:
         settings: LaneSettings,
         counters: LinkCounters,
         on_broken: Callable[[str], None],
+        on_welcome: OnWelcome,
     ) -> None:
+        self._on_welcome = on_welcome
         self._open_stream = open_stream
         self._hello = hello
         self._limits = limits
@@ -154,6 +160,9 @@ class OutboundLane:
             reply = await read_reply(reader, self._settings.open_timeout_s)
             if reply.reason:
                 raise LinkBroken(f"refused the connection: {reply.reason}")
+            if not self._on_welcome(reply.incarnation):
+                raise LinkBroken("a life of it that has been replaced answered")
+            writer.write(CONFIRMATION)
             accepted = True
         except TimeoutError:
             raise LinkBroken(f"accepted a stream and said nothing for {self._settings.open_timeout_s:g} s") from None

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from swarmflow.core.types import ProcessId
 from swarmflow.errors import FrameError
 from swarmflow.runtime.frames import BadFrame, FrameLimits, read_frame
-from swarmflow.runtime.hello import PROTOCOL_VERSION, Hello, LaneName, Reply, pack_reply, read_hello
+from swarmflow.runtime.hello import PROTOCOL_VERSION, Hello, LaneName, Reply, pack_reply, read_confirmation, read_hello
 from swarmflow.runtime.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane
+from swarmflow.runtime.lives import Lives
 from swarmflow.runtime.node import Node
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Links:
         self._limits = limits or FrameLimits()
         self._settings = settings or LaneSettings()
         self._links: dict[ProcessId, _Link] = {}
+        self._lives = Lives()
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._pending_hellos: Counter[str] = Counter()
         self._reading: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -144,9 +146,17 @@ class Links:
         self._links.clear()
 
     def _open_lane(self, to: ProcessId, lane: LaneName) -> OutboundLane:
+        challenge = 0
+
         async def open_stream() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            nonlocal challenge
             maddrs = self._addresses.get(to.name, ())
-            return await self._node.open_stream(to.name, STREAM_PROTOCOL, maddrs, self._settings.open_timeout_s)
+            stream = await self._node.open_stream(to.name, STREAM_PROTOCOL, maddrs, self._settings.open_timeout_s)
+            challenge = self._lives.challenge()
+            return stream
+
+        def on_welcome(incarnation: int) -> bool:
+            return self._alive(ProcessId(to.name, incarnation), challenge)
 
         def on_broken(reason: str) -> None:
             link = self._links.get(to)
@@ -160,8 +170,20 @@ class Links:
             settings=self._settings,
             counters=self._counters,
             on_broken=on_broken,
+            on_welcome=on_welcome,
         )
         return opened
+
+    def _alive(self, process: ProcessId, challenge: int) -> bool:
+        """A life has answered; the one that it replaces is lost. Return whether it is the current one."""
+        current, replaced = self._lives.answered(process, challenge)
+        link = self._links.get(replaced) if replaced is not None else None
+        if replaced is not None and link is not None:
+            for stream in link.inbound.values():
+                stream.drop()
+            link.inbound.clear()
+            self._lose(replaced, link, "was started anew")
+        return current
 
     def _lose(self, process: ProcessId, link: _Link, reason: str) -> None:
         self._drop_outbound(link)
@@ -204,7 +226,7 @@ class Links:
             return None
         self._pending_hellos[name] += 1
         try:
-            hello = await read_hello(reader, self._settings.open_timeout_s)
+            return await self._shake_hands(name, reader, writer)
         except (FrameError, TimeoutError) as error:
             log.info("refused a stream from %s: %s", name, error or "it said nothing")
             self._counters.refused("hello")
@@ -213,11 +235,19 @@ class Links:
             self._pending_hellos[name] -= 1
             if not self._pending_hellos[name]:
                 del self._pending_hellos[name]
+
+    async def _shake_hands(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello | None:
+        hello = await read_hello(reader, self._settings.open_timeout_s)
         reason = self._refusal(name, hello)
+        challenge = self._lives.challenge()
         writer.write(pack_reply(Reply(self.local.incarnation, reason)))
         if reason:
-            log.info("refused a stream from %s: %s", name, reason)
-            self._counters.refused("hello")
+            raise FrameError(reason)
+        if not await read_confirmation(reader, self._settings.open_timeout_s):
+            log.debug("a hello of %s was not confirmed", name)
+            return None
+        if self._closed or not self._alive(ProcessId(name, hello.incarnation), challenge):
+            log.debug("a hello of an earlier life of %s was read late", name)
             return None
         return hello
 
@@ -228,8 +258,8 @@ class Links:
             return "another run"
         if hello.expected not in (0, self.local.incarnation):
             return "another incarnation: this process was started anew"
-        if any(p.name == name and p.incarnation > hello.incarnation and ln.inbound for p, ln in self._links.items()):
-            return "an older incarnation than the one that is connected"
+        if self._lives.retired(ProcessId(name, hello.incarnation)):
+            return "an earlier incarnation than the one that is connected"
         return ""
 
     async def _read(
@@ -264,13 +294,6 @@ class Links:
             sequence += 1
 
     def _register(self, sender: ProcessId, lane: LaneName, writer: asyncio.StreamWriter) -> _Inbound:
-        for earlier in [process for process in self._links if process.name == sender.name]:
-            if 0 < earlier.incarnation < sender.incarnation:
-                link = self._links[earlier]
-                for stream in link.inbound.values():
-                    stream.drop()
-                link.inbound.clear()
-                self._lose(earlier, link, "was started anew")
         link = self._links.setdefault(sender, _Link())
         replaced = link.inbound.pop(lane, None)
         if replaced is not None:

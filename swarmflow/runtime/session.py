@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.runtime.directory import Directory
 from swarmflow.runtime.driver import Driver, Effect
 from swarmflow.runtime.links import Links
+from swarmflow.runtime.lives import new_incarnation
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.requests import Requests
@@ -62,7 +62,7 @@ class Session:
         self.node = node
         self.run_id = run_id
         self.metrics = metrics
-        self.me = ProcessId(node.name, time.time_ns())
+        self.me = ProcessId(node.name, new_incarnation())
         self.store = Store()
         self.directory = Directory(node, run_id)
         self.ended: asyncio.Future[Exit | Rejoin] = asyncio.get_running_loop().create_future()

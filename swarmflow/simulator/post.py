@@ -90,6 +90,8 @@ class Post:
 
     def _deliver(self, here: Host, there: Host | None, action: Send, bodies: Bodies) -> None:
         world, sender, receiver = self.world, here.process, action.to
+        if not here.alive and there is not None and self._replaced(here, there):
+            return
         if self.mute_until_s and self.mute_until_s.get((sender, receiver), 0.0) > world.clock.now_s:
             return
         across = self.partitions.between(sender.name, receiver.name) if self.partitions.present else None
@@ -102,6 +104,12 @@ class Post:
             world.happen(there, Received(sender, action.message, refs))
         elif here.alive:
             world.clock.after(world.hardware.broken_s() or DIAL_S, partial(world.lose, sender, receiver))
+
+
+    def _replaced(self, here: Host, there: Host) -> bool:
+        """Whether the receiver has met the life after a dead sender: nothing of the dead one is delivered any more."""
+        latest = self.world.latest[here.process.name]
+        return latest != here.process and latest in there.links
 
 
 def _read(here: Host, body: Body) -> tuple[object, int]:

@@ -10,7 +10,7 @@ from random import Random
 
 from swarmflow.core.actions import Action, Count, Exit, Forget, Log, Record, Rejoin, Send, TookOver
 from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, Tick
-from swarmflow.core.following import Following
+from swarmflow.core.following import FIRST_TERM, Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Beat, Heartbeat, Join, StepResult
 from swarmflow.core.peer import PeerMachine
@@ -45,9 +45,9 @@ SIGNS_OF_LIFE = (Beat, Heartbeat)
 class World:
     """Drives every machine through handle(event, now), as the runtime does, and checks what must always hold.
 
-    disks: what lies on those of its processes. on_result: told of each step that a trainer records. trace: given a
-    line for all that happens. stopwatch: of the computer that simulates; with it, what decisions cost is measured, and
-    nothing else changes.
+    disks: what lies on those of its processes. latest: the life of each name that began last. on_result: told of each
+    step that a trainer records. trace: given a line for all that happens. stopwatch: of the computer that
+    simulates; with it, what decisions cost is measured, and nothing else changes.
     """
 
     settings: Settings
@@ -71,13 +71,14 @@ class World:
     hardware: Hardware = field(init=False)
     disks: Disks = field(init=False)
     trainers: dict[ProcessId, TrainerMachine] = field(default_factory=dict)
-    _incarnations: int = 0
-    _terms: int = 0
+    latest: dict[str, ProcessId] = field(default_factory=dict)
+    _incarnations: Random = field(init=False)
+    _led: list[ProcessId] = field(default_factory=list)
     _refs: int = 0
     _witness: Witness = field(init=False)
 
     def __post_init__(self, surroundings: Callable[[Random], Surroundings] | None) -> None:
-        self.random = Random(self.seed)
+        self.random, self._incarnations = Random(self.seed), Random(f"incarnations {self.seed}")
         around = random_surroundings(self.settings, self.random) if surroundings is None else surroundings(self.random)
         self.network, self.hardware = around.network, around.hardware
         self.clock.after(RIVALS_EVERY_S, self._introduce)
@@ -106,9 +107,9 @@ class World:
         if leader is None:
             newest = self.disks.newest(partial(self.ways.reaches, name))
             held.add(newest)  # trainers beside each other see each other's disks
-            self._terms += 1000
+            self._led.append(process)
             digests = self.disks.digests(newest)
-            leads = Leader(me, plan, rules, self._terms, newest, newest, digests, self.disks.known())
+            leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, digests, self.disks.known())
         following = Following(leader or process)
         stages, digests = tuple(range(plan.stages)), self.disks.digests(max(held))
         copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
@@ -145,20 +146,16 @@ class World:
 
     @property
     def leader(self) -> ProcessId | None:
-        """Who leads, of those alive; of two, the one of the later term."""
-        return max(self._leaders(), default=(0, None))[1]
+        """Who leads, of those alive; of two, the one that began later."""
+        return next(reversed(self._leaders()), None)
 
-    def _leaders(self) -> list[tuple[int, ProcessId]]:
-        return [
-            (machine.lead.term, process)
-            for process, machine in self.trainers.items()
-            if machine.lead is not None and self.hosts[process].alive
-        ]
+    def _leaders(self) -> list[ProcessId]:
+        """In the order in which they began to lead."""
+        return [process for process in self._led if self.trainers[process].lead and self.hosts[process].alive]
 
     def _leader_for(self, name: str) -> ProcessId | None:
         """Whom a process of this name finds."""
-        found = [(term, process) for term, process in self._leaders() if self.ways.reaches(name, process.name)]
-        return max(found)[1] if found else None
+        return next((leader for leader in reversed(self._leaders()) if self.ways.reaches(name, leader.name)), None)
 
     def _anybody_may_lead(self, name: str) -> bool:
         """Whether a living trainer that a process of this name reaches was in an epoch, and so may take over."""
@@ -204,8 +201,8 @@ class World:
 
     def _introduce(self) -> None:
         """Now and again leaders that can reach each other find each other in the directory."""
-        for _, process in self._leaders():
-            for _, rival in self._leaders():
+        for process in self._leaders():
+            for rival in self._leaders():
                 lead = self.trainers[rival].lead
                 if rival != process and lead is not None and self.ways.reaches(process.name, rival.name):
                     self.post(process, Rival(rival, lead.version))
@@ -229,7 +226,7 @@ class World:
     def living_trainers(self) -> list[ProcessId]:
         """Trainers that are alive and do not lead, in the order of their ids."""
         living = sorted(process for process in self.trainers if self.hosts[process].alive)
-        leading = [leader for _, leader in self._leaders()]
+        leading = self._leaders()
         return [process for process in living if process not in leading]
 
     def living_peers(self) -> list[ProcessId]:
@@ -286,14 +283,14 @@ class World:
                 case Rejoin():
                     self._rejoin(process)
                 case TookOver():
-                    self._terms = max(self._terms, action.term)
+                    self._led.append(process)
                 case _:
                     host.device.perform(action)
 
     def _exit(self, process: ProcessId, action: Exit) -> None:
         """A process ends by itself. With a leader the run ends, unless it was asked to go: then it is started again."""
         self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} exits: {action.reason}")
-        led = process in [leader for _, leader in self._leaders()]
+        led = process in self._leaders()
         self.kill(process)
         if led and action.ok and self.settings.steps not in self.disks.durable:
             self.start_trainer(process.name, lead=True)
@@ -314,8 +311,8 @@ class World:
         self._witness.updated(machine.standing.opened.lineage, stage, version, parameters, gradient)
 
     def _new_process(self, name: str) -> ProcessId:
-        self._incarnations += 1
-        return ProcessId(name, self._incarnations)
+        self.latest[name] = ProcessId(name, 1 + self._incarnations.getrandbits(62))  # no order, as in the runtime
+        return self.latest[name]
 
     def lose(self, process: ProcessId, lost: ProcessId) -> None:
         """A process is told that its connection to another one broke."""

@@ -380,12 +380,15 @@ def test_silence_is_death_and_a_stranger_has_to_join() -> None:
     assert B in bench.leader.membership.known
 
 
-def test_the_next_life_of_a_process_replaces_the_former() -> None:
+@pytest.mark.parametrize("incarnations", [(1, 2), (2, 1)], ids=["rising", "falling"])
+def test_the_next_life_of_a_process_replaces_the_former(incarnations: tuple[int, int]) -> None:
     bench = Bench()
-    bench.serve(A, B)
-    bench.join(process("a", 2))
-    assert {peer.name for peer in bench.leader.membership.known} == {"a", "b", "t0"}
-    assert A not in bench.leader.membership.known
+    former, present = (process("a", incarnation) for incarnation in incarnations)
+    bench.serve(former, B)
+    bench.join(present)
+    late = bench.join(former)  # it was sent before the next life began
+    assert [to for to, _ in messages(late, Evicted)] == [former]
+    assert set(bench.leader.membership.known) == {present, B, ME.process}
 
 
 def test_a_ballot_that_does_not_end_is_begun_anew_with_more_time() -> None:

@@ -13,7 +13,7 @@ import uvloop
 
 from swarmflow.core.types import ProcessId
 from swarmflow.runtime.frames import FrameLimits
-from swarmflow.runtime.hello import Hello, LaneName, pack_hello, read_reply
+from swarmflow.runtime.hello import CONFIRMATION, Hello, LaneName, pack_hello, read_reply
 from swarmflow.runtime.lanes import LaneSettings
 from swarmflow.runtime.links import STREAM_PROTOCOL, Links, OnMessage
 from swarmflow.runtime.node import Node
@@ -122,4 +122,5 @@ async def hostile_stream(
     writer.write(pack_hello(Hello(RUN_ID, lane, incarnation, 0)))
     reply = await read_reply(reader, 5.0)
     assert not reply.reason
+    writer.write(CONFIRMATION)
     return reader, writer

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from swarmflow.core.types import ProcessId
-from swarmflow.runtime.frames import FrameLimits
-from swarmflow.runtime.hello import Reply, pack_reply, read_hello
+from swarmflow.runtime.frames import FrameLimits, pack_front
+from swarmflow.runtime.hello import CONFIRMATION, Hello, Reply, pack_hello, pack_reply, read_hello, read_reply
 from swarmflow.runtime.lanes import LaneSettings
 from swarmflow.runtime.links import STREAM_PROTOCOL
+from swarmflow.runtime.node import Node
 from tests.runtime.nodes import RUN_ID, End, linked, run, started
 
 MEBIBYTE = 1 << 20
@@ -141,11 +142,38 @@ def test_a_process_started_anew_is_another(tmp_path: Path) -> None:
             one.links.send(ProcessId(two.me.name, two.me.incarnation + 1), b"to a life that is not")
             assert "another incarnation" in (await one.losses.get())[1]
             one.links.send(two.me, b"a stray of the first life", bulk=True)
-            assert "an older incarnation" in (await one.losses.get())[1]
+            assert "an earlier incarnation" in (await one.losses.get())[1]
             assert two.messages.empty()
             await again.links.close(0.0)
 
     run(main())
+
+
+def test_a_hello_that_was_not_confirmed_replaces_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with linked(tmp_path) as (one, two):
+            late, dead = [await greeted(one.node, two.node, incarnation) for incarnation in (1 << 60, 1 << 61)]
+            one.links.send(two.me, b"second life, of a smaller number")
+            assert (await two.messages.get())[0] == one.me
+            dead[1].close()
+            late[1].write(CONFIRMATION + pack_front(0, b"of the first life", [], FrameLimits()))
+            assert await late[0].read() == b""
+            one.links.send(two.me, b"on the same stream")
+            assert (await two.messages.get())[:2] == (one.me, b"on the same stream")
+            assert two.losses.empty()
+            reader, writer = await one.node.open_stream(two.node.name, STREAM_PROTOCOL, two.node.addresses(), 5.0)
+            writer.write(pack_hello(Hello(RUN_ID, "control", 1 << 60, 0)))
+            assert "an earlier incarnation" in (await read_reply(reader, 5.0)).reason
+
+    run(main())
+
+
+async def greeted(sender: Node, receiver: Node, incarnation: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A stream that was welcomed, and is not confirmed."""
+    reader, writer = await sender.open_stream(receiver.name, STREAM_PROTOCOL, receiver.addresses(), 5.0)
+    writer.write(pack_hello(Hello(RUN_ID, "control", incarnation, 0)))
+    assert not (await read_reply(reader, 5.0)).reason
+    return reader, writer
 
 
 def test_a_first_contact_need_not_know_the_incarnation(tmp_path: Path) -> None:

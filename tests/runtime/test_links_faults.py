@@ -113,7 +113,7 @@ def test_another_version_is_told_both_versions(tmp_path: Path) -> None:
             reader, writer = await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0)
             writer.write(pack_hello(Hello("test-run", "control", 1, 0, version=99)))
             reply = await read_reply(reader, 5.0)
-            assert reply.reason == "protocol version 99, this process speaks 1"
+            assert reply.reason == "protocol version 99, this process speaks 2"
             writer.close()
 
     run(main())

@@ -19,7 +19,7 @@ from swarmflow.runtime.addresses import peer_of
 from swarmflow.runtime.directory import Directory
 from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.frames import FrameLimits, pack_front
-from swarmflow.runtime.hello import Hello, pack_hello, read_reply
+from swarmflow.runtime.hello import CONFIRMATION, Hello, pack_hello, read_reply
 from swarmflow.runtime.invite import Invite
 from swarmflow.runtime.links import STREAM_PROTOCOL
 from swarmflow.runtime.local import LocalProcess, LocalSwarm
@@ -124,7 +124,7 @@ async def attack(
     reader, writer = await node.open_stream(victim, STREAM_PROTOCOL, addresses, DIAL_S)
     writer.write(pack_hello(Hello(run_id, "control", incarnation, 0)))
     assert not (await read_reply(reader, DIAL_S)).reason
-    writer.write(data)
+    writer.write(CONFIRMATION + data)
     writer.write_eof()
     async with asyncio.timeout(DIAL_S):
         await reader.read()

@@ -10,17 +10,23 @@ from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.opening import learnt, try_open
 from swarmflow.core.leading.reign import Reign
-from swarmflow.core.messages import Join, Kept, LoadFailed, Ready, Refused, Welcome
+from swarmflow.core.messages import Evicted, Join, Kept, LoadFailed, Ready, Refused, Welcome
 from swarmflow.core.rules import refusal
 from swarmflow.core.types import ProcessId
 
 
 def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Action]:
-    """Let a process in and grant it a stage, or tell it why not. A later life of the same name replaces the former."""
+    """Let a process in and grant it a stage, or tell it why not. Another life of the same name replaces the former.
+
+    The links deliver nothing of a life after the first message of the one that has replaced it. Incarnations have no
+    order, so whoever was replaced is remembered, and refused should it speak again.
+    """
     reason = refusal(reign.settings, reign.plan, sender, message)
     if reason is not None:
         log = Log("info", f"refused {sender}: {reason}")
         return [Connect((message.member,)), Send(sender, Refused(reason)), log]
+    if reign.membership.retired(sender):
+        return [Send(sender, Evicted("another life of this process has taken its place"))]
     known = reign.membership.known.get(sender)
     if known is not None:
         known.heard_s = now
@@ -28,6 +34,7 @@ def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Act
     actions: list[Action] = []
     former = reign.membership.namesake(sender)
     if former is not None:
+        reign.membership.retire(former)
         actions += gone(reign, former, "it has started again", now)
     if message.role == "trainer":
         return [*actions, *_join_trainer(reign, sender, message, now)]

@@ -11,6 +11,7 @@ from swarmflow.core.messages import Heartbeat, Join, Rates
 from swarmflow.core.types import Member, Plan, ProcessId, Roster
 
 MOVING_PEERS = 20  # of so many one may move in a period
+RETIRED_MAX = 4096  # lives that others have replaced; a dead one speaks for no longer than its last messages travel
 DONORS_MAX = 8  # who are told to a process that loads; it is granted again should they all be gone
 
 
@@ -73,6 +74,7 @@ class Membership:
     moved_s: float = 0.0
     _stages: list[_Stage] = field(init=False)
     _names: dict[str, ProcessId] = field(default_factory=dict)
+    _retired: dict[ProcessId, None] = field(default_factory=dict)
     _loading: dict[ProcessId, Known] = field(default_factory=dict)
     _ready: int = 0
 
@@ -101,6 +103,12 @@ class Membership:
             if self._names.get(process.name) == process:
                 del self._names[process.name]
         return entry
+
+    def retire(self, process: ProcessId) -> None:
+        """Another life of the same process has taken its place: it is never let in again."""
+        self._retired[process] = None
+        if len(self._retired) > RETIRED_MAX:
+            del self._retired[next(iter(self._retired))]
 
     def mark(self, entry: Known, phase: str) -> None:
         """Its phase changes."""
@@ -136,6 +144,10 @@ class Membership:
             del stage.entries[entry.process]
 
     # --- who is there -------------------------------------------------------------------------------------------------
+
+    def retired(self, process: ProcessId) -> bool:
+        """Whether another life of the same process has taken its place."""
+        return process in self._retired
 
     def namesake(self, process: ProcessId) -> ProcessId | None:
         """Another life of the same process, if it is still listed."""

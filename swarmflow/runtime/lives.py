@@ -1,0 +1,73 @@
+"""Which life of each other process is the current one, by proofs of life: incarnations are random and have no order."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from swarmflow.core.types import ProcessId
+
+INCARNATION_BITS = 63
+NAMES_MAX = 16_384  # whose lives are remembered; a name is a key, which its owner has to have made
+RETIRED_MAX = 64  # lives of one name that are remembered as replaced
+
+
+def new_incarnation() -> int:
+    """Return a random incarnation; 0 is none, it stands for any."""
+    return 1 + secrets.randbelow((1 << INCARNATION_BITS) - 1)
+
+
+@dataclass(slots=True)
+class _Name:
+    """The lives of one name. current: the one that answered a challenge last. answered: that challenge's number."""
+
+    current: ProcessId
+    answered: int
+    retired: OrderedDict[ProcessId, None] = field(default_factory=OrderedDict)
+
+
+class Lives:
+    """Remembers which life of a process is the current one, and refuses for ever those that it has replaced.
+
+    Whoever answers a challenge was alive after the challenge was made. Two lives of one process follow one another, so
+    of two that have answered, the one that was challenged later is the later one, in whatever order the answers are
+    read. A dead life never answers a new challenge; it is remembered all the same, as far as the memory is bounded.
+    """
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[str, _Name] = OrderedDict()
+        self._challenges = 0
+
+    def challenge(self) -> int:
+        """Return the number of a challenge that is made now; later ones are greater."""
+        self._challenges += 1
+        return self._challenges
+
+    def retired(self, process: ProcessId) -> bool:
+        """Return whether another life has taken the place of this one."""
+        name = self._names.get(process.name)
+        return name is not None and process in name.retired
+
+    def answered(self, process: ProcessId, challenge: int) -> tuple[bool, ProcessId | None]:
+        """Record that a life has answered a challenge. Return whether it is current, and the life that it replaces."""
+        name = self._names.setdefault(process.name, _Name(process, challenge))
+        self._names.move_to_end(process.name)
+        if len(self._names) > NAMES_MAX:
+            self._names.popitem(last=False)
+        if process in name.retired:
+            return False, None
+        if process == name.current:
+            name.answered = max(name.answered, challenge)
+            return True, None
+        if challenge < name.answered:
+            self._retire(name, process)
+            return False, None
+        replaced, name.current, name.answered = name.current, process, challenge
+        self._retire(name, replaced)
+        return True, replaced
+
+    def _retire(self, name: _Name, process: ProcessId) -> None:
+        name.retired[process] = None
+        if len(name.retired) > RETIRED_MAX:
+            name.retired.popitem(last=False)
