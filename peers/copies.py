@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from pathlib import Path
 
 from swarmflow.compute.checkpoint import Generation, StageState, readable
@@ -97,7 +96,7 @@ class CopyKeeper:
                 self._open.pop(key).close()
         for generation in self._generations():
             if not action.oldest <= generation.version <= action.newest:
-                shutil.rmtree(generation.path, ignore_errors=True)
+                generation.remove()
 
     def _generations(self) -> list[Generation]:
         if self._manifest is None or self._folder is None:

@@ -39,5 +39,11 @@ class WrongCopyError(CheckpointError):
     """What was copied is not what it should be: its digest is another one."""
 
 
+class ForeignFileError(SwarmflowError):
+    """Something is in the way that swarmflow did not write, and that it therefore neither removes nor overwrites."""
+
+    exit_code = 2
+
+
 class IncompatibleError(SwarmflowError):
     """A process runs other software, or another run, than the swarm that it asks to join."""

@@ -10,6 +10,7 @@ from blake3 import blake3
 
 from swarmflow.core.types import Plan
 from swarmflow.errors import IncompatibleError
+from swarmflow.ownership import RUN_ID
 
 MANIFEST_BYTES_MAX = 1 << 20
 _BYTES = {"blockwise8": 1, "fp16": 2, "none": 4}  # of a number on the wire, about
@@ -79,6 +80,9 @@ class Manifest:
         if len(data) > MANIFEST_BYTES_MAX:
             raise IncompatibleError(f"the run's manifest has {len(data)} bytes, more than {MANIFEST_BYTES_MAX}")
         try:
-            return msgspec.json.decode(data, type=cls)
+            manifest = msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
             raise IncompatibleError(f"the run's manifest does not fit this version of swarmflow: {error}") from error
+        if not RUN_ID.fullmatch(manifest.run_id):
+            raise IncompatibleError("the run's manifest has an impossible run id")
+        return manifest

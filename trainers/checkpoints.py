@@ -6,16 +6,20 @@ import asyncio
 from pathlib import Path
 
 from swarmflow.compute.checkpoint import Generation, StageState, generations, prune
+from swarmflow.compute.export import KIND
 from swarmflow.compute.layout import StageLayout, stage_layout
 from swarmflow.compute.weights import LayoutReader
+from swarmflow.config import RunSection
 from swarmflow.core.actions import WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.exporting import export_generation, state_elements
+from swarmflow.ownership import is_intact
+from swarmflow.runtime.exporting import content_of, export_generation, state_elements
 from swarmflow.runtime.session import Session, log
 from swarmflow.runtime.state_transfer import Listing, copy_stage, serve_state
 from trainers.data import Corpus
+from trainers.exports import final_folder, prune_exports, step_folder
 from trainers.state import StateFolder
 
 
@@ -26,11 +30,12 @@ class Checkpoints:
     """
 
     def __init__(
-        self, manifest: Manifest, folder: StateFolder, output: Path, weights: Path | None, corpus: Corpus, every: int
+        self, manifest: Manifest, folder: StateFolder, run: RunSection, weights: Path | None, corpus: Corpus, every: int
     ) -> None:
         self._manifest = manifest
         self._folder = folder
-        self._output = output
+        self._output = run.output
+        self._keep = run.keep_exports
         self._weights = weights
         self._corpus = corpus
         self._every = every
@@ -87,16 +92,26 @@ class Checkpoints:
 
     def _after(self, generation: Generation, action: WriteCheckpoint) -> None:
         if action.last:
-            self.export(generation, self._output / "final")
+            self._export(generation, final_folder(self._output))
         if self._every and generation.version % self._every == 0 and generation.version > 0:
-            self.export(generation, self._output / f"step-{generation.version}")
+            self._export_step(generation)
         for key in list(self._open):  # other threads open more meanwhile, for those who ask
             if key[1] not in (generation.version, action.spare):
                 self._open.pop(key).close()
         prune(self._folder.checkpoints, spare={action.spare})
 
-    def export(self, generation: Generation, out: Path) -> None:
-        """Write a version as a Hugging Face folder. Raises CheckpointError."""
+    def _export_step(self, generation: Generation) -> None:
+        try:
+            self._export(generation, step_folder(self._output, generation.version))
+            if self._keep:
+                prune_exports(self._output, self._manifest.run_id, self._keep)
+        except (SwarmflowError, OSError) as error:  # the version is on disk: `swarmflow export` can still write it
+            log.warning("version %d is not exported: %s", generation.version, error)
+
+    def _export(self, generation: Generation, out: Path) -> None:
+        """Write a version as a Hugging Face folder, unless it is there. Raises CheckpointError, ForeignFileError."""
+        if is_intact(out, KIND, self._manifest.run_id, content_of(generation)):
+            return  # another trainer of this output has written it
         export_generation(self._manifest, generation, out, self._corpus.save_tokenizer)
         log.info("version %d is exported to %s", generation.version, out)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ _FORMAT = "swarmflow tokens 1"
 _BATCH_BYTES = 2**20
 _BATCH_PIECES = 1024
 _ABANDONED_AFTER_S = 86_400.0
+_DRAFT = re.compile(r"[0-9a-f]{32}\.(bin|json)\.[0-9a-f]{8}\.tmp")
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def _remove_abandoned(cache_dir: Path) -> None:
     """Removes what builders that were killed left behind; a living one writes often."""
     for path in cache_dir.glob("*.tmp"):
         try:
-            if time.time() - path.stat().st_mtime > _ABANDONED_AFTER_S:
+            if _DRAFT.fullmatch(path.name) and time.time() - path.stat().st_mtime > _ABANDONED_AFTER_S:
                 path.unlink()
         except FileNotFoundError:
             continue

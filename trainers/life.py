@@ -112,7 +112,7 @@ class Life:
         weights = None if manifest.from_seed else self._config.model.path
         chosen = self._config.run.export_every
         every = self._config.train.checkpoint_every if chosen is None else chosen
-        self._checkpoints = Checkpoints(manifest, self._folder, self._config.run.output, weights, self._corpus, every)
+        self._checkpoints = Checkpoints(manifest, self._folder, self._config.run, weights, self._corpus, every)
         self._checkpoints.resume(disk.newest)
         self._checkpoints.serve(self._session)
         self._corpus.save_tokenizer(self._folder.tokenizer)

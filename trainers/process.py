@@ -21,6 +21,7 @@ from swarmflow.runtime.finding import Found, find_leader
 from swarmflow.runtime.invite import Invite, publish_local
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
+from trainers.exports import check_exports
 from trainers.life import Life
 from trainers.needs import disk_needs, shortfalls
 from trainers.plan import new_manifest
@@ -78,8 +79,12 @@ def _own_manifest(run: Run) -> Manifest:
     return manifest
 
 
-def _tell_disk(run: Run, manifest: Manifest) -> None:
-    """Say what the run may take on this disk, and what it lacks."""
+def _check_disk(run: Run, manifest: Manifest) -> None:
+    """Say what the run may take on this disk, and what it lacks.
+
+    Raises ForeignFileError when something is there in whose place it would write.
+    """
+    check_exports(run.output, manifest.run_id)
     needs = disk_needs(manifest, run.config)
     log.info("disk: up to %s", needs)
     for line in shortfalls(needs, run.folder.path, run.output):
@@ -146,11 +151,11 @@ async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *,
         if found is not None:
             run.give_way()
             run.folder.keep_manifest(found.manifest)
-            await asyncio.to_thread(_tell_disk, run, found.manifest)
+            await asyncio.to_thread(_check_disk, run, found.manifest)
             life.join(found, newest_version(run.folder, run.output, found.manifest.fingerprint))
         elif not session.ended.done():
             manifest = manifest or _own_manifest(run)
-            await asyncio.to_thread(_tell_disk, run, manifest)
+            await asyncio.to_thread(_check_disk, run, manifest)
             life.lead(manifest, newest_version(run.folder, run.output, manifest.fingerprint))
         if session.ended.done():
             return await session.ended

@@ -12,7 +12,9 @@ from typing import IO
 from swarmflow.config import RunConfig, fingerprint, first_difference, load
 from swarmflow.errors import ConfigError, DataError, ModelError
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.folders import state_folder
+from swarmflow.ownership import check_file
+from swarmflow.runtime.folders import SHARED, state_folder
+from swarmflow.runtime.invite import is_invite
 from swarmflow.runtime.metrics import Metrics
 from trainers.data import Corpus, open_corpus
 from trainers.options import Options
@@ -39,9 +41,11 @@ class Run:
     def open(cls, stack: ExitStack, options: Options) -> Run:
         """Read RUN.toml and the data, and take a state folder; all is given back when the stack is closed.
 
-        Raises ConfigError, ModelError, DataError, CheckpointError, NetworkError.
+        Raises ConfigError, ModelError, DataError, CheckpointError, NetworkError, ForeignFileError.
         """
         config = load(options.run_toml)
+        if options.invite_file is not None:
+            check_file(options.invite_file, "--invite-file", is_invite)
         vocabulary = _declared_vocabulary(config)
         folder = StateFolder.open(stack, options.state_dir, config.run.output)
         corpus = open_corpus(config, vocabulary, config.run.output / "state" / "cache")
@@ -85,7 +89,7 @@ class Run:
     def claim(self) -> None:
         """Keep others of this output from leading too, if nobody does yet."""
         if self.lock is None:
-            state_folder(self.output / "state")
+            state_folder(self.output / "state", SHARED)
             self.lock = try_lock(self.locks, self.output / "state" / "leader.lock")
 
     def give_way(self) -> None:

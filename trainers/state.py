@@ -15,7 +15,7 @@ from swarmflow.core.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError
 from swarmflow.files import write_whole
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.folders import state_folder
+from swarmflow.runtime.folders import SHARED, state_folder
 
 _TRAINERS_MAX = 256
 
@@ -48,6 +48,7 @@ class StateFolder:
                 raise CheckpointError(f"--state-dir {asked_for} is in use by another trainer; give another one")
             _point_to(asked_for.absolute(), output / "state")
             return cls(asked_for, lock)
+        state_folder(output / "state", SHARED)
         for number in range(_TRAINERS_MAX):
             path = state_folder(output / "state" / f"trainer-{number}")
             lock = try_lock(stack, path / "lock")
@@ -112,7 +113,7 @@ def _point_to(folder: Path, state: Path) -> None:
     """Leave a link to a folder elsewhere, so that whoever leads next finds what is in it."""
     if folder.parent == state.absolute():
         return
-    link = state_folder(state) / f"trainer-{blake3(bytes(folder)).hexdigest()[:16]}"
+    link = state_folder(state, SHARED) / f"trainer-{blake3(bytes(folder)).hexdigest()[:16]}"
     try:
         link.symlink_to(folder, target_is_directory=True)
     except FileExistsError:

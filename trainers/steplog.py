@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import time
 from pathlib import Path
+from typing import IO
 
 from swarmflow.core.messages import StepResult
 from swarmflow.errors import CheckpointError
+from swarmflow.ownership import check_file, is_object_with
+
+_LINE_BYTES_MAX = 1 << 20
+_START = b'{"step": '
 
 
 class StepLog:
@@ -19,8 +25,9 @@ class StepLog:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises CheckpointError when the file cannot be written."""
+        """Raises CheckpointError when the file cannot be written, ForeignFileError when it holds something else."""
         self._path = path
+        check_file(path, "--json", _is_step_log)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -63,6 +70,14 @@ class StepLog:
             end = start
         if end < size:
             os.ftruncate(self._file, end)
+
+
+def _is_step_log(file: IO[bytes]) -> bool:
+    """Whether a file begins with a step, be it cut short by a crash."""
+    line = file.readline(_LINE_BYTES_MAX)
+    if not line.endswith(b"\n"):
+        return line.startswith(_START) or _START.startswith(line)
+    return is_object_with("step", "loss", "tokens", "version")(io.BytesIO(line))
 
 
 def _finite(value: float) -> float | None:

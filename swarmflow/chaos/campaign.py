@@ -16,13 +16,14 @@ from torch import Tensor
 from swarmflow.chaos.cast import ChaosError
 from swarmflow.chaos.compare import Comparison, compare_bits, compare_within, first_other_loss, order_limits
 from swarmflow.chaos.plain import Recipe, load_model, parameters, train, write_model
-from swarmflow.chaos.report import Result, show, write
+from swarmflow.chaos.report import Result, is_report, show, write
 from swarmflow.chaos.run import Ended, Run
 from swarmflow.chaos.schedule import Schedule
 from swarmflow.chaos.setup import CORPUS_BYTES, MICROBATCHES, OPTIMIZER, SEQ_LEN, SEQUENCES, Setup
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.demo.screen import Screen
-from swarmflow.errors import SwarmflowError
+from swarmflow.errors import ConfigError, ForeignFileError, SwarmflowError
+from swarmflow.ownership import check_file
 from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.local import LocalSwarm, environment, terminable
 
@@ -46,7 +47,7 @@ class Yardstick:
 def run_all(setup: Setup) -> int:
     """Everything; the exit code 0. Raises SwarmflowError, after the report, when a run failed or has learnt wrongly."""
     folder = Path(tempfile.mkdtemp(prefix="swarmflow-chaos-")) if setup.folder is None else setup.folder.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    _claim(folder, setup)
     with terminable(), ForkServer(environment(threads=1)) as forks:
         results = Campaign(setup, folder, forks).results()
     show(results, setup, Console(highlight=False))
@@ -60,6 +61,18 @@ def run_all(setup: Setup) -> int:
     if setup.folder is None:
         shutil.rmtree(folder)
     return 0
+
+
+def _claim(folder: Path, setup: Setup) -> None:
+    """Raises ForeignFileError for a folder that is not empty: an earlier campaign's runs would be gone on with."""
+    if setup.json_file is not None:
+        check_file(setup.json_file, "--json", is_report)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ForeignFileError(f"--folder {folder} is not empty: give another one")
+    except OSError as error:
+        raise ConfigError(f"--folder {folder} cannot be made: {error.strerror}") from None
 
 
 class Campaign:
@@ -97,8 +110,6 @@ class Campaign:
     def _run(self, seed: int | None, rate: float, yardstick: Yardstick | None) -> Result:
         name = "undisturbed" if seed is None else f"seed-{seed}-rate-{rate:g}"
         setup, folder = self._setup, self._folder / name
-        if folder.exists():
-            shutil.rmtree(folder)  # of an earlier campaign: its run would be resumed
         schedule = Schedule(seed or 0, rate, setup.hit_trainers, setup.lose_stage)
         with Screen(setup.steps) as screen:
             screen.say(f"{name}: {setup.steps} steps", style="bold")

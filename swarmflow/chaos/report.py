@@ -14,6 +14,7 @@ from swarmflow.chaos.compare import Comparison
 from swarmflow.chaos.run import Ended
 from swarmflow.chaos.setup import Setup
 from swarmflow.errors import CheckpointError
+from swarmflow.ownership import is_object_with
 
 _REPAIRS = {
     "resent": "resent",
@@ -55,6 +56,9 @@ class Result:
         compute, commits = self.ended.compute, max(1, self.ended.commits)
         undone_s = (compute.total_s - compute.lost_s - compute.unused_s) * max(0, commits - steps) / commits
         return compute.lost_s / compute.total_s, (compute.unused_s + undone_s) / compute.total_s
+
+
+is_report = is_object_with("runs", "lose_stage", "accumulate")
 
 
 def show(results: list[Result], setup: Setup, console: Console) -> None:

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 from swarmflow.compute.tensorfile import TensorFileWriter, file_digest, read_header, sync_folder
 from swarmflow.errors import CheckpointError, WrongCopyError
 from swarmflow.files import write_whole
+from swarmflow.ownership import names, remove_own
 
 log = logging.getLogger("swarmflow")
 
@@ -29,6 +29,8 @@ MANIFEST_BYTES_MAX = 1 << 20
 _MANIFEST = "manifest.json"
 _DIGESTS = "digests"  # the key in `extra` under which a copy says what the files of all stages are
 _NAME = re.compile(r"version-(\d{8,})")
+_STAGE_NAMES = names(r"stage-\d+\.safetensors", r"\.stage-\d+\.safetensors\.[0-9a-f]{8}\.part")
+_MANIFEST_NAMES = names(r"manifest\.json")
 
 
 def tensor_name(group: str, part: str) -> str:
@@ -132,7 +134,7 @@ class Generation:
         if (path / _MANIFEST).is_file():
             found = cls.open(path)
             if found.run == run and (not digests or found.digests != tuple(digests)):
-                shutil.rmtree(path, ignore_errors=True)
+                found.remove()
         return cls.begin(root, version, run, stages, {_DIGESTS: list(digests)} if digests else None)
 
     @classmethod
@@ -214,6 +216,14 @@ class Generation:
             self._files.pop(stage, None)
             self._path(stage).unlink(missing_ok=True)
             self._save()
+
+    def remove(self) -> None:
+        """Removes what swarmflow has written into the folder; a disk that refuses is told of."""
+        try:
+            remove_own(self.path, _STAGE_NAMES)
+            remove_own(self.path, _MANIFEST_NAMES)  # last: without it nobody would find the others
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", self.path, error.strerror)
 
     def verify(self) -> None:
         """Verifies the file of every stage. Raises CheckpointError, naming the first that is missing or corrupt."""
@@ -307,4 +317,4 @@ def prune(root: Path, keep: int = GENERATIONS_KEPT, spare: Collection[int] = ())
         return
     for generation in generations(root):
         if generation.version < complete[keep - 1] and generation.version not in spare:
-            shutil.rmtree(generation.path, ignore_errors=True)
+            generation.remove()

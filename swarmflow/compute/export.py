@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import uuid
@@ -16,7 +17,11 @@ from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.layout import TIED, Entry, StageLayout, layout_of
 from swarmflow.compute.tensorfile import TensorFileWriter, sync_folder
 from swarmflow.errors import CheckpointError
+from swarmflow.ownership import check_replaceable, remove_replaceable, seal
 
+log = logging.getLogger("swarmflow")
+
+KIND = "export"
 PIECE_ELEMENTS = 1 << 20
 
 # (reduction group, first element, one past the last) -> the flat parameters there, as little-endian fp32 bytes
@@ -29,13 +34,20 @@ def export_stagewise(
     read: Callable[[int], ReadParameters],
     out: Path,
     save_tokenizer: Callable[[Path], None] | None = None,
+    *,
+    run: str = "",
+    content: str = "",
 ) -> None:
     """Writes the model to `out`, so that `AutoModelForCausalLM.from_pretrained(out)` loads it.
 
     read: stage -> reader of its flat parameters, asked for one stage after another. save_tokenizer: writes the
-    tokenizer's files into the folder that it is given. The folder is made beside `out` and renamed; one already there
-    is replaced once the new one is whole. Raises CheckpointError when it cannot be written, and what a reader raises.
+    tokenizer's files into the folder that it is given. run: its id.
+    content: names what is exported. The folder is made beside `out` and renamed; an
+    export of the same run that is there already is replaced once the new one is whole. Raises ForeignFileError, before
+    anything is written, when something else is there; CheckpointError when it cannot be written; what a reader raises.
     """
+    check_replaceable(out, KIND, run)
+    out = Path(os.path.realpath(out))
     made = to_config(config)
     anatomy = dissect(made)
     layouts = [layout_of(anatomy, cut, stage) for stage in range(len(cut) + 1)]
@@ -46,8 +58,9 @@ def export_stagewise(
         _write_weights(layouts, read, draft)
         if save_tokenizer is not None:
             save_tokenizer(draft)
+        seal(draft, KIND, run, content)
         sync_folder(draft)
-        _move_into_place(draft, out)
+        _move_into_place(draft, out, run)
     except OSError as error:
         raise CheckpointError(f"{out} cannot be written: {error.strerror or error}") from error
     finally:
@@ -102,11 +115,12 @@ def _copy_stage(
             writer.write(_stored(layout, entry), start - entry.offset, read(group, start, stop))
 
 
-def _move_into_place(draft: Path, out: Path) -> None:
+def _move_into_place(draft: Path, out: Path, run: str) -> None:
+    check_replaceable(out, KIND, run)  # once more: writing has taken its time
     old = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
-    if out.exists():
+    if out.exists() and any(out.iterdir()):
         out.rename(old)
     os.replace(draft, out)
     sync_folder(out.parent)
-    if old.exists():
-        shutil.rmtree(old)
+    if old.exists() and not remove_replaceable(old):
+        log.warning("something that swarmflow did not write was in %s: it is in %s now", out, old)

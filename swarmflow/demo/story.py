@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -120,7 +121,7 @@ def _conclude(steps: list[dict[str, Any]], victim: LocalProcess, screen: Screen)
 def _keep(final: Path, out: Path) -> Path:
     """Moves the model to `out`, or to the first of out-2, out-3, ... that is free, so that nothing is overwritten."""
     number, place = 1, out.absolute()
-    while place.exists():
+    while os.path.lexists(place):
         number += 1
         place = out.absolute().with_name(f"{out.name}-{number}")
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,8 @@ from swarmflow.errors import ConfigError
 from swarmflow.simulator.report import Report
 
 FORMATS = (".png", ".svg", ".pdf")
+CREATOR = "swarmflow simulate"  # in the image: one of its own may be drawn over
+_CREATOR_KEYS = {".png": "Software", ".svg": "Creator", ".pdf": "Creator"}
 
 
 def check_plot(path: Path) -> None:
@@ -45,7 +47,7 @@ def plot(report: Report, path: Path) -> None:
     below.set_xlabel("iteration")
     figure.legend(loc="outside lower center", ncols=3)
     try:
-        figure.savefig(path)
+        figure.savefig(path, metadata={_CREATOR_KEYS[path.suffix]: CREATOR})
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
     finally:

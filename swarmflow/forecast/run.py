@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,10 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from swarmflow.errors import ConfigError
+from swarmflow.forecast.plot import CREATOR
 from swarmflow.forecast.summary import summary
+from swarmflow.ownership import check_file, is_object_with, starts_with
 from swarmflow.simulator.report import Report
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
+
+_TRACE = re.compile(rb"\d+\.\d{9} \S+\.\d+ ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +36,11 @@ class Outputs:
 def main(path: Path, seed: int | None, policy: str | None, outputs: Outputs) -> int:
     """Simulate a scenario. Returns 0 where it came to its end, 1 where it stood still or a promise was broken.
 
-    Raises ConfigError for a bad scenario, an unknown policy, or a file that cannot be written.
+    Raises ConfigError for a bad scenario, an unknown policy, or a file that cannot be written; ForeignFileError for one
+    that holds something else than an earlier simulation left in it.
     """
     scenario = load(path)
+    _check(outputs)
     if outputs.plot is not None:
         from swarmflow.forecast.plot import check_plot
 
@@ -70,6 +77,15 @@ def _run(scenario: Scenario, simulation: Simulation) -> Report:
 
         simulation.progress = tell
         return simulation.run()
+
+
+def _check(outputs: Outputs) -> None:
+    if outputs.json is not None:
+        check_file(outputs.json, "--json", is_object_with("scenario", "policy", "outcome", "iterations"))
+    if outputs.trace is not None:
+        check_file(outputs.trace, "--trace", starts_with(_TRACE))
+    if outputs.plot is not None:
+        check_file(outputs.plot, "--plot", lambda file: CREATOR.encode() in file.read())
 
 
 @contextlib.contextmanager

@@ -10,9 +10,11 @@ import msgspec
 import uvloop
 
 from swarmflow.compute.checkpoint import Generation, newest_complete
+from swarmflow.compute.export import KIND
 from swarmflow.core.types import Member
 from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.manifest import Manifest
+from swarmflow.ownership import check_replaceable
 from swarmflow.runtime.client import visit
 from swarmflow.runtime.exporting import export_generation, state_elements
 from swarmflow.runtime.invite import Invite
@@ -37,6 +39,7 @@ def export_folder(folder: Path, out: Path) -> int:
     if not path.is_file():
         raise CheckpointError(f"{folder} is not a trainer's state folder: it has no run.json")
     manifest = Manifest.decode(path.read_bytes())
+    check_replaceable(out, KIND, manifest.run_id)  # a checkpoint takes its time to be verified
     generation = newest_complete(folder / "checkpoints", manifest.fingerprint)
     if generation is None:
         raise CheckpointError(f"{folder} holds no complete version yet")
@@ -46,6 +49,7 @@ def export_folder(folder: Path, out: Path) -> int:
 
 async def export_run(invite: Invite, out: Path) -> int:
     """Ask the leader to bring the newest version to its disk, copy it stage by stage, and export it; its number."""
+    check_replaceable(out, KIND, invite.run_id)
     async with visit(invite) as (session, found):
         saved = await session.requests.ask(found.leader, "save", timeout_s=_SAVE_TIMEOUT_S)
         version = msgspec.json.decode(saved[0], type=int)

@@ -16,6 +16,7 @@ from typing import IO
 import msgspec
 
 from swarmflow.errors import NetworkError
+from swarmflow.ownership import RUN_ID
 
 VERSION = 1
 TEXT_CHARS_MAX = 8192
@@ -25,6 +26,7 @@ NAME_CHARS_MAX = 256
 _CHECKSUM_BYTES = 4
 _SIZE_BYTES = 2
 _TEXT = re.compile(r"swarmflow(\d{1,9}):([A-Za-z0-9_-]*)")
+_LOCAL = re.compile(r"[0-9a-f]{16}-\d+\.json")  # the name of the file that makes a run known on its machine
 _ADDRESS = re.compile(r"/[\x21-\x7e]{1,500}/p2p/[1-9A-HJ-NP-Za-km-z]{20,100}")
 
 
@@ -38,8 +40,10 @@ class Invite:
 
     def __post_init__(self) -> None:
         """Raises NetworkError when a part is impossible."""
-        if not 0 < len(self.run_id) <= NAME_CHARS_MAX or len(self.name) > NAME_CHARS_MAX:
-            raise NetworkError(f"an invite's run id has 1 to {NAME_CHARS_MAX} characters, its name no more")
+        if not RUN_ID.fullmatch(self.run_id):
+            raise NetworkError("an invite's run id is 1 to 64 letters, digits, '_' and '-': ask for a new invite")
+        if len(self.name) > NAME_CHARS_MAX:
+            raise NetworkError(f"an invite's name has {NAME_CHARS_MAX} characters at most: ask for a new invite")
         if not 0 < len(self.trainers) <= TRAINERS_MAX:
             raise NetworkError(f"an invite holds 1 to {TRAINERS_MAX} addresses of trainers, not {len(self.trainers)}")
         for address in self.trainers:
@@ -121,6 +125,11 @@ def runs_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "swarmflow" / "runs"
 
 
+def is_invite(file: IO[bytes]) -> bool:
+    """Whether an invite is all that a file holds."""
+    return _TEXT.fullmatch(file.read(TEXT_CHARS_MAX).decode("ascii", "replace").strip()) is not None
+
+
 def publish_local(invite: Invite, folder: Path | None = None) -> Publication:
     """Makes the run known to processes of this user on this machine, as long as this process lives.
 
@@ -149,7 +158,7 @@ def find_local_invites(folder: Path | None = None) -> list[Invite]:
     folder = runs_folder() if folder is None else folder
     by_run: dict[str, Invite] = {}
     for path in sorted(folder.glob("*.json")):
-        invite = _read_local(path)
+        invite = _read_local(path) if _LOCAL.fullmatch(path.name) else None
         if invite is None:
             continue
         known = by_run.get(invite.run_id)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +27,7 @@ def refused(text: str) -> str:
     return str(caught.value)
 
 
-@given(st.text(min_size=1, max_size=256), st.text(max_size=256), st.integers(1, TRAINERS_MAX))
+@given(st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True), st.text(max_size=256), st.integers(1, TRAINERS_MAX))
 def test_an_invite_is_read_as_it_was_written(run_id: str, name: str, trainers: int) -> None:
     invite = Invite(run_id, name, tuple(f"/ip4/192.0.2.7/tcp/{port}/p2p/{NAME}" for port in range(trainers)))
     text = str(invite)
@@ -68,6 +71,22 @@ def test_another_version_is_told_apart_from_damage() -> None:
 def test_an_impossible_invite_cannot_be_made(trainers: tuple[str, ...]) -> None:
     with pytest.raises(NetworkError):
         Invite("run", "name", trainers)
+
+
+@pytest.mark.parametrize("run_id", ["", "..", "../../home", "/etc", "a/b", "a\\b", "a\0", "a.b", "\n", "x" * 65])
+def test_a_run_id_that_is_a_path_makes_no_invite(run_id: str) -> None:
+    """A peer names the folder of its copies by it."""
+    with pytest.raises(NetworkError, match="run id"):
+        Invite(run_id, "name", INVITE.trainers)
+    payload = msgspec.msgpack.encode((run_id, "name", INVITE.trainers))
+    data = len(payload).to_bytes(2) + payload + hashlib.sha256(payload).digest()[:4]
+    assert "run id" in refused(f"swarmflow1:{base64.urlsafe_b64encode(data).decode().rstrip('=')}")
+
+
+def test_only_files_of_the_form_that_trainers_write_are_looked_into_and_removed(tmp_path: Path) -> None:
+    (tmp_path / "notes.json").write_text("{}")
+    assert find_local_invites(tmp_path) == []
+    assert (tmp_path / "notes.json").is_file()
 
 
 def test_a_run_of_this_machine_is_found(tmp_path: Path) -> None:

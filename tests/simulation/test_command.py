@@ -56,8 +56,28 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path, arguments: tuple[str, .
     assert (done.returncode, done.stdout, done.stderr) == (2, "", complaint)
 
 
+@pytest.mark.parametrize("option", ["--json", "--trace", "--plot"])
+def test_a_file_that_holds_something_else_is_left_alone(tmp_path: Path, option: str) -> None:
+    if option == "--plot":
+        pytest.importorskip("matplotlib")
+    file = tmp_path / "mine.png"
+    file.write_text("years of work")
+    done = simulate(tmp_path, option, file)
+    complaint = f"swarmflow: {option} {file} is there and holds something else: move it away, or give another name\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", complaint)
+    assert file.read_text() == "years of work"
+
+
+def test_what_an_earlier_simulation_wrote_is_written_anew(tmp_path: Path) -> None:
+    outputs = ("--json", tmp_path / "a.json", "--trace", tmp_path / "a.trace")
+    for _ in range(2):
+        done = simulate(tmp_path, *outputs)
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_plot_is_an_image(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    done = simulate(tmp_path, "--plot", tmp_path / "a.png")
-    assert done.returncode == 0, done.stderr
+    for _ in range(2):  # the second time over its own
+        done = simulate(tmp_path, "--plot", tmp_path / "a.png")
+        assert done.returncode == 0, done.stderr
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from swarmflow.config import RunSection
 from swarmflow.core.actions import Connect, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten
 from swarmflow.core.types import Member, Roster
@@ -70,7 +71,7 @@ def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_once(tmp
                 member = donor.serve()
                 own.driver.perform([Connect((member,))])
                 data = corpus(tmp_path, path=str(text))
-                checkpoints = Checkpoints(of, folder, tmp_path / "out", None, data, every=1000)
+                checkpoints = Checkpoints(of, folder, RunSection(output=tmp_path / "out"), None, data, every=1000)
                 action = WriteCheckpoint(VERSION, Roster(((member,),) * of.stages))
                 checkpoints.write(own, action)
                 await donor.asked.wait()

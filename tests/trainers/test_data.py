@@ -213,12 +213,13 @@ def test_several_may_build_at_once(tmp_path: Path) -> None:
 
 def test_what_killed_builders_left_is_removed(tmp_path: Path, text_file: str) -> None:
     (tmp_path / "cache").mkdir()
-    for name, age_s in [("old.bin.tmp", 2), ("new.bin.tmp", None)]:
+    old, new = (f"{digit * 32}.bin.{digit * 8}.tmp" for digit in "01")
+    for name, age_s in [(old, 2), (new, None), ("notes.tmp", 2)]:
         (tmp_path / "cache" / name).write_bytes(b"x")
         if age_s is not None:
             os.utime(tmp_path / "cache" / name, (age_s, age_s))
     opened(tmp_path, path=text_file)
-    assert [path.name for path in (tmp_path / "cache").glob("*.tmp")] == ["new.bin.tmp"]
+    assert sorted(path.name for path in (tmp_path / "cache").glob("*.tmp")) == [new, "notes.tmp"]
 
 
 @pytest.fixture

@@ -1,0 +1,48 @@
+"""The Hugging Face folders in a run's output: `final`, and `step-N`, of which the newest stay."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+from swarmflow.compute.export import KIND
+from swarmflow.ownership import Marker, check_replaceable, remove_replaceable
+
+log = logging.getLogger("swarmflow")
+
+_STEP = re.compile(r"step-(\d+)")
+
+
+def final_folder(output: Path) -> Path:
+    """Of the model when the run is finished."""
+    return output / "final"
+
+
+def step_folder(output: Path, version: int) -> Path:
+    """Of the model after so many steps."""
+    return output / f"step-{version}"
+
+
+def check_exports(output: Path, run: str) -> None:
+    """Raises ForeignFileError when something is there in whose place this run will write its exports. run: its id."""
+    check_replaceable(final_folder(output), KIND, run)
+    for path in _step_folders(output):
+        marker = Marker.read(path)
+        if marker is None or marker.run != run:  # what was changed in one of its own is left alone, and told of then
+            check_replaceable(path, KIND, run)
+
+
+def prune_exports(output: Path, run: str, keep: int) -> None:
+    """Remove the oldest `step-N` of this run, so that `keep` are left. What somebody has changed in them stays."""
+    for path in _step_folders(output)[keep:]:
+        marker = Marker.read(path)
+        if marker is not None and (marker.kind, marker.run) == (KIND, run) and marker.files:
+            gone = remove_replaceable(path)
+            log.info("%s is removed%s", path, "" if gone else ", but for what swarmflow did not write there")
+
+
+def _step_folders(output: Path) -> list[Path]:
+    """The newest first."""
+    found = [path for path in output.glob("step-*") if _STEP.fullmatch(path.name)]
+    return sorted(found, key=lambda path: -int(path.name.removeprefix("step-")))
