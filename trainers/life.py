@@ -182,6 +182,8 @@ class Life:
         if standing is not None:
             others = [m for m in standing.opened.roster.trainers if m.process != self._session.me]
             self._folder.keep_trainers(tuple(address for member in others for address in member.addresses))
+            if standing.epoch.step > 0:
+                self._folder.keep_begun()
 
     def _form(self, action: FormMicrobatch) -> None:
         microbatch = action.microbatch
@@ -206,6 +208,7 @@ class Life:
 
     def _record(self, action: Record) -> None:
         result, metrics = action.result, self._session.metrics
+        self._folder.keep_begun()
         if self._steplog is not None:
             self._steplog.write(result)
         metrics.step.set(result.step + 1)

@@ -32,8 +32,10 @@ def vocabulary(model: dict[str, object]) -> int:
     return size
 
 
-def new_manifest(config: RunConfig, corpus: Corpus) -> Manifest:
+def new_manifest(config: RunConfig, corpus: Corpus, run_id: str | None = None) -> Manifest:
     """Everything that the run is, decided once. Measures the cut where RUN.toml leaves it open.
+
+    run_id: of the run that had not begun yet and is another one now; a new run gets an id of its own.
 
     Raises ModelError; DataError when the tokenizer is larger than the model's vocabulary.
     """
@@ -42,7 +44,8 @@ def new_manifest(config: RunConfig, corpus: Corpus) -> Manifest:
     train, optimizer = config.train, config.optimizer
     cut, costs = _cut(config, model)
     return Manifest(
-        run_id=secrets.token_hex(8), name=config.run.name, software=__version__, model=model, cut=cut, costs=costs,
+        run_id=run_id or secrets.token_hex(8), name=config.run.name, software=__version__, model=model, cut=cut,
+        costs=costs,
         dropout=config.model.dropout, from_seed=config.model.path is None or not has_weights(config.model.path),
         seed=train.seed, vocab_size=vocabulary(model), hidden_size=_hidden_size(model), seq_len=config.data.seq_len,
         microbatch_sequences=train.microbatch_sequences, microbatches=train.microbatches, optimizer=optimizer.name,

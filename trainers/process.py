@@ -69,13 +69,18 @@ async def _run(run: Run) -> int:
 
 
 def _own_manifest(run: Run) -> Manifest:
-    """The manifest of the run that this trainer leads: the earlier one when it resumes, else a new one."""
+    """The manifest of the run that this trainer leads: the earlier one when it resumes, else a new one.
+
+    A changed run without a committed step keeps its id: its invite stays good, and peers that had joined do so again.
+    """
     manifest = run.earlier()
     if manifest is None:
-        manifest = new_manifest(run.config, run.corpus)
+        former = run.former()
+        manifest = new_manifest(run.config, run.corpus, former.run_id if former is not None else None)
+        if former is not None:
+            log.info("RUN.toml or the data have changed; no step was committed before, so the run begins with these")
         cut = ", ".join(str(block) for block in manifest.cut)
         log.info("%d stages%s", manifest.stages, f", cut before the blocks {cut}" if cut else "")
-    run.folder.keep_manifest(manifest)
     return manifest
 
 
@@ -155,6 +160,7 @@ async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *,
             life.join(found, newest_version(run.folder, run.output, found.manifest.fingerprint))
         elif not session.ended.done():
             manifest = manifest or _own_manifest(run)
+            run.folder.keep_manifest(manifest)  # not before: another trainer might have led the run as it was
             await asyncio.to_thread(_check_disk, run, manifest)
             life.lead(manifest, newest_version(run.folder, run.output, manifest.fingerprint))
         if session.ended.done():

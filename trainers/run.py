@@ -18,7 +18,7 @@ from swarmflow.runtime.invite import is_invite
 from swarmflow.runtime.metrics import Metrics
 from trainers.data import Corpus, open_corpus
 from trainers.options import Options
-from trainers.state import StateFolder, earlier_manifest, newest_version, try_lock
+from trainers.state import StateFolder, earlier_manifest, has_begun, newest_version, try_lock
 from trainers.steplog import StepLog
 
 log = logging.getLogger("swarmflow")
@@ -99,11 +99,25 @@ class Run:
             self.lock = None
 
     def earlier(self) -> Manifest | None:
-        """What the run was started with, if it was. Raises ConfigError or DataError when it is another one now."""
+        """What the run was started with, if it was, and goes on with.
+
+        Where no step was committed yet it may have been another one: None then. Raises ConfigError or DataError when it
+        is another one now.
+        """
         manifest = earlier_manifest(self.folder, self.output)
-        if manifest is not None:
+        if manifest is None:
+            return None
+        try:
             self.check_same(manifest, f"the run in {self.output}")
+        except (ConfigError, DataError):
+            if has_begun(self.folder, self.output):
+                raise
+            return None
         return manifest
+
+    def former(self) -> Manifest | None:
+        """What the run in this folder was to be before RUN.toml or the data were changed; None: there was none."""
+        return earlier_manifest(self.folder, self.output)
 
     def is_finished(self, manifest: Manifest) -> bool:
         """Whether all steps are done and the model is written."""

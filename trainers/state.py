@@ -25,7 +25,7 @@ class StateFolder:
 
     identity.key: its libp2p identity. port: where it listened last. run.json: the run's manifest. trainers: addresses
     of the run's other trainers, a line each. checkpoints/: the states of committed versions. known: the newest version
-    that lay there. tokenizer/: the tokenizer's files, for exports.
+    that lay there. begun: exists once a step was committed. tokenizer/: the tokenizer's files, for exports.
     """
 
     def __init__(self, path: Path, lock: IO[bytes]) -> None:
@@ -38,6 +38,7 @@ class StateFolder:
         self._port = path / "port"
         self._trainers = path / "trainers"
         self._known = path / "known"
+        self._begun = path / "begun"
 
     @classmethod
     def open(cls, stack: ExitStack, asked_for: Path | None, output: Path) -> StateFolder:
@@ -84,6 +85,11 @@ class StateFolder:
         """Remember that a version exists: a run must not begin again although its checkpoints are lost here."""
         if version > self.known:
             _replace(self._known, str(version).encode())
+
+    def keep_begun(self) -> None:
+        """Remember that a step of the run was committed: from now on what the run is does not change."""
+        if not self._begun.exists():
+            _replace(self._begun, b"")
 
     def manifest(self) -> Manifest | None:
         """What the run was started with, if this folder has seen it. Raises CheckpointError when it is unreadable."""
@@ -155,7 +161,7 @@ def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
 
     What is corrupt is told of and left out.
     """
-    folders = [folder.path, *sorted(output.glob("state/*"))]
+    folders = _places(folder, output)
     found: list[Generation] = []
     known = max(_number(path / "known") for path in folders)
     roots = [path / "checkpoints" for path in folders]
@@ -171,13 +177,23 @@ def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
 
 
 def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
-    """The manifest of the run in this folder, or in that of a trainer beside it."""
-    own = folder.manifest()
-    if own is not None:
-        return own
-    for path in sorted(output.glob("state/*/run.json")):
-        return Manifest.decode(path.read_bytes())
-    return None
+    """The manifest of the run in this folder, or in that of a trainer beside it; of one that has begun first."""
+    places = [place for place in _places(folder, output) if (place / "run.json").is_file()]
+    place = next((place for place in places if _has_begun(place)), places[0] if places else None)
+    return None if place is None else Manifest.decode((place / "run.json").read_bytes())
+
+
+def has_begun(folder: StateFolder, output: Path) -> bool:
+    """Whether a step of the run was committed, as far as this folder and those of the trainers beside it tell."""
+    return any(_has_begun(place) for place in _places(folder, output))
+
+
+def _places(folder: StateFolder, output: Path) -> list[Path]:
+    return [folder.path, *sorted(output.glob("state/*"))]
+
+
+def _has_begun(place: Path) -> bool:
+    return (place / "begun").exists() or _number(place / "known") > 0
 
 
 def _number(path: Path) -> int:
