@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
@@ -20,47 +21,73 @@ def summary(report: Report, meter: Meter, cpu_s: float) -> Iterator[RenderableTy
     if not report.iterations:
         yield f"{name}: no iteration in {report.virtual_s:,.0f} s; {report.outcome}"
     else:
-        yield _iterations(name, report)
+        yield name
+        yield _iterations(report)
         yield from _in_all(report)
+        yield "utilisation of the peers, by the stage that they served last:"
         yield _stages(report)
+        yield "messages and bytes, after the warm-up:"
         yield _messages(report)
     violated = "; ".join(report.violations) or "none"
+    yield from report.notes
     yield f"violations: {violated}; outcome: {report.outcome}"
     rate = report.virtual_s / cpu_s if cpu_s > 0 else 0.0
     decision_us = 1e6 * meter.decision_s / meter.decisions if meter.decisions else 0.0
     yield (
-        f"simulated {report.virtual_s:,.0f} s in {cpu_s:,.1f} s of CPU ({rate:,.1f} times real time, "
-        f"{report.happened:,} events); a decision took {decision_us:.1f} us of CPU"
+        f"simulated {report.virtual_s:,.0f} s in {cpu_s:,.1f} s of CPU ({_short(rate)} times real time)\n"
+        f"{report.happened:,} events; a decision took {decision_us:.1f} us of CPU"
     )
 
 
-def _iterations(name: str, report: Report) -> Table:
-    table = Table(title=name, title_justify="left")
-    for column in ("iteration", "seconds", "min/microbatch", "microb./min", "communication s", "useful s", "in vain s",
-                   "lost s", "use", "peers", "died/came/moved", "MB"):  # fmt: skip
-        table.add_column(column, justify="right", no_wrap=True)
+def _iterations(report: Report) -> Table:
+    columns = ("\n\n#", "\ntime\ns", "micro-\nbatch.\n/min", "\ncomm.\ns", "\nuseful\ns", "in\nvain\ns", "\nlost\ns",
+               "\n\nuse", "\n\npeers", "died/\ncame/\nmoved", "\n\nMB")  # fmt: skip
+    table = _table(columns)
     rows = report.iterations
     shown = rows if len(rows) <= ROWS_MAX else (*rows[: ROWS_MAX // 2], None, *rows[-ROWS_MAX // 2 :])
     for row in shown:
-        table.add_row(*(["..."] * 12 if row is None else _cells(row)))
+        table.add_row(*(["..."] * len(columns) if row is None else _cells(row)))
     return table
 
 
 def _cells(row: Iteration) -> list[str]:
     return [
         str(row.number) if row.measured else f"({row.number})",
-        f"{row.seconds:,.2f}",
-        f"{row.minutes_a_microbatch:.3g}",
-        f"{row.microbatches_a_minute:,.2f}",
-        f"{row.communication_s:,.2f}",
-        f"{row.useful_s:,.1f}",
-        f"{row.wasted_s:,.1f}",
-        f"{row.lost_s:,.1f}",
-        f"{row.utilisation:.1%}",
-        str(row.peers),
-        f"{row.deaths}/{row.joins}/{row.moves}",
-        f"{row.wire_bytes / 1e6:,.1f}",
+        _short(row.seconds),
+        _short(row.microbatches_a_minute),
+        _short(row.communication_s),
+        _short(row.useful_s),
+        _short(row.wasted_s),
+        _short(row.lost_s),
+        f"{row.utilisation:.0%}",
+        _short(row.peers),
+        "/".join(_short(count) for count in (row.deaths, row.joins, row.moves)),
+        _short(row.wire_bytes / 1e6),
     ]
+
+
+def _table(columns: Sequence[str]) -> Table:
+    """One that fits a terminal of 80 columns: headers of several lines, nothing but space between its columns."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _short(value: float) -> str:
+    """Three digits and a unit: five characters at most."""
+    for unit in ("", "k", "M", "G"):
+        if value < 999.5:
+            return f"{value:.{_decimals(value, unit)}f}{unit}"
+        value /= 1000
+    return f"{value:.0f}T"
+
+
+def _decimals(value: float, unit: str) -> int:
+    """So many that there are three digits; none of a small whole number."""
+    if not unit and value == int(value):
+        return 0
+    return 2 if value < 9.995 else 1 if value < 99.95 else 0
 
 
 def _in_all(report: Report) -> Iterator[str]:
@@ -79,14 +106,17 @@ def _in_all(report: Report) -> Iterator[str]:
     wasted, lost, twice = report.waste()
     yield f"  computing in vain: {wasted:.2%} by living peers, {lost:.2%} lost with the dead"
     if twice:
-        yield f"  forward passes done twice, by idle peers without memory for the graph: {twice:.2%} of all computing"
+        yield f"  forward passes done twice, for want of memory for the graph: {twice:.2%}"
+    if (bottleneck := report.bottleneck) is not None:
+        shares = sorted(bottleneck.shares.items(), key=lambda item: -item[1])
+        busiest = f"; the busiest peer is one of stage {bottleneck.stage}" if bottleneck.stage >= 0 else ""
+        yield f"  bottleneck: {shares[0][0]}, {shares[0][1]:.0%} of the time{busiest}"
+        yield "  the rest: " + ", ".join(f"{part} {share:.0%}" for part, share in shares[1:])
 
 
 def _stages(report: Report) -> Table:
     """The use of the devices of each stage."""
-    table = Table(title="utilisation of the peers, by the stage that they served last", title_justify="left")
-    for column in ("stage", "peers", "least", "mean", "most"):
-        table.add_column(column, justify="right")
+    table = _table(("stage", "peers", "least", "mean", "most"))
     by_stage: dict[int, list[DeviceUse]] = {}
     for device in report.devices:
         by_stage.setdefault(device.stage, []).append(device)
@@ -101,9 +131,8 @@ def _stages(report: Report) -> Table:
 
 def _messages(report: Report) -> Table:
     seconds = report.peer_seconds
-    table = Table(title="messages and bytes, after the warm-up", title_justify="left")
-    for column in ("message", "number", "MB", "a second and peer", "bytes a second and peer"):
-        table.add_column(column, justify="right")
+    columns = ("\nmessage", "\nnumber", "\nMB", "a second\nand peer", "bytes a second\nand peer")
+    table = _table(columns)
     kinds = sorted(report.messages, key=lambda kind: -report.wire_bytes[kind])
     groups = [(kind, [kind]) for kind in kinds[:KINDS_MAX]]
     if kinds[KINDS_MAX:]:

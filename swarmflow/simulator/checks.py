@@ -7,42 +7,56 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmflow.config_check import Disallowed, integer, number
+from swarmflow.config_check import Check, Disallowed, integer, number
 from swarmflow.errors import ConfigError
-from swarmflow.simulator.drawn import Choice, Constant, Drawn, Integers, Normal, Uniform
+from swarmflow.simulator.drawn import Bounded, Choice, Constant, Integers, Normal, Uniform
 
 FORMS = "{ uniform = [low, high] }, { integers = [low, high] }, { choice = [...] } or { normal = [mean, deviation] }"
 Table = tuple[tuple[float, ...], ...]
+NORMAL_LEAST = 0.01  # of its mean: where a normal distribution is cut off whose values have to be above 0
 
 
-def drawn(least: float = 0.0, above: bool = False) -> Callable[[object], Drawn]:
+def drawn(least: float = 0.0, above: bool = False) -> Callable[[object], Bounded]:
     """A number, at least (or above) `least`, or a distribution whose values all are."""
     single = number(above=least) if above else number(at_least=least)
     allowed = f"a number {'above' if above else 'at least'} {least:g}, or {FORMS} of such numbers"
+    return _check(single, single, None if above else least, allowed)
 
-    def check(value: object) -> Drawn:
+
+def mbps(value: object) -> Bounded:
+    """A bandwidth, 0: no limit. A distribution has to be above 0: beside a few kb/s nobody means no limit."""
+    allowed = (
+        f"a number at least 0 (0: no limit), or {FORMS} of numbers above 0 (of a choice also 0)"
+    )
+    return _check(number(at_least=0), number(above=0), None, allowed)(value)
+
+
+def _check(single: Check, within: Check, least: float | None, allowed: str) -> Callable[[object], Bounded]:
+    """single: of a number, and of those of a choice. within: of what bounds a distribution. least: as below."""
+
+    def check(value: object) -> Bounded:
         try:
             if not isinstance(value, dict):
                 return Constant(single(value))
             if len(value) != 1:
                 raise Disallowed(allowed)
             [(form, given)] = value.items()
-            return _distribution(form, given, single, allowed, least)
+            if form == "choice" and isinstance(given, list) and given:
+                return Choice(tuple(single(item) for item in given))
+            return _distribution(form, given, within, allowed, least)
         except Disallowed as error:
             raise Disallowed(allowed) from error
 
     return check
 
 
-def _distribution(form: str, given: object, single: Callable[[object], float], allowed: str, least: float) -> Drawn:
-    if not isinstance(given, list) or not given:
-        raise Disallowed(allowed)
-    if form == "choice":
-        return Choice(tuple(single(item) for item in given))
-    if len(given) != 2:
+def _distribution(form: str, given: object, single: Check, allowed: str, least: float | None) -> Bounded:
+    """least: the lowest value that a normal distribution may give; None: all have to be above 0."""
+    if not isinstance(given, list) or len(given) != 2:
         raise Disallowed(allowed)
     if form == "normal":
-        return Normal(single(given[0]), number(at_least=0)(given[1]), least)
+        mean = single(given[0])
+        return Normal(mean, number(at_least=0)(given[1]), NORMAL_LEAST * mean if least is None else least)
     low, high = single(given[0]), single(given[1])
     if low > high or form not in ("uniform", "integers"):
         raise Disallowed(allowed)

@@ -7,6 +7,7 @@ from functools import partial
 from random import Random
 
 from swarmflow.core.types import ProcessId
+from swarmflow.simulator.causes import CHANCE
 from swarmflow.simulator.described import Described, peer_name, peer_number
 from swarmflow.simulator.drawn import DIGITS
 from swarmflow.simulator.scenario import Arrival
@@ -37,7 +38,7 @@ class Luck:
         churn = self.described.scenario.churn
         self._numbers = self.described.scenario.peer_count
         for arrival in self.described.scenario.arrivals:
-            self.world.clock.at(arrival.time_s, partial(self._arrive, arrival))
+            self.world.clock.at(arrival.time_s, partial(self._arrive, arrival), CHANCE)
         if churn.leaves_per_hour > 0:
             self._plan_leave()
 
@@ -48,11 +49,11 @@ class Luck:
         if churn.leave_chance > 0:
             for process in self._mortal():
                 if self.random.random() < churn.leave_chance:
-                    self.world.clock.after(self._moment_s(), partial(self._leave, process))
+                    self.world.clock.after(self._moment_s(), partial(self._leave, process), CHANCE)
         if churn.join_chance > 0:
             for number in sorted(self._absent):
                 if self.random.random() < churn.join_chance:
-                    self.world.clock.after(self._moment_s(), partial(self._come, number))
+                    self.world.clock.after(self._moment_s(), partial(self._come, number), CHANCE)
 
     def _moment_s(self) -> float:
         """A moment of the iteration that begins, as long as the last one was."""
@@ -60,7 +61,7 @@ class Luck:
 
     def _plan_leave(self) -> None:
         rate = self.described.scenario.churn.leaves_per_hour / HOUR_S * max(1, len(self._present()))
-        self.world.clock.after(round(self.random.expovariate(rate), DIGITS), self._leave_by_rate)
+        self.world.clock.after(round(self.random.expovariate(rate), DIGITS), self._leave_by_rate, CHANCE)
 
     def _present(self) -> list[int]:
         return [number for number in range(self._numbers) if number not in self._absent]
@@ -104,7 +105,8 @@ class Luck:
         self.world.kill(process)
         self._absent[number] = None
         if churn.leaves_per_hour > 0:
-            self.world.clock.after(round(churn.absence_s.at(self.random.random()), DIGITS), partial(self._come, number))
+            absent_s = round(churn.absence_s.at(self.random.random()), DIGITS)
+            self.world.clock.after(absent_s, partial(self._come, number), CHANCE)
 
     def _is_last(self, process: ProcessId) -> bool:
         """Whether nobody else alive holds its stage."""
@@ -119,6 +121,8 @@ class Luck:
         for between in range(self._numbers, number):
             self._absent[between] = None
         self._numbers = max(self._numbers, number + 1)
-        self.joins += 1
         name = self.described.add_peer(number)
+        if not self.described.fits(name):
+            return
+        self.joins += 1
         self.world.start_peer(name, self.described.profiles[name].stage)

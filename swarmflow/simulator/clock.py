@@ -6,7 +6,10 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-Planned = tuple[float, int, Callable[[], object]]  # when, the how-manieth that was planned, what
+from swarmflow.simulator.causes import BEGINNING, CHANCE, TIMER, Cause
+
+# When, the how-manieth that was planned, what, what it waits for, and from what it follows.
+Planned = tuple[float, int, Callable[[], object], int, Cause]
 
 SLOTS_PER_S = 256.0  # 10,000 peers plan some 150 things for each
 FAR_S = 1e12
@@ -28,19 +31,22 @@ class Clock:
     _later: dict[int, list[Planned]] = field(default_factory=dict)
     _planned: int = 0
     _begun: int = 0
+    _marked: int = 0
+    _mark: Cause = BEGINNING
+    _cause: Cause = BEGINNING
 
-    def after(self, delay_s: float, callback: Callable[[], object]) -> None:
-        """Plan a callback. delay_s: at least 0, from now."""
+    def after(self, delay_s: float, callback: Callable[[], object], why: int = TIMER) -> None:
+        """Plan a callback. delay_s: at least 0, from now. why: what it waits for (simulator/causes.py)."""
         if delay_s < 0:
             raise ValueError(f"nothing can happen {-delay_s} s ago")
-        self.at(self.now_s + delay_s, callback)
+        self.at(self.now_s + delay_s, callback, why)
 
-    def at(self, time_s: float, callback: Callable[[], object]) -> None:
-        """Plan a callback. time_s: not before now."""
+    def at(self, time_s: float, callback: Callable[[], object], why: int = TIMER) -> None:
+        """Plan a callback. time_s: not before now. why: what it waits for."""
         self._planned += 1
         if time_s < self.now_s:
             time_s = self.now_s
-        planned = (time_s, self._planned, callback)
+        planned = (time_s, self._planned, callback, why, self._cause)
         slot = int((time_s if time_s < FAR_S else FAR_S) * SLOTS_PER_S)
         if slot <= self._slot:
             heapq.heappush(self._heap, planned)
@@ -50,14 +56,16 @@ class Clock:
             self._later[slot] = [planned]
             heapq.heappush(self._slots, slot)
 
-    def follow(self, time_s: float, callback: Callable[[], object]) -> None:
+    def follow(self, time_s: float, callback: Callable[[], object], why: int = TIMER) -> None:
         """The same, as the last thing that a callback does: where nothing comes in between, it runs at once."""
         between = bool(self._heap) and self._heap[0][0] <= time_s
         if between or not self.now_s <= time_s <= self._limit_s or int(time_s * SLOTS_PER_S) > self._slot:
-            self.at(time_s, callback)
+            self.at(time_s, callback, why)
             return
         self._planned += 1
         self._begun += 1
+        if time_s > self.now_s:
+            self._cause = self._cause.then(time_s, why)
         self.now_s = time_s
         callback()
 
@@ -66,16 +74,29 @@ class Clock:
         """How many callbacks have run, or are running."""
         return self._begun
 
+    @property
+    def cause(self) -> Cause:
+        """The critical path of what happens now, from the last mark on."""
+        return self._cause
+
+    def mark(self) -> None:
+        """All critical paths begin anew."""
+        self._marked = self._planned
+        self._mark = self._cause = Cause(self.now_s, self.now_s)
+
     def run(self, until: Callable[[], bool], limit_s: float) -> bool:
         """Run until a condition holds. False: it did not hold by limit_s, or nothing more will ever happen."""
         pop = heapq.heappop
         self._limit_s = limit_s
         while (self._heap or self._advance()) and not until():
-            time_s, _, callback = pop(self._heap)
+            time_s, number, callback, why, cause = pop(self._heap)
             self._begun += 1
             if time_s > limit_s:
                 return False
             self.now_s = time_s
+            if number <= self._marked:
+                cause = self._mark
+            self._cause = cause.then(time_s, why) if time_s > cause.now_s or why == CHANCE else cause
             callback()
         return until()
 

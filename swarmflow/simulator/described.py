@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from swarmflow.simulator.drawn import Constant, Drawn, share_of
 from swarmflow.simulator.network import INFINITE, Links, Matrix, Port, Shared, Spread
-from swarmflow.simulator.scenario import ModelPart, PeersPart, Scenario
+from swarmflow.simulator.scenario import PeersPart, Scenario
 
 BYTES_PER_MBIT = 125_000.0
 CAPACITY = 4  # of a peer of which the scenario says neither its capacity nor its memory
@@ -16,7 +16,10 @@ CAPACITY = 4  # of a peer of which the scenario says neither its capacity nor it
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A computer: seconds of a microbatch at a stage of average cost, microbatches it holds, the stage it asks for."""
+    """A computer: seconds of a microbatch at a stage of average cost, microbatches it holds, the stage it asks for.
+
+    capacity: 0: it has no memory for a stage and one microbatch.
+    """
 
     forward_s: float
     backward_s: float
@@ -55,9 +58,7 @@ class Described:
         like = number % self.scenario.peer_count
         group, within = _group_of(self.scenario.peers, like)
         model = self.scenario.model
-
-        def draw(what: int, given: Drawn) -> float:
-            return given.at(share_of(self.seed + what, number, 7))
+        draw = partial(_draw, self.seed, number)
 
         if group.flops is not None:
             flops = draw(1, group.flops)
@@ -66,7 +67,7 @@ class Described:
         else:
             forward_s = draw(1, group.forward_s or Constant(0.0))
             backward_s = 2 * forward_s if group.backward_s is None else draw(2, group.backward_s)
-        capacity = _capacity(model, group, lambda given: draw(3, given))
+        capacity = capacity_of(self.scenario, self.seed, number)
         stage = within % model.stages if group.spread else group.stage
         update_s = draw(4, group.update_s)
         self.profiles[name] = Profile(forward_s, backward_s, update_s, capacity, group.jitter, stage)
@@ -74,6 +75,10 @@ class Described:
         up, down = _rate(draw(5, group.up_mbps)), _rate(draw(6, group.down_mbps))
         self.network.ports[name] = Port(place, up, down)
         return name
+
+    def fits(self, name: str) -> bool:
+        """Whether a peer has memory for a stage and a microbatch at all."""
+        return self.profiles[name].capacity > 0
 
     def way(self, one: str, other: str) -> tuple[float, float]:
         """Latency and bandwidth (bytes/s) of the way from one machine to another, their links included."""
@@ -177,11 +182,18 @@ def _group_of(groups: tuple[PeersPart, ...], number: int) -> tuple[PeersPart, in
     raise IndexError(number)
 
 
-def _capacity(model: ModelPart, group: PeersPart, draw: Callable[[Drawn], float]) -> int:
+def _draw(seed: int, number: int, what: int, given: Drawn) -> float:
+    """One of the numbers of a peer."""
+    return given.at(share_of(seed + what, number, 7))
+
+
+def capacity_of(scenario: Scenario, seed: int, number: int) -> int:
+    """Microbatches that a peer holds at a time; 0: it has no memory for a stage and one microbatch."""
+    group, _ = _group_of(scenario.peers, number % scenario.peer_count)
     if group.memory_bytes is not None:
-        free = draw(group.memory_bytes) - model.stage_memory_bytes
-        return max(1, int(free // model.microbatch_memory_bytes))
-    return CAPACITY if group.capacity is None else int(draw(group.capacity))
+        free = _draw(seed, number, 3, group.memory_bytes) - scenario.model.stage_memory_bytes
+        return max(0, int(free // scenario.model.microbatch_memory_bytes))
+    return CAPACITY if group.capacity is None else int(_draw(seed, number, 3, group.capacity))
 
 
 def _links(scenario: Scenario, seed: int) -> Links:

@@ -50,6 +50,7 @@ from swarmflow.core.events import (
 from swarmflow.core.reduce import PIECE_ELEMENTS
 from swarmflow.core.types import Member, Microbatch, ProcessId, Ref, Slice
 from swarmflow.simulator.arithmetic import Gradient, Sum, Weights, initial
+from swarmflow.simulator.causes import COMPUTE
 from swarmflow.simulator.measure import Spent
 from swarmflow.simulator.transfer import Transfer
 
@@ -194,7 +195,7 @@ class Device:
                 if self.world.clock.now_s < self.slow_until_s:
                     seconds *= SLOWNESS
                 self.busy_since_s = self.world.clock.now_s
-                self.world.clock.after(seconds, partial(self._end, action, run, discards, seconds))
+                self.world.clock.after(seconds, partial(self._end, action, run, discards, seconds), COMPUTE)
                 return
 
     def _end(self, action: Computing, run: int, discards: int, seconds: float) -> None:

@@ -18,6 +18,15 @@ class Drawn(Protocol):
         ...
 
 
+class Bounded(Drawn, Protocol):
+    """One that has a largest value."""
+
+    @property
+    def most(self) -> float:
+        """No value is larger."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Constant:
     """Always the same."""
@@ -25,6 +34,11 @@ class Constant:
     value: float
 
     def at(self, share: float) -> float:
+        """The value."""
+        return self.value
+
+    @property
+    def most(self) -> float:
         """The value."""
         return self.value
 
@@ -38,7 +52,12 @@ class Uniform:
 
     def at(self, share: float) -> float:
         """A number between the two."""
-        return round(self.low + (self.high - self.low) * share, DIGITS)
+        return min(max(self.low, round(self.low + (self.high - self.low) * share, DIGITS)), self.high)
+
+    @property
+    def most(self) -> float:
+        """The upper end."""
+        return self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +71,11 @@ class Integers:
         """One of the whole numbers."""
         return self.low + int(share * (self.high - self.low + 1))
 
+    @property
+    def most(self) -> float:
+        """The upper end."""
+        return self.high
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -62,6 +86,11 @@ class Choice:
     def at(self, share: float) -> float:
         """One of the values."""
         return self.values[int(share * len(self.values))]
+
+    @property
+    def most(self) -> float:
+        """The largest value."""
+        return max(self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +106,12 @@ class Normal:
         if self.deviation == 0:
             return self.mean
         value = NormalDist(self.mean, self.deviation).inv_cdf(min(max(share, 1e-12), 1 - 1e-12))
-        return round(min(max(value, self.least), 2 * self.mean - self.least), DIGITS)
+        return min(max(self.least, round(value, DIGITS)), self.most)
+
+    @property
+    def most(self) -> float:
+        """The upper cut-off."""
+        return self.mean if self.deviation == 0 else 2 * self.mean - self.least
 
 
 def share_of(seed: int, first: int, second: int) -> float:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from swarmflow.core.actions import Send
 from swarmflow.core.events import Received
-from swarmflow.core.messages import Backward, Carried, Carry, Forward
+from swarmflow.core.messages import Backward, Carried, Carry, Forward, hop, step
 from swarmflow.core.types import Blank, Body, ProcessId, Slice
+from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
 from swarmflow.simulator.host import Host, Link
 from swarmflow.simulator.network import Flight
 from swarmflow.simulator.partitions import Partitions
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 Bodies = tuple[tuple[object, int], ...]  # (value, bytes) of each
 NOTHING: Bodies = ()
+# What waits for a message waits for the links, or for the end of the step; for those about who is there, for timers.
+_WHY = {
+    kind: why
+    for module, why in ((hop, LINKS), (step, REDUCE))
+    for kind in vars(module).values()
+    if isinstance(kind, type) and kind.__module__ == module.__name__
+}
 DIAL_S = 10.0  # after which a connection that nobody answers is given up
 
 
@@ -57,8 +65,8 @@ class Post:
             world.tell(sender, f"sends {kind} of {size_bytes} bytes to {receiver.name}.{receiver.incarnation}")
         if link is None or link.there is None:
             link = self._connect(here, receiver)
-        flight = link.way.send(size_bytes, bool(bodies), now_s)
-        world.clock.at(flight.due_s, partial(self._arrive, here, link.there, action, bodies, flight, now_s))
+        flight, why = link.way.send(size_bytes, bool(bodies), now_s), _WHY.get(type(message), TIMER)
+        world.clock.at(flight.due_s, partial(self._arrive, here, link.there, action, bodies, flight, now_s), why)
 
     def forget(self, here: Host, process: ProcessId) -> None:
         """A process closes its end of a connection; the other one's is still to be broken."""
@@ -84,7 +92,8 @@ class Post:
         if bodies and isinstance(action.message, Forward | Backward | Carry | Carried):
             self.world.meter.transit_s += had_s - sent_s
         if had_s > now_s:
-            clock.follow(had_s, partial(self._deliver, here, there, action, bodies))
+            why = _WHY.get(type(action.message), TIMER)
+            clock.follow(had_s, partial(self._deliver, here, there, action, bodies), why)
         else:
             self._deliver(here, there, action, bodies)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from operator import attrgetter
 from statistics import fmean, pstdev
+
+from swarmflow.simulator.causes import NAMES, Shares
 
 MINUTE_S = 60.0
 
@@ -22,7 +25,8 @@ class Iteration:
     computing that was committed, that living peers did in vain, and that died with peers. twice_s: forward passes that
     idle peers did twice, as there was no memory for their graphs. utilisation: of all the time
     that peers were there, the share in which they computed. retries: hops that were done again after a death.
-    measured: not one of the warm-up.
+    measured: not one of the warm-up. compute_s, links_s, reduce_s, fill_s, timer_s: where the seconds went
+    (simulator/causes.py). busiest_stage: of the peer that computed the most.
     """
 
     number: int
@@ -46,6 +50,12 @@ class Iteration:
     restarts: int
     messages: int
     wire_bytes: int
+    compute_s: float
+    links_s: float
+    reduce_s: float
+    fill_s: float
+    timer_s: float
+    busiest_stage: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +74,24 @@ class DeviceUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """Where the time of the iterations goes: shares, which together are 1, and the stage of the busiest peer."""
+
+    shares: Mapping[str, float]
+    stage: int
+
+    @property
+    def name(self) -> str:
+        """What has the largest share."""
+        return max(self.shares, key=self.shares.__getitem__)
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """A whole simulation. outcome: `finished`, `duration over`, or why it ended before. violations: nothing, ever."""
+    """A whole simulation. outcome: `finished`, `duration over`, or why it ended before. violations: nothing, ever.
+
+    notes: what could not be done of what the scenario asks for.
+    """
 
     scenario: str
     policy: str
@@ -80,6 +106,7 @@ class Report:
     wire_bytes: Mapping[str, int]
     peer_seconds: float
     counts: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def measured(self) -> tuple[Iteration, ...]:
@@ -98,6 +125,18 @@ class Report:
         wasted, lost, twice, _ = (part / (sum(sums) or 1.0) for part in sums)
         return wasted, lost, twice
 
+    @property
+    def bottleneck(self) -> Bottleneck | None:
+        """What the measured iterations waited for; None where there is none."""
+        rows = self.measured
+        sums = {part: sum(getattr(row, part) for row in rows) for part in Shares._fields}
+        seconds = sum(sums.values())
+        if seconds <= 0:
+            return None
+        stages = Counter(row.busiest_stage for row in rows)
+        stage = max(sorted(stages), key=stages.__getitem__)
+        return Bottleneck({NAMES[part]: part_s / seconds for part, part_s in sums.items()}, stage)
+
     def as_json(self) -> dict[str, object]:
         """Everything, for a file."""
         wasted, lost, twice = self.waste()
@@ -105,6 +144,7 @@ class Report:
             "seconds", "minutes_a_microbatch", "microbatches", "microbatches_a_minute", "communication_s",
             "utilisation", "retries", "moves", "messages", "wire_bytes",
         )  # fmt: skip
+        bottleneck = self.bottleneck
         spread = {name: self.over(lambda row, name=name: float(getattr(row, name))) for name in names}  # type: ignore[misc]
         return {
             "scenario": self.scenario, "policy": self.policy, "seed": self.seed, "outcome": self.outcome,
@@ -113,6 +153,7 @@ class Report:
                 **{name: {"mean": mean, "std": std} for name, (mean, std) in spread.items()},
                 "wasted_share": wasted, "lost_share": lost, "twice_share": twice,
             },
+            "bottleneck": bottleneck and {"name": bottleneck.name, **asdict(bottleneck)},
             "iterations": [asdict(row) for row in self.iterations],
             "devices": [{**asdict(device), "utilisation": device.utilisation} for device in self.devices],
             "messages": dict(self.messages), "wire_bytes": dict(self.wire_bytes),
@@ -120,5 +161,5 @@ class Report:
                 "messages_per_s": sum(self.messages.values()) / self.peer_seconds if self.peer_seconds else 0.0,
                 "wire_bytes_per_s": sum(self.wire_bytes.values()) / self.peer_seconds if self.peer_seconds else 0.0,
             },
-            "counts": dict(self.counts),
+            "counts": dict(self.counts), "notes": list(self.notes),
         }  # fmt: skip

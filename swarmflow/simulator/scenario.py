@@ -11,7 +11,7 @@ from swarmflow.core.routers import ROUTERS
 from swarmflow.errors import ConfigError
 from swarmflow.simulator import checks
 from swarmflow.simulator.checks import Table, TableFile
-from swarmflow.simulator.drawn import Constant, Drawn
+from swarmflow.simulator.drawn import Bounded, Constant, Drawn
 
 SIZE_MAX = 2**53
 NONE = Constant(0.0)
@@ -56,6 +56,11 @@ class ModelPart:
     microbatch_memory_bytes: Annotated[int, check.integer(0, SIZE_MAX)] = 0
     stage_memory_bytes: Annotated[int, check.integer(0, SIZE_MAX)] = 0
 
+    @property
+    def least_memory_bytes(self) -> int:
+        """What a peer needs to serve a stage at all: the stage and one microbatch."""
+        return self.stage_memory_bytes + self.microbatch_memory_bytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainersPart:
@@ -76,15 +81,15 @@ class PeersPart:
     spread: Annotated[bool, check.boolean] = False
     persistent: Annotated[bool, check.boolean] = False
     capacity: Annotated[Drawn | None, checks.drawn(1)] = None
-    memory_bytes: Annotated[Drawn | None, checks.drawn(above=True)] = None
+    memory_bytes: Annotated[Bounded | None, checks.drawn(above=True)] = None
     forward_s: Annotated[Drawn | None, checks.drawn()] = None
     backward_s: Annotated[Drawn | None, checks.drawn()] = None
     flops: Annotated[Drawn | None, checks.drawn(above=True)] = None
     update_s: Annotated[Drawn, checks.drawn()] = NONE
     jitter: Annotated[float, check.number(at_least=0, below=1)] = 0.0
     region: Annotated[tuple[str, ...], checks.name_or_names] = ()
-    up_mbps: Annotated[Drawn, checks.drawn()] = NONE
-    down_mbps: Annotated[Drawn, checks.drawn()] = NONE
+    up_mbps: Annotated[Drawn, checks.mbps] = NONE
+    down_mbps: Annotated[Drawn, checks.mbps] = NONE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +97,7 @@ class NetworkPart:
     """[network]: the ways between machines, by distribution, by region or one by one. break_s: 0: not noticed."""
 
     latency_s: Annotated[Drawn, checks.drawn()] = NONE
-    mbps: Annotated[Drawn, checks.drawn()] = NONE
+    mbps: Annotated[Drawn, checks.mbps] = NONE
     symmetric: Annotated[bool, check.boolean] = True
     regions: Annotated[tuple[str, ...], checks.names] = ()
     latency_matrix_s: Annotated[Table | TableFile | None, checks.table] = None
@@ -174,6 +179,7 @@ def load(path: Path) -> Scenario:
         _check_places("trainers.region", parts["trainers"].region, parts["network"])
         tables = _tables(parts["network"], path.parent, parts["trainers"].count + sum(g.count for g in peers))
         arrivals = _arrivals(parts["churn"], path.parent)
+        _check_enough(parts["model"], peers, arrivals)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
     return Scenario(**parts, peers=peers, latency=tables[0], bandwidth=tables[1], arrivals=arrivals)
@@ -197,9 +203,29 @@ def _check_peers(section: str, group: PeersPart, model: ModelPart, network: Netw
         raise ConfigError(f"{section}.flops: goes with model.forward_flops above 0, and without {section}.backward_s")
     if group.capacity is not None and group.memory_bytes is not None:
         raise ConfigError(f"{section} has both capacity and memory_bytes: keep one of them")
-    if group.memory_bytes is not None and model.microbatch_memory_bytes == 0:
-        raise ConfigError(f"{section}.memory_bytes: goes with model.microbatch_memory_bytes above 0")
+    if group.memory_bytes is not None:
+        if model.microbatch_memory_bytes == 0:
+            raise ConfigError(f"{section}.memory_bytes: goes with model.microbatch_memory_bytes above 0")
+        if group.memory_bytes.most < model.least_memory_bytes:
+            raise ConfigError(
+                f"{section}.memory_bytes: at most {group.memory_bytes.most:,.0f}, but a stage with one microbatch "
+                f"takes {model.least_memory_bytes:,} (model.stage_memory_bytes + model.microbatch_memory_bytes); "
+                "more stages make each of them smaller"
+            )
     _check_places(f"{section}.region", group.region, network)
+
+
+def _check_enough(model: ModelPart, groups: tuple[PeersPart, ...], arrivals: tuple[Arrival, ...]) -> None:
+    """Every stage has to have a peer at some time."""
+    begin = sum(group.count for group in groups)
+    numbers = {arrival.peer for arrival in arrivals if arrival.joins and arrival.peer >= begin}
+    come = len(numbers) + sum(arrival.joins and arrival.peer < 0 for arrival in arrivals)
+    if model.stages > begin + come:
+        later = f", and {come} come later (churn.trace)" if come else ""
+        raise ConfigError(
+            f"model.stages = {model.stages}: each stage needs a peer of its own, and there are {begin} "
+            f"(peers.count, all together){later}"
+        )
 
 
 def _check_places(key: str, given: tuple[str, ...], network: NetworkPart) -> None:

@@ -9,7 +9,7 @@ from random import Random
 from swarmflow.core.messages import StepResult
 from swarmflow.core.types import Plan, ProcessId
 from swarmflow.simulator.churn import Luck
-from swarmflow.simulator.described import Described, trainer_name
+from swarmflow.simulator.described import Described, capacity_of, trainer_name
 from swarmflow.simulator.garbage import searched_rarely
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.policies import policy_named
@@ -59,17 +59,20 @@ class Simulation:
     _rows: list[Iteration] = field(default_factory=list)
     _before: _Totals = field(default_factory=_Totals)
     _busy_then: dict[ProcessId, float] = field(default_factory=dict)
+    _busy_before: dict[ProcessId, float] = field(default_factory=dict)
     _measured_from_s: float = 0.0
     _seen: set[int] = field(default_factory=set)
+    _notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         policy, run, model = policy_named(self.policy), self.scenario.run, self.scenario.model
         tied, boundary_bytes = model.tied_parameters > 0, int(model.activation_bytes / model.codec_ratio)
         plan = Plan(model.stages, model.microbatches, tied, model.costs, run.router, boundary_bytes)
+        able = [capacity_of(self.scenario, self.seed, n) > 0 for n in range(self.scenario.peer_count)]
         settings = Settings(
             plan, steps=run.iterations + run.warmup, checkpoint_every=run.checkpoint_every,
             rebalance_s=run.rebalance_s, late_min_s=run.late_s, silence_s=run.silence_s, timeout_s=run.timeout_s,
-            peers_first=self.scenario.peer_count, journal_bytes_max=1 << 62, recompute=run.recompute,
+            peers_first=sum(able), journal_bytes_max=1 << 62, recompute=run.recompute,
         )  # fmt: skip
         self.world = policy.swarm(settings, self.seed, self._surroundings)
         self.world.trace, self.world.on_result = self.trace, self._result
@@ -83,9 +86,16 @@ class Simulation:
         """Run it to its end, or to the first thing that must never happen."""
         run, world = self.scenario.run, self.world
         names = [self._described.add_peer(number) for number in range(self.scenario.peer_count)]
+        able = [name for name in names if self._described.fits(name)]
+        if len(able) < len(names):
+            need = f"{self.scenario.model.least_memory_bytes:,} bytes of a stage with one microbatch"
+            self._notes = (f"{len(names) - len(able)} of {len(names)} peers have no memory for the {need}",)
+            later = sum(arrival.joins for arrival in self.scenario.arrivals)
+            if len(able) + later < self.scenario.model.stages:
+                return self._report(f"cannot begin: {self.scenario.model.stages} stages, {len(able)} peers", ())
         for number in range(self.scenario.trainers.count):
             world.start_trainer(trainer_name(number), lead=number == 0)
-        for name in names:
+        for name in able:
             world.start_peer(name, self._described.profiles[name].stage)
         self.luck.begin()
         violations: tuple[str, ...] = ()
@@ -115,6 +125,9 @@ class Simulation:
         self._seen.add(result.step)
         now, then = self._totals(), self._before
         self._before = now
+        busiest_s, busiest_stage = self._busiest()
+        shares = self.world.clock.cause.shares(busiest_s, now.now_s - then.now_s)
+        self.world.clock.mark()
         measured = len(self._rows) >= self.scenario.run.warmup
         seconds, there_s = now.now_s - then.now_s, now.there_s - then.there_s
         per_minute = result.microbatches * MINUTE_S / seconds if seconds > 0 else 0.0
@@ -129,6 +142,7 @@ class Simulation:
             peers=sum(result.peers), deaths=now.deaths - then.deaths, joins=now.joins - then.joins,
             moves=now.moves - then.moves, retries=result.retries, restarts=now.restarts - then.restarts,
             messages=now.messages - then.messages, wire_bytes=now.wire_bytes - then.wire_bytes,
+            busiest_stage=busiest_stage, **shares._asdict(),
         )  # fmt: skip
         self._rows.append(row)
         if len(self._rows) == self.scenario.run.warmup:
@@ -136,6 +150,13 @@ class Simulation:
         if self.progress is not None:
             self.progress(len(self._rows), now.now_s)
         self.luck.iteration()
+
+    def _busiest(self) -> tuple[float, int]:
+        """Seconds that the busiest peer has computed since this was asked last, and its stage."""
+        lives = [self.world.life(process) for process in self.world.peers()]
+        computed = [(life.busy_s - self._busy_before.get(life.process, 0.0), life.stage) for life in lives]
+        self._busy_before = {life.process: life.busy_s for life in lives}
+        return max(computed, default=(0.0, -1))
 
     def _begin_measuring(self) -> None:
         world = self.world
@@ -174,5 +195,5 @@ class Simulation:
             self.scenario.run.name, self.policy, self.seed, outcome, violations, world.clock.now_s,
             world.clock.happened, tuple(self._rows), tuple(uses), dict(sorted(meter.messages.items())),
             dict(sorted(meter.wire_bytes.items())), sum(use.seconds for use in uses),
-            dict(sorted(world.counts.items())),
+            dict(sorted(world.counts.items())), self._notes,
         )  # fmt: skip

@@ -66,11 +66,31 @@ def described(folder: Path, text: str, seed: int = 0) -> Described:
         ),
         ("[model]", "[churn]\nleave_chance = 1\n[model]", r"churn.leave_chance = 1: must be a finite number"),
         ("[model]", "[churn]\ntrace = 'no.csv'\n[model]", r"churn.trace = 'no.csv': cannot read the file"),
+        ("count = 4", "count = 4\nup_mbps = { uniform = [0, 9] }", r"peers\[0\].up_mbps = .*: must be .* above 0"),
+        ("count = 4", "count = 4\ndown_mbps = { normal = [0, 9] }", r"peers\[0\].down_mbps = .*: must be .* above 0"),
+        ("[model]", "[network]\nmbps = { integers = [0, 9] }\n[model]", r"network.mbps = .*: must be .* above 0"),
+        (
+            "stages = 2",
+            "stages = 5",
+            r"model.stages = 5: each stage needs a peer of its own, and there are 4 \(",
+        ),
+        (
+            "stages = 2",
+            "stages = 6\n[churn]\ntrace = 'one.csv'",
+            r"model.stages = 6: .* there are 4 .*, and 1 come later \(churn.trace\)",
+        ),
+        (
+            "stages = 2",
+            "stages = 2\nstage_memory_bytes = 90\nmicrobatch_memory_bytes = 11\n[[peers]]\nforward_s = 1\n"
+            "memory_bytes = { choice = [100, 50] }",
+            r"peers\[0\].memory_bytes: at most 100, but a stage with one microbatch takes 101 \(",
+        ),
         ("[[peers]]", "[peers]", r"a scenario needs peers: write \[\[peers\]\]"),
         ("[model]", "[model", r"is not valid TOML"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_key(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    (tmp_path / "one.csv").write_text("5,join\n6,leave\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=complaint) as caught:
         load(written(tmp_path, SHORT.replace(old, new)))
     assert "\n" not in str(caught.value)
@@ -143,6 +163,25 @@ def test_what_is_drawn_is_drawn_again_alike_and_otherwise_under_another_seed(tmp
     assert first != other
     assert len({profile.forward_s for profile in first.values()}) == 40
     assert {profile.capacity for profile in first.values()} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("form", ["uniform = [1e-12, 2e-12]", "normal = [1e9, 1e11]"])
+def test_what_has_to_be_above_0_is_never_drawn_as_0(tmp_path: Path, form: str) -> None:
+    text = SHORT.replace("stages = 2", "stages = 2\nforward_flops = 1e9")
+    text = text.replace("forward_s = 0.5", f"flops = {{ {form} }}\nup_mbps = {{ {form} }}").replace(
+        "count = 4", "count = 99"
+    )
+    found = described(tmp_path, text)
+    flops = found.scenario.peers[0].flops
+    assert flops is not None
+    assert min(flops.at(share / 100) for share in range(100)) > 0
+    assert all(profile.forward_s > 0 for profile in found.profiles.values())
+    assert all(0 < port.up < INFINITE for name, port in found.network.ports.items() if name != "t0")
+
+
+def test_only_a_choice_may_leave_a_link_without_limit(tmp_path: Path) -> None:
+    found = described(tmp_path, SHORT.replace("count = 4", "count = 40\nup_mbps = { choice = [0, 8] }"))
+    assert {port.up for port in found.network.ports.values()} == {INFINITE, 1e6}
 
 
 def test_the_documentation_lists_every_key_with_its_default() -> None:

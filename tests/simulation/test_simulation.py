@@ -110,6 +110,43 @@ def test_a_swarm_that_cannot_go_on_says_what_it_waits_for(tmp_path: Path) -> Non
     assert report.outcome == "finished", "the last peer of a stage is spared"
 
 
+MEMORY = """
+[run]
+iterations = 2
+[model]
+stages = 2
+microbatches = 4
+stage_memory_bytes = 100
+microbatch_memory_bytes = 10
+[[peers]]
+count = 8
+forward_s = 0.1
+memory_bytes = { choice = [50, 130] }
+"""
+
+
+@pytest.mark.parametrize("policy", ["swarmflow", "gpipe", "dtfm"])
+def test_peers_without_memory_for_a_stage_take_no_part(tmp_path: Path, policy: str) -> None:
+    (tmp_path / "churn.csv").write_text("".join(f"0.{time},join\n" for time in range(1, 9)), encoding="utf-8")
+    text = MEMORY.replace("[model]", "duration_s = 30\n[model]") + "[churn]\ntrace = 'churn.csv'\n"
+    simulation, report = simulated(tmp_path, text, policy)
+    poor = {name for name, profile in simulation._described.profiles.items() if profile.capacity == 0}
+    assert 0 < len(poor) < len(simulation._described.profiles)
+    assert any(int(name[1:]) >= 8 for name in poor)
+    assert {process.name for process in simulation.world.peers()}.isdisjoint(poor)
+    assert {simulation._described.profiles[process.name].capacity for process in simulation.world.peers()} == {3}
+    assert report.outcome == "finished"
+    first = len([name for name in poor if int(name[1:]) < 8])
+    assert report.notes == (f"{first} of 8 peers have no memory for the 110 bytes of a stage with one microbatch",)
+
+
+def test_a_swarm_of_which_too_few_have_the_memory_cannot_begin(tmp_path: Path) -> None:
+    text = MEMORY.replace("130] }", "50, 50, 130] }").replace("count = 8", "count = 2")
+    _, report = simulated(tmp_path, text)
+    assert report.outcome == "cannot begin: 2 stages, 0 peers"
+    assert (report.iterations, len(report.notes)) == ((), 1)
+
+
 def test_a_duration_ends_it(tmp_path: Path) -> None:
     _, report = simulated(tmp_path, PIPELINE.replace("iterations = 3", "iterations = 3\nduration_s = 30"))
     assert report.outcome == "duration over"

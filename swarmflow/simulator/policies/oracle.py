@@ -18,7 +18,7 @@ def arranged(arena: Arena) -> Pipelines:
     hardware, plan = arena.hardware, arena.settings.plan
     if not isinstance(hardware, Described):
         raise ConfigError("policy 'dtfm' needs the network and the computers of a scenario")
-    names = list(hardware.profiles)
+    names = [name for name in hardware.profiles if hardware.fits(name)]
     lines = len(names) // plan.stages
     ways = [[hardware.way(one, other) if one != other else (0.0, float("inf")) for other in names] for one in names]
     problem = Problem(

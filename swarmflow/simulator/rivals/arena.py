@@ -25,7 +25,7 @@ from swarmflow.simulator.rivals.peer import Peer
 from swarmflow.simulator.rivals.sender import Repair
 from swarmflow.simulator.rivals.source import Source
 from swarmflow.simulator.rivals.trainer import Trainer
-from swarmflow.simulator.rivals.words import Backward, Forward, Path, Trip, Word, wire_bytes
+from swarmflow.simulator.rivals.words import Backward, Forward, Path, Trip, Word, why_of, wire_bytes
 from swarmflow.simulator.settings import Settings, Surroundings
 from swarmflow.simulator.swarm import Life
 from swarmflow.simulator.transfer import Transfer
@@ -191,13 +191,13 @@ class Arena:
             self.beings[sender].links[to] = None
             self.beings[to].links[sender] = None
         flight = self.network.way(sender, to).send(size_bytes, tensor_bytes > 0, now_s)
-        self.clock.at(flight.due_s, partial(self._arrive, sender, to, word, flight, now_s))
+        self.clock.at(flight.due_s, partial(self._arrive, sender, to, word, flight, now_s), why_of(word))
 
     def _arrive(self, sender: ProcessId, to: ProcessId, word: Word, flight: Flight, sent_s: float) -> None:
         had_s = flight.had_s(self.clock.now_s)
         if flight.bulk and isinstance(word, Forward | Backward):
             self.meter.transit_s += had_s - sent_s
-        self.clock.at(had_s, partial(self._deliver, sender, to, word))
+        self.clock.at(had_s, partial(self._deliver, sender, to, word), why_of(word))
 
     def _deliver(self, sender: ProcessId, to: ProcessId, word: Word) -> None:
         if self.alive(to):

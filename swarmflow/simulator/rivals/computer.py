@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from swarmflow.simulator.causes import COMPUTE
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.measure import Meter, Spent
 from swarmflow.simulator.rivals.words import Trip
@@ -59,7 +60,7 @@ class Computer:
             _, index, _, work, _, done = heapq.heappop(self._queue)
             seconds = self.seconds(work)
             self._since_s = self.clock.now_s
-            self.clock.after(seconds, partial(self._end, work, index, seconds, done))
+            self.clock.after(seconds, partial(self._end, work, index, seconds, done), COMPUTE)
 
     def _end(self, work: str, index: int, seconds: float, done: Callable[[], None]) -> None:
         if not self.alive:

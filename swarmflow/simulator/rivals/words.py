@@ -7,6 +7,7 @@ from typing import Any
 
 from swarmflow.core.flow.gwtf_messages import Flows
 from swarmflow.core.types import ProcessId
+from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
 from swarmflow.simulator.sizes import FRAME, MEMBER, PROCESS, WORDS
 
 NAMES = 3  # that a message of the negotiation has, on the average
@@ -221,6 +222,13 @@ Word = (
     Join | Granted | Ready | Alive | Opened | Gone | Ask | Accepted | Denied | Room | Forward | Computed | Routed
     | Backward | Broken | Abandon | Learnt | Aggregate | Part | Whole | Updated | Present | Negotiate
 )  # fmt: skip
+
+
+def why_of(word: Word) -> int:
+    """What waits for this word waits for, as the simulator has it (simulator/causes.py)."""
+    if isinstance(word, Aggregate | Part | Whole | Updated | Opened):
+        return REDUCE
+    return TIMER if isinstance(word, Join | Granted | Ready | Alive | Gone | Present | Negotiate) else LINKS
 
 
 def wire_bytes(word: Word) -> int:
