@@ -117,8 +117,8 @@ class PeerMachine(Service):
             if not self.words.heard(event) and event.sender == self.leader and self.phase != "gone":
                 return self.leave(f"the link from the leader {self.leader} loses messages")
             return self._received(event, now)
-        if isinstance(event, Lost):
-            self.words.lost(event.process)
+        if isinstance(event, Lost) and (event.process != self.leader or self.phase == "joining"):
+            self.words.lost(event.process)  # a leader that comes back has to notice what it has missed
         handler = _LOCAL.get(type(event))
         if handler is None:
             raise TypeError(f"a peer has no use for {type(event).__name__}")

@@ -193,7 +193,8 @@ class TrainerMachine(Feeder):
         return (Holding(snapshot, tuple(range(self.plan.stages))),) if self.digests else ()
 
     def _lost(self, event: Lost, now: float) -> list[Action]:
-        self.words.lost(event.process)
+        if event.process != self.leader or not self.joined:
+            self.words.lost(event.process)  # else a leader that comes back has to notice what it has missed
         if self.lead is not None:
             return self.lead.handle(event, now)
         if self.candidacy is not None:

@@ -67,15 +67,16 @@ def _with_partitions(found: Hunted, more: Random) -> Hunted:
     """The same with partitions aimed at phases, and little else; the run is so slow that both sides may go on."""
     settings = replace(
         found.scenario.settings,
-        steps=more.choice((6, 12)),
+        steps=more.choice((6, 12, 24)),
         compute_s=more.choice(((0.3, 1.0), (0.1, 0.4), (1.0, 3.0))),
         unusable=0.0,
     )
-    scenario = replace(found.scenario, settings=settings, trainers=more.choice((1, 2, 2, 3)))
+    peers = settings.plan.stages * more.choice((1, 2, 3, 4))
+    scenario = replace(found.scenario, settings=settings, peers=peers, trainers=more.choice((1, 2, 2, 3)))
     aimed = [fault.__name__ for fault in AIMED]
     kinds = more.sample(aimed, more.randint(1, len(aimed)))
     others = more.sample([name for name in FAULTS if name not in aimed], more.choice((0, 0, 1, 3)))
-    return Hunted(scenario, (*kinds, *kinds, *others, "join"), more.choice((3.0, 8.0, 20.0)))
+    return Hunted(scenario, (*kinds, *kinds, *others, "join"), more.choice((5.0, 15.0, 30.0)))
 
 
 def _drawn(seed: int, router: str | None) -> Hunted:

@@ -41,9 +41,18 @@ def both_sides(world: World, random: Random) -> set[str]:
     return set(apart)
 
 
+def most(world: World, random: Random) -> set[str]:
+    """All other trainers and all peers but one of each stage, without the leader, who may yet go on as well."""
+    apart = [process.name for process in world.living_trainers()]
+    for stage in range(-1, world.settings.plan.stages):
+        peers = [process.name for process in peers_of(world, stage)]
+        apart += random.sample(peers, max(0, len(peers) - 1))
+    return set(apart)
+
+
 def any_side(world: World, random: Random) -> set[str]:
-    """One side of a split: that of both_sides, any processes, a single one, or the leader's alone."""
-    style = random.choice(("both", "both", "both", "any", "one", "leader"))
+    """One side of a split: that of both_sides or of most, any processes, a single one, or the leader's alone."""
+    style = random.choice(("both", "both", "most", "most", "any", "one", "leader"))
     leader = [world.leader] if world.leader is not None else []
     names = sorted({process.name for process in (*leader, *world.living_trainers(), *world.living_peers())})
     if style == "leader" and leader:
@@ -52,7 +61,7 @@ def any_side(world: World, random: Random) -> set[str]:
         return set(_proper(random, names))
     if style == "one":
         return set(random.sample(names, min(1, len(names))))
-    return both_sides(world, random)
+    return most(world, random) if style == "most" else both_sides(world, random)
 
 
 def _seconds(random: Random) -> float:

@@ -123,6 +123,19 @@ def test_a_member_that_loses_its_leader_works_on_and_waits_for_another() -> None
     assert of_type(bench.wait(1), Rejoin), "nobody came"
 
 
+def test_what_did_not_reach_the_leader_is_missing_in_the_count_that_it_is_told_when_it_is_back() -> None:
+    def said(bench: Bench) -> list[int]:
+        return [message.said for to, message in messages(bench.wait(1), Heartbeat) if to == LEADER]
+
+    bench, undisturbed = Bench(), Bench()
+    for each in (bench, undisturbed):
+        each.serve()
+        each.work()
+    bench.lose()
+    bench.hear(Beat(1, OPENED.epoch))
+    assert said(bench)[0] == said(undisturbed)[0] > 1
+
+
 def test_one_that_no_other_trainer_can_know_of_joins_again_at_once() -> None:
     bench = Bench()
     bench.load()
