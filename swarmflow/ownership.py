@@ -46,11 +46,11 @@ class Marker:
 
     def write(self, folder: Path) -> None:
         """Raises OSError."""
-        fields = {
-            "swarmflow": FORMAT, "kind": self.kind, "run": self.run, "content": self.content,
-            "files": {name: list(facts) for name, facts in sorted(self.files.items())},
-        }  # fmt: skip
-        write_whole(folder / MARKER, json.dumps(fields, indent=1).encode())
+        fields: dict[str, object] = {"swarmflow": FORMAT, "kind": self.kind}
+        if self.files:
+            files = {name: list(facts) for name, facts in sorted(self.files.items())}
+            fields |= {"run": self.run, "content": self.content, "files": files}
+        write_whole(folder / MARKER, json.dumps(fields).encode())
 
     @classmethod
     def read(cls, folder: Path) -> Marker | None:
@@ -58,8 +58,8 @@ class Marker:
         try:
             with (folder / MARKER).open("rb") as file:
                 fields = json.loads(file.read(_MARKER_BYTES_MAX))
-            files = {str(name): (int(size), int(time)) for name, (size, time) in fields["files"].items()}
-            return cls(str(fields["kind"]), str(fields["run"]), str(fields["content"]), files)
+            files = {str(name): (int(size), int(time)) for name, (size, time) in fields.get("files", {}).items()}
+            return cls(str(fields["kind"]), str(fields.get("run", "")), str(fields.get("content", "")), files)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
