@@ -26,6 +26,14 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Mishandled:
+    """An exception was raised while a message of this process was handled: what it has changed may be half done."""
+
+    process: ProcessId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """The deadline that the machine named has come."""
 
@@ -191,7 +199,7 @@ class DrainAsked:
 
 
 Event = (
-    Received | Lost | Tick | ForwardComputed | LossComputed | BackwardComputed | Replayed | Overflowed | ComputeFailed
-    | MicrobatchFormed | PieceReduced | Sealed | Applied | StateLoaded | StateNotLoaded | CheckpointWritten
-    | CopiesChanged | Validated | Rival | DrainAsked
+    Received | Lost | Mishandled | Tick | ForwardComputed | LossComputed | BackwardComputed | Replayed | Overflowed
+    | ComputeFailed | MicrobatchFormed | PieceReduced | Sealed | Applied | StateLoaded | StateNotLoaded
+    | CheckpointWritten | CopiesChanged | Validated | Rival | DrainAsked
 )  # fmt: skip

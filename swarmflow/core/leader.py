@@ -7,16 +7,29 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from swarmflow.core.actions import Action, Count, Forget, Log, Send
-from swarmflow.core.events import CheckpointWritten, Event, Lost, Received, Rival, Tick, Validated
-from swarmflow.core.leading import admission, departures, edge, opening, saving
+from swarmflow.core.events import CheckpointWritten, Event, Lost, Mishandled, Received, Rival, Tick, Validated
+from swarmflow.core.leading import admission, believing, departures, edge, opening, saving
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.reign import Reign
-from swarmflow.core.messages import Beat, Drain, Evicted, Heartbeat, Join, Kept, LoadFailed, Rates, Ready, Suspect
+from swarmflow.core.messages import (
+    Beat,
+    Drain,
+    Evicted,
+    Heartbeat,
+    Join,
+    Kept,
+    LoadFailed,
+    Message,
+    Rates,
+    Ready,
+    Suspect,
+)  # fmt: skip
 from swarmflow.core.naming import tell
 from swarmflow.core.rates import TOLD_MAX
 from swarmflow.core.step import AboutStep, Step
 from swarmflow.core.succession import Estate
+from swarmflow.core.types import ProcessId
 
 
 @dataclass(slots=True)
@@ -82,6 +95,10 @@ class Leader(Reign):
                 actions = self._received(event, now)
             case Lost():
                 actions = departures.gone(self, event.process, f"its connection broke ({event.reason})", now)
+            case Mishandled():
+                reason = f"a message of {event.process} {event.reason}"
+                actions = self.step.void(reason) if self.step is not None else []
+                actions += believing.put_out(self, event.process, None, event.reason, now)
             case CheckpointWritten():
                 actions = edge.checkpoint_written(self, event, now)
             case Validated():
@@ -93,6 +110,12 @@ class Leader(Reign):
             case _:
                 raise TypeError(f"a leader has no use for {type(event).__name__}")
         return actions + self._due(now)
+
+    def refused(self, sender: ProcessId, message: Message, what: str, now: float) -> list[Action]:
+        """A message that cannot be true is not looked at any further; who sent it is put out."""
+        counted = Count("messages_refused", type(message).__name__)
+        reason = f"sent what cannot be: {what}"
+        return [counted, *believing.put_out(self, sender, message, reason, now), *self._due(now)]
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
@@ -201,6 +224,8 @@ class Leader(Reign):
         known = self.membership.known.get(sender)
         if known is None:
             return [] if isinstance(message, Suspect) else [Send(sender, Evicted("not known to the leader"))]
+        if (wrong := believing.doubtful(self, known, message)) is not None:
+            return self.refused(sender, message, wrong, now)
         known.heard_s = now
         handler = _HANDLERS.get(type(message))
         return handler(self, known, message, now) if handler is not None else []

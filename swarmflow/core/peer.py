@@ -18,6 +18,7 @@ from swarmflow.core.events import (
     ForwardComputed,
     LossComputed,
     Lost,
+    Mishandled,
     Overflowed,
     PieceReduced,
     Received,
@@ -68,9 +69,10 @@ from swarmflow.core.messages import (
     Routed,
     Surplus,
 )  # fmt: skip
-from swarmflow.core.serving import ballots, epochs, hopping, leaders, leaving, stages
+from swarmflow.core.messages.checks import MessageChecks, checks_of
+from swarmflow.core.serving import ballots, epochs, hopping, leaders, leaving, refusing, stages
 from swarmflow.core.serving.service import Service, release
-from swarmflow.core.types import Epoch
+from swarmflow.core.types import Epoch, ProcessId
 from swarmflow.core.words import Words
 
 EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
@@ -82,12 +84,14 @@ class PeerMachine(Service):
     """Everything a peer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
 
     words: Words = field(init=False)
+    checks: MessageChecks = field(init=False)
     _early: list[tuple[float, Received]] = field(default_factory=list)
     _next_heartbeat_s: float = 0.0
     _next_join_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.words, self.detours = Words(self.me), Detours(self.me, self.plan.boundary_bytes)
+        self.checks = checks_of(self.plan)
 
     # --- the machine's two doors --------------------------------------------------------------------------------------
 
@@ -116,7 +120,8 @@ class PeerMachine(Service):
         if type(event) is Received:
             if not self.words.heard(event) and event.sender == self.leader and self.phase != "gone":
                 return self.leave(f"the link from the leader {self.leader} loses messages")
-            return self._received(event, now)
+            wrong = self.checks.wrong(event.message)
+            return self._received(event, now) if wrong is None else refusing.refused(self, event, wrong, now)
         if isinstance(event, Lost) and (event.process != self.leader or self.phase == "joining"):
             self.words.lost(event.process)  # a leader that comes back has to notice what it has missed
         handler = _LOCAL.get(type(event))
@@ -180,7 +185,8 @@ class PeerMachine(Service):
 
     # --- what others say ----------------------------------------------------------------------------------------------
 
-    def _received(self, event: Received, now: float) -> list[Action]:
+    def _received(self, event: Received, now: float, by: ProcessId | None = None) -> list[Action]:
+        """A message that can be true. by: who has carried it here for its sender."""
         message, leader = event.message, self.following.leader
         if event.sender == leader:
             self.following.heard(now)
@@ -189,7 +195,7 @@ class PeerMachine(Service):
             stranger = self.standing is None or not self.standing.takes_part(event.sender)
             if inner is None or (stranger and not self._is_early(inner)):
                 return release(event.bodies)
-            return self._received(replace(event, sender=message.origin, message=inner), now)
+            return self._received(replace(event, sender=message.origin, message=inner), now, by=event.sender)
         handler = _REMOTE.get(type(message))
         if handler is None or self.phase == "gone":
             return [Count("messages_ignored", type(message).__name__), *release(event.bodies)]
@@ -203,6 +209,8 @@ class PeerMachine(Service):
             return []
         elif not isinstance(message, Lead | Negotiate) and self._is_void(event):
             return release(event.bodies)
+        elif (wrong := refusing.misplaced(self, event.sender, message)) is not None:
+            return refusing.refused(self, replace(event, sender=by or event.sender), wrong, now)
         return handler(self, event, now)
 
     def _is_early(self, message: Message) -> bool:
@@ -295,6 +303,7 @@ _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
 }
 _LOCAL: dict[type, Callable[[Service, Any, float], list[Action]]] = {
     Lost: leaders.lost,
+    Mishandled: refusing.mishandled,
     DrainAsked: leaving.drain_asked,
     StateLoaded: stages.loaded,
     StateNotLoaded: stages.not_loaded,

@@ -46,6 +46,12 @@ class Standing:
         """Whether it is among those, who need not be listed for it."""
         return (process in self.opened.roster.everybody or process in self.entered) and process not in self.gone
 
+    def place(self, process: ProcessId) -> int | None:
+        """The stage that a process serves in this epoch, -1 for a trainer; None: it takes no part."""
+        if process in self.entered:
+            return self.newcomers[process].stage
+        return self.opened.roster.places.get(process)
+
     def enter(self, member: Member) -> None:
         """A newcomer takes part before the update."""
         self.newcomers[member.process] = member

@@ -346,6 +346,14 @@ class Step:
         """Where it stands, in words."""
         return f"step {self.epoch.step} is {self.phase}, {self.ledger.done_hops} hops are done"
 
+    def void(self, reason: str) -> list[Action]:
+        """What is known of it here cannot be relied on any more."""
+        return [] if self.phase in ("committing", "committed", "failed") else self._fail(reason)
+
+    def groups_of(self, process: ProcessId) -> tuple[str, ...]:
+        """The names of the groups in which a member reduces."""
+        return tuple(group.name for group in self._groups() if process in group.members)
+
     def _missing(self) -> tuple[tuple[int, int], ...]:
         return tuple(hop for hop in self.ledger.missing() if hop in self.dropped)
 

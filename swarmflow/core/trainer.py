@@ -25,6 +25,7 @@ from swarmflow.core.events import (
     Event,
     Lost,
     MicrobatchFormed,
+    Mishandled,
     Received,
     Rival,
     Tick,
@@ -75,6 +76,7 @@ from swarmflow.core.messages import (
     Unrepairable,
     Welcome,
 )  # fmt: skip
+from swarmflow.core.messages.checks import MessageChecks, checks_of
 from swarmflow.core.naming import Naming
 from swarmflow.core.standing import begun
 from swarmflow.core.types import Holding, ProcessId, Roster, Snapshot
@@ -92,6 +94,7 @@ class TrainerMachine(Feeder):
     """Everything a trainer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
 
     words: Words = field(init=False)
+    checks: MessageChecks = field(init=False)
     naming: Naming = field(default_factory=Naming)
     _peers: set[ProcessId] = field(default_factory=set)
     _next_heartbeat_s: float = 0.0
@@ -100,6 +103,7 @@ class TrainerMachine(Feeder):
     def __post_init__(self) -> None:
         self.words = Words(self.me.process)
         plan, router = self.plan, self.source.outbox.router
+        self.checks = checks_of(plan)
         self.flows = negotiation_of(self.me.process, TRAINER, plan.stages, plan.microbatches, router)
 
     def start(self, now: float) -> list[Action]:
@@ -170,6 +174,8 @@ class TrainerMachine(Feeder):
                 return self._drain()
             case Lost():
                 return self._lost(event, now)
+            case Mishandled():
+                return self._mishandled(event, now)
             case CheckpointWritten():
                 return self._written(event, now)
             case Rival() if self.lead is not None:
@@ -219,12 +225,35 @@ class TrainerMachine(Feeder):
 
     def _heard_all(self, event: Received, now: float) -> list[Action]:
         """A link to or from the leader that has lost something is as bad as a broken one."""
+        wrong = self.checks.wrong(event.message) if event.sender != self.me.process else None
+        if wrong is not None:
+            return self._refused(event, wrong, now)
         if self.words.heard(event) or (self.lead is None and event.sender != self.leader):
             return self._received(event, now)
         if self.lead is None:
             return self.leave(f"the link from the leader {self.leader} loses messages")
         lost = self.lead.handle(Lost(event.sender, "messages of it were lost on the way"), now)
         return lost + self._received(event, now)  # who was forgotten already is told so
+
+    def _refused(self, event: Received, what: str, now: float) -> list[Action]:
+        """A message that cannot be true is not looked at any further."""
+        drop: list[Action] = [Release(event.bodies)] if event.bodies else []
+        if self.lead is not None:
+            return drop + self.lead.refused(event.sender, event.message, what, now)
+        counted = Count("messages_refused", type(event.message).__name__)
+        return [*drop, counted, *self._put_out(event.sender, f"sent what cannot be: {what}", now)]
+
+    def _mishandled(self, event: Mishandled, now: float) -> list[Action]:
+        if self.lead is not None:
+            return self.lead.handle(event, now)
+        void = Send(self.leader, Unrepairable(self.epoch, f"{event.process} {event.reason}"))
+        return [*self._put_out(event.process, event.reason, now), *([] if self.ended else [void])]
+
+    def _put_out(self, sender: ProcessId, reason: str, now: float) -> list[Action]:
+        if sender == self.leader and self.candidacy is None:
+            return self.leave(f"the leader {sender} {reason}")
+        log = Log("warning", f"{sender} is put out: it {reason}")
+        return [log, Forget(sender), *self._lost(Lost(sender, reason), now)]
 
     def _received(self, event: Received, now: float) -> list[Action]:
         message, sender = event.message, event.sender
@@ -327,7 +356,7 @@ class TrainerMachine(Feeder):
         journal = self.source.outbox.clear() if message.epoch >= self.epoch else []
         return [*journal, Record(message)]
 
-    def _refused(self, message: Refused, now: float) -> list[Action]:
+    def _turned_away(self, message: Refused, now: float) -> list[Action]:
         self.ended = True
         return [Exit(message.reason, ok=False)]
 
@@ -358,7 +387,7 @@ _FROM_LEADER: dict[type, Callable[[TrainerMachine, Any, float], list[Action]]] =
     Keep: TrainerMachine._keep,
     Welcome: TrainerMachine._welcome,
     StepResult: TrainerMachine._result,
-    Refused: TrainerMachine._refused,
+    Refused: TrainerMachine._turned_away,
     Evicted: TrainerMachine._evicted,
     Released: TrainerMachine._released,
     Finished: TrainerMachine._finished,

@@ -165,6 +165,15 @@ class Roster:
         """Of all that it says: two processes that have the same one need not tell each other."""
         return blake2b(repr((self.stages, self.trainers)).encode(), digest_size=16).hexdigest()
 
+    @cached_property
+    def places(self) -> dict[ProcessId, int]:
+        """The stage that each process serves, -1 for a trainer."""
+        return {
+            process: stage
+            for stage, row in zip((*range(len(self.stages)), -1), self.ids, strict=True)
+            for process in row
+        }
+
     @property
     def size(self) -> int:
         """How many there are."""

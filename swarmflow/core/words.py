@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from swarmflow.core.actions import Action, Forget, Send
 from swarmflow.core.events import Received
-from swarmflow.core.messages import Beat, Heartbeat
+from swarmflow.core.messages import (
+    Beat,
+    Evicted,
+    Gone,
+    Heartbeat,
+    Kept,
+    LoadFailed,
+    Refused,
+    Suspect,
+    Unprepared,
+    Unrepairable,
+)  # fmt: skip
+from swarmflow.core.messages.checks import REASON_MAX
 from swarmflow.core.types import ProcessId
 
+WITH_REASON = frozenset((Evicted, Gone, Kept, LoadFailed, Refused, Suspect, Unprepared, Unrepairable))
 REMEMBERED_MAX = 1 << 16  # processes, of all that ever spoke: those that were silent for long are forgotten
 
 
@@ -86,3 +100,15 @@ class Words:
             actions[place] = Send(send.to, Beat(message.term, message.epoch, count))
         elif type(message) is Heartbeat:
             actions[place] = Send(send.to, Heartbeat(message.queued, message.held, message.version, count))
+        elif type(message) in WITH_REASON:
+            actions[place] = _short(send)
+
+
+def _short(send: Send) -> Send:
+    """The same message; a long reason, which its receiver would refuse, is cut."""
+    message: Any = send.message
+    name = "failed" if isinstance(message, Kept) else "reason"
+    reason = getattr(message, name)
+    if len(reason) <= REASON_MAX:
+        return send
+    return Send(send.to, replace(message, **{name: reason[:REASON_MAX]}), send.bodies)

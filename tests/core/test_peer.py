@@ -225,7 +225,7 @@ def test_one_sender_cannot_make_it_keep_more_than_a_bound_nor_shut_others_out() 
     bench.work()
     later = EPOCH.step + 1
     for index in range(EARLY_MAX):
-        message = Forward(microbatch(index, Epoch(0, later)), 0, 0)
+        message = Forward(microbatch(0, Epoch(0, later)), 0, index)
         assert not released(bench.hear(message, sender=MATE, bodies=(Ref(100 + index), Ref(5000 + index))))
     over = Forward(microbatch(0, Epoch(0, later)), 0, 0)
     assert released(bench.hear(over, sender=MATE, bodies=(Ref(98), Ref(99)))) == [Ref(98), Ref(99)]

@@ -189,7 +189,7 @@ def test_who_is_followed_is_told_again_whenever_it_asks() -> None:
     bench.serve()
     bench.lose()
     assert reported(bench.hear(LEAD, NEXT)).done == ()
-    bench.hear(Forward(microbatch(0), 0, 0), MATE, (Ref(1), Ref(2)))
+    bench.hear(Forward(microbatch(0), 0, 0), THIRD, (Ref(1), Ref(2)))
     [(to, _)] = messages(bench.event(LossComputed(microbatch(0), 2.0, 1, Ref(3))), Done)
     assert to == NEXT
     assert len(reported(bench.hear(LEAD, NEXT)).done) == 1

@@ -106,7 +106,8 @@ class Bench:
 
 
 def following(who: Member, term: int = 2, opened: Open = OPENED) -> Report:
-    return Report(term, Join("peer", "1.0", "run", who), who, True, opened.epoch.step, False, opened)
+    role = "peer" if who.stage >= 0 else "trainer"
+    return Report(term, Join(role, "1.0", "run", who), who, True, opened.epoch.step, False, opened)
 
 
 def elected() -> tuple[Bench, list[Action]]:

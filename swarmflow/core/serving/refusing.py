@@ -1,0 +1,79 @@
+"""What a peer does with a message that cannot be true, and with a sender whose message raised: that one is put out."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Action, Count, Forget, Log, Send
+from swarmflow.core.events import Lost, Mishandled, Received
+from swarmflow.core.messages import (
+    Accepted,
+    Adopt,
+    Backward,
+    Beyond,
+    Denied,
+    Forward,
+    Message,
+    Passed,
+    Probe,
+    Probed,
+    Recall,
+    Recalled,
+    Relieve,
+    Reserve,
+    Reserved,
+    Room,
+    Routed,
+    Unrepairable,
+)  # fmt: skip
+from swarmflow.core.serving import leaders
+from swarmflow.core.serving.service import Service, release
+from swarmflow.core.types import ProcessId
+
+BEFORE, BESIDE, AFTER = -1, 0, 1  # the stage of a sender, as seen from the receiver's; trainers are before the first
+_FROM: dict[type, tuple[int, ...]] = {
+    **dict.fromkeys((Forward, Reserve, Adopt, Relieve, Passed), (BEFORE,)),
+    **dict.fromkeys((Accepted, Reserved, Denied, Room, Routed, Backward, Beyond), (AFTER,)),
+    Probe: (BEFORE, BESIDE),
+    Probed: (BESIDE, AFTER),
+}
+
+
+def misplaced(peer: Service, sender: ProcessId, message: Message) -> str | None:
+    """Why a message about a hop cannot come from where its sender serves; None: it can."""
+    standing = peer.standing
+    if standing is None or standing.place(peer.me) != peer.stage:
+        return None  # it was moved amid the step: what still comes was meant for its former stage
+    place = standing.place(sender)
+    if isinstance(message, Recall):
+        fits = place == peer.stage + (BEFORE if message.gradient else AFTER)
+    elif isinstance(message, Recalled):
+        fits = place == message.stage == peer.stage + (AFTER if message.gradient else BEFORE)
+    else:
+        allowed = _FROM.get(type(message))
+        fits = allowed is None or (place is not None and place - peer.stage in allowed)
+    return None if fits else f"a {type(message).__name__} from stage {place} to stage {peer.stage}"
+
+
+def refused(peer: Service, event: Received, what: str, now: float) -> list[Action]:
+    """A message that cannot be true is not looked at any further."""
+    if peer.phase == "gone":
+        return release(event.bodies)
+    counted = Count("messages_refused", type(event.message).__name__)
+    return [counted, *release(event.bodies), *_put_out(peer, event.sender, f"sent what cannot be: {what}", now)]
+
+
+def mishandled(peer: Service, event: Mishandled, now: float) -> list[Action]:
+    """What was half changed belongs to the epoch at hand: the step starts over, and with it all of that is void."""
+    if peer.phase == "gone":
+        return []
+    actions = _put_out(peer, event.process, event.reason, now)
+    if peer.phase == "member":
+        actions.append(Send(peer.leader, Unrepairable(peer.epoch, f"{event.process} {event.reason}")))
+    return actions
+
+
+def _put_out(peer: Service, sender: ProcessId, reason: str, now: float) -> list[Action]:
+    """Nothing more comes over its connections, and the leader hears of it. Without the leader itself: join again."""
+    if sender == peer.leader:
+        return peer.leave(f"the leader {sender} {reason}")
+    log = Log("warning", f"{sender} is put out: it {reason}")
+    return [log, Forget(sender), *leaders.lost(peer, Lost(sender, reason), now)]
