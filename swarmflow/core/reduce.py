@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Release, Seal, Send, StorePiece, SumPiece
@@ -10,6 +11,23 @@ from swarmflow.core.types import Epoch, Group, ProcessId, Ref, Slice
 
 PIECE_ELEMENTS = 2**18  # 1 or 2 MiB: large enough for a stream's throughput, small enough to pipeline
 WINDOW_PIECES = 8  # of each owner: how far ahead parts are sent, which bounds what an owner must hold for others
+
+NORM_TOLERANCE = 1e-6  # of a squared norm: the bits are the same for all members, what adds up their squares is not
+
+
+def agree(results: Sequence[tuple[float, str]]) -> bool:
+    """Whether the members of a group, by (squared norm, digest), have reduced the same gradient."""
+    norms, digests = [norm for norm, _ in results], {digest for _, digest in results}
+    return len(digests) == 1 and "" not in digests and max(norms) - min(norms) <= NORM_TOLERANCE * max(norms)
+
+
+def differing(group: Group, results: Sequence[tuple[float, str]]) -> tuple[ProcessId, ...]:
+    """The members that do not agree with more than half of their group; none where there is no such half."""
+    for usual in results:
+        alike = [agree((usual, result)) for result in results]
+        if 2 * sum(alike) > len(results):
+            return tuple(process for process, fits in zip(group.members, alike, strict=True) if not fits)
+    return ()
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ from swarmflow.core.messages import (
 )  # fmt: skip
 from swarmflow.core.naming import NOBODY, PART_MEMBERS, tell
 from swarmflow.core.outbox import TAKEOVER
+from swarmflow.core.reduce import agree, differing
 from swarmflow.core.source import shares
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Roster
 
@@ -53,7 +54,8 @@ class Step:
     the same and the newcomers, who take part in the all-reduce and the update. clip: largest global gradient norm, 0:
     no clipping. learning_rate: of this step. owners: the trainer of each microbatch. overflow: a gradient was too large
     for the exponent, or no number. dropped: hops of which
-    somebody has taken an orphan away, when this leader took over.
+    somebody has taken an orphan away, when this leader took over. differing: members whose reduced gradient is not that
+    of most of their group.
     """
 
     plan: Plan
@@ -75,6 +77,7 @@ class Step:
     owners: dict[int, ProcessId] = field(init=False)
     newcomers: dict[ProcessId, Member] = field(default_factory=dict)
     dropped: set[tuple[int, int]] = field(default_factory=set)
+    differing: tuple[ProcessId, ...] = ()
     _prepared: dict[ProcessId, dict[str, tuple[float, str]]] = field(default_factory=dict)
     _committed: dict[ProcessId, str] = field(default_factory=dict)
     _commit: Commit | None = None
@@ -249,8 +252,9 @@ class Step:
         if not self._prepared.keys() >= self._members():
             return []
         for group in self._groups():
-            digests = {self._prepared[process].get(group.name, (0.0, ""))[1] for process in group.members}
-            if len(digests) != 1 or "" in digests:
+            results = [self._prepared[process].get(group.name, (0.0, "")) for process in group.members]
+            if not agree(results):
+                self.differing = differing(group, results)
                 return self._fail(f"the members of {group.name} do not agree on the reduced gradient")
         self.phase = "prepared"
         return []
@@ -270,7 +274,7 @@ class Step:
     def commit(self, now: float) -> list[Action]:
         """Decide: from here on the step happens. The clip factor is that of the exact norm over all stages."""
         assert self.tally is not None, "prepare has made it"
-        squared = sum(self._prepared[group.members[0]][group.name][0] for group in self._groups())
+        squared = sum(self._norm(group) for group in self._groups())
         tokens = self.tally.tokens
         norm = math.sqrt(squared) / tokens
         factor = min(1.0, self.clip / (norm + 1e-6)) if self.clip > 0 else 1.0
@@ -353,6 +357,11 @@ class Step:
     def groups_of(self, process: ProcessId) -> tuple[str, ...]:
         """The names of the groups in which a member reduces."""
         return tuple(group.name for group in self._groups() if process in group.members)
+
+    def _norm(self, group: Group) -> float:
+        """The squared norm of a group's gradient: about the same from all members, so that the middle one is right."""
+        norms = sorted(self._prepared[process][group.name][0] for process in group.members)
+        return norms[len(norms) // 2]
 
     def _missing(self) -> tuple[tuple[int, int], ...]:
         return tuple(hop for hop in self.ledger.missing() if hop in self.dropped)

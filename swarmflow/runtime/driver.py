@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from swarmflow.core.actions import Action, Release, Send
-from swarmflow.core.events import Event, Lost, Received, Tick
+from swarmflow.core.events import Event, Lost, Mishandled, Received, Tick
 from swarmflow.core.types import Blank, Body, ProcessId, Ref
 from swarmflow.runtime.links import Links
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.requests import Requests
 from swarmflow.runtime.store import Store
 from swarmflow.runtime.wire import Answer, Ask, Evaluate, decode_header, encode_header
+
+log = logging.getLogger("swarmflow")
 
 
 class Machine(Protocol):
@@ -34,8 +37,8 @@ class Driver:
     """The only place where a machine meets the world. All of it runs on the event loop.
 
     effects: what to do for each kind of action but Send and Release. fail: told what an effect or the machine raises;
-    that ends the driving. read: the bytes of a slice of a gradient.
-    evaluate: takes an Evaluate with its bodies.
+    that ends the driving. What the machine raises over another process' message puts out that process instead. read:
+    the bytes of a slice of a gradient. evaluate: takes an Evaluate with its bodies.
     """
 
     def __init__(
@@ -92,13 +95,28 @@ class Driver:
         self._busy = True
         try:
             while self._events and self._machine is not None:
-                self.perform(self._machine.handle(self._events.popleft(), self._loop.time()))
+                self._handle(self._machine, self._events.popleft())
         except Exception as error:  # from a full disk to a mistake of ours: half an action must not be built upon
             self.halt()
             self._fail(error)
         finally:
             self._busy = False
         self._arm()
+
+    def _handle(self, machine: Machine, event: Event) -> None:
+        now = self._loop.time()
+        if not isinstance(event, Received) or event.sender == self.me:
+            self.perform(machine.handle(event, now))
+            return
+        try:
+            actions = machine.handle(event, now)
+        except Exception as error:
+            name = type(event.message).__name__
+            log.exception("a %s of %s raised; that process is put out, and this one goes on", name, event.sender)
+            self.metrics.decisions.at(f"messages_raised:{name}").inc()
+            reason = f"sent a {name} that could not be handled ({type(error).__name__})"
+            actions = machine.handle(Mishandled(event.sender, reason), now)
+        self.perform(actions)
 
     def receive(self, sender: ProcessId, header: bytes, bodies: list[memoryview]) -> None:
         """A frame came. Raises FrameError when it is no message, which closes its stream."""

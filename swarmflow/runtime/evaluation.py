@@ -32,7 +32,10 @@ class EvaluationService:
         self._host = host
 
     def handle(self, message: Evaluate, bodies: list[memoryview]) -> None:
-        """Do this hop and see to the next."""
+        """Do this hop and see to the next; a path that this process cannot be on leads nowhere."""
+        stages, me = self._host.manifest.stages, self._session.me.name
+        if len(message.path) >= stages or me in (message.asker, *(name for name, _ in message.path)):
+            return
 
         def done(result: Evaluated) -> None:
             asker = ProcessId(message.asker, message.asker_incarnation)

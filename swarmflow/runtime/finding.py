@@ -47,6 +47,7 @@ async def find_leader(session: Session, invite: Invite, timeout_s: float | None 
     told = False
     while True:
         reasons: list[str] = []
+        unfit: IncompatibleError | None = None
         for name, addresses in (await _trainers(session, invite)).items():
             try:
                 found = await _ask(session, name, addresses)
@@ -55,6 +56,10 @@ async def find_leader(session: Session, invite: Invite, timeout_s: float | None 
                 reasons.append("its trainers are electing a leader")
             except NetworkError as error:
                 reasons.append(str(error))
+            except IncompatibleError as error:  # it may be the one that is out of date, and another one answer
+                unfit = error
+        if unfit is not None:
+            raise unfit
         reason = reasons[-1] if reasons else "no trainer of it is known"
         if timeout_s is not None and asyncio.get_running_loop().time() - began_s > timeout_s:
             raise NetworkError(f"run {invite.name} does not answer: {reason}; is its trainer running?")

@@ -274,6 +274,12 @@ class Links:
             if not stream.dropped:
                 log.info("from %s: %s", sender, error)
                 self._counters.refused(error.kind if isinstance(error, BadFrame) else "message")
+        except OSError:
+            raise
+        except Exception as error:  # a mistake of ours, but only over what this one sends: nobody else is to pay for it
+            reason = f"what it sent could not be handled ({type(error).__name__})"
+            log.exception("from %s: %s", sender, reason)
+            self._counters.refused("message")
         finally:
             self._unregister(sender, lane, stream, reason)
 

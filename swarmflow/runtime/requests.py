@@ -17,6 +17,7 @@ log = logging.getLogger("swarmflow")
 Arguments = dict[str, int | str]
 Handler = Callable[[ProcessId, Arguments], Awaitable[Sequence[bytes | memoryview]]]
 
+ERROR_MAX = 1000  # characters of the reason why there is no answer
 ANSWERING_MAX = 32  # questions that are worked on at a time; more are told to come again
 
 
@@ -95,6 +96,6 @@ class Requests:
         except SwarmflowError as refused:
             error = str(refused)
         except Exception as failed:  # whatever it is: who asks should not wait in vain for its deadline
-            log.error("answering to %r failed: %r", message.topic[:40], failed)
+            log.error("answering to %r failed", message.topic[:40], exc_info=failed)
             error = f"answering to {message.topic[:40]!r} failed"
-        self._links.send(sender, encode_header(Answer(message.id, error)), bodies, bulk=bool(bodies))
+        self._links.send(sender, encode_header(Answer(message.id, error[:ERROR_MAX])), bodies, bulk=bool(bodies))

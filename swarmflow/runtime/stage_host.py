@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -33,6 +34,8 @@ from swarmflow.runtime.step_end import StepEnd
 from swarmflow.runtime.store import Buffer
 from swarmflow.runtime.wire import Evaluate
 from swarmflow.runtime.worker import Worker
+
+log = logging.getLogger("swarmflow")
 
 # Urgency in the compute thread: a backward frees memory and feeds the stage before; a forward only adds work.
 _FIRST, _BACKWARD, _FORWARD, _LATER = (0.0,), 1.0, 2.0, (3.0,)
@@ -193,7 +196,14 @@ class StageHost:
             assert isinstance(output, Tensor)
             return self._codec.encode(output.to(self._dtype))
 
-        self._compute.submit(_LATER, work, done)
+        def guarded() -> Evaluated:
+            try:
+                return work()
+            except Exception as error:  # only its asker is to pay for a question that nobody can compute
+                log.exception("a validation batch of %s could not be computed", message.asker[-6:])
+                return FrameError(f"it could not be computed ({type(error).__name__})")
+
+        self._compute.submit(_LATER, guarded, done)
 
     # --- details ------------------------------------------------------------------------------------------------------
 

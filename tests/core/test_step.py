@@ -166,6 +166,26 @@ def test_members_that_disagree_start_the_step_over() -> None:
     assert (machine.phase, "one is missing" in machine.failure) == ("failed", True)
 
 
+def test_the_norm_is_that_of_all_members_of_a_group() -> None:
+    three = Roster(((member("a"), member("b"), member("c")),), (member("t", -1),))
+    for norms, phase, odd in (
+        ((9.0, 9.0, 9.0 + 1e-9), "prepared", ()),
+        ((1e30, 9.0, 9.0), "failed", (A,)),
+        ((9.0, 9.0, 0.0), "failed", (C,)),
+        ((9.0, 16.0, 25.0), "failed", ()),
+    ):
+        machine = Step(Plan(1, 1), 1, Open(1, EPOCH, three, T), 0.1, 0.0, opened_s=0.0)
+        machine.done(A, Done(microbatch(0), 0, 0, loss_sum=1.0, tokens=1))
+        machine.prepare((), Ways())
+        for peer, norm in zip((A, B, C), norms, strict=True):
+            machine.prepared(peer, Prepared(EPOCH, 1, (("stage-0", norm, "x"),)))
+        assert (machine.phase, machine.differing) == (phase, odd)
+        if phase == "prepared":
+            machine.commit(1.0)
+            assert machine.result is not None
+            assert machine.result.grad_norm == 3.0
+
+
 def test_newcomers_take_part_in_the_update_but_not_in_the_work() -> None:
     machine = step()
     complete(machine)

@@ -61,7 +61,8 @@ def stopped(reign: Reign, ok: bool = True) -> Exit:
 
 def met(reign: Reign, rival: Rival) -> list[Action]:
     """Two lineages have met: the one with more steps goes on, of equals the one of the greater name."""
-    if (rival.version, rival.leader) <= (reign.version, reign.me.process) or reign.phase == "finished":
+    later = (reign.version, reign.me.process) < (rival.version, rival.leader)
+    if not later or rival.version > reign.settings.steps or reign.phase == "finished":
         return []
     reason = f"{rival.leader} leads this run too, and is at version {rival.version}"
     return [

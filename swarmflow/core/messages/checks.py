@@ -39,7 +39,8 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
     count, version, seconds = (0, COUNT_MAX), (0, COUNT_MAX), (0.0, SECONDS_MAX)
     return {
         "stage": (0, stages - 1), "Member.stage": (-1, stages - 1), "Recall.stage": (-1, stages - 1),
-        "Recalled.stage": (-1, stages - 1), "Negotiate.stage": (-1, stages - 1), "Join.member.stage": (-1, 1 << 31),
+        "Recalled.stage": (-1, stages - 1), "Backward.stage": (-1, stages - 1), "Negotiate.stage": (-1, stages - 1),
+        "Join.member.stage": (-1, 1 << 31),
         "index": (0, microbatches - 1), "indices": (0, microbatches - 1), "dropped": (0, microbatches - 1),
         "stages": (0, stages - 1), "attempt": (0, 1_000_000_000), "ahead": count, "tokens": count, "retries": count,
         "incarnation": (0, 1 << 64), "generation": (-1, COUNT_MAX), "step": version, "version": (-1, COUNT_MAX),

@@ -1,0 +1,251 @@
+"""Messages that cannot be true: refused before a machine acts on them, and whoever sent them is put out alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from swarmflow.core.actions import Action, Count, Forget, LoadState, Rejoin, Release, RunLoss
+from swarmflow.core.events import Event, Mishandled, Received, StateLoaded
+from swarmflow.core.following import Following
+from swarmflow.core.leader import Leader
+from swarmflow.core.messages import (
+    Assign,
+    Carried,
+    Carry,
+    Committed,
+    Done,
+    Evicted,
+    Forward,
+    Gone,
+    Granted,
+    Heartbeat,
+    Join,
+    LoadFailed,
+    Message,
+    Open,
+    Prepare,
+    Prepared,
+    Ready,
+    Refused,
+    Report,
+    Suspect,
+    Tally,
+    Unrepairable,
+)  # fmt: skip
+from swarmflow.core.messages.checks import REASON_MAX, checks_of
+from swarmflow.core.outbox import outbox_of
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.source import Source
+from swarmflow.core.trainer import TrainerMachine
+from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
+from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process, released
+
+PLAN = Plan(2, 4)
+ME, MATE, BEFORE, LEADER, STRANGER = process("me"), process("mate"), process("before"), process("t0"), process("x")
+ROSTER = Roster(((member("before"),), (member("mate", 1), member("me", 1))), (member("t0", -1),))
+OPENED = Open(1, EPOCH, ROSTER, LEADER)
+NAN = float("nan")
+
+
+def cannot_be(message: Message) -> str:
+    return checks_of(PLAN).wrong(message) or ""
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (Prepared(EPOCH, 1, (("stage-0", -1.0, "x"),)), "results"),
+        (Prepared(EPOCH, 1, (("stage-0", NAN, "x"),)), "results"),
+        (Prepared(EPOCH, 1, (("stage-0", 1.0, ""),)), "results"),
+        (Join("peer", "1", "run", member("a"), speed=1e300), "speed"),
+        (Join("peer", "1", "run", member("a"), speed=NAN), "speed"),
+        (Join("peer", "1", "run", Member(process("a"), 0, -1)), "member"),
+        (Suspect(MATE, "x" * (1 << 20)), "reason"),
+        (Suspect(ProcessId("", 1), ""), "process"),
+        (Forward(microbatch(0), 2, 0), "stage"),
+        (Forward(microbatch(4), 1, 0), "microbatch"),
+        (Forward(microbatch(0, Epoch(0, -1)), 1, 0), "microbatch"),
+        (Forward(microbatch(0), 1, -1), "attempt"),
+        (Forward(microbatch(0), 1, 1 << 62), "attempt"),
+        (Carry(MATE, Forward(microbatch(9), 1, 0)), "forward"),
+        (Carry(MATE), "do not fit"),
+        (Done(microbatch(0), 1, 0, NAN, 1), "loss_sum"),
+        (Ready(0, 0, "x", -4), "capacity"),
+        (Committed(EPOCH, 1, "x" * 200), "digest"),
+        (Assign(1, EPOCH, (0, 4), 0), "indices"),
+        (Prepare(1, EPOCH, 1, ((0, 0), (0, 1)), (), Tally(1.0, 1, 0)), "do not fit"),
+        (Prepare(1, EPOCH, 1, (), (Group("stage-1", (ME, ME)),), Tally(1.0, 1, 0)), "groups"),
+        (Open(1, EPOCH, Roster(ROSTER.stages), LEADER), "do not fit"),
+        (Open(1, EPOCH, Roster(ROSTER.stages[:1], ROSTER.trainers), LEADER), "roster"),
+        (Open(1, EPOCH, Roster(ROSTER.stages[::-1], ROSTER.trainers), LEADER), "roster"),
+        (Open(1, EPOCH, Roster((), ()), LEADER), "stages"),
+    ],
+)
+def test_what_cannot_be_is_found(message: Message, field: str) -> None:
+    assert field in cannot_be(message)
+
+
+def test_every_field_of_every_message_has_a_rule() -> None:
+    """The tables are followed through all types as they are made; a field without a rule would raise here."""
+    assert set(checks_of(Plan(7, 3))._checks) == set(get_args(Message))
+
+
+def test_what_can_be_is_not() -> None:
+    join = Join("peer", "1", "run", member("a", 99))
+    whole = Report(2, replace(join, member=member("a", 1)), member("a", 1), True, 0, False, OPENED)
+    near = OPENED.seen_from(1, tied=False)
+    for message in (OPENED, near, join, whole, Heartbeat(version=-1), Gone(1, EPOCH, ME, "")):
+        assert cannot_be(message) == ""
+
+
+# --- a peer -----------------------------------------------------------------------------------------------------------
+
+
+class Peer:
+    """A member of the last stage."""
+
+    def __init__(self) -> None:
+        join = Join("peer", "1.0", "run", Member(ME, -1))
+        self.machine = PeerMachine(ME, Following(LEADER), PLAN, PeerSettings(join))
+        self.hear(Granted(1, 1, 0, ()))
+        self.event(StateLoaded(1, 0, "digest", 4, (("stage-1", 10),)))
+        self.hear(OPENED)
+
+    def event(self, event: Event) -> list[Action]:
+        return self.machine.handle(event, 0.0)
+
+    def hear(self, message: Message, sender: ProcessId = LEADER, bodies: tuple[Ref, ...] = ()) -> list[Action]:
+        return self.event(Received(sender, message, bodies))
+
+
+def test_a_peer_puts_out_who_sends_what_cannot_be_and_serves_the_others() -> None:
+    peer = Peer()
+    actions = peer.hear(Forward(microbatch(0), 5, 0), BEFORE, (Ref(1), Ref(2)))
+    assert released(actions) == [Ref(1), Ref(2)]
+    assert of_type(actions, Forget) == [Forget(BEFORE)]
+    assert [(to, suspect.process) for to, suspect in messages(actions, Suspect)] == [(LEADER, BEFORE)]
+    assert Count("messages_refused", "Forward") in actions
+    assert of_type(peer.hear(Forward(microbatch(0), 1, 0), BEFORE, (Ref(3), Ref(4))), RunLoss)
+
+
+def test_a_message_about_a_hop_comes_from_where_its_sender_serves() -> None:
+    peer = Peer()
+    actions = peer.hear(Forward(microbatch(0), 1, 0), MATE, (Ref(1), Ref(2)))
+    assert not of_type(actions, RunLoss)
+    assert [suspect.process for _, suspect in messages(actions, Suspect)] == [MATE]
+
+
+def test_who_carries_what_cannot_come_from_there_answers_for_it() -> None:
+    peer = Peer()
+    actions = peer.hear(Carried(LEADER, forward=Forward(microbatch(0), 1, 0)), MATE, (Ref(1), Ref(2)))
+    assert released(actions) == [Ref(1), Ref(2)]
+    actions = peer.hear(Carried(MATE, forward=Forward(microbatch(0), 1, 0)), BEFORE, (Ref(1), Ref(2)))
+    assert [suspect.process for _, suspect in messages(actions, Suspect)] == [BEFORE]
+
+
+def test_a_peer_joins_again_when_its_leader_sends_what_cannot_be() -> None:
+    peer = Peer()
+    actions = peer.hear(Granted(1, 2, 0, ()))
+    assert not of_type(actions, LoadState)
+    [rejoin] = of_type(actions, Rejoin)
+    assert "Granted.stage cannot be 2" in rejoin.reason
+
+
+def test_after_an_exception_the_step_starts_over_without_its_cause() -> None:
+    """What was half changed belongs to the epoch; the next one begins with nothing."""
+    peer = Peer()
+    actions = peer.event(Mishandled(BEFORE, "sent a Forward that could not be handled (KeyError)"))
+    assert [suspect.process for _, suspect in messages(actions, Suspect)] == [BEFORE]
+    assert [unrepairable.epoch for _, unrepairable in messages(actions, Unrepairable)] == [EPOCH]
+    assert of_type(peer.event(Mishandled(LEADER, "sent a Prepare that could not be handled (KeyError)")), Rejoin)
+
+
+def test_a_reason_is_cut_where_it_is_made() -> None:
+    peer = Peer()
+    actions = peer.event(Mishandled(BEFORE, "x" * (1 << 20)))
+    assert [len(suspect.reason) for _, suspect in messages(actions, Suspect)] == [REASON_MAX]
+
+
+# --- a trainer that leads ---------------------------------------------------------------------------------------------
+
+
+class Lead:
+    """A leader whose step has a peer on each of its two stages."""
+
+    def __init__(self) -> None:
+        me = member("t0", -1)
+        rules = LeaderSettings(9, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True)
+        source = Source(LEADER, PLAN.microbatches, outbox_of(PLAN, LEADER, 0))
+        join = Join("trainer", "1.0", "run", me)
+        lead = Leader(me, PLAN, rules, 1, 0, 0)
+        self.machine = TrainerMachine(me, Following(LEADER), PLAN, rules, source, join, lead=lead)
+        self.machine.start(0.0)
+        peers = (("me", 1), ("mate", 1), ("before", 0))
+        for name, stage in peers:
+            self.hear(Join("peer", "1.0", "run", member(name, stage)), process(name))
+        for name, stage in peers:
+            self.hear(Ready(stage, 0, "x", 4), process(name))
+        assert self.lead.step is not None
+
+    @property
+    def lead(self) -> Leader:
+        assert self.machine.lead is not None
+        return self.machine.lead
+
+    def hear(self, message: Message, sender: ProcessId) -> list[Action]:
+        return self.machine.handle(Received(sender, message), 0.0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Done(microbatch(0), 0, 0),
+        Done(microbatch(0), 1, 0, NAN, 1),
+        Heartbeat(queued=-1),
+        Ready(1, 99, "x", 4),
+        Committed(EPOCH, 7, "x"),
+        Suspect(ME, "I cannot reach myself"),
+        LoadFailed(1, 0, "x" * (1 << 20)),
+    ],
+)
+def test_a_leader_puts_out_who_sends_what_cannot_be_and_nobody_else(message: Message) -> None:
+    leader = Lead()
+    actions = leader.hear(message, ME)
+    assert [to for to, _ in messages(actions, Evicted)] == [ME]
+    assert of_type(actions, Forget) == [Forget(ME)]
+    assert sorted(leader.lead.membership.known) == sorted([BEFORE, MATE, LEADER])
+    assert leader.lead.step is not None
+    assert leader.lead.step.phase == "working"
+
+
+def test_who_cannot_join_as_it_says_is_told_why() -> None:
+    leader = Lead()
+    actions = leader.hear(Join("peer", "1.0", "run", member("x"), speed=1e300), STRANGER)
+    [(to, refused)] = messages(actions, Refused)
+    assert to == STRANGER
+    assert "Join.speed cannot be 1e+300" in refused.reason
+
+
+def test_a_leader_starts_the_step_over_without_who_made_it_raise() -> None:
+    leader = Lead()
+    step = leader.lead.step
+    actions = leader.machine.handle(Mishandled(ME, "sent a Done that could not be handled (KeyError)"), 0.0)
+    assert [to for to, _ in messages(actions, Evicted)] == [ME]
+    assert leader.lead.step is not None
+    assert leader.lead.step is not step
+    assert leader.lead.epoch == Epoch(1, 0)
+    assert ME not in leader.lead.step.roster.everybody
+
+
+def test_what_strangers_send_is_dropped_with_its_bytes() -> None:
+    leader = Lead()
+    event = Received(STRANGER, Heartbeat(queued=-1), (Ref(7),))
+    actions = leader.machine.handle(event, 0.0)
+    assert of_type(actions, Release) == [Release((Ref(7),))]
+    assert of_type(actions, Forget) == [Forget(STRANGER)]
+    assert leader.lead.step is not None

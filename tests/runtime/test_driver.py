@@ -1,0 +1,72 @@
+"""The driver: what a machine raises over somebody's message puts out that one, and what it raises by itself ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from swarmflow.core.actions import Action
+from swarmflow.core.events import DrainAsked, Event, Mishandled, Received
+from swarmflow.core.messages import Drain, Heartbeat
+from swarmflow.core.types import ProcessId
+from swarmflow.runtime.driver import Driver
+from swarmflow.runtime.metrics import Metrics
+from swarmflow.runtime.store import Store
+
+ME, OTHER = ProcessId("me", 1), ProcessId("other", 1)
+
+
+@dataclass
+class Fragile:
+    """A machine that raises over some events. events: all that it was given."""
+
+    raises_over: tuple[type, ...]
+    events: list[Event] = field(default_factory=list)
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        self.events.append(event)
+        if type(event) in self.raises_over or (isinstance(event, Received) and type(event.message) in self.raises_over):
+            raise KeyError("what was not expected")
+        return []
+
+    def next_deadline(self) -> float:
+        return 1e9
+
+
+def drive(machine: Fragile, *events: Event) -> list[BaseException]:
+    """What the driver reports as the end of its driving."""
+    failures: list[BaseException] = []
+
+    async def run() -> None:
+        driver = Driver(ME, Store(), Metrics(), {}, failures.append, lambda body: None)
+        driver.run(machine, [])
+        for event in events:
+            driver.post(event)
+        driver.halt()
+
+    asyncio.run(run())
+    return failures
+
+
+def test_what_a_message_makes_a_machine_raise_puts_out_its_sender(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Fragile((Drain,))
+    assert not drive(machine, Received(OTHER, Drain()), Received(OTHER, Heartbeat()))
+    reason = "sent a Drain that could not be handled (KeyError)"
+    assert machine.events[-3:] == [Received(OTHER, Drain()), Mishandled(OTHER, reason), Received(OTHER, Heartbeat())]
+    assert "Traceback" in caplog.text
+    assert "what was not expected" in caplog.text
+
+
+def test_what_a_machine_raises_by_itself_ends_it() -> None:
+    for event in (DrainAsked(), Received(ME, Drain())):
+        [failure] = drive(Fragile((DrainAsked, Drain)), event, Received(OTHER, Heartbeat()))
+        assert isinstance(failure, KeyError)
+
+
+def test_a_machine_that_cannot_even_put_out_the_sender_ends() -> None:
+    machine = Fragile((Drain, Mishandled))
+    [failure] = drive(machine, Received(OTHER, Drain()), Received(OTHER, Heartbeat()))
+    assert isinstance(failure, KeyError)
+    assert isinstance(machine.events[-1], Mishandled)
