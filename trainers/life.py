@@ -40,10 +40,14 @@ _SAVE_POLL_S = 0.1
 _SAVE_TIMEOUT_S = 300.0
 _MEASURE_EVERY_S = 1.0
 _RIVALS_EVERY_S = 10.0
+_STATUS_S = 2.0  # within which the leader answers another trainer, at which somebody waits (runtime/asking.py)
 
 
 class Life:
-    """Give it a session, then `lead` or `join`. took_over: called when it leads after another one."""
+    """Give it a session, then `lead` or `join`. took_over: called when it leads after another one.
+
+    version: steps that were committed, as far as this trainer knows.
+    """
 
     def __init__(
         self, session: Session, config: RunConfig, corpus: Corpus, folder: StateFolder, steplog: StepLog | None,
@@ -55,6 +59,7 @@ class Life:
         self._folder = folder
         self._steplog = steplog
         self._took_over = took_over
+        self.version = 0
         self._machine: TrainerMachine | None = None
         self._manifest: Manifest | None = None
         self._checkpoints: Checkpoints | None = None
@@ -103,12 +108,26 @@ class Life:
             validate_every=train.validate_every,
         )  # fmt: skip
 
+    async def report(self) -> bytes:
+        """The status as JSON, whoever leads. Raises NetworkError where nobody does, or the leader does not answer."""
+        machine = self._machine
+        if machine is None:
+            raise NetworkError("its trainer does not know the run yet")
+        if machine.lead is None:
+            if machine.following.lost_s is not None:
+                raise NetworkError("its trainers are electing a leader")
+            answer = await self._session.requests.ask(machine.leader, "status", timeout_s=_STATUS_S)
+            return bytes(answer[0]) if answer else b""
+        (status,) = await self._status(self._session.me, {})
+        return status
+
     def drain(self) -> None:
         """The person wants this trainer to leave."""
         self._session.driver.post(DrainAsked())
 
     def _begin(self, manifest: Manifest, disk: OnDisk) -> None:
         self._manifest = manifest
+        self.version = disk.version
         weights = None if manifest.from_seed else self._config.model.path
         chosen = self._config.run.export_every
         every = self._config.train.checkpoint_every if chosen is None else chosen
@@ -209,6 +228,7 @@ class Life:
     def _record(self, action: Record) -> None:
         result, metrics = action.result, self._session.metrics
         self._folder.keep_begun()
+        self.version = result.step + 1
         if self._steplog is not None:
             self._steplog.write(result)
         metrics.step.set(result.step + 1)
@@ -243,10 +263,10 @@ class Life:
             leader = (machine.leader.name, machine.leader.incarnation, addresses)
         return [msgspec.json.encode(Description(__version__, leader)), manifest.encode()]
 
-    async def _status(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+    async def _status(self, sender: ProcessId, arguments: Arguments) -> tuple[bytes]:
         leader = self._leader()
         assert self._manifest is not None
-        return [msgspec.json.encode(status_of(leader, self._manifest))]
+        return (msgspec.json.encode(status_of(leader, self._manifest)),)
 
     async def _save(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
         """Bring a version to disk, unless there is one as new; its number."""

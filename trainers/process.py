@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.files import write_whole
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import peer_of
+from swarmflow.runtime.answering import Counter, answering
 from swarmflow.runtime.finding import Found, find_leader
 from swarmflow.runtime.invite import Invite, publish_local
+from swarmflow.runtime.local_runs import Ended, forget_ended, keep_ended
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
 from trainers.exports import check_exports
@@ -167,13 +170,16 @@ async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *,
             return await session.ended
         run.metrics.describe_process("trainer", node.name, run_id)
         session.spawn(_stay_in_charge(run, life, own_invite), "the claim to the output")
-        with _published(own_invite()):
-            _tell_invite(run, own_invite(), leads=found is None)
-            stop.on_first = life.drain
-            if stop.count:
-                life.drain()
-            outcome: Exit | Rejoin = await session.ended
-            return outcome
+        async with answering(node.serve, run_id, life.report) as counter:
+            with _published(own_invite(), counter):
+                _tell_invite(run, own_invite(), leads=found is None)
+                stop.on_first = life.drain
+                if stop.count:
+                    life.drain()
+                outcome: Exit | Rejoin = await session.ended
+        if isinstance(outcome, Exit):
+            _remember_end(run, Ended(run_id, name, life.version, run.config.train.steps, str(run.output.absolute())))
+        return outcome
     finally:
         run.give_way()  # before the goodbye: whoever hears it may lead at once
         await session.close()
@@ -232,11 +238,21 @@ def _lead_on(run: Run, invite: Invite) -> None:
     _tell_invite(run, invite, leads=True)
 
 
-@contextmanager
-def _published(invite: Invite) -> Iterator[None]:
-    """The run is found on this machine without an invite, unless this machine has no place to say so."""
+def _remember_end(run: Run, ended: Ended) -> None:
+    """Who asks for the status later is told where the result is, unless this machine has no place to say so."""
+    finished = ended.version >= ended.steps and (run.output / "final").is_dir()
     try:
-        publication = publish_local(invite)
+        keep_ended(replace(ended, finished=finished))
+    except OSError as error:
+        log.warning("`swarmflow status` will not know how the run ended: %s", error.strerror)
+
+
+@contextmanager
+def _published(invite: Invite, counter: Counter) -> Iterator[None]:
+    """The run is found on this machine without an invite, unless this machine has no place to say so."""
+    forget_ended(invite.run_id)
+    try:
+        publication = publish_local(invite, port=counter.port, token=counter.token)
     except NetworkError as error:
         log.warning("%s; peers here need the invite", error)
         yield

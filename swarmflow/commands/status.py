@@ -10,10 +10,6 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def status(invite: str | None, as_json: bool) -> int:
     """Show a run's stages, peers, load, step and loss."""
-    from swarmflow.runtime.invite import read_invite
-
-    found = read_invite(invite)  # before the imports that take seconds
-
     from swarmflow.runtime.status import main
 
-    return main(found, as_json)
+    return main(invite, as_json)

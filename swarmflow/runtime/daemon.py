@@ -1,7 +1,7 @@
 """The p2pd process of libp2p: started in a session of its own, watched, and asked over its control socket.
 
 hivemind's `P2P.create` starts it too, but in the caller's process group, where Ctrl-C would kill it before the process
-has drained; and its requests leave their socket open when they fail. So only the protocol's messages come from there.
+has drained; its requests leave their socket open when they fail; and it takes seconds to load.
 """
 
 from __future__ import annotations
@@ -16,15 +16,10 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from importlib.resources import as_file, files
 from pathlib import Path
 
-from hivemind.p2p import PeerID
-from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
-from hivemind.proto import p2pd_pb2
-from hivemind.utils.multiaddr import Multiaddr
-
 from swarmflow.errors import NetworkError
+from swarmflow.runtime import p2pd
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +35,19 @@ TERMINATE_TIMEOUT_S = 3.0
 class Daemon:
     """One running p2pd. socket_path: its control socket."""
 
-    def __init__(self, process: asyncio.subprocess.Process, socket_path: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, socket_path: Path, stop_s: float) -> None:
         self.socket_path = socket_path
+        self._stop_s = stop_s
         self._process = process
         self._last_lines: deque[str] = deque(maxlen=20)
         self._ready = asyncio.Event()
         self._output = asyncio.create_task(self._read_output())
 
     @classmethod
-    async def launch(cls, options: Mapping[str, str | int], startup_timeout_s: float) -> Daemon:
-        """Starts p2pd with these command-line options and waits until it listens.
+    async def launch(
+        cls, options: Mapping[str, str | int], startup_timeout_s: float, stop_s: float = TERMINATE_TIMEOUT_S
+    ) -> Daemon:
+        """Starts p2pd with these command-line options and waits until it listens. stop_s: it has to end; 0: killed.
 
         Raises NetworkError, with the last thing that p2pd said, when it does not start in time.
         """
@@ -58,21 +56,21 @@ class Daemon:
         arguments = [f"-{name}={value}" for name, value in options.items()]
         arguments += [f"-listen=/unix{socket_path}", f"-idleTimeout={IDLE_TIMEOUT_S}s"]
         environment = {"GOLOG_LOG_LEVEL": "error", "GOGC": COLLECT_PERCENT, **os.environ}
-        with as_file(files("hivemind.hivemind_cli") / "p2pd") as program:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    str(program),
-                    *arguments,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.STDOUT,
-                    env=environment,
-                    start_new_session=True,
-                    limit=OUTPUT_LINE_BYTES_MAX,
-                )
-            except OSError as error:
-                raise NetworkError(f"cannot run hivemind's p2pd ({program}): {error.strerror}") from None
-        daemon = cls(process, socket_path)
+        program = p2pd.program()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                str(program),
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+                limit=OUTPUT_LINE_BYTES_MAX,
+            )
+        except OSError as error:
+            raise NetworkError(f"cannot run hivemind's p2pd ({program}): {error.strerror}") from None
+        daemon = cls(process, socket_path, stop_s)
         await daemon._wait_until_ready(startup_timeout_s)
         return daemon
 
@@ -115,9 +113,10 @@ class Daemon:
     async def stop(self) -> None:
         """Ends the process and removes its socket."""
         if self._process.returncode is None:
-            self._process.terminate()
+            if self._stop_s > 0:
+                self._process.terminate()
             try:
-                async with asyncio.timeout(TERMINATE_TIMEOUT_S):
+                async with asyncio.timeout(self._stop_s):
                     await self._process.wait()
             except TimeoutError:
                 self._process.kill()
@@ -125,42 +124,25 @@ class Daemon:
         await self._output
         self.socket_path.unlink(missing_ok=True)
 
-    async def connect(self, name: str, maddrs: Sequence[Multiaddr], timeout_s: float) -> None:
+    async def connect(self, name: str, addresses: Sequence[bytes], timeout_s: float) -> None:
         """Connects to a process by its addresses; does nothing when it is connected. Raises NetworkError."""
-        peer = PeerID.from_base58(name).to_bytes()
-        addresses = [address.to_bytes() for address in maddrs]
-        request = p2pd_pb2.Request(
-            type=p2pd_pb2.Request.CONNECT,
-            connect=p2pd_pb2.ConnectRequest(peer=peer, addrs=addresses, timeout=max(1, round(timeout_s))),
-        )
-        _, writer = await self._request(request, timeout_s)
+        _, writer = await self._request(p2pd.connect_request(name, addresses, timeout_s), timeout_s)
         writer.close()
 
     async def open_stream(
         self, name: str, protocol: str, timeout_s: float
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A stream to a process that serves this protocol. Raises NetworkError."""
-        request = p2pd_pb2.Request(
-            type=p2pd_pb2.Request.STREAM_OPEN,
-            streamOpen=p2pd_pb2.StreamOpenRequest(
-                peer=PeerID.from_base58(name).to_bytes(), proto=[protocol], timeout=max(1, round(timeout_s))
-            ),
-        )
-        return await self._request(request, timeout_s)
+        return await self._request(p2pd.stream_request(name, protocol, timeout_s), timeout_s)
 
-    async def _request(
-        self, request: p2pd_pb2.Request, timeout_s: float
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _request(self, request: bytes, timeout_s: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         writer = None
         succeeded = False
         try:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_unix_connection(self.socket_path)
-                await write_pbmsg(writer, request)
-                response = p2pd_pb2.Response()
-                await read_pbmsg_safe(reader, response)
-            if response.type == p2pd_pb2.Response.ERROR:
-                raise NetworkError(" ".join(response.error.msg.split()))
+                writer.write(request)
+                await p2pd.read_response(reader)
             succeeded = True
         except TimeoutError:
             raise NetworkError(f"no answer within {timeout_s:g} s") from None

@@ -100,10 +100,15 @@ def _checksum(payload: bytes) -> bytes:
 
 
 class LocalInvite(msgspec.Struct):
-    """The file that tells this machine's processes of a run. pid: of the trainer that wrote it, for people."""
+    """The file that tells this machine's processes of a run. pid: of the trainer that wrote it, for people.
+
+    port: at 127.0.0.1, where it answers who says the token (runtime/answering.py); 0: nowhere.
+    """
 
     invite: str
     pid: int
+    port: int = 0
+    token: str = ""
 
 
 class Publication:
@@ -130,7 +135,7 @@ def is_invite(file: IO[bytes]) -> bool:
     return _TEXT.fullmatch(file.read(TEXT_CHARS_MAX).decode("ascii", "replace").strip()) is not None
 
 
-def publish_local(invite: Invite, folder: Path | None = None) -> Publication:
+def publish_local(invite: Invite, folder: Path | None = None, port: int = 0, token: str = "") -> Publication:
     """Makes the run known to processes of this user on this machine, as long as this process lives.
 
     The file is locked rather than only naming the process: the system frees the lock at a crash, and process numbers
@@ -145,7 +150,7 @@ def publish_local(invite: Invite, folder: Path | None = None) -> Publication:
         folder.chmod(0o700)
         file = os.fdopen(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(msgspec.json.encode(LocalInvite(str(invite), os.getpid())))
+        file.write(msgspec.json.encode(LocalInvite(str(invite), os.getpid(), port, token)))
         file.flush()
         fresh.rename(path)
     except OSError as error:
@@ -155,19 +160,27 @@ def publish_local(invite: Invite, folder: Path | None = None) -> Publication:
 
 def find_local_invites(folder: Path | None = None) -> list[Invite]:
     """The runs of this user that are alive on this machine, one invite a run; files of dead processes are removed."""
-    folder = runs_folder() if folder is None else folder
     by_run: dict[str, Invite] = {}
-    for path in sorted(folder.glob("*.json")):
-        invite = _read_local(path) if _LOCAL.fullmatch(path.name) else None
-        if invite is None:
-            continue
+    for _, invite in _publications(folder):
         known = by_run.get(invite.run_id)
         trainers = invite.trainers if known is None else tuple(dict.fromkeys(known.trainers + invite.trainers))
         by_run[invite.run_id] = Invite(invite.run_id, invite.name, trainers[:TRAINERS_MAX])
     return list(by_run.values())
 
 
-def _read_local(path: Path) -> Invite | None:
+def local_trainers(run_id: str, folder: Path | None = None) -> list[tuple[int, str]]:
+    """Port and token of each trainer of a run that lives on this machine and answers there."""
+    found = [local for local, invite in _publications(folder) if invite.run_id == run_id]
+    return [(local.port, local.token) for local in found if 0 < local.port < 1 << 16]
+
+
+def _publications(folder: Path | None) -> list[tuple[LocalInvite, Invite]]:
+    folder = runs_folder() if folder is None else folder
+    found = [_read_local(path) for path in sorted(folder.glob("*.json")) if _LOCAL.fullmatch(path.name)]
+    return [publication for publication in found if publication is not None]
+
+
+def _read_local(path: Path) -> tuple[LocalInvite, Invite] | None:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
@@ -176,7 +189,8 @@ def _read_local(path: Path) -> Invite | None:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 content = file.read(2 * TEXT_CHARS_MAX)
-                return Invite.parse(msgspec.json.decode(content, type=LocalInvite).invite)
+                local = msgspec.json.decode(content, type=LocalInvite)
+                return local, Invite.parse(local.invite)
             path.unlink(missing_ok=True)  # nobody holds the lock: its process is gone
             return None
     except (OSError, msgspec.DecodeError, NetworkError):

@@ -21,6 +21,7 @@ from swarmflow.errors import NetworkError
 from swarmflow.runtime.addresses import check_port_free, dialable, multiaddr, peer_of
 from swarmflow.runtime.daemon import Daemon
 from swarmflow.runtime.identity import IdentityKey, IdentityLock, load_identity
+from swarmflow.runtime.p2pd import address_bytes
 from swarmflow.runtime.records import OwnedRecords
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class Node:
         Raises NetworkError when it cannot be reached within twice `timeout_s`, or does not serve the protocol.
         """
         if maddrs:
-            await self._daemon.connect(name, dialable(maddrs, name), timeout_s)
+            await self._daemon.connect(name, _packed(dialable(maddrs, name)), timeout_s)
         return await self._daemon.open_stream(name, protocol, timeout_s)
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
@@ -157,6 +158,11 @@ def _on_stray_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
         log.error("%s: %r", context.get("message", "an error outside of any task"), error, exc_info=error)
 
 
+def _packed(addresses: Sequence[Multiaddr]) -> list[bytes]:
+    """As the daemon reads them. hivemind names a relay in a form that makes it refuse all of a request's addresses."""
+    return [address_bytes(str(address)) or address.to_bytes() for address in addresses]
+
+
 async def _attach(daemon: Daemon, timeout_s: float) -> P2P:
     try:
         async with asyncio.timeout(timeout_s):
@@ -170,7 +176,7 @@ async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool,
 
     async def connect(text: str, name: str) -> NetworkError | None:
         try:
-            await daemon.connect(name, dialable([text], name), BOOTSTRAP_TIMEOUT_S)
+            await daemon.connect(name, _packed(dialable([text], name)), BOOTSTRAP_TIMEOUT_S)
         except NetworkError as error:
             return error
         return None

@@ -1,24 +1,24 @@
-"""Asks a run's leader for its status and prints it."""
+"""Asks a run for its status and prints it."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
-import uvloop
-from rich.console import Console
-from rich.table import Table
 
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.client import visit
-from swarmflow.runtime.invite import Invite
-from swarmflow.runtime.logs import set_up_logging
+from swarmflow.runtime.asking import ask_status
+from swarmflow.runtime.invite import Invite, read_invite
+from swarmflow.runtime.local_runs import ended_run, last_ended
 
 
-def main(invite: Invite, as_json: bool) -> int:
-    """Print the status; the exit code."""
-    set_up_logging()
-    answer = uvloop.run(fetch_status(invite))
+def main(text: str | None, as_json: bool) -> int:
+    """Print the status of the run of this invite, or of the one run of this machine; the exit code.
+
+    Raises NetworkError where nobody answers; it says how the run ended, where that is known here.
+    """
+    answer = _answer(_invite(text))
     if as_json:
         print(msgspec.json.format(answer).decode())
     else:
@@ -26,16 +26,30 @@ def main(invite: Invite, as_json: bool) -> int:
     return 0
 
 
-async def fetch_status(invite: Invite) -> bytes:
-    """The status as JSON. Raises NetworkError."""
-    async with visit(invite) as (session, found):
-        answer = await session.requests.ask(found.leader, "status")
-        if len(answer) != 1:
-            raise NetworkError("the leader's answer has no status in it")
-        return bytes(answer[0])
+def _invite(text: str | None) -> Invite:
+    try:
+        return read_invite(text)
+    except NetworkError as error:
+        ended = last_ended() if not text else None
+        if ended is None:
+            raise
+        raise NetworkError(f"{error}; the last one here: {ended}") from None
+
+
+def _answer(invite: Invite) -> bytes:
+    try:
+        return asyncio.run(ask_status(invite))
+    except NetworkError:
+        ended = ended_run(invite.run_id)
+        if ended is None:
+            raise
+        raise NetworkError(f"{ended}; nobody answers for it any more") from None
 
 
 def _show(status: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console()
     loss = "-" if status["loss"] is None else f"{status['loss']:.4f}"
     speed = "-" if status["tokens_per_s"] is None else f"{status['tokens_per_s']:.0f}"

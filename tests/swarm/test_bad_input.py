@@ -221,10 +221,10 @@ def test_another_version_of_the_software_is_told(live: LocalSwarm) -> None:
     assert "not 0.0.1: install that version" in complaint
 
 
-def test_another_run_at_the_same_address_is_told(live: LocalSwarm, heavy: Callable[..., Ended]) -> None:
+def test_another_run_at_the_same_address_is_told(live: LocalSwarm, heavy: Callable[..., Ended], tmp_path: Path) -> None:
     gone = str(Invite("gone", "gone", Invite.parse(live.invite).trainers))
-    complaint = heavy("status", "--join", gone).complaint
-    assert "another run" in complaint
+    assert "another run" in swarmflow("status", "--join", gone).complaint
+    assert "another run" in heavy("export", "--join", gone, "--out", tmp_path / "out").complaint
 
 
 def test_a_trainer_with_another_setting_is_told_which(
@@ -248,6 +248,13 @@ def test_a_finished_run_says_so_and_is_done(finished: Path) -> None:
     assert ended.code == 0, ended.err
     assert "finished" in ended.out
     assert ended.cpu_s < LIGHT_CPU_S
+
+
+def test_status_tells_how_a_run_ended_and_where_its_result_is(finished: Path) -> None:
+    log = (finished.parent / "trainer-0.log").read_text(encoding="utf-8")
+    invite = next(line for line in log.splitlines() if "--join" in line).split("--join")[1]
+    result = f"run bad-input has ended at step 4 of 4: the result is in {finished.with_name('out')}/final"
+    assert swarmflow("status", "--join", invite).complaint == f"{result}; nobody answers for it any more"
 
 
 def test_a_changed_setting_of_an_earlier_run_is_told(finished: Path, work: Path) -> None:

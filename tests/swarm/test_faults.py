@@ -31,8 +31,8 @@ STEP_FIELDS = {
 class Story:
     """A run that lost a peer and got another one, after its end.
 
-    ready_at: the steps that were committed when the newcomer had loaded its stage. status: soon after that. resent:
-    microbatches that the trainers gave to another peer because the one that had them died.
+    ready_at: the steps that were committed when the newcomer had loaded its stage. resent: microbatches that the
+    trainers gave to another peer because the one that had them died.
     """
 
     swarm: LocalSwarm
@@ -40,7 +40,6 @@ class Story:
     corpus: Path
     of: Recipe
     ready_at: int
-    status: dict[str, Any]
     killed_after: int
     resent: float
 
@@ -65,9 +64,9 @@ def story(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterat
         resent = sum(_resent(trainer) for trainer in swarm.trainers)
         newcomer = swarm.start_peer()
         swarm.wait(lambda: "is loaded at version" in _log(newcomer), "the newcomer's readiness", FINISH_S)
-        ready_at, status = len(swarm.steps()), swarm.status()
+        ready_at = len(swarm.steps())
         swarm.wait_finished(FINISH_S)
-        yield Story(swarm, model, corpus, of, ready_at, status, killed_after, resent)
+        yield Story(swarm, model, corpus, of, ready_at, killed_after, resent)
 
 
 def _full_step(swarm: LocalSwarm) -> bool:
@@ -110,23 +109,6 @@ def test_the_parameters_are_those_of_a_plain_process(story: Story) -> None:
 def test_a_newcomer_gets_work_within_two_steps_of_being_ready(story: Story) -> None:
     joined = next(step["step"] for step in story.steps[story.killed_after + 2 :] if step["peers"] == [2] * STAGES)
     assert joined <= story.ready_at + 2
-
-
-def test_status_tells_the_runs_state(story: Story) -> None:
-    status = story.status
-    assert {"run", "phase", "waiting_for", "step", "version", "steps", "loss", "stages", "trainers"} <= status.keys()
-    assert status["steps"] == story.of.steps
-    assert 0 < status["version"] <= story.of.steps
-    assert len(status["stages"]) == STAGES
-    assert len(status["trainers"]) == 2
-    phases = [peer["phase"] for stage in status["stages"] for peer in stage["peers"]]
-    assert len(phases) == 2 * STAGES, "the dead one is gone, and the newcomer is there"
-    assert set(phases) <= {"ready", "serving"}
-    by_stage = [stage["stage"] for stage in status["stages"]]
-    assert by_stage == list(range(STAGES))
-    for stage in status["stages"]:
-        for peer in stage["peers"]:
-            assert {"id", "phase", "capacity", "held", "queued", "version"} <= peer.keys()
 
 
 def test_every_trainer_appends_one_object_a_step(story: Story) -> None:

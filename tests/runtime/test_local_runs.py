@@ -1,0 +1,148 @@
+"""How runs of this machine ended, and who answers for those that are alive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from swarmflow.errors import NetworkError
+from swarmflow.runtime import asking
+from swarmflow.runtime.answering import ANSWERING_MAX, Counter, answering
+from swarmflow.runtime.asking import ask_status
+from swarmflow.runtime.invite import Invite, publish_local
+from swarmflow.runtime.local_runs import ENDED_KEPT, Ended, ended_run, forget_ended, keep_ended, last_ended
+from swarmflow.runtime.node import StreamHandler
+
+NAME = "12D3KooWBxdvPYPDgtpQ3fByWxjCUcsMzVr83AJo4rsta18wUC2m"
+INVITE = Invite("run-1", "mine", (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
+STATUS = b'{"step":7}'
+
+
+def ended(run_id: str, version: int = 5, finished: bool = False) -> Ended:
+    return Ended(run_id, f"name-{run_id}", version, 9, "/data/out", finished)
+
+
+def test_an_end_is_remembered_until_the_run_goes_on(tmp_path: Path) -> None:
+    assert ended_run("a", tmp_path) is None
+    keep_ended(ended("a"), tmp_path)
+    keep_ended(ended("a", 9, finished=True), tmp_path)
+    found = ended_run("a", tmp_path)
+    assert found is not None
+    assert str(found) == "run name-a has ended at step 9 of 9: the result is in /data/out/final"
+    assert str(ended("a", 9)) == "run name-a has ended at step 9 of 9: its leader has the result"
+    assert str(ended("a")) == "the trainer of this machine left run name-a at step 5 of 9, see /data/out"
+    forget_ended("a", tmp_path)
+    assert ended_run("a", tmp_path) is last_ended(tmp_path) is None
+
+
+def test_only_the_last_ends_are_kept_and_nothing_else_is_removed(tmp_path: Path) -> None:
+    keep_ended(ended("first"), tmp_path)
+    other = tmp_path / "ended" / "notes.json"
+    other.write_text("{}", encoding="utf-8")
+    for number in range(ENDED_KEPT):
+        keep_ended(ended(f"run-{number}"), tmp_path)
+    assert ended_run("first", tmp_path) is None
+    assert ended_run("run-0", tmp_path) is not None
+    last = last_ended(tmp_path)
+    assert last is not None
+    assert last.run_id == f"run-{ENDED_KEPT - 1}"
+    assert other.read_text(encoding="utf-8") == "{}"
+
+
+T = TypeVar("T")
+
+
+async def apart(protocol: str, handler: StreamHandler) -> None:
+    """No streams come from the network: what a test asks comes from this machine."""
+
+
+def told(
+    tmp_path: Path, patch: pytest.MonkeyPatch, report: Callable[[], Awaitable[bytes]],
+    ask: Callable[[Counter], Awaitable[T]],
+) -> T:  # fmt: skip
+    """What `ask` gives while a trainer of this machine answers with `report`."""
+    patch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+    async def run() -> T:
+        async with answering(apart, INVITE.run_id, report) as counter:
+            publication = publish_local(INVITE, port=counter.port, token=counter.token)
+            try:
+                return await ask(counter)
+            finally:
+                publication.withdraw()
+
+    return asyncio.run(asyncio.wait_for(run(), 30))
+
+
+async def fine() -> bytes:
+    return STATUS
+
+
+async def refuses() -> bytes:
+    raise NetworkError("its trainers are electing a leader")
+
+
+async def never() -> bytes:
+    await asyncio.get_running_loop().create_future()
+    return b""
+
+
+async def mistaken() -> bytes:
+    raise ZeroDivisionError
+
+
+def test_a_trainer_of_this_machine_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(tmp_path, monkeypatch, fine, lambda counter: ask_status(INVITE)) == STATUS
+
+
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (refuses, "its trainers are electing a leader"),
+        (mistaken, r"the status could not be told \(ZeroDivisionError\)"),
+        (never, "nobody has answered within 0.5 s"),
+    ],
+)
+def test_why_there_is_no_status_is_told_in_time(
+    report: Callable[[], Awaitable[bytes]], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "ASK_S", 0.5 if report is never else asking.ASK_S)
+    with pytest.raises(NetworkError, match=f"^run mine does not answer: .*{words}.*; is its trainer running"):
+        told(tmp_path, monkeypatch, report, lambda counter: ask_status(INVITE))
+
+
+@pytest.mark.parametrize("question", [b"guess\n", b"\n", b"x" * 5000, b"\xff\xfe\n", b"GET / HTTP/1.1\r\n\r\n"])
+def test_who_does_not_know_the_word_learns_nothing(
+    question: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(counter: Counter) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", counter.port)
+        writer.write(question)
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.transport.abort()
+
+    answer = told(tmp_path, monkeypatch, fine, ask)
+    assert STATUS not in answer
+    assert answer == b"" or b"may ask" in answer
+
+
+def test_many_questions_at_a_time_are_told_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(counter: Counter) -> bytes:
+        streams = [await asyncio.open_connection("127.0.0.1", counter.port) for _ in range(2 * ANSWERING_MAX)]
+        for _, writer in streams:
+            writer.write(f"{counter.token}\n".encode())
+        try:
+            return await streams[0][0].read()
+        finally:
+            for _, writer in streams:
+                writer.transport.abort()
+
+    assert b"busy; ask again" in told(tmp_path, monkeypatch, never, ask)

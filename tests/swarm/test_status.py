@@ -1,0 +1,122 @@
+"""`swarmflow status`, asked of a run that waits, so that nothing depends on when it is asked."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarmflow.runtime.asking import ASK_S
+from swarmflow.runtime.forkserver import ForkServer
+from swarmflow.runtime.invite import Invite
+from swarmflow.runtime.local import LocalSwarm
+from tests.swarm.commands import Ended, swarmflow
+
+pytestmark = pytest.mark.swarm
+
+FINISH_S = 60.0
+STAGES = 3
+CPU_S = 1.0
+WITHIN_S = 5.0
+MODEL = {
+    "model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": STAGES,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 256, "max_position_embeddings": 32,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterator[LocalSwarm]:
+    """Two trainers, and peers of all stages but the last: it waits for that one."""
+    folder = tmp_path_factory.mktemp("status")
+    (folder / "corpus.txt").write_bytes(b"the quick brown fox jumps over the lazy dog\n" * 20)
+    run: dict[str, dict[str, Any]] = {
+        "run": {"name": "test-status", "output": "out"},
+        "model": {"config": dict(MODEL), "cut": [1, 2]},
+        "data": {"path": str(folder / "corpus.txt"), "seq_len": 16},
+        "train": {"steps": 4, "microbatches": 2, "microbatch_sequences": 1},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        with LocalSwarm(folder / "swarm", run, forks=forks) as swarm:
+            swarm.start_trainer()
+            swarm.start_trainer()
+            for stage in range(STAGES - 1):
+                swarm.start_peer(stage=stage)
+            swarm.wait(lambda: _all_there(swarm.status()), "everybody", FINISH_S)
+            yield swarm
+
+
+def _all_there(status: dict[str, Any]) -> bool:
+    peers = [peer for stage in status["stages"] for peer in stage["peers"]]
+    return len(status["trainers"]) == 2 and [peer["phase"] for peer in peers] == ["ready"] * (STAGES - 1)
+
+
+def asked(*arguments: str, folder: Path | None = None) -> Ended:
+    """The command. folder: where runs of this machine are found, instead of where they are."""
+    return swarmflow("status", *arguments, environment={"XDG_RUNTIME_DIR": str(folder)} if folder else None)
+
+
+def test_it_tells_the_runs_state(waiting: LocalSwarm) -> None:
+    status = waiting.status()
+    assert (status["run"], status["phase"], status["steps"]) == ("test-status", "gathering", 4)
+    assert status["waiting_for"] == f"a peer for stage {STAGES - 1}"
+    assert (status["step"], status["version"], status["durable_version"], status["loss"]) == (0, 0, 0, None)
+    assert [stage["stage"] for stage in status["stages"]] == list(range(STAGES))
+    assert [len(stage["peers"]) for stage in status["stages"]] == [1, 1, 0]
+    for stage in status["stages"]:
+        for peer in stage["peers"]:
+            assert {"id", "phase", "capacity", "held", "queued", "version", "name", "speed"} == peer.keys()
+    assert sorted(trainer["leads"] for trainer in status["trainers"]) == [False, True]
+
+
+def test_it_costs_little_beside_a_trainer_and_from_afar(waiting: LocalSwarm, tmp_path: Path) -> None:
+    here, there = asked("--json"), asked("--json", "--join", waiting.invite, folder=tmp_path)
+    found = [json.loads(ended.out) for ended in (here, there)]
+    assert found[0]["run_id"] == found[1]["run_id"] == Invite.parse(waiting.invite).run_id
+    assert here.cpu_s < CPU_S
+    assert there.cpu_s < CPU_S
+    shown = asked()
+    assert f"waiting for a peer for stage {STAGES - 1}" in shown.out
+    assert shown.cpu_s < CPU_S
+
+
+def test_a_trainer_that_does_not_lead_asks_the_one_that_does(waiting: LocalSwarm, tmp_path: Path) -> None:
+    status = waiting.status()
+    follower = next(trainer["name"] for trainer in status["trainers"] if not trainer["leads"])
+    invite = Invite.parse(waiting.invite)
+    log = waiting.trainers[1].log.read_text(encoding="utf-8")
+    joined = Invite.parse(next(line for line in log.splitlines() if "--join" in line).split("--join")[1])
+    addresses = tuple(text for text in joined.trainers if text.endswith(follower))
+    assert addresses
+    ended = asked("--json", "--join", str(Invite(invite.run_id, invite.name, addresses)), folder=tmp_path)
+    assert json.loads(ended.out)["trainers"] == status["trainers"]
+
+
+def test_another_run_is_not_told_of(waiting: LocalSwarm, tmp_path: Path) -> None:
+    other = str(Invite("other", "other", Invite.parse(waiting.invite).trainers))
+    assert "another run" in asked("--join", other, folder=tmp_path).complaint
+
+
+def test_trainers_that_do_not_answer_are_waited_for_a_few_seconds(waiting: LocalSwarm, tmp_path: Path) -> None:
+    for trainer in waiting.trainers:
+        trainer.send(signal.SIGSTOP)
+    began_s = time.monotonic()
+    swarmflow("status", "--help")
+    start_s = time.monotonic() - began_s  # what a command takes here that asks nobody
+    for folder in (None, tmp_path):
+        began_s = time.monotonic()
+        ended = asked("--join", waiting.invite, folder=folder)
+        assert f"run test-status does not answer: nobody has answered within {ASK_S:g} s" in ended.complaint
+        assert time.monotonic() - began_s < WITHIN_S + 2 * start_s
+        assert ended.cpu_s < CPU_S
+    for trainer in waiting.trainers:
+        trainer.kill()
+    gone = asked("--join", waiting.invite)
+    assert "run test-status does not answer: " in gone.complaint
+    assert gone.complaint.endswith("is its trainer running?")
+    assert gone.cpu_s < CPU_S
