@@ -129,38 +129,62 @@ def load(path: Path) -> RunConfig:
 
     Raises ConfigError, one line that names the key, its value and what is allowed.
     """
+    config, problems = read(path)
+    if config is None:
+        raise ConfigError(problems[0])
+    return config
+
+
+def read(path: Path) -> tuple[RunConfig | None, list[str]]:
+    """As `load`: the configuration, or None and a line for each thing that is wrong. Raises ConfigError: no TOML."""
     raw = check.read_toml(path, "a RUN.toml")
-    for section in raw:
-        if section not in _SECTIONS:
-            raise ConfigError(
-                f"{path}: unknown section or key {section!r} at the top{check.guess(section, _SECTIONS)}; "
-                f"allowed: {', '.join(f'[{name}]' for name in _SECTIONS)}"
-            )
-    values = {name: check.checked_section(str(path), name, raw.get(name, {}), cls) for name, cls in _SECTIONS.items()}
-    try:
-        _check_model(values["model"])
-        _check_data(values["data"])
-        _check_optimizer(values["optimizer"])
-    except check.Disallowed as error:
-        raise ConfigError(f"{path}: {error}") from error
+    problems = [
+        f"{path}: unknown section or key {section!r} at the top{check.guess(section, _SECTIONS)}; "
+        f"allowed: {', '.join(f'[{name}]' for name in _SECTIONS)}"
+        for section in raw
+        if section not in _SECTIONS
+    ]
+    values: dict[str, dict[str, Any]] = {}
+    sound: set[str] = set()
+    for name, cls in _SECTIONS.items():
+        values[name], wrong = check.section_problems(str(path), name, raw.get(name, {}), cls)
+        problems += wrong
+        if not wrong:
+            sound.add(name)
+    together = {"model": _check_model, "data": _check_data, "optimizer": _check_optimizer}
+    for name, fits in together.items():
+        if name in sound:  # what is missing may be what was refused
+            try:
+                fits(values[name])
+            except check.Disallowed as error:
+                problems.append(f"{path}: {error}")
+    if problems:
+        return None, problems
     _make_absolute(values, path.absolute().parent)
     config = RunConfig(**{name: cls(**values[name]) for name, cls in _SECTIONS.items()})
+    problems = [f"{path}: {line}" for line in _check_train(config)]
+    return (None if problems else config), problems
+
+
+def _check_train(config: RunConfig) -> list[str]:
+    """What does not fit together over several sections."""
+    problems: list[str] = []
     if config.optimizer.warmup_steps > config.train.steps:
-        raise ConfigError(
-            f"{path}: optimizer.warmup_steps = {config.optimizer.warmup_steps}: "
+        problems.append(
+            f"optimizer.warmup_steps = {config.optimizer.warmup_steps}: "
             f"must be at most train.steps = {config.train.steps}"
         )
     every, checkpoints = config.run.export_every, config.train.checkpoint_every
     if every is not None and every % checkpoints:
-        raise ConfigError(
-            f"{path}: run.export_every = {every}: must be a multiple of train.checkpoint_every = {checkpoints}, or 0"
+        problems.append(
+            f"run.export_every = {every}: must be a multiple of train.checkpoint_every = {checkpoints}, or 0"
         )
     if config.train.validate_every and config.data.validation_path is None:
-        raise ConfigError(
-            f"{path}: train.validate_every = {config.train.validate_every}: needs data.validation_path; "
+        problems.append(
+            f"train.validate_every = {config.train.validate_every}: needs data.validation_path; "
             "give that, or leave validate_every at 0"
         )
-    return config
+    return problems
 
 
 def fingerprint(config: RunConfig) -> dict[str, object]:

@@ -183,21 +183,29 @@ def checked_section(source: str, section: str, raw: object, owner: type) -> dict
 
     Raises ConfigError for a section that is no table, an unknown key and a value that its check refuses.
     """
+    values, problems = section_problems(source, section, raw, owner)
+    if problems:
+        raise ConfigError(problems[0])
+    return values
+
+
+def section_problems(source: str, section: str, raw: object, owner: type) -> tuple[dict[str, Any], list[str]]:
+    """As `checked_section`: the values that are allowed, and a line for each key that is not."""
     if not isinstance(raw, dict):
-        raise ConfigError(
-            f"{source}: {section} = {shown(raw)}: must be a section: write [{section}] and its keys below"
-        )
+        return {}, [f"{source}: {section} = {shown(raw)}: must be a section: write [{section}] and its keys below"]
     checks = checks_of(owner)
     values: dict[str, Any] = {}
+    problems: list[str] = []
     for name_given, value in raw.items():
         if name_given not in checks:
             bare = name_given if re.fullmatch(r"[A-Za-z0-9_-]+", name_given) else shown(name_given)
-            raise ConfigError(
+            problems.append(
                 f"{source}: unknown key {section}.{bare} = {shown(value)}{guess(name_given, checks)}; "
                 f"allowed in [{section}]: {', '.join(checks)}"
             )
+            continue
         try:
             values[name_given] = checks[name_given](value)
         except Disallowed as error:
-            raise ConfigError(f"{source}: {section}.{name_given} = {shown(value)}: must be {error}") from error
-    return values
+            problems.append(f"{source}: {section}.{name_given} = {shown(value)}: must be {error}")
+    return values, problems

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class SwarmflowError(Exception):
     """Base of every error that the command line prints as one line; the process then exits with `exit_code`."""
@@ -47,3 +49,12 @@ class ForeignFileError(SwarmflowError):
 
 class IncompatibleError(SwarmflowError):
     """A process runs other software, or another run, than the swarm that it asks to join."""
+
+
+def raise_all(problems: Sequence[SwarmflowError]) -> None:
+    """Raise the one problem there is, or one error that tells of all; nothing without any."""
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        lines = "; ".join(f"({number}) {problem}" for number, problem in enumerate(problems, start=1))
+        raise SwarmflowError(f"{len(problems)} problems: {lines}")

@@ -65,6 +65,28 @@ def open_cache(source: Source, tokenizer: Tokenizer, cache_dir: Path) -> TokenCa
     return cache
 
 
+@dataclass(frozen=True)
+class Sample:
+    """What the start of a source holds. whole: that is all of it."""
+
+    size_bytes: int
+    tokens: int
+    whole: bool
+
+
+def sample(source: Source, tokenizer: Tokenizer, most_bytes: int) -> Sample:
+    """Tokenizes the start of a source and keeps nothing. Raises DataError, as `open_cache`, for what is read."""
+    size = tokens = 0
+    for batch in _batches(source.pieces()):
+        if size >= most_bytes:
+            return Sample(size, tokens, False)
+        size += sum(len(piece.data) for piece in batch)
+        tokens += sum(len(ids) for ids in _encoded(tokenizer, batch))
+    if tokens == 0:
+        raise DataError(f"{source.name} holds no text")
+    return Sample(size, tokens, True)
+
+
 def _dtype(vocab_size: int) -> np.dtype[Any]:
     """The smallest little-endian unsigned type that holds every id."""
     return np.dtype("u1" if vocab_size <= 2**8 else "<u2" if vocab_size <= 2**16 else "<u4")

@@ -98,8 +98,7 @@ def open_corpus(config: RunConfig, vocab_size: int | None, cache_dir: Path) -> C
     source = _source(data)
     held_out = None if data.validation_path is None else file_source(data.validation_path, data.text_field)
     tokenizer = open_tokenizer(data.tokenizer)
-    if vocab_size is not None:
-        check_vocabulary(data.tokenizer, tokenizer.vocab_size, vocab_size)
+    check_vocabulary(data.tokenizer, tokenizer.vocab_size, vocab_size)
     training = _checked(open_cache(source, tokenizer, cache_dir), source, data.seq_len)
     validation = None
     if held_out is not None:
@@ -113,12 +112,27 @@ def open_corpus(config: RunConfig, vocab_size: int | None, cache_dir: Path) -> C
     return Corpus(tokenizer, data.seq_len, order, training, validation)
 
 
-def check_vocabulary(tokenizer: str, size: int, vocab_size: int) -> None:
-    """Raises DataError when a tokenizer of `size` tokens is larger than the model's vocabulary."""
-    if size > vocab_size:
+def check_vocabulary(tokenizer: str, size: int, vocab_size: int | None) -> None:
+    """Raises DataError when a tokenizer of `size` tokens is larger than the model's vocabulary, if that is known."""
+    if vocab_size is not None and size > vocab_size:
         raise DataError(
             f"tokenizer {tokenizer} has {size} tokens, more than the model's vocab_size = {vocab_size}; "
             "raise vocab_size or use a smaller tokenizer"
+        )
+
+
+def sources_of(data: DataSection) -> list[Source]:
+    """The training data, and the validation data where there are some. Raises DataError where nothing is there."""
+    held_out = [] if data.validation_path is None else [file_source(data.validation_path, data.text_field)]
+    return [_source(data), *held_out]
+
+
+def check_enough(name: str, tokens: int, seq_len: int) -> None:
+    """Raises DataError when so many tokens are not one sequence."""
+    if tokens <= seq_len:
+        raise DataError(
+            f"{name} holds {tokens} tokens: one sequence needs data.seq_len + 1 = {seq_len + 1}; "
+            "give more text or a smaller seq_len"
         )
 
 
@@ -136,11 +150,7 @@ def _source(data: DataSection) -> Source:
 
 
 def _checked(cache: TokenCache, source: Source, seq_len: int) -> TokenCache:
-    if sequences_of(cache.tokens, seq_len) < 1:
-        raise DataError(
-            f"{source.name} holds {len(cache.tokens)} tokens: one sequence needs data.seq_len + 1 = {seq_len + 1}; "
-            "give more text or a smaller seq_len"
-        )
+    check_enough(source.name, len(cache.tokens), seq_len)
     return cache
 
 

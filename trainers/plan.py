@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 
 from swarmflow import __version__
-from swarmflow.compute.examine import examine
-from swarmflow.compute.families import model_config, to_config
-from swarmflow.compute.layout import TIED, check_cut, stage_layout
+from swarmflow.compute.demands import stage_demands
+from swarmflow.compute.families import to_config
+from swarmflow.compute.layout import TIED, stage_layout
 from swarmflow.compute.partition import Costs, block_count, plan_cut
-from swarmflow.compute.weights import has_weights
+from swarmflow.compute.weights_folder import has_weights
 from swarmflow.config import RunConfig, fingerprint
-from swarmflow.errors import ModelError
+from swarmflow.errors import DataError, raise_all
+from swarmflow.files import in_words
 from swarmflow.manifest import Manifest
+from trainers.check.model import CheckedModel, check_model
 from trainers.data import Corpus, check_vocabulary
 
-
-def read_model(config: RunConfig) -> dict[str, object]:
-    """The model's config.json, from its folder or from RUN.toml. Raises ModelError."""
-    if config.model.path is not None:
-        return model_config(config.model.path)
-    return model_config(dict(config.model.config or {}))
-
-
-def vocabulary(model: dict[str, object]) -> int:
-    """The model's vocab_size. Raises ModelError."""
-    size = model.get("vocab_size")
-    if not isinstance(size, int) or size < 1:
-        raise ModelError(f"the model's configuration has vocab_size = {size!r}; it must be a number above 0")
-    return size
+log = logging.getLogger("swarmflow")
 
 
 def new_manifest(config: RunConfig, corpus: Corpus, run_id: str | None = None) -> Manifest:
@@ -37,34 +27,50 @@ def new_manifest(config: RunConfig, corpus: Corpus, run_id: str | None = None) -
 
     run_id: of the run that had not begun yet and is another one now; a new run gets an id of its own.
 
-    Raises ModelError; DataError when the tokenizer is larger than the model's vocabulary.
+    Raises SwarmflowError that tells of all that is wrong with the model and with the tokenizer for it.
     """
-    model = read_model(config)
-    check_vocabulary(config.data.tokenizer, corpus.vocab_size, vocabulary(model))
+    checked = check_model(config)
+    problems = list(checked.problems)
+    try:
+        check_vocabulary(config.data.tokenizer, corpus.vocab_size, checked.vocab_size)
+    except DataError as error:
+        problems.append(error)
+    raise_all(problems)
+    model = checked.model
+    assert model is not None, "a model that cannot be used has a problem"
+    manifest = manifest_of(config, model, corpus.digest, run_id)
+    for stage in stage_demands(manifest, model.examined.activations):
+        memory, each, sent = (in_words(n) for n in (stage.memory_bytes, stage.microbatch_bytes, stage.sent_bytes))
+        log.info(
+            "stage %d: %d blocks; a peer needs about %s of memory and %s more a microbatch, and sends %s a microbatch",
+            stage.stage, len(stage.blocks), memory, each, sent,
+        )  # fmt: skip
+    return manifest
+
+
+def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_id: str | None = None) -> Manifest:
+    """The manifest of a run with this model and these data. Raises ModelError."""
     train, optimizer = config.train, config.optimizer
     cut, costs = _cut(config, model)
     return Manifest(
-        run_id=run_id or secrets.token_hex(8), name=config.run.name, software=__version__, model=model, cut=cut,
-        costs=costs,
-        dropout=config.model.dropout, from_seed=config.model.path is None or not has_weights(config.model.path),
-        seed=train.seed, vocab_size=vocabulary(model), hidden_size=_hidden_size(model), seq_len=config.data.seq_len,
+        run_id=run_id or secrets.token_hex(8), name=config.run.name, software=__version__, model=model.config, cut=cut,
+        costs=costs, dropout=config.model.dropout,
+        from_seed=config.model.path is None or not has_weights(config.model.path), seed=train.seed,
+        vocab_size=model.vocab_size, hidden_size=int(to_config(model.config).hidden_size), seq_len=config.data.seq_len,
         microbatch_sequences=train.microbatch_sequences, microbatches=train.microbatches, optimizer=optimizer.name,
         betas=optimizer.betas, momentum=optimizer.momentum, eps=optimizer.eps, weight_decay=optimizer.weight_decay,
         precision=train.precision, accumulate=train.accumulate, codec=train.codec, router=train.router,
-        tied=TIED in stage_layout(model, cut, 0).groups, tokenizer=config.data.tokenizer, corpus=corpus.digest,
+        tied=TIED in stage_layout(model.config, cut, 0).groups, tokenizer=config.data.tokenizer, corpus=corpus_digest,
         config=fingerprint(config),
     )  # fmt: skip
 
 
-def _cut(config: RunConfig, model: dict[str, object]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    stages = config.model.stages
-    if config.model.cut is not None:
-        check_cut(config.model.cut, block_count(model))
-    costs = examine(model, measure=config.model.cut is None and stages > 1)
+def _cut(config: RunConfig, model: CheckedModel) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    costs = model.examined.costs
     if costs is None:
         return tuple(config.model.cut or ()), ()
-    cut = plan_cut(model, stages, costs)
-    return cut, _stage_costs(costs, cut, block_count(model))
+    cut = plan_cut(model.config, config.model.stages, costs)
+    return cut, _stage_costs(costs, cut, block_count(model.config))
 
 
 def _stage_costs(costs: Costs, cut: tuple[int, ...], blocks: int) -> tuple[float, ...]:
@@ -73,7 +79,3 @@ def _stage_costs(costs: Costs, cut: tuple[int, ...], blocks: int) -> tuple[float
     seconds[0] += costs.embedding_s
     seconds[-1] += costs.head_s
     return tuple(seconds)
-
-
-def _hidden_size(model: dict[str, object]) -> int:
-    return int(to_config(model).hidden_size)

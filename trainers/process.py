@@ -14,7 +14,7 @@ from typing import Any
 import uvloop
 
 from swarmflow.core.actions import Exit, Rejoin
-from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.errors import NetworkError, SwarmflowError, raise_all
 from swarmflow.files import write_whole
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import peer_of
@@ -24,6 +24,7 @@ from swarmflow.runtime.invite import Invite, publish_local
 from swarmflow.runtime.local_runs import Ended, forget_ended, keep_ended
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
+from trainers.check.model import check_weights
 from trainers.exports import check_exports
 from trainers.life import Life
 from trainers.needs import disk_needs, shortfalls
@@ -165,7 +166,10 @@ async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *,
             manifest = manifest or _own_manifest(run)
             run.folder.keep_manifest(manifest)  # not before: another trainer might have led the run as it was
             await asyncio.to_thread(_check_disk, run, manifest)
-            life.lead(manifest, newest_version(run.folder, run.output, manifest.fingerprint))
+            newest = newest_version(run.folder, run.output, manifest.fingerprint)
+            if newest.version == 0 and not manifest.from_seed:
+                raise_all(check_weights(run.config.model, manifest.model))
+            life.lead(manifest, newest)
         if session.ended.done():
             return await session.ended
         run.metrics.describe_process("trainer", node.name, run_id)

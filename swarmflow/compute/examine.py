@@ -1,4 +1,4 @@
-"""Examines a model before a run: whether its family can be cut, and what its parts cost.
+"""Examines a model before a run: whether its family can be cut, and what its parts cost and keep in memory.
 
 `python -m swarmflow.compute.examine` does it in a process of its own for a trainer, which is not to grow with the
 model: the question comes as JSON on standard input, the answer goes as JSON to standard output.
@@ -6,13 +6,15 @@ model: the question comes as JSON on standard input, the answer goes as JSON to 
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from swarmflow.compute.demands import Activations, measure_activations
 from swarmflow.compute.families import shrink
 from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.partition import Costs, check_family, measure_costs
@@ -22,11 +24,32 @@ SMALL_PARAMETERS = 1 << 20  # of one block and the embedding: that much is exami
 _TIMEOUT_S = 600.0
 
 
-def examine(config: Mapping[str, Any], measure: bool) -> Costs | None:
-    """Checks the family; the costs of the model's parts, if they are to be measured. Raises ModelError."""
+@dataclass(frozen=True)
+class Question:
+    """config: as from `model_config`. measure: the costs too. precision, dropout: of the run."""
+
+    config: dict[str, Any]
+    measure: bool
+    precision: str
+    dropout: bool
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What was found out. costs: seconds of the model's parts, if they were to be measured."""
+
+    activations: Activations
+    costs: Costs | None
+
+
+def examine(
+    config: Mapping[str, Any], measure: bool, *, precision: str = "fp32", dropout: bool = False
+) -> Examined:
+    """Checks the family, and measures the model's parts. Raises ModelError."""
+    asked = Question(dict(config), measure, precision, dropout)
     if stage_layout(shrink(config, 2), (1,), 0).parameters <= SMALL_PARAMETERS:
-        return _examine(config, measure)
-    question = json.dumps({"config": dict(config), "measure": measure})
+        return _examine(asked)
+    question = msgspec.json.encode(asked).decode()
     command = [sys.executable, "-m", "swarmflow.compute.examine"]
     try:
         done = subprocess.run(command, input=question, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
@@ -35,26 +58,32 @@ def examine(config: Mapping[str, Any], measure: bool) -> Costs | None:
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ModelError(f"the model could not be examined (exit code {done.returncode}): {reason}")
-    answer = json.loads(done.stdout)
-    if "error" in answer:
-        raise ModelError(answer["error"])
-    return Costs(**answer["costs"]) if answer["costs"] is not None else None
+    answer = msgspec.json.decode(done.stdout, type=_Answer)
+    if answer.examined is None:
+        raise ModelError(answer.error)
+    return answer.examined
 
 
-def _examine(config: Mapping[str, Any], measure: bool) -> Costs | None:
-    check_family(config)
-    return measure_costs(config) if measure else None
+@dataclass(frozen=True)
+class _Answer:
+    examined: Examined | None
+    error: str = ""
+
+
+def _examine(asked: Question) -> Examined:
+    check_family(asked.config)
+    activations = measure_activations(asked.config, asked.precision, asked.dropout)
+    return Examined(activations, measure_costs(asked.config) if asked.measure else None)
 
 
 def main() -> None:
     """Answer the question on standard input."""
-    question = json.load(sys.stdin)
+    asked = msgspec.json.decode(sys.stdin.read(), type=Question)
     try:
-        costs = _examine(question["config"], question["measure"])
-        answer: dict[str, object] = {"costs": asdict(costs) if costs is not None else None}
+        answer = _Answer(_examine(asked))
     except ModelError as error:
-        answer = {"error": str(error)}
-    json.dump(answer, sys.stdout)
+        answer = _Answer(None, str(error))
+    sys.stdout.write(msgspec.json.encode(answer).decode())
 
 
 if __name__ == "__main__":

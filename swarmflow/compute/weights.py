@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from swarmflow.compute.dropout import seed_of
@@ -16,26 +13,10 @@ from swarmflow.compute.families import init_module
 from swarmflow.compute.flat import memory_of
 from swarmflow.compute.layout import Entry, StageLayout
 from swarmflow.compute.stage import Stage
+from swarmflow.compute.weights_folder import WeightsFolder
 from swarmflow.errors import CheckpointError
 
 READ_ELEMENTS_MAX = 1 << 22
-INDEX_BYTES_MAX = 1 << 26
-_FLOATS = ("F64", "F32", "F16", "BF16")
-
-
-class _Slice(Protocol):
-    """What safetensors gives for a tensor that is not read yet."""
-
-    def get_shape(self) -> list[int]: ...
-    def get_dtype(self) -> str: ...
-    def __getitem__(self, rows: slice) -> Tensor: ...
-
-
-class _File(Protocol):
-    """An open safetensors file."""
-
-    def keys(self) -> list[str]: ...
-    def get_slice(self, name: str) -> _Slice: ...
 
 
 @torch.no_grad()
@@ -82,11 +63,6 @@ def _drawn(stage: Stage, unit_name: str, unit: nn.Module, seed: int) -> dict[str
     return fresh
 
 
-def has_weights(folder: Path) -> bool:
-    """Whether a Hugging Face folder holds weights in safetensors, whole or sharded."""
-    return any((folder / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json"))
-
-
 @torch.no_grad()
 def load_stage(stage: Stage, folder: Path) -> None:
     """Reads only this stage's tensors from a Hugging Face folder. Raises CheckpointError: missing, corrupt, shapes."""
@@ -108,11 +84,9 @@ class LayoutReader:
     def __init__(self, layout: StageLayout, folder: Path) -> None:
         self.layout = layout
         self.folder = folder
-        self._files: dict[str, _File] = {}
-        self._stack = ExitStack()
+        self._weights = WeightsFolder(folder)
         try:
-            self._where = self._index()
-            self._slices = {e.name: self._checked(e) for entries in layout.groups.values() for e in entries}
+            self._slices = {e.name: self._weights.find(layout, e) for some in layout.groups.values() for e in some}
         except CheckpointError:
             self.close()
             raise
@@ -125,8 +99,7 @@ class LayoutReader:
 
     def close(self) -> None:
         """Closes the files."""
-        self._stack.close()
-        self._files.clear()
+        self._weights.close()
 
     def read(self, group: str, start: int, stop: int) -> bytes:
         """Elements start to stop of the group's flat parameters, as little-endian fp32 bytes."""
@@ -152,52 +125,3 @@ class LayoutReader:
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"cannot read {entry.name} in {self.folder}: {error}") from error
         return rows.reshape(-1).float()[low - first * row : high - first * row]
-
-    def _index(self) -> dict[str, str]:
-        """Tensor name -> file name."""
-        index = self.folder / "model.safetensors.index.json"
-        if not index.is_file():
-            single = "model.safetensors"
-            if not (self.folder / single).is_file():
-                raise CheckpointError(f"{self.folder} has no model.safetensors; only safetensors are read")
-            return dict.fromkeys(self._open(single).keys(), single)
-        if index.stat().st_size > INDEX_BYTES_MAX:
-            raise CheckpointError(f"{index} is larger than {INDEX_BYTES_MAX} bytes")
-        try:
-            where = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            if not all(isinstance(file, str) and Path(file).name == file for file in where.values()):
-                raise ValueError("a file name in it is not a plain name")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{index} is corrupt: {error!r}") from error
-        return dict(where)
-
-    def _open(self, file: str) -> _File:
-        if file not in self._files:
-            path = self.folder / file
-            try:
-                self._files[file] = self._stack.enter_context(safe_open(path, framework="pt"))
-            except (SafetensorError, OSError) as error:
-                raise CheckpointError(f"{path} is missing or corrupt: {error}") from error
-        return self._files[file]
-
-    def _checked(self, entry: Entry) -> _Slice:
-        layout = self.layout
-        bare = entry.name.removeprefix(layout.prefix + ".")
-        stored = layout.stored.get(entry.name, entry.name)
-        names = [entry.name, stored, bare] + [layout.tied_alias] * (entry.name == layout.tied)
-        found = next((name for name in names if name in self._where), None)
-        if found is None:
-            raise CheckpointError(f"{self.folder} has no tensor {entry.name}; do its weights fit its config.json?")
-        opened = self._open(self._where[found])
-        try:
-            view = opened.get_slice(found)
-            shape, dtype = tuple(view.get_shape()), view.get_dtype()
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"cannot read {found} in {self.folder}: {error}") from error
-        if shape != entry.shape:
-            raise CheckpointError(
-                f"{found} in {self.folder} has the shape {list(shape)}, but config.json asks for {list(entry.shape)}"
-            )
-        if dtype not in _FLOATS:
-            raise CheckpointError(f"{found} in {self.folder} is of type {dtype}; allowed: {', '.join(_FLOATS)}")
-        return view

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from swarmflow.compute import examine as module
+from swarmflow.compute.demands import measure_activations
 from swarmflow.compute.examine import examine
+from swarmflow.compute.families import model_config
 from swarmflow.errors import ModelError
 
 LLAMA: dict[str, Any] = {
@@ -21,8 +23,9 @@ GRANITE = {**LLAMA, "model_type": "granite", "embedding_multiplier": 3.0}
 def test_the_answer_is_the_same_wherever_it_is_found(here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not here:
         monkeypatch.setattr(module, "SMALL_PARAMETERS", 0)
-    costs = examine(LLAMA, measure=True)
-    assert costs is not None
-    assert costs.block_s > 0
+    examined = examine(LLAMA, measure=True)
+    assert examined.costs is not None
+    assert examined.costs.block_s > 0
+    assert examined.activations == measure_activations(model_config(LLAMA), "fp32", False)
     with pytest.raises(ModelError, match="granite"):
         examine(GRANITE, measure=False)

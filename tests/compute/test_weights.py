@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from swarmflow.compute.families import to_config
 from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.stage import Stage, build_stage
-from swarmflow.compute.weights import LayoutReader, has_weights, load_stage
+from swarmflow.compute.weights import LayoutReader, load_stage
+from swarmflow.compute.weights_folder import has_weights
 from swarmflow.errors import CheckpointError
 from tests.compute.models import CUTS, FAMILIES, config_of, stages_of, whole_model
 

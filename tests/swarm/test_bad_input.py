@@ -179,12 +179,18 @@ def test_a_full_disk_is_told(work: Path, tmp_path: Path) -> None:
     assert "File too large" in ended.complaint
 
 
-def test_a_model_that_does_not_divide_is_told(work: Path, tmp_path: Path, heavy: Callable[..., Ended]) -> None:
+def test_all_that_is_wrong_with_a_model_is_told_before_the_invite(
+    work: Path, tmp_path: Path, heavy: Callable[..., Ended]
+) -> None:
     run = settings(work)
-    run["model"] = {"config": dict(MODEL), "stages": 3}
-    complaint = heavy("trainer", run_file(tmp_path, run)).complaint
-    assert "3 stages" in complaint
-    assert "2 blocks" in complaint
+    run["model"] = {"config": {**MODEL, "hidden_sise": 16}, "stages": 3}
+    run["data"]["seq_len"] = 40
+    ended = heavy("trainer", run_file(tmp_path, run), "--invite-file", tmp_path / "invite")
+    assert "3 problems" in ended.complaint
+    assert "hidden_sise: models of type llama have no such key (did you mean hidden_size?)" in ended.complaint
+    assert "seq_len = 40 is more than the 32 positions" in ended.complaint
+    assert "3 stages asked of a model with 2 blocks" in ended.complaint
+    assert not (tmp_path / "invite").exists()
 
 
 def test_a_device_that_is_not_there_is_told(work: Path, heavy: Callable[..., Ended]) -> None:

@@ -1,0 +1,123 @@
+"""What a stage asks of the peer that serves it: memory, and bytes over the network. An estimate, made before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from swarmflow.compute.dropout import DrawKey
+from swarmflow.compute.families import dissect, shrink, to_config
+from swarmflow.compute.layout import StageLayout, blocks_of, layout_of
+from swarmflow.compute.model_keys import positions_of
+from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
+from swarmflow.compute.runner import StageRunner
+from swarmflow.compute.stage import LOGITS_ELEMENTS_MAX, build_stage
+from swarmflow.manifest import Manifest
+
+_TRIAL_TOKENS = 128
+_FLOAT_BYTES = 4
+_TOTAL_BYTES = 8  # of a gradient's sum with exact accumulation
+_LOGITS_COPIES = 3  # the logits of one piece, their log-softmax and their gradient
+_TOKEN_BYTES = 8  # of a token id and its target
+
+# (a, b): a sequence of T tokens keeps a*T + b*T*T bytes
+Growth = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What the forward of one sequence keeps for its backward: the embedding, one block, what follows the blocks."""
+
+    embedding: Growth
+    block: Growth
+    head: Growth
+
+
+@dataclass(frozen=True)
+class StageDemands:
+    """What one stage asks of each of its peers.
+
+    memory_bytes: weights, gradients, optimizer state and what an all-reduce needs. microbatch_bytes: of the graph of
+    one microbatch. sent_bytes, received_bytes: a microbatch. reduced_bytes: sent and received a step, at most, where
+    the stage has several peers. state_bytes: fetched when a peer joins.
+    """
+
+    stage: int
+    blocks: range
+    parameters: int
+    memory_bytes: int
+    microbatch_bytes: int
+    sent_bytes: int
+    received_bytes: int
+    reduced_bytes: int
+    state_bytes: int
+
+
+def measure_activations(config: Mapping[str, Any], precision: str, dropout: bool) -> Activations:
+    """Measures on three blocks of zeros, one a stage, with two short sequences. Raises ModelError."""
+    few = shrink(config, 3)
+    longest = max(2, min(_TRIAL_TOKENS, positions_of(config) or _TRIAL_TOKENS))
+    parts = [_growth(few, stage, longest, precision, dropout) for stage in range(3)]
+    block = parts[1]
+    return Activations(_beyond(parts[0], block), block, _beyond(parts[2], block))
+
+
+def stage_demands(manifest: Manifest, activations: Activations) -> list[StageDemands]:
+    """Of every stage of a run. Raises ModelError."""
+    anatomy = dissect(to_config(manifest.model))
+    blocks = len(anatomy.blocks)
+    layouts = [layout_of(anatomy, manifest.cut, stage) for stage in range(manifest.stages)]
+    return [_demands(manifest, layout, blocks_of(manifest.cut, blocks, layout.stage), activations)
+            for layout in layouts]  # fmt: skip
+
+
+def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations: Activations) -> StageDemands:
+    exact = manifest.accumulate == "exact"
+    settings = OptimizerSettings(manifest.optimizer, manifest.betas, manifest.momentum)
+    tensors = 1 + len(make_optimizer(settings).state_names())
+    summed = _TOTAL_BYTES if exact else _FLOAT_BYTES
+    a_parameter = _FLOAT_BYTES * (tensors + 1) + summed * (1 + exact)  # with the gradient of one microbatch, if exact
+    a_parameter += 2 if manifest.precision == "bf16" else 0
+    first, last = layout.stage == 0, layout.stage == layout.stages - 1
+    tokens = manifest.microbatch_sequences * manifest.seq_len
+    boundary = manifest.plan.boundary_bytes
+    memory = a_parameter * layout.parameters
+    if last:
+        memory += _LOGITS_COPIES * _FLOAT_BYTES * min(tokens * manifest.vocab_size, LOGITS_ELEMENTS_MAX)
+    return StageDemands(
+        layout.stage, blocks, layout.parameters, memory,
+        manifest.microbatch_sequences * _sequence_bytes(activations, len(blocks), first, last, manifest.seq_len),
+        sent_bytes=boundary * (2 - first - last),
+        received_bytes=boundary * (2 - first - last) + first * tokens * _TOKEN_BYTES,
+        reduced_bytes=2 * summed * layout.parameters,
+        state_bytes=_FLOAT_BYTES * tensors * layout.parameters,
+    )  # fmt: skip
+
+
+def _sequence_bytes(activations: Activations, blocks: int, first: bool, last: bool, tokens: int) -> int:
+    parts = [(activations.block, blocks), (activations.embedding, int(first)), (activations.head, int(last))]
+    return round(sum(count * (a * tokens + b * tokens * tokens) for (a, b), count in parts))
+
+
+def _growth(config: Mapping[str, Any], stage: int, longest: int, precision: str, dropout: bool) -> Growth:
+    part = build_stage(config, (1, 2), stage, device="cpu", dropout=dropout)
+    runner = StageRunner(part, precision)
+    draw = DrawKey(0, 0, 0) if part.dropout else None
+
+    def a_token(tokens: int) -> float:
+        x = torch.zeros(1, tokens, dtype=torch.int64) if part.first else torch.zeros(1, tokens, part.hidden_size)
+        return runner.activation_bytes(x, draw) / tokens
+
+    return _line(longest // 2, a_token(longest // 2), longest, a_token(longest))
+
+
+def _line(low: int, at_low: float, high: int, at_high: float) -> Growth:
+    slope = max(0.0, (at_high - at_low) / (high - low))
+    return at_high - slope * high, slope
+
+
+def _beyond(part: Growth, block: Growth) -> Growth:
+    return max(0.0, part[0] - block[0]), max(0.0, part[1] - block[1])

@@ -1,0 +1,63 @@
+"""What is told of a stage before a run is what its peers will find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from swarmflow.compute.demands import measure_activations, stage_demands
+from swarmflow.compute.families import model_config
+from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
+from swarmflow.compute.runner import StageRunner
+from swarmflow.compute.stage import build_stage
+from tests.compute.models import stages_of
+from tests.compute.test_families import WORK
+from tests.runtime.test_stage_host import manifest
+
+CUT = (1, 3)
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 256,
+}  # fmt: skip
+BLOOM = {**WORK["biases in place of positions"], "hidden_size": 64, "vocab_size": 100}
+EXPERTS = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("given", [LLAMA, BLOOM, EXPERTS], ids=lambda given: str(given["model_type"]))
+def test_a_microbatch_takes_about_what_is_told(given: dict[str, Any], precision: str) -> None:
+    """Measured on short sequences, for one of 256 tokens: attention without a fused kernel grows with its square."""
+    config = model_config(given)
+    run = replace(manifest(), model=config, cut=CUT, hidden_size=64, seq_len=256, microbatch_sequences=2)
+    told = stage_demands(replace(run, precision=precision), measure_activations(config, precision, False))
+    for stage in range(len(CUT) + 1):
+        x = torch.zeros(2, 256, dtype=torch.int64) if stage == 0 else torch.zeros(2, 256, 64)
+        taken = StageRunner(build_stage(config, CUT, stage, device="cpu"), precision).activation_bytes(x)
+        assert told[stage].microbatch_bytes == pytest.approx(taken, rel=0.1)
+
+
+@pytest.mark.parametrize("accumulate", ["fp32", "exact"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_stage_takes_what_is_told_and_sends_its_boundaries(optimizer: str, accumulate: str) -> None:
+    config = model_config({**LLAMA, "tie_word_embeddings": True})
+    run = replace(
+        manifest(), model=config, cut=CUT, hidden_size=64, vocab_size=100, seq_len=16, microbatch_sequences=2,
+        optimizer=optimizer, momentum=0.9, accumulate=accumulate, codec="fp16",
+    )  # fmt: skip
+    told = stage_demands(run, measure_activations(config, "fp32", False))
+    names = make_optimizer(OptimizerSettings(optimizer)).state_names()
+    for stage, one in zip(stages_of(config, CUT, microbatches=4 if accumulate == "exact" else None), told, strict=True):
+        for group in stage.groups.values():
+            group.allocate(names)
+        groups = stage.groups.values()
+        logits = 3 * 4 * 2 * 16 * 100 if stage.last else 0
+        assert one.memory_bytes == sum(group.nbytes + group.summed.nbytes for group in groups) + logits
+        assert one.state_bytes == sum(tensor.nbytes for group in groups for tensor in group.tensors().values())
+        assert one.parameters == stage.layout.parameters
+        assert list(one.blocks) == list(stage.blocks)
+    boundary, tokens = 2 * 16 * 64 * 2, 2 * 16 * 8
+    assert [one.sent_bytes for one in told] == [boundary, 2 * boundary, boundary]
+    assert [one.received_bytes for one in told] == [boundary + tokens, 2 * boundary, boundary]

@@ -1,0 +1,125 @@
+"""`swarmflow check`: a table of what a run is and asks, and every problem at once; a trainer checks the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from swarmflow.config import load
+from swarmflow.errors import SwarmflowError
+from tests.compute.models import config_of, stages_of, whole_model
+from trainers.check import run
+from trainers.check.command import check
+from trainers.data import open_corpus
+from trainers.plan import new_manifest
+
+TEXT = b"the quick brown fox jumps over the lazy dog\n" * 20
+RUN = """
+[run]
+name = "fox"
+output = "{output}"
+[model]
+{model}
+[data]
+path = "{data}"
+seq_len = {seq_len}
+"""
+TABLE = """config = { model_type = "llama", hidden_size = 16, intermediate_size = 32, num_hidden_layers = 4, \
+num_attention_heads = 2, vocab_size = 256, max_position_embeddings = 32 }
+cut = [1]"""
+
+
+def checked(
+    folder: Path, model: str = TABLE, data: str = "text", seq_len: int = 16, output: str = "out", more: str = ""
+) -> Result:
+    (folder / "text").write_bytes(TEXT)
+    (folder / "RUN.toml").write_text(RUN.format(model=model, data=data, seq_len=seq_len, output=output) + more)
+    return CliRunner().invoke(check, [str(folder / "RUN.toml")], standalone_mode=False)
+
+
+def complaints(result: Result) -> list[str]:
+    assert result.return_value == 1
+    lines = result.stderr.splitlines()
+    assert all(line.startswith("swarmflow: ") for line in lines)
+    return [line.removeprefix("swarmflow: ") for line in lines]
+
+
+def test_a_run_without_a_mistake_is_described_and_nothing_is_written(tmp_path: Path) -> None:
+    result = checked(tmp_path)
+    assert result.return_value == 0, result.stderr
+    assert result.stderr == ""
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert "run        fox: 100 steps of 8 microbatches of 4 sequences of 16 tokens" in result.stdout
+    assert "llama, 4 blocks, 18,576 parameters, fresh weights" in result.stdout
+    assert "880 bytes, 880 tokens, 54 sequences" in result.stdout
+    assert "bytes, 256 tokens of the model's 256" in result.stdout
+    assert "3 checkpoints" in result.stdout
+    stages = [row for row in rows if row[:1] in (["0"], ["1"])]
+    assert [row[1:3] for row in stages] == [["0-0", "6,688"], ["1-3", "11,888"]]
+    assert max(len(line) for line in result.stdout.splitlines() if line.startswith(" ")) <= 80
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["RUN.toml", "text"]
+
+
+def test_all_problems_are_told(tmp_path: Path) -> None:
+    model = TABLE.replace("hidden_layers", "hidden_layerz").replace("= 256", "= 9").replace("[1]", "[90]")
+    lines = complaints(checked(tmp_path, model, "nowhere.txt", 64, "text/out"))
+    for line, words in zip(
+        lines,
+        (
+            "did you mean num_hidden_layers?", "seq_len = 64 is more than the 32 positions", "cut = [90] must rise",
+            "data path", "vocab_size = 9", "text is not a folder",
+        ),
+        strict=True,
+    ):  # fmt: skip
+        assert words in line
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("[train]\nstepz = 3\nrouter = 'flo'\n[trian]\n", ["'trian'", "stepz = 3 (did you mean steps?)", "router"]),
+        ("[model]\n", ["is not valid TOML"]),
+    ],
+)
+def test_so_are_those_of_the_file_itself(more: str, words: list[str], tmp_path: Path) -> None:
+    for line, word in zip(complaints(checked(tmp_path, more=more)), words, strict=True):
+        assert word in line
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(b"too short", "holds 9 tokens: one sequence needs"), (b"", "holds no text")],
+)
+def test_data_that_are_not_enough_are_told(text: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "few").write_bytes(text)
+    (line,) = complaints(checked(tmp_path, data="few"))
+    assert words in line
+
+
+def test_of_a_large_corpus_only_the_start_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "SAMPLE_BYTES", 1)
+    (tmp_path / "large").write_bytes(TEXT * 3000)
+    result = checked(tmp_path, data="large")
+    assert result.return_value == 0
+    assert "the rest was not read" in result.stdout
+
+
+def test_a_trainer_finds_the_same_before_there_is_an_invite(tmp_path: Path) -> None:
+    """Weights that are cut short, and sequences that are too long for the model."""
+    config = config_of("llama")
+    whole_model(config, stages_of(config, ())).save_pretrained(tmp_path / "init")
+    weights = tmp_path / "init" / "model.safetensors"
+    model = 'path = "init"\nstages = 2'
+    os.truncate(weights, weights.stat().st_size - 1)
+    told = complaints(checked(tmp_path, model, seq_len=33))
+    assert "seq_len = 33 is more than the 32 positions" in told[0]
+    assert "model.safetensors is missing or corrupt" in told[1]
+    assert "tokenizer bytes has 256 tokens, more than the model's vocab_size = 61" in told[2]
+    run_config = load(tmp_path / "RUN.toml")
+    corpus = open_corpus(run_config, None, tmp_path / "cache")
+    with pytest.raises(SwarmflowError) as caught:
+        new_manifest(run_config, corpus)
+    assert str(caught.value) == f"3 problems: (1) {told[0]}; (2) {told[1]}; (3) {told[2]}"

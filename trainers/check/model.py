@@ -1,0 +1,97 @@
+"""Whether a model can be trained as RUN.toml asks: all that is wrong with it, found before anybody is invited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from swarmflow.compute.examine import Examined, examine
+from swarmflow.compute.families import model_config
+from swarmflow.compute.layout import check_cut
+from swarmflow.compute.model_keys import check_positions, unknown_keys
+from swarmflow.compute.partition import block_count
+from swarmflow.compute.weights_folder import weights_problems
+from swarmflow.config import ModelSection, RunConfig
+from swarmflow.errors import CheckpointError, ModelError, SwarmflowError
+
+
+@dataclass(frozen=True)
+class CheckedModel:
+    """A model that can be trained. config: its complete config.json."""
+
+    config: dict[str, object]
+    vocab_size: int
+    examined: Examined
+
+
+@dataclass(frozen=True)
+class ModelCheck:
+    """The outcome. problems: all that is wrong. model: None where there are any. vocab_size: None where not known."""
+
+    problems: list[SwarmflowError]
+    model: CheckedModel | None = None
+    vocab_size: int | None = None
+
+
+def check_model(config: RunConfig) -> ModelCheck:
+    """Whether the model can be trained as RUN.toml asks. Headers of its weights are read, not the weights."""
+    section = config.model
+    try:
+        model = read_model(section)
+        problems: list[SwarmflowError] = [ModelError(line) for line in _unknown_keys(section)]
+    except ModelError as error:
+        return ModelCheck([error])
+    size: int | None = None
+    examined: Examined | None = None
+    try:
+        size = vocabulary(model)
+    except ModelError as error:
+        problems.append(error)
+    fits: list[Callable[[], None]] = [
+        lambda: check_positions(model, config.data.seq_len), lambda: _check_stages(section, model),
+    ]  # fmt: skip
+    for check in fits:
+        try:
+            check()
+        except ModelError as error:
+            problems.append(error)
+    problems += check_weights(section, model)
+    try:
+        measure = section.cut is None and section.stages > 1
+        examined = examine(model, measure, precision=config.train.precision, dropout=section.dropout)
+    except ModelError as error:
+        problems.append(error)
+    if problems or examined is None or size is None:
+        return ModelCheck(problems, None, size)
+    return ModelCheck([], CheckedModel(model, size, examined), size)
+
+
+def read_model(section: ModelSection) -> dict[str, object]:
+    """The model's complete config.json, from its folder or from RUN.toml. Raises ModelError."""
+    return model_config(section.path if section.path is not None else dict(section.config or {}))
+
+
+def check_weights(section: ModelSection, model: dict[str, object]) -> list[SwarmflowError]:
+    """What is wrong with the weights that a run begins from. Raises ModelError."""
+    return [] if section.path is None else [CheckpointError(line) for line in weights_problems(model, section.path)]
+
+
+def vocabulary(model: dict[str, object]) -> int:
+    """The model's vocab_size. Raises ModelError."""
+    size = model.get("vocab_size")
+    if not isinstance(size, int) or size < 1:
+        raise ModelError(f"the model's configuration has vocab_size = {size!r}; it must be a number above 0")
+    return size
+
+
+def _unknown_keys(section: ModelSection) -> list[str]:
+    """Of a table in RUN.toml: in a folder's config.json others leave notes of their own."""
+    return [] if section.config is None else unknown_keys(section.config)
+
+
+def _check_stages(section: ModelSection, model: dict[str, object]) -> None:
+    blocks = block_count(model)
+    if section.cut is not None:
+        check_cut(section.cut, blocks)
+    elif section.stages > blocks:
+        raise ModelError(f"{section.stages} stages asked of a model with {blocks} blocks; allowed: 1 to {blocks}")

@@ -1,0 +1,146 @@
+"""`swarmflow check`: everything about a run that can be known without a swarm, in one table, and all that is wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from swarmflow.compute.demands import StageDemands, stage_demands
+from swarmflow.config import RunConfig, read
+from swarmflow.errors import ConfigError, DataError, SwarmflowError
+from swarmflow.files import existing_parent, free_bytes, in_words
+from swarmflow.manifest import Manifest
+from trainers.check.model import check_model
+from trainers.corpus import Sample, sample
+from trainers.data import check_enough, check_vocabulary, sources_of
+from trainers.needs import disk_needs, shortfalls
+from trainers.plan import manifest_of
+from trainers.sources import Source
+from trainers.tokens import open_tokenizer
+
+SAMPLE_BYTES = 1 << 22  # of text that is tokenized: all of a small corpus, the start of a large one
+
+Facts = list[tuple[str, str]]
+
+
+def main(run_toml: Path, state_dir: Path | None) -> int:
+    """Print what the run is and what is wrong with it; 1 where something is, else 0."""
+    facts, demands, problems = check_run(run_toml, state_dir)
+    print("\n".join([*(f"{name:<10} {text}" for name, text in facts), *table(demands)]), flush=True)
+    for problem in problems:
+        print(f"swarmflow: {problem}", file=sys.stderr, flush=True)
+    if not problems:
+        print("nothing is wrong: start it with `swarmflow trainer`")
+    return 1 if problems else 0
+
+
+def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[StageDemands], list[str]]:
+    """What the run is (name, text), what its stages ask of peers, and a line for each thing that is wrong."""
+    try:
+        config, lines = read(run_toml)
+    except ConfigError as error:
+        return [], [], [str(error)]
+    if config is None:
+        return [], [], lines
+    checked = check_model(config)
+    model = checked.model
+    facts, wrong = _data(config, checked.vocab_size)
+    problems = [*checked.problems, *wrong]
+    demands: list[StageDemands] = []
+    if model is not None:
+        manifest = manifest_of(config, model, "")
+        demands = stage_demands(manifest, model.examined.activations)
+        facts = [("model", _described(config, manifest, demands)), *facts]
+    wrong = _output(config)
+    problems += wrong
+    if model is not None and not wrong:
+        state = state_dir or config.run.output / "state" / "trainer-0"
+        needs = disk_needs(manifest, config)
+        facts.append(("disk", f"up to {needs}; free: {in_words(free_bytes(config.run.output))}"))
+        lines = shortfalls(needs, state, config.run.output)
+    return [("run", _steps(config)), *facts], demands, [*(str(problem) for problem in problems), *lines]
+
+
+def table(demands: Sequence[StageDemands]) -> list[str]:
+    """What each stage asks of a peer, a line each, in 80 columns."""
+    if not demands:
+        return []
+    head = ("stage", "blocks", "parameters", "memory", "microbatch", "each way", "step", "to join")
+    rows: list[tuple[str, ...]] = [head]
+    for one in demands:
+        blocks = f"{one.blocks.start}-{one.blocks.stop - 1}"
+        link = max(one.sent_bytes, one.received_bytes)
+        sizes = (one.memory_bytes, one.microbatch_bytes, link, one.reduced_bytes, one.state_bytes)
+        rows.append((str(one.stage), blocks, f"{one.parameters:,}", *(in_words(size) for size in sizes)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return [
+        "", "what a peer of a stage needs, about:", *lines,
+        "memory: weights, gradients, optimizer; 0.35 GB for the process and `microbatch` for",
+        "each one that it works on come on top. each way: sent and received a microbatch;",
+        "step: the same at the end of a step, where a stage has several peers.",
+    ]  # fmt: skip
+
+
+def _steps(config: RunConfig) -> str:
+    train = config.train
+    return (
+        f"{config.run.name}: {train.steps} steps of {train.microbatches} microbatches of {train.microbatch_sequences} "
+        f"sequences of {config.data.seq_len} tokens"
+    )
+
+
+def _described(config: RunConfig, manifest: Manifest, demands: Sequence[StageDemands]) -> str:
+    origin = "fresh weights" if manifest.from_seed else f"weights of {config.model.path}"
+    blocks, parameters = demands[-1].blocks.stop, sum(one.parameters for one in demands)
+    return f"{manifest.model['model_type']}, {blocks} blocks, {parameters:,} parameters, {origin}"
+
+
+def _data(config: RunConfig, vocab_size: int | None) -> tuple[Facts, list[SwarmflowError]]:
+    """Of the tokenizer, and of the start of the data."""
+    facts: Facts = []
+    problems: list[SwarmflowError] = []
+    sources: list[Source] = []
+    try:
+        sources = sources_of(config.data)
+    except DataError as error:
+        problems.append(error)
+    try:
+        tokenizer = open_tokenizer(config.data.tokenizer)
+    except DataError as error:
+        return facts, [*problems, error]
+    if vocab_size is not None:
+        text = f"{config.data.tokenizer}, {tokenizer.vocab_size:,} tokens of the model's {vocab_size:,}"
+        facts.append(("tokenizer", text))
+    try:
+        check_vocabulary(config.data.tokenizer, tokenizer.vocab_size, vocab_size)
+    except DataError as error:
+        problems.append(error)
+    for source in sources:
+        try:
+            found = sample(source, tokenizer, SAMPLE_BYTES)
+            if found.whole:
+                check_enough(source.name, found.tokens, config.data.seq_len)
+            facts.append(("data", _read(source.name, found, config)))
+        except DataError as error:
+            problems.append(error)
+    return facts, problems
+
+
+def _read(name: str, found: Sample, config: RunConfig) -> str:
+    if not found.whole:
+        return f"{name}: its first {in_words(found.size_bytes)} are {found.tokens:,} tokens; the rest was not read"
+    sequences = (found.tokens - 1) // config.data.seq_len
+    return f"{name}: {in_words(found.size_bytes)}, {found.tokens:,} tokens, {sequences:,} sequences"
+
+
+def _output(config: RunConfig) -> list[SwarmflowError]:
+    """Whether the output folder can be made and written."""
+    parent = existing_parent(config.run.output)
+    if not parent.is_dir():
+        return [ConfigError(f"run.output = {config.run.output}: {parent} is not a folder")]
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return [ConfigError(f"run.output = {config.run.output}: {parent} cannot be written by this user")]
+    return []
