@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmflow.core.messages import Message, StepResult
+from swarmflow.core.messages import Held, Message, StepResult
 from swarmflow.core.types import Body, Epoch, Member, Microbatch, ProcessId, Ref, Roster, Snapshot
 
 
@@ -149,6 +149,18 @@ class LoadState:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """Serve the stage that this process still holds in memory from an earlier life -> StateLoaded.
+
+    update: to be applied first, with the gradient that was reduced in that life.
+    """
+
+    stage: int
+    version: int
+    update: Apply | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FormMicrobatch:
     """Read a microbatch by the data rule -> MicrobatchFormed."""
 
@@ -241,9 +253,10 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """This life of the process is over for the swarm: start another incarnation."""
+    """This life of the process is over for the swarm: start another incarnation, which still has `held` in memory."""
 
     reason: str
+    held: Held | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +269,6 @@ class Exit:
 
 Action = (
     Send | Release | RunForward | RunLoss | RunBackward | RunReplay | Discard | Reset | SumPiece | StorePiece | Seal
-    | Apply | LoadState | FormMicrobatch | WriteCheckpoint | KeepCopies | DropCopies | Validate | Record | TookOver
-    | Connect | Forget | Log | Count | Rejoin | Exit
+    | Apply | LoadState | Resume | FormMicrobatch | WriteCheckpoint | KeepCopies | DropCopies | Validate | Record
+    | TookOver | Connect | Forget | Log | Count | Rejoin | Exit
 )  # fmt: skip

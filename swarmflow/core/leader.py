@@ -50,7 +50,7 @@ class Leader(Reign):
         self.membership.enter(Join("trainer", self.settings.software, self.settings.run, self.me), -1, now)
         if self.version >= self.settings.steps:
             return saving.finish(self)
-        opening.seek(self, now)
+        opening.seek(self, now, self.former)
         return opening.try_open(self, now)
 
     def take_over(self, estate: Estate, now: float) -> list[Action]:

@@ -71,6 +71,7 @@ from swarmflow.core.messages import (
 )  # fmt: skip
 from swarmflow.core.messages.checks import MessageChecks, checks_of
 from swarmflow.core.serving import ballots, epochs, hopping, leaders, leaving, refusing, stages
+from swarmflow.core.serving.memory import Memory
 from swarmflow.core.serving.service import Service, release
 from swarmflow.core.types import Epoch, ProcessId
 from swarmflow.core.words import Words
@@ -92,6 +93,7 @@ class PeerMachine(Service):
     def __post_init__(self) -> None:
         self.words, self.detours = Words(self.me), Detours(self.me, self.plan.boundary_bytes)
         self.checks = checks_of(self.plan)
+        self.memory = Memory(self.settings.join.held)
 
     # --- the machine's two doors --------------------------------------------------------------------------------------
 
@@ -158,7 +160,8 @@ class PeerMachine(Service):
             actions += self._show_life(now)
         leaderless = self.following.lost_s is not None
         if leaderless and (self.following.hopeless(now) or not leaders.heirs(self)):
-            return [*actions, *self.leave(f"the leader {self.leader} was lost, and there is no other one")]
+            reason = f"the leader {self.leader} was lost, and there is no other one"
+            return [*actions, *self.leave(reason, leaderless=True)]
         if self.drain_until_s is not None and now >= self.drain_until_s:
             self.phase = "gone"
             return [*actions, Exit("left without waiting for the step: the drain time is over")]

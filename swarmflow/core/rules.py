@@ -20,7 +20,8 @@ class LeaderSettings:
     slow before is waited for longer, up to join_hold_s_max. A leader whom most have left waits quorum_timeout_s. One
     that has a version on disk, and knows of a later one, waits copies_wait_s for those who have copies of it. A ballot
     that has not ended after ballot_s is begun anew, since a message may have been lost; those after it have twice as
-    long. A run's first step is not opened before peers_first peers are ready.
+    long. A run's first step is not opened before peers_first peers are ready. A leader that starts waits memory_wait_s
+    for peers that may hold a later version in memory than any disk: they look for an heir of the former leader first.
     """
 
     steps: int
@@ -38,6 +39,7 @@ class LeaderSettings:
     join_hold_s: float = 15.0
     join_hold_s_max: float = 960.0
     copies_wait_s: float = 20.0
+    memory_wait_s: float = 40.0
     peers_first: int = 0
 
     def hold_s(self, tries: int) -> float:

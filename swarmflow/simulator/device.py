@@ -20,6 +20,7 @@ from swarmflow.core.actions import (
     LoadState,
     Release,
     Reset,
+    Resume,
     RunBackward,
     RunForward,
     RunLoss,
@@ -47,10 +48,12 @@ from swarmflow.core.events import (
     StateNotLoaded,
     Validated,
 )  # fmt: skip
+from swarmflow.core.messages import Held
 from swarmflow.core.reduce import PIECE_ELEMENTS
 from swarmflow.core.types import Member, Microbatch, ProcessId, Ref, Slice
 from swarmflow.simulator.arithmetic import Gradient, Sum, Weights, initial
 from swarmflow.simulator.causes import COMPUTE
+from swarmflow.simulator.kept import Kept
 from swarmflow.simulator.measure import Spent
 from swarmflow.simulator.transfer import Transfer
 
@@ -96,6 +99,7 @@ class Device:
     _load: int = 0
     _forgotten: set[ProcessId] = field(default_factory=set)
     _sealed: dict[str, Sum] = field(default_factory=dict)
+    kept: Kept | None = None
 
     def perform(self, action: Action) -> None:
         """Do it, and answer with the event that the action names."""
@@ -114,8 +118,12 @@ class Device:
                 self._seal(action)
             case LoadState():
                 self._load += 1
+                self.kept = None
                 states = [(list(action.donors), action.stage)]
                 self._copy_states(states, partial(self._loaded, action, self._load, self.world.clock.now_s))
+            case Resume():
+                self._load += 1
+                self._resume(action)
             case Forget():
                 self._forgotten.add(action.process)
             case FormMicrobatch():
@@ -307,6 +315,14 @@ class Device:
         self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
         self.world.post(self.process, Applied(action.epoch, weights.parameters))
 
+    def keep(self, held: Held | None) -> Kept | None:
+        """This life is over, and leaves this to the next one."""
+        if held is None or self.weights is None:
+            return self.kept if held is not None else None
+        kept = Kept(self.process, held, self.weights, self._sealed)
+        kept.end_update(self.world)
+        return kept
+
     # --- states -------------------------------------------------------------------------------------------------------
 
     def _copy_states(self, states: list[tuple[list[Member], int]], then: Callable[[], None]) -> None:
@@ -332,10 +348,22 @@ class Device:
             return
         self.weights = weights
         self._run += 1
-        hardware = self.world.hardware
-        groups = tuple((group, hardware.elements(group)) for group in (f"stage-{action.stage}", "tied"))
-        capacity = hardware.capacity(self.process.name, action.stage)
-        self._answer(StateLoaded(action.stage, weights.version, weights.parameters, capacity, groups))
+        self._is_loaded(weights)
+
+    def _resume(self, action: Resume) -> None:
+        kept, self.kept = self.kept, None
+        assert kept is not None, "the machine says what is in memory"
+        if action.update is not None:
+            kept.update(self.world, action.update.epoch)
+        self.weights = kept.weights
+        self._run += 1
+        self._is_loaded(self.weights)
+
+    def _is_loaded(self, weights: Weights) -> None:
+        hardware, stage = self.world.hardware, weights.stage
+        groups = tuple((group, hardware.elements(group)) for group in (f"stage-{stage}", "tied"))
+        capacity = hardware.capacity(self.process.name, stage)
+        self._answer(StateLoaded(stage, weights.version, weights.parameters, capacity, groups))
 
     def _copy(self, action: LoadState) -> Weights | None:
         if not action.donors and action.version == 0:

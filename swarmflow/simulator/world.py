@@ -12,6 +12,7 @@ from swarmflow.core.actions import Action, Count, Exit, Forget, Log, Record, Rej
 from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, Tick
 from swarmflow.core.following import FIRST_TERM, Following
 from swarmflow.core.leader import Leader
+from swarmflow.core.leading.memories import Former
 from swarmflow.core.messages import Beat, Heartbeat, Join, StepResult
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.rules import LeaderSettings
@@ -25,6 +26,7 @@ from swarmflow.simulator.disks import Disks
 from swarmflow.simulator.hardware import Hardware
 from swarmflow.simulator.host import Host
 from swarmflow.simulator.invariants import Witness
+from swarmflow.simulator.kept import Kept
 from swarmflow.simulator.machines import PRODUCTION, Basis, Machines
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Network
@@ -109,7 +111,7 @@ class World:
             held.add(newest)  # trainers beside each other see each other's disks
             self._led.append(process)
             digests = self.disks.digests(newest)
-            leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, digests, self.disks.known())
+            leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, digests, self.disks.known(), self._former())
         following = Following(leader or process)
         stages, digests = tuple(range(plan.stages)), self.disks.digests(max(held))
         copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
@@ -122,24 +124,34 @@ class World:
         self._perform(host, machine.start(self.clock.now_s))
         self._arm(host)
 
-    def start_peer(self, name: str, wish: int = -1) -> ProcessId | None:
-        """Start a peer; it joins at the leader, as soon as there is one. None: there is none yet."""
+    def _former(self) -> Former:
+        """What a trainer that starts finds in its folder: how far the run had come, and who took part."""
+        if not self.results or not self.disks.remembered:
+            return Former()
+        standings = [machine.standing for machine in self.trainers.values() if machine.standing is not None]
+        names = {process.name for standing in standings[-1:] for process in standing.opened.roster.serving}
+        return Former(max(result.step for result in self.results) + 1, frozenset(names))
+
+    def start_peer(self, name: str, wish: int = -1, kept: Kept | None = None) -> ProcessId | None:
+        """Start a peer, which has `kept` in memory; it joins at the leader, as soon as there is one. None: not yet."""
         leader = self._leader_for(name)
         if self.ended:
             return None
         if leader is None:
-            self.clock.after(FIND_AGAIN_S, partial(self.start_peer, name, wish))
+            self.clock.after(FIND_AGAIN_S, partial(self.start_peer, name, wish, kept))
             return None
         process = self._new_process(name)
         member = Member(process, wish, self.hardware.capacity(name, wish))
         join = Join("peer", "sim", "run", member, self.hardware.speed(name), self.settings.rebalance_s,
-                    keeps=self.settings.keeps, copies=self.disks.holdings(name))  # fmt: skip
+                    keeps=self.settings.keeps, copies=self.disks.holdings(name),
+                    held=kept.held if kept is not None else None)  # fmt: skip
         settings = PeerSettings(
             join, journal_bytes_max=self.settings.journal_bytes_max, late_min_s=self.settings.late_min_s,
             recompute=self.settings.recompute,
         )
         machine = self.machines.peer(process, Following(leader), self.settings.plan, settings)
-        self.hosts[process] = Host(process, machine, Device(self, process), wish, began_s=self.clock.now_s)
+        device = Device(self, process, kept=kept)
+        self.hosts[process] = Host(process, machine, device, wish, began_s=self.clock.now_s)
         self.tell(process, "starts")
         self.post(process, Tick())
         return process
@@ -281,7 +293,7 @@ class World:
                 case Exit():
                     self._exit(process, action)
                 case Rejoin():
-                    self._rejoin(process)
+                    self._rejoin(process, action)
                 case TookOver():
                     self._led.append(process)
                 case _:
@@ -318,16 +330,17 @@ class World:
         """A process is told that its connection to another one broke."""
         self.post(process, Lost(lost, "the connection broke"))
 
-    def _rejoin(self, process: ProcessId) -> None:
+    def _rejoin(self, process: ProcessId, action: Rejoin) -> None:
         host = self.hosts[process]
+        kept = host.device.keep(action.held)
         self.kill(process)
-        self.clock.after(0.5, partial(self._start_again, process.name, host))
+        self.clock.after(0.5, partial(self._start_again, process.name, host, kept))
 
-    def _start_again(self, name: str, former: Host) -> None:
+    def _start_again(self, name: str, former: Host, kept: Kept | None) -> None:
         if self.ended:
             return
         if isinstance(former.machine, PeerMachine):
-            self.start_peer(name, former.wish)
+            self.start_peer(name, former.wish, kept)
         else:
             self.start_trainer(name, lead=True)
 

@@ -38,12 +38,19 @@ def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Act
         actions += gone(reign, former, "it has started again", now)
     if message.role == "trainer":
         return [*actions, *_join_trainer(reign, sender, message, now)]
+    reign.memories.says(message.member, message.held)
+    held = reign.memories.of(sender)
     stage, reason = reign.membership.place(message.member.stage)
+    if held is not None and (reign.restoring is not None or held.version > reign.version or held.name == reign.name):
+        stage, reason = held.stage, "it holds that one"
     entry = reign.membership.enter(message, stage, now)
     reign.safe.copies.says(entry.member, message.copies)
     actions += learnt(reign, now)
     if reign.restoring is not None:
         return [*actions, Connect((entry.member,)), Log("info", f"peer {sender} waits to serve stage {stage}")]
+    if held is not None and held.version > reign.version and entry.phase != "loading":
+        text = f"peer {sender} still held version {held.version}; this run has gone on from an earlier one meanwhile"
+        actions.append(Log("warning", text))
     return actions if entry.phase == "loading" else [*actions, *grant(reign, entry, stage, reason)]
 
 
@@ -67,6 +74,7 @@ def ready(reign: Reign, known: Known, message: Ready, now: float) -> list[Action
         known.tries += 1
         return grant(reign, known, known.member.stage, f"version {message.version} is out of date")
     reign.membership.mark(known, "ready")
+    reign.memories.leave(known.process)
     known.version, known.tries = message.version, 0
     known.member = replace(known.member, capacity=max(1, message.capacity))
     return try_open(reign, now) if reign.phase == "gathering" else []
@@ -77,6 +85,7 @@ def load_failed(reign: Reign, known: Known, message: LoadFailed, now: float) -> 
     if not _answers(known, message):
         return []
     reign.membership.mark(known, "failed")
+    reign.memories.leave(known.process)
     known.tries += message.version != reign.version
     actions = try_open(reign, now) if reign.phase == "gathering" else []
     if known.phase != "failed":

@@ -82,5 +82,6 @@ def evict(reign: Reign, process: ProcessId, reason: str) -> list[Action]:
 
 def _forget(reign: Reign, process: ProcessId) -> None:
     reign.safe.copies.leave(process)
+    reign.memories.leave(process)
     reign.told.pop(process, None)
     reign.membership.leave(process)

@@ -11,6 +11,7 @@ from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.opening import try_open
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.leading.saving import goodbye, save, spread, stop_now, stopped
+from swarmflow.core.messages import state_name
 from swarmflow.core.step import Step
 from swarmflow.core.types import EXPONENT
 
@@ -22,6 +23,7 @@ def close(reign: Reign, step: Step, now: float) -> list[Action]:
         reason = "its parameters differ from its stage's"
         actions += [Count("resynchronisations"), *evict(reign, process, reason)]
     reign.version += 1
+    reign.name = state_name(step.said.lineage, step.epoch, step.ballot)
     for member in step.roster.members():
         if (known := reign.membership.known.get(member.process)) is not None:
             known.version = reign.version

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from swarmflow.core.actions import Action, Connect, Count, Exit, Log
+from dataclasses import replace
+
+from swarmflow.core.actions import Action, Connect, Count, Exit, Log, Send
 from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.memories import NOTHING, Former, Remembered
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.leading.restoring import Restoring
 from swarmflow.core.leading.saving import finish
 from swarmflow.core.messages import Open
 from swarmflow.core.step import Step
+from swarmflow.core.types import Epoch
 
 EXPONENT_STEP = 16
 EXPONENT_MIN = -76  # what does not fit into it is larger than any number in fp32
@@ -70,9 +74,10 @@ def _roll_back(reign: Reign, lost: list[int], now: float) -> list[Action]:
     return [Log("warning", f"stage {text} has lost everybody: {back}"), Count("rollbacks"), *opened]
 
 
-def seek(reign: Reign, now: float) -> None:
+def seek(reign: Reign, now: float, former: Former = NOTHING) -> None:
     """From which version to go on is to be found out; until then nobody loads anything."""
-    reign.restoring = Restoring(reign.safe.known, now, reign.settings.copies_wait_s)
+    settings = reign.settings
+    reign.restoring = Restoring(reign.safe.known, now, settings.copies_wait_s, former, settings.memory_wait_s)
     for entry in reign.membership.peers():
         reign.membership.mark(entry, "waiting")
         entry.grants += 1  # what it answers to an earlier grant is void
@@ -80,7 +85,8 @@ def seek(reign: Reign, now: float) -> None:
 
 def restore(reign: Reign, restoring: Restoring, now: float) -> list[Action]:
     """Go on from the newest version that is whole somewhere, or wait for it and say so."""
-    decision = restoring.decide(reign.safe.durable, reign.safe.copies, now)
+    there = {process.name for process in reign.membership.known}
+    decision = restoring.decide(reign.safe.durable, reign.safe.copies, now, reign.memories, there)
     actions: list[Action] = []
     if decision.version is None and decision.reason != reign.waits_for:
         reign.waits_for = decision.reason
@@ -90,9 +96,21 @@ def restore(reign: Reign, restoring: Restoring, now: float) -> list[Action]:
     if decision.version is None:
         return actions
     reign.restoring, reign.version, reign.safe.known = None, decision.version, restoring.known
+    reign.remembered, reign.name = decision.memory, decision.memory.name if decision.memory is not None else ""
+    if decision.memory is not None:
+        actions += [Log("info", f"going on from {decision.reason}"), *_tell_again(reign, decision.memory)]
     for entry in reign.membership.peers():
         actions += grant(reign, entry, entry.member.stage, decision.reason)
     return actions + try_open(reign, now)
+
+
+def _tell_again(reign: Reign, found: Remembered) -> list[Action]:
+    """The result of the step that made a version: those who were to record it may have died before."""
+    if found.commit is None:
+        return []
+    epoch = Epoch(reign.generation, found.version - 1)
+    result = replace(found.commit.result, term=reign.term, epoch=epoch)
+    return [Send(entry.process, result) for entry in reign.membership.trainers()]
 
 
 def learnt(reign: Reign, now: float) -> list[Action]:
@@ -100,7 +118,7 @@ def learnt(reign: Reign, now: float) -> list[Action]:
     began_here = reign.lineage == reign.me.process and reign.last is None
     begun = reign.phase == "running"
     if reign.restoring is None and began_here and (begun or reign.phase == "gathering"):
-        if not reign.safe.later(reign.version, begun):
+        if not (reign.safe.later(reign.version, begun) or reign.memories.later(reign.version)):
             return []
         reign.step, reign.phase = None, "gathering"
         reign.generation += 1

@@ -6,6 +6,7 @@ from dataclasses import InitVar, dataclass, field
 
 from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.membership import Membership
+from swarmflow.core.leading.memories import NOTHING, Former, Memories, Remembered
 from swarmflow.core.leading.restoring import Restoring
 from swarmflow.core.leading.safekeeping import Safekeeping
 from swarmflow.core.messages import Open, StepResult
@@ -22,8 +23,9 @@ class Reign:
     digests: of its files. known: the newest version that was on disk, here or elsewhere, as far as the own disk tells.
     lineage: who began the history that this leader goes on with; a leader that starts from disk begins one. restoring:
     which version to go on from is not decided yet. last: the result of the step before. waits_for: what opening the
-    next one waits for. stopping: the person wants this trainer to go. opened: the last
-    Open, and told: who was told it, and on which stage it was then.
+    next one waits for. name: of the version's states, empty: not known. memories: what peers that joined still hold;
+    remembered: the version of those from which this leader went on. former: what it knew of the run. stopping: the
+    person wants this trainer to go. opened: the last Open, and told: who was told it, and on which stage it was then.
     """
 
     me: Member
@@ -34,6 +36,7 @@ class Reign:
     on_disk: InitVar[int]
     digests: InitVar[tuple[str, ...]] = ()
     known: InitVar[int] = 0
+    former: Former = NOTHING
     generation: int = 0
     phase: str = "gathering"  # gathering, running, unmeasured, validating, saving, finished
     step: Step | None = None
@@ -48,10 +51,13 @@ class Reign:
     opened: Open | None = None
     told: dict[ProcessId, int] = field(default_factory=dict)
     waits_for: str = ""
+    name: str = ""
+    memories: Memories = field(init=False)
+    remembered: Remembered | None = None
 
     def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int) -> None:
         self.lineage = self.me.process
-        self.membership = Membership(self.plan)
+        self.membership, self.memories = Membership(self.plan), Memories(self.plan.stages)
         self.safe = Safekeeping(on_disk, self.settings.silence_s, Copies(self.plan.stages), known, digests)
 
     @property

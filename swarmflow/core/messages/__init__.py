@@ -31,6 +31,7 @@ from swarmflow.core.messages.membership import (
     Finished,
     Granted,
     Heartbeat,
+    Held,
     Join,
     Keep,
     Kept,
@@ -42,6 +43,7 @@ from swarmflow.core.messages.membership import (
     Surplus,
     Suspect,
     Welcome,
+    state_name,
 )  # fmt: skip
 from swarmflow.core.messages.step import (
     Assign,
@@ -67,10 +69,11 @@ from swarmflow.core.messages.succession import Deposed, Lead, Report
 __all__ = [
     "Accepted", "Adopt", "Assign", "Backward", "Beat", "Beyond", "Carried", "Carry", "Commit", "Committed",
     "Denied", "Deposed", "Done", "Drain", "Entered", "Evicted", "Finished", "Forward", "Gone", "Granted",
-    "Heartbeat", "Join", "Keep", "Kept", "Lead", "LoadFailed", "Message", "Named", "Negotiate", "Open", "Overflow",
-    "Passed", "Prepare", "Prepared", "Probe", "Probed", "Rates", "Ready", "Recall", "Recalled", "ReducePart",
-    "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve", "Reserved", "Room", "Routed",
+    "Heartbeat", "Held", "Join", "Keep", "Kept", "Lead", "LoadFailed", "Message", "Named", "Negotiate", "Open",
+    "Overflow", "Passed", "Prepare", "Prepared", "Probe", "Probed", "Rates", "Ready", "Recall", "Recalled",
+    "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve", "Reserved", "Room", "Routed",
     "StepResult", "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable", "Welcome",
+    "state_name",
 ]  # fmt: skip
 
 Message = (

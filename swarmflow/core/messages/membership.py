@@ -3,8 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 
+from swarmflow.core.messages.step import Commit
 from swarmflow.core.types import Epoch, Holding, Member, ProcessId, Snapshot
+
+
+def state_name(lineage: object, epoch: Epoch, ballot: int) -> str:
+    """Return the name of the states that the commit of a ballot makes: two histories never share one."""
+    return blake2b(repr((lineage, epoch, ballot)).encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A stage's state that a peer still holds in memory although every leader that it knew is gone.
+
+    name: of the state (state_name), which says which history it is of. digest: of its parameters, as in Committed;
+    empty: not known. commit: the one that made it, where this peer has heard it. upcoming: the name of the next
+    version's state, where this peer has reduced the gradient of that ballot and lacks the commit alone.
+    """
+
+    stage: int
+    version: int
+    name: str
+    digest: str = ""
+    commit: Commit | None = None
+    upcoming: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +37,7 @@ class Join:
 
     run: fingerprint of the run that the sender believes in. speed: relative, for the placement. rebalance_s: how often
     it may be moved to a stage that needs it more; 0: it stays. keeps: there is room on its disk for copies of stages.
-    copies: what lies there of this run.
+    copies: what lies there of this run. held: what the peer has served before and still holds in memory.
     """
 
     role: str
@@ -24,6 +48,7 @@ class Join:
     rebalance_s: float = 0.0
     keeps: bool = False
     copies: tuple[Holding, ...] = ()
+    held: Held | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +69,8 @@ class Welcome:
 class Granted:
     """Serve this stage: load `version` from one of the donors (none: make the run's initial weights).
 
-    grant: its number, to be told in the answer, which may cross with a later grant.
+    grant: its number, to be told in the answer, which may cross with a later grant. name: of the version's state; who
+    holds that one in memory loads nothing. commit: it makes the version of what the peer holds.
     """
 
     term: int
@@ -52,6 +78,8 @@ class Granted:
     version: int
     donors: tuple[Member, ...]
     grant: int = 0
+    name: str = ""
+    commit: Commit | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,7 @@ def applied(peer: Service, event: Applied, now: float) -> list[Action]:
     peer.version = event.epoch.step + 1
     if peer.standing is not None:
         peer.standing.digest = event.digest
+        peer.memory.committed(peer.standing, event.digest)
     journal = peer.hops.clear() if peer.hops is not None else []
     return [*journal, Send(peer.leader, Committed(event.epoch, peer.version, event.digest))]
 

@@ -9,9 +9,10 @@ from swarmflow.core.detours import Detours
 from swarmflow.core.flow.live import Negotiation
 from swarmflow.core.following import Following
 from swarmflow.core.hops import Hops
-from swarmflow.core.messages import Join, Prepare
+from swarmflow.core.messages import Held, Join, Prepare
 from swarmflow.core.naming import Naming
 from swarmflow.core.reduce import Ballot
+from swarmflow.core.serving.memory import Memory
 from swarmflow.core.standing import Standing
 from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref
 
@@ -63,6 +64,7 @@ class Service:
     naming: Naming = field(default_factory=Naming)
     detours: Detours = field(init=False)
     flows: Negotiation | None = None
+    memory: Memory = field(init=False)
 
     @property
     def leader(self) -> ProcessId:
@@ -76,13 +78,23 @@ class Service:
 
     def join(self) -> Join:
         """What it says of itself now."""
-        join = self.settings.join
+        join = replace(self.settings.join, held=self.memory.held)
         return join if self.copies is None else replace(join, copies=self.copies)
 
-    def leave(self, reason: str) -> list[Action]:
-        """Nothing can be done as this incarnation any more: join again, as another one."""
+    def leave(self, reason: str, leaderless: bool = False) -> list[Action]:
+        """Nothing can be done as this incarnation any more: join again, as another one.
+
+        leaderless: nobody leads the run any more, so that what this process holds may be the newest there is.
+        """
         self.phase = "gone"
-        return [Log("warning", reason), Rejoin(reason)]
+        return [Log("warning", reason), Rejoin(reason, self.outlives() if leaderless else self.memory.held)]
+
+    def outlives(self) -> Held | None:
+        """What this process holds of the run's state, for whoever leads next."""
+        if self.hops is None:
+            return self.memory.held
+        sealed = self.ballot.number if self.ballot is not None and self.ballot.sealed else None
+        return self.memory.kept(self.stage, self.version, self.standing, sealed)
 
 
 def release(bodies: tuple[Ref, ...]) -> list[Action]:

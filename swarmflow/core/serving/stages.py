@@ -24,11 +24,14 @@ def granted(peer: Service, event: Received, now: float) -> list[Action]:
     peer.stage, peer.version, peer.phase, peer.grant = message.stage, -1, "loading", message.grant
     journal = peer.hops.clear() if peer.hops is not None else []
     peer.hops = peer.flows = None
+    dropped = [*moved, *revoke(peer), *journal]
+    resumed = peer.memory.granted(message)
+    if resumed is not None:
+        log = Log("info", f"granted stage {message.stage}; version {message.version} is in memory")
+        return [*dropped, resumed, log]
     whence = ", ".join(str(donor.process) for donor in message.donors) or "the seed"
     return [
-        *moved,
-        *revoke(peer),
-        *journal,
+        *dropped,
         Connect(tuple(message.donors)),
         LoadState(message.stage, message.version, message.donors),
         Log("info", f"granted stage {message.stage}; loading version {message.version} from {whence}"),

@@ -1,0 +1,113 @@
+"""What peers that have outlived every leader still hold in memory: the newest version of it that is whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from swarmflow.core.messages import Commit, Held
+from swarmflow.core.types import Member, ProcessId
+
+NAME_CHARACTERS = 32
+DIGEST_CHARACTERS_MAX = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """What a trainer that starts knows of the run before. version: it had come as far as this, or a little farther.
+
+    peers: names of those that took part then; they may hold the version in memory.
+    """
+
+    version: int = 0
+    peers: frozenset[str] = frozenset()
+
+
+NOTHING = Former()
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A version whose every stage some living peer holds, or has reduced the gradient of.
+
+    name: of its states. commit: the one that made it. holders: of each stage.
+    """
+
+    version: int
+    name: str
+    commit: Commit | None
+    holders: tuple[tuple[ProcessId, ...], ...]
+
+
+@dataclass(slots=True)
+class Memories:
+    """What those who joined hold, until they are granted something. stages: of the run.
+
+    given_up: the newest version that was waited for in vain.
+    """
+
+    stages: int
+    given_up: int = 0
+    _held: dict[ProcessId, tuple[Member, Held]] = field(default_factory=dict)
+
+    def says(self, member: Member, held: Held | None) -> None:
+        """A process has told what it holds; what cannot be true is left out."""
+        self._held.pop(member.process, None)
+        if held is not None and self._possible(held):
+            self._held[member.process] = member, held
+
+    def leave(self, process: ProcessId) -> None:
+        """A process is gone, or holds something else by now."""
+        self._held.pop(process, None)
+
+    def of(self, process: ProcessId) -> Held | None:
+        """What a process holds."""
+        return self._held[process][1] if process in self._held else None
+
+    def newest(self) -> int:
+        """The newest version of which anybody holds a stage; 0: none."""
+        return max((held.version for _, held in self._held.values()), default=0)
+
+    def later(self, version: int) -> bool:
+        """Whether somebody holds a later version than this one, and it was not waited for in vain."""
+        return self.newest() > max(version, self.given_up)
+
+    def newest_whole(self) -> Remembered | None:
+        """The newest version whose every stage is held; of two histories the one that more peers hold."""
+        whole = [found for found in self._versions() if all(found.holders)]
+        return max(whole, key=lambda found: (found.version, sum(map(len, found.holders)), found.name), default=None)
+
+    def donors(self, stage: int, name: str, but: ProcessId) -> tuple[Member, ...]:
+        """Who holds a stage's state of this name, in the order of their ids."""
+        found = sorted((p, member) for p, (member, held) in self._held.items() if p != but and held.stage == stage
+                       and held.name == name)  # fmt: skip
+        return tuple(member for _, member in found)
+
+    def _versions(self) -> Iterator[Remembered]:
+        commits = {held.name: held.commit for _, held in self._held.values() if held.commit is not None}
+        for version, name in {(held.version, held.name) for _, held in self._held.values()}:
+            commit = commits.get(name)
+            holders = tuple(self._holders(stage, version, name, commit) for stage in range(self.stages))
+            yield Remembered(version, name, commit, holders)
+
+    def _holders(self, stage: int, version: int, name: str, commit: Commit | None) -> tuple[ProcessId, ...]:
+        """Who holds a stage's state of this name, and who has all but the commit that makes it."""
+        here = {p: held for p, (_, held) in self._held.items() if held.stage == stage}
+        made = {p: held.digest for p, held in here.items() if (held.version, held.name) == (version, name)}
+        usual = Counter(digest for digest in made.values() if digest)
+        right = max(sorted(usual), key=usual.__getitem__, default="")
+        reduced = [p for p, held in here.items() if commit is not None and completes(held, version, name)]
+        return tuple(sorted([*(p for p, digest in made.items() if digest in ("", right)), *reduced]))
+
+    def _possible(self, held: Held) -> bool:
+        made = held.commit is None or held.commit.epoch.step == held.version - 1
+        names = len(held.name) == NAME_CHARACTERS and len(held.upcoming) in (0, NAME_CHARACTERS)
+        return made and names and held.version > 0 and 0 <= held.stage < self.stages and (
+            len(held.digest) <= DIGEST_CHARACTERS_MAX
+        )
+
+
+def completes(held: Held, version: int, name: str) -> bool:
+    """Whether what is held becomes the state of this version and name by the commit that made it elsewhere."""
+    return held.version == version - 1 and held.upcoming == name

@@ -1,0 +1,63 @@
+"""What a peer holds of the run's state in memory, under which name, and how a later life of it goes on from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmflow.core.actions import Apply, Resume
+from swarmflow.core.messages import Commit, Granted, Held, state_name
+from swarmflow.core.standing import Standing
+
+
+@dataclass(slots=True)
+class Memory:
+    """The state of a stage, over the lives of one process.
+
+    held: what an earlier life has left, until this one is granted something. name: of the state that is served now,
+    empty: not known. commit: the one that made it, where it was made here; digest: of its parameters then.
+    """
+
+    held: Held | None = None
+    name: str = ""
+    commit: Commit | None = None
+    digest: str = ""
+
+    def granted(self, message: Granted) -> Resume | None:
+        """A stage is to be served. None: it has to be loaded, and what was held is let go of."""
+        held, self.held = self.held, None
+        self.name, self.commit, self.digest = message.name, None, ""
+        if held is None or not message.name or held.stage != message.stage:
+            return None
+        if (held.version, held.name) == (message.version, message.name):
+            self.commit, self.digest = held.commit, held.digest
+            return Resume(message.stage, message.version)
+        commit = message.commit
+        if commit is None or (held.upcoming, commit.epoch.step, message.version) != (
+            message.name, held.version, held.version + 1,
+        ):  # fmt: skip
+            return None
+        self.commit = commit
+        return Resume(message.stage, message.version, Apply(commit.epoch, commit.scale, commit.learning_rate))
+
+    def committed(self, standing: Standing, digest: str) -> None:
+        """An update was applied."""
+        if standing.commit is not None:
+            self.commit, self.digest = standing.commit, digest
+            self.name = _name(standing, standing.commit.ballot)
+
+    def kept(self, stage: int, version: int, standing: Standing | None, sealed: int | None) -> Held | None:
+        """What is left for the next life, which ends the update that is under way. None: it is of no known history.
+
+        sealed: the ballot whose gradient is reduced here, and that may have been committed.
+        """
+        commit = standing.commit if standing is not None else None
+        if standing is not None and commit is not None and commit.epoch.step == version:
+            return Held(stage, version + 1, _name(standing, commit.ballot), "", commit)
+        if not self.name or version < 1:
+            return None
+        upcoming = _name(standing, sealed) if standing is not None and sealed is not None else ""
+        return Held(stage, version, self.name, self.digest, self.commit, upcoming)
+
+
+def _name(standing: Standing, ballot: int) -> str:
+    return state_name(standing.opened.lineage, standing.epoch, ballot)

@@ -1,0 +1,57 @@
+"""Every trainer is killed: the run goes on from what the living peers hold in memory, and never goes back behind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.faults import finish, kill_in_phase
+from swarmflow.simulator.world import World
+from tests.simulation.samples import SETTINGS, SWARM, parameters
+
+LONG = replace(SWARM, settings=replace(SETTINGS, steps=20, checkpoint_every=0))
+PHASES = ("working", "preparing", "committing")
+KILLED_S = 15.0  # by then several steps are committed, and no version is on a disk
+
+
+def every_trainer(world: World) -> list[ProcessId]:
+    """They die, and some of them are started again later."""
+    trainers = [process for process, machine in world.trainers.items() if world.alive(process)]
+    world.log.append(f"{world.clock.now_s:9.3f} ---- every trainer dies")
+    delay_s = world.random.uniform(0.0, 20.0)
+    for process in sorted(trainers)[: world.random.randint(1, len(trainers))]:
+        world.clock.after(delay_s, partial(world.start_trainer, process.name, lead=True))
+    return trainers
+
+
+def newest(world: World) -> int:
+    """The newest version of which a living peer holds a stage: whoever lacks its commit has reduced its gradient."""
+    weights = [world.hosts[process].device.weights for process in world.living_peers()]
+    return max(of.version for of in weights if of is not None)
+
+
+def check(world: World, killed: int) -> list[int]:
+    """The steps recorded after the trainers' death, of a run that ends as it should."""
+    finish(world)
+    steps = LONG.settings.steps
+    assert world.disks.durable[steps] == {stage: parameters(stage, steps) for stage in range(3)}
+    return [result.step for result in world.results[killed:]]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_whose_trainers_are_all_killed_goes_on_from_the_peers_memory(phase: str, seed: int) -> None:
+    world = LONG.start(seed)
+    kill_in_phase(world, phase, every_trainer, KILLED_S, world.random.uniform(0.0, 0.3))
+    died = world.clock.run(lambda: bool(world.results) and world.leader is None, 100.0)
+    assert died
+    killed, version = len(world.results), newest(world)
+    recorded = max(result.step for result in world.results) + 1
+    assert recorded <= version <= recorded + 1
+    after = check(world, killed)
+    log = "\n".join(world.log)
+    assert min(after) >= version - 1, log
+    assert "from the memory of peers" in log
