@@ -71,7 +71,8 @@ __all__ = [
     "Denied", "Deposed", "Done", "Drain", "Entered", "Evicted", "Finished", "Forward", "Gone", "Granted",
     "Heartbeat", "Held", "Join", "Keep", "Kept", "Lead", "LoadFailed", "Message", "Named", "Negotiate", "Open",
     "Overflow", "Passed", "Prepare", "Prepared", "Probe", "Probed", "Rates", "Ready", "Recall", "Recalled",
-    "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve", "Reserved", "Room", "Routed",
+    "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve", "Reserved", "Room",
+    "Routed",
     "StepResult", "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable", "Welcome",
     "state_name",
 ]  # fmt: skip
