@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from swarmflow.core.types import ProcessId
 from swarmflow.simulator.faults import FAULTS, Churn, finish, peers_of
 from swarmflow.simulator.fuzz import Hunt, play
 from swarmflow.simulator.moments import ELECTION_PHASES, JOINING_PHASES, STEP_PHASES, in_phase, split_in_phase
@@ -65,7 +64,7 @@ def test_a_partition_begins_with_its_phase(phase: str) -> None:
 
     split_in_phase(world, phase, apart, 20.0, since_s=0.0 if phase in JOINING_PHASES else SETTLED_S)
     if phase in ELECTION_PHASES:
-        world.clock.after(SETTLED_S + 0.1, lambda: world.kill(ProcessId("t0", 1)))
+        world.clock.after(SETTLED_S + 0.1, lambda: world.kill(world.latest["t0"]))
     finish(world)
     assert struck == [True]
     assert world.counts["aimed_splits"] == 1

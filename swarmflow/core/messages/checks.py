@@ -58,7 +58,8 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
 _TEXTS: dict[str, tuple[int, int]] = {
     "reason": (0, REASON_MAX), "failed": (0, REASON_MAX), "role": (0, 32), "software": (0, 128), "run": (0, 256),
     "digest": (0, 128), "Committed.digest": (1, 128), "results.digest": (1, 128), "digests": (1, 128),
-    "whole": (0, 128), "roster": (0, 128), "group": (1, 64), "name": (1, 64), "addresses": (1, 512),
+    "whole": (0, 128), "roster": (0, 128), "group": (1, 64), "name": (1, 64), "Granted.name": (0, 64),
+    "upcoming": (0, 64), "addresses": (1, 512),
 }  # fmt: skip
 _FREE = frozenset(("validation_loss",))  # it is logged and nothing else; not-a-number where it was not measured
 
