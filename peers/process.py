@@ -33,6 +33,7 @@ from swarmflow.runtime.folders import state_folder
 from swarmflow.runtime.logs import set_up_logging
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
+from swarmflow.runtime.reach import report_reach
 from swarmflow.runtime.session import Session
 from swarmflow.runtime.stage_host import StageHost
 from swarmflow.runtime.store import Buffer
@@ -102,6 +103,7 @@ async def _one_life(
         if found is not None:
             memory.join(options.invite.run_id)
             life.begin(found, memory, copies, await copies.begin(session, found.manifest))
+            session.spawn(report_reach(session, options.invite, found.leader), "trying what trainers announce")
             stop.on_first = lambda: session.driver.post(DrainAsked())
         outcome: Exit | Rejoin = await session.ended
         return outcome

@@ -23,6 +23,7 @@ from swarmflow.runtime.finding import Found, find_leader
 from swarmflow.runtime.invite import Invite, publish_local
 from swarmflow.runtime.local_runs import Ended, forget_ended, keep_ended
 from swarmflow.runtime.node import Node
+from swarmflow.runtime.reach import Announced, local_addresses, report_reach
 from swarmflow.runtime.session import Session
 from trainers.check.model import check_weights
 from trainers.exports import check_exports
@@ -55,9 +56,9 @@ async def _run(run: Run) -> int:
         first = run.folder.manifest() is None  # else it has trained here before, and can wait for the others
         node = await _start_node(run, invite, first=first)
         stack.push_async_callback(node.stop)
-        stop = _Stop()
+        stop, announced = _Stop(), Announced(run.options.announce)
         while True:
-            outcome = await _one_life(run, node, invite, stop, first=first)
+            outcome = await _one_life(run, node, announced, invite, stop, first=first)
             if isinstance(outcome, Exit):
                 log.info("%s", outcome.reason)
                 if not outcome.ok:
@@ -138,7 +139,9 @@ async def _start_node(run: Run, invite: Invite | None, *, first: bool) -> Node:
     return node
 
 
-async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *, first: bool) -> Exit | Rejoin:
+async def _one_life(
+    run: Run, node: Node, announced: Announced, invite: Invite | None, stop: _Stop, *, first: bool
+) -> Exit | Rejoin:
     """One incarnation: as a trainer of the run that another one leads, else as the one that leads."""
     manifest = _own_manifest(run) if invite is None else None
     run_id, name = (manifest.run_id, manifest.name) if manifest is not None else _named(invite)
@@ -146,11 +149,12 @@ async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *,
     trainers = tuple(dict.fromkeys((*(invite.trainers if invite is not None else ()), *run.folder.trainers)))
 
     def own_invite() -> Invite:
-        addresses = tuple(dict.fromkeys((*node.addresses(), *trainers)))
+        addresses = tuple(dict.fromkeys((*node.addresses(), *_beside(run, node), *trainers)))
         return Invite(run_id, name, addresses[:_ADDRESSES_MAX])
 
     life = Life(session, run.config, run.corpus, run.folder, run.steplog, lambda: _lead_on(run, own_invite()))
     session.open(life.effects(), life.read)
+    announced.serve(session.requests)
     await session.links.start()
     stop.on_first = lambda: session.end(Exit("left before it had joined"))
     stop.on_second = lambda: session.end(Exit("left at once"))
@@ -162,14 +166,9 @@ async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *,
             run.folder.keep_manifest(found.manifest)
             await asyncio.to_thread(_check_disk, run, found.manifest)
             life.join(found, newest_version(run.folder, run.output, found.manifest.fingerprint))
+            session.spawn(report_reach(session, own_invite(), found.leader), "trying what trainers announce")
         elif not session.ended.done():
-            manifest = manifest or _own_manifest(run)
-            run.folder.keep_manifest(manifest)  # not before: another trainer might have led the run as it was
-            await asyncio.to_thread(_check_disk, run, manifest)
-            newest = newest_version(run.folder, run.output, manifest.fingerprint)
-            if newest.version == 0 and not manifest.from_seed:
-                raise_all(check_weights(run.config.model, manifest.model))
-            life.lead(manifest, newest)
+            await _lead(run, life, manifest or _own_manifest(run))
         if session.ended.done():
             return await session.ended
         run.metrics.describe_process("trainer", node.name, run_id)
@@ -187,6 +186,21 @@ async def _one_life(run: Run, node: Node, invite: Invite | None, stop: _Stop, *,
     finally:
         run.give_way()  # before the goodbye: whoever hears it may lead at once
         await session.close()
+
+
+async def _lead(run: Run, life: Life, manifest: Manifest) -> None:
+    """Begin or resume the run, once all that it needs is there."""
+    run.folder.keep_manifest(manifest)  # not before: another trainer might have led the run as it was
+    await asyncio.to_thread(_check_disk, run, manifest)
+    newest = newest_version(run.folder, run.output, manifest.fingerprint)
+    if newest.version == 0 and not manifest.from_seed:
+        raise_all(check_weights(run.config.model, manifest.model))
+    life.lead(manifest, newest)
+
+
+def _beside(run: Run, node: Node) -> list[str]:
+    """Own addresses beside those announced: who is near joins by them, and can tell of an --announce that is wrong."""
+    return local_addresses(node.listening, node.name) if run.options.announce else []
 
 
 async def _stay_in_charge(run: Run, life: Life, invite: Callable[[], Invite]) -> None:

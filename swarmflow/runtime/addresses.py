@@ -58,6 +58,11 @@ def peer_of(maddr: str) -> str:
     return str(items[-1][1])
 
 
+def parts_of(maddr: str) -> dict[str, str]:
+    """Protocol -> value of a multiaddr. Raises NetworkError when the text is none."""
+    return {protocol.name: str(value) for protocol, value in _parsed(maddr).items()}
+
+
 def dialable(maddrs: Sequence[str], name: str, most: int = 16) -> list[Multiaddr]:
     """The first `most` of these addresses that are well-formed and lead to `name`, without their `/p2p/NAME`.
 

@@ -52,6 +52,7 @@ class Node:
         self._resources = resources
         self._addresses: list[str] = []
         self._handlers: dict[str, StreamHandler] = {}
+        self.listening: tuple[str, ...] = ()  # multiaddrs, as they were asked for
 
     @classmethod
     async def start(
@@ -93,6 +94,7 @@ class Node:
             resources.push_async_callback(p2p.shutdown)
             reached = await _reach(daemon, entries, may_be_alone, patient)
             node = cls(key, daemon, p2p, await _join(p2p, key, reached, client_mode, patient), resources)
+            node.listening = tuple(listening)
             await node.refresh_addresses()
             node._resources = resources.pop_all()
         return node
@@ -190,8 +192,11 @@ async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool,
     failures = [f"{text} ({error})" for text, error in zip(entries, errors, strict=True) if error is not None]
     if failures and len(failures) == len(entries) and not may_be_alone:
         raise NetworkError(f"nobody answers at {', '.join(failures)}: is the run alive and the invite current?")
-    for failure in failures:
-        log.warning("a bootstrap address does not answer: %s", failure)
+    answered = {name for name, error in zip(entries.values(), errors, strict=True) if error is None}
+    for (text, name), error in zip(entries.items(), errors, strict=True):
+        if error is not None:  # a process that answers elsewhere has told of addresses that are for others
+            level = logging.DEBUG if name in answered else logging.WARNING
+            log.log(level, "a bootstrap address does not answer: %s (%s)", text, error)
     return [text for text, error in zip(entries, errors, strict=True) if error is None]
 
 

@@ -214,6 +214,18 @@ def test_a_port_in_use_is_told(
     assert option in complaint
 
 
+def test_an_announced_address_that_nobody_reaches_is_told_by_the_first_who_joins(
+    work: Path, tmp_path: Path, forks: ForkServer
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        port, closed = one.getsockname()[1], other.getsockname()[1]
+    with LocalSwarm(tmp_path / "announced", settings(work), forks=forks) as swarm:
+        trainer = swarm.start_trainer("--listen", f"127.0.0.1:{port}", "--announce", f"127.0.0.1:{closed}")
+        swarm.start_peer()
+        told = f"--announce 127.0.0.1:{closed} cannot be reached by process"
+        swarm.wait(lambda: told in trainer.log.read_text(encoding="utf-8"), "the warning", FINISH_S)
+
+
 # --- a run that one asks to join --------------------------------------------------------------------------------------
 
 
