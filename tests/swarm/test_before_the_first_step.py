@@ -25,6 +25,7 @@ def test_it_may_be_corrected_until_then_and_no_longer(work: Path, tmp_path: Path
         trainer.kill()
         swarm.run_file.write_text(toml_text(settings(work, steps=500, checkpoint_every=1000, microbatches=3)))
         again = swarm.start_again(trainer)
+        swarm.wait(lambda: "swarmflow peer --join" in again.log.read_text(), "the invite", FINISH_S)
         swarm.start_peer()
         (first, *_) = swarm.wait_steps(2, FINISH_S)
         assert first["microbatches"] == 3
