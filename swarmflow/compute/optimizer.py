@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from swarmflow.compute.finite import NotFinite, finite
 from swarmflow.compute.flat import Blocks, FlatGroup, sum_of_squares
 from swarmflow.errors import ConfigError
 
@@ -39,7 +40,7 @@ class Optimizer(Protocol):
         ...
 
     def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> None:
-        """One update with the gradient grads*scale.
+        """One update with the gradient grads*scale. Raises NotFinite for a result that is not: the group is lost then.
 
         grads: fp32 [elements], unchanged. scale: clip factor / target tokens. lr: learning rate of this update.
         version: number of updates before this one.
@@ -89,6 +90,7 @@ class AdamW:
         for where in _blocks(0, group.params.numel()):
             step = _moments(self.settings, group, where, grads, scale, version).mul_(lr)
             group.params[where].mul_(1.0 - lr * self.settings.weight_decay).sub_(step)
+            _refuse(group, where)
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class Lamb:
             for where in _blocks(entry.offset, entry.stop):
                 update = _direction(self.settings, group, where, version).add_(group.params[where] * decay)
                 group.params[where].sub_(update.mul_(lr * trust))
+                _refuse(group, where)
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,14 @@ class Sgd:
             else:
                 step.mul_(lr)
             group.params[where].sub_(step)
+            _refuse(group, where)
+
+
+def _refuse(group: FlatGroup, where: slice) -> None:
+    """Raises NotFinite for parameters or state that are none, while they are still in the cache: 1% of an update."""
+    if not all(finite(tensor[where]) for tensor in group.tensors().values()):
+        broken = [e.name for e in group.entries if e.offset < where.stop and where.start < e.stop]
+        raise NotFinite("update", broken[0])
 
 
 def _blocks(start: int, stop: int) -> Iterator[slice]:

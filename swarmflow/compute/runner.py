@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterator
+import math
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.utils.hooks import RemovableHandle
 
 from swarmflow.compute.dropout import DrawKey
+from swarmflow.compute.finite import NotFinite, finite
 from swarmflow.compute.precision import HalfWeights
 from swarmflow.compute.stage import Stage
 
@@ -27,7 +30,9 @@ class _Held:
 class StageRunner:
     """Gradients are of the SUM of the tokens' losses and add up in the stage's flat buffers until they are cleared.
 
-    Where they add up as integers (`stage.fixed`), what computes a gradient raises Overflow when one does not fit.
+    Where they add up as integers (`stage.fixed`), what computes a gradient raises Overflow when one does not fit. It
+    raises NotFinite for a loss or a gradient that is none, as far as it looks: with `begin(careful=True)` at the output
+    of every layer and at each microbatch's gradients, to name the layer; what follows then is void until `begin`.
 
     precision: "fp32", or "bf16" for torch's autocast over fp32 master weights, with one bf16 copy of the matrices.
     """
@@ -39,6 +44,7 @@ class StageRunner:
         self.precision = precision
         self._half = HalfWeights(stage) if precision == "bf16" else None
         self._graphs: dict[Hashable, _Held] = {}
+        self._hooks: list[RemovableHandle] = []
 
     @property
     def held(self) -> int:
@@ -68,6 +74,7 @@ class StageRunner:
         """
         held = self._graphs.pop(key)
         torch.autograd.backward([held.edge], [grad.to(self.stage.device)])
+        self._check(held.leaf)
         self.stage.gather()
         return None if held.leaf is None else held.leaf.grad
 
@@ -104,6 +111,7 @@ class StageRunner:
         assert grad is not None
         leaf, output = self._forward(x, draw)
         torch.autograd.backward(output, grad.to(self.stage.device) * self._factor(weight), inputs=_only(leaf, weight))
+        self._check(leaf)
         if weight:
             self.stage.gather(weight)
         return None if leaf is None or weight < 0 else leaf.grad
@@ -128,9 +136,13 @@ class StageRunner:
         self._graphs.clear()
         self.stage.zero_grads()
 
-    def begin(self, exponent: int) -> None:
+    def begin(self, exponent: int, careful: bool = False) -> None:
         """As `clear`, for a new step; exponent: where gradients add up as integers, one of them counts 2^-exponent."""
         self.clear()
+        for hook in self._hooks:
+            hook.remove()
+        units = self.stage.units
+        self._hooks = [units[n].register_forward_hook(_checking(n)) for n in self.stage.order] if careful else []
         if self.stage.fixed is not None:
             self.stage.fixed.exponent = exponent
 
@@ -171,11 +183,31 @@ class StageRunner:
                 loss = self.stage.head_loss(piece, wanted)
             torch.autograd.backward(loss, torch.full_like(loss, self._factor(weight)), inputs=_only(top, weight))
             total += float(loss.detach())
+        if not math.isfinite(total):
+            raise self._broken("loss")
         assert top.grad is not None
         torch.autograd.backward(hidden, top.grad, inputs=_only(leaf, weight))
+        self._check(leaf)
         if weight:
             self.stage.gather(weight)
         return total, targets.numel(), None if leaf is None else leaf.grad
+
+    def _check(self, leaf: Tensor | None) -> None:
+        """After a backward: where it is to be looked at closely, raises NotFinite with the layer."""
+        if not self._hooks:
+            return
+        layer = self.stage.gradients_broken_in()
+        if layer is None and leaf is not None and leaf.grad is not None and not finite(leaf.grad):
+            layer = self.stage.order[0]  # further on it would be in the parameters' gradients before that one
+        if layer is not None:
+            raise self._broken("gradient", layer)
+
+    def _broken(self, value: str, layer: str = "") -> NotFinite:
+        """The error; where gradients add up as integers, nothing of this microbatch is left."""
+        if self.stage.fixed is not None:
+            for group in self.stage.groups.values():
+                group.grads.zero_()
+        return NotFinite(value, layer)
 
     def _factor(self, weight: int) -> float:
         """Of a gradient in autograd: integers are negated when they are added, and so are just those of weight 1."""
@@ -201,6 +233,17 @@ class StageRunner:
             return contextlib.nullcontext()
         self._half.refresh()
         return torch.autocast(self.stage.device.type, dtype=torch.bfloat16)
+
+
+def _checking(name: str) -> Callable[[nn.Module, Any, Any], None]:
+    """A forward hook that raises NotFinite when what the layer of this name gives is not finite."""
+
+    def check(layer: nn.Module, given: object, output: object) -> None:
+        for value in output if isinstance(output, tuple) else (output,):
+            if isinstance(value, Tensor) and value.is_floating_point() and not finite(value):
+                raise NotFinite("activation", name)
+
+    return check
 
 
 def _only(leaf: Tensor | None, weight: int) -> list[Tensor] | None:

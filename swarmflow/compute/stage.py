@@ -21,6 +21,7 @@ from transformers.utils.generic import ModelOutput
 from swarmflow.compute.dropout import DrawKey, SeededDropout
 from swarmflow.compute.exact import FixedPoint, Overflow
 from swarmflow.compute.families import Anatomy, dissect, init_module, to_config, unsupported
+from swarmflow.compute.finite import NotFinite, finite
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.layout import TIED, StageLayout, blocks_of, layout_of
 
@@ -61,7 +62,7 @@ class Stage:
     part of this stage that may have parameters (each block is one), which hold them under the names of the whole model.
     model: transformers' causal model, of which only the head is left. embedding: full name and module of the input
     embedding, on every stage. tied: name of the weight that this stage shares with another one, else None. fixed: how
-    gradients become integers, None where they add up in fp32.
+    gradients become integers, None where they add up in fp32. order: the names of the units as a token passes them.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Stage:
         _place_parameters(anatomy, self.groups, first=self.first, last=self.last)
         self.block_names = tuple(f"{anatomy.blocks_name}.{i}" for i in blocks)
         self.units = _keep_slice(anatomy, blocks, first=self.first, last=self.last)
+        self.order = [n for n in (*anatomy.entry, *self.block_names, *anatomy.exit) if n in self.units]
         _fill_buffers(self.model, device)
         if self._dropout is not None:
             self._dropout.watch(zip(blocks, anatomy.blocks, strict=True))
@@ -110,19 +112,34 @@ class Stage:
     def gather(self, weight: int = 1) -> None:
         """Where gradients add up as integers: adds those of one microbatch to the totals, or takes them away (-1).
 
-        Raises Overflow when one of them does not fit; then nothing is added.
+        Raises Overflow when one of them does not fit, NotFinite when one is no number; then nothing is added.
         """
         if self.fixed is None:
             return
         groups = self.groups.values()
         try:
             self.fixed.check([group.grads for group in groups])
-        except Overflow:
+        except Overflow as error:
+            failure = error if error.finite else NotFinite("gradient", self.gradients_broken_in() or "")
             for group in groups:
                 group.grads.zero_()
-            raise
+            raise failure from None
         for group in groups:
             self.fixed.move(group.grads, group.summed, weight)
+
+    def gradients_broken_in(self) -> str | None:
+        """The unit in which a backward first met a gradient of parameters that is not finite; None: all are finite.
+
+        It is the last one that a token passes.
+        """
+        broken: list[str] = []
+        for group in self.groups.values():
+            if not finite(group.grads):
+                broken += [e.name for e in group.entries if not finite(group.view(group.grads, e))]
+        if not broken:
+            return None
+        units = [unit for unit in self.order if any(name.startswith(f"{unit}.") for name in broken)]
+        return units[-1] if units else broken[-1]
 
     def zero_grads(self) -> None:
         """Sets all gradients to zero."""

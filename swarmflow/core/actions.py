@@ -81,10 +81,12 @@ class Discard:
 class Reset:
     """Drop all graphs and queued work, and zero the accumulators.
 
-    exponent: of the step that begins, where gradients add up as integers: one of them counts 2^-exponent.
+    exponent: of the step that begins, where gradients add up as integers: one of them counts 2^-exponent. careful:
+    check each layer's output and each microbatch's gradients for values that are not finite, to name the layer.
     """
 
     exponent: int = 36
+    careful: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,13 +83,25 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Overflowed:
-    """A gradient of this hop is too large for the step's exponent or, where `finite` is False, is no number.
-
-    Nothing of it was accumulated.
-    """
+    """A gradient of this hop is too large for the step's exponent. Nothing of it was accumulated."""
 
     microbatch: Microbatch
-    finite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedNotFinite:
+    """A value that was computed here is not finite, although all that it was computed from is. It was not passed on.
+
+    index: of the microbatch, -1: a sum over several. value, layer: as in the message NotFinite. group, piece: which
+    part of a reduced gradient it is, where it is one.
+    """
+
+    epoch: Epoch
+    index: int
+    value: str
+    layer: str = ""
+    group: str = ""
+    piece: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +212,7 @@ class DrainAsked:
 
 Event = (
     Received | Lost | Mishandled | Tick | ForwardComputed | LossComputed | BackwardComputed | Replayed | Overflowed
-    | ComputeFailed | MicrobatchFormed | PieceReduced | Sealed | Applied | StateLoaded | StateNotLoaded
+    | ComputeFailed | ComputedNotFinite | MicrobatchFormed | PieceReduced | Sealed | Applied | StateLoaded
+    | StateNotLoaded
     | CheckpointWritten | CopiesChanged | Validated | Rival | DrainAsked
 )  # fmt: skip

@@ -21,6 +21,7 @@ from swarmflow.core.messages import (
     Kept,
     LoadFailed,
     Message,
+    NotFinite,
     Rates,
     Ready,
     Suspect,
@@ -153,6 +154,7 @@ class Leader(Reign):
             actions += [Send(process, beat) for process in self.membership.known if process != self.me.process]
             for process in self.membership.silent(now, self.settings.silence_s, self.me.process):
                 actions += departures.gone(self, process, f"silent for more than {self.settings.silence_s:.0f} s", now)
+            actions += admission.readmit(self, now)
         return actions + self._advance(now)
 
     def _advance(self, now: float) -> list[Action]:
@@ -256,4 +258,5 @@ _HANDLERS: dict[type, Callable[[Reign, Known, Any, float], list[Action]]] = {
     Heartbeat: _heartbeat,
     Rates: _rates,
     **dict.fromkeys(get_args(AboutStep), _about_step),
+    NotFinite: departures.not_finite,
 }

@@ -81,6 +81,11 @@ class Ledger:
             found.setdefault(process, []).append((index, attempt))
         return {process: tuple(sorted(own)) for process, own in found.items()}
 
+    def holder(self, stage: int, index: int) -> ProcessId | None:
+        """Who has accumulated a hop; None: nobody."""
+        holder = self._holders.get((stage, index))
+        return holder[0] if holder is not None else None
+
     def manifest(self) -> tuple[tuple[int, int, ProcessId, int], ...]:
         """(stage, index, holder, attempt) of every hop, in order."""
         return tuple((stage, index, *self._holders[stage, index]) for stage, index in sorted(self._holders))

@@ -11,6 +11,7 @@ from swarmflow.core.detours import Detours
 from swarmflow.core.events import (
     Applied,
     BackwardComputed,
+    ComputedNotFinite,
     ComputeFailed,
     CopiesChanged,
     DrainAsked,
@@ -316,6 +317,7 @@ _LOCAL: dict[type, Callable[[Service, Any, float], list[Action]]] = {
     BackwardComputed: hopping.computed,
     ComputeFailed: hopping.compute_failed,
     Overflowed: hopping.overflowed,
+    ComputedNotFinite: hopping.not_finite,
     Replayed: ballots.replayed,
     PieceReduced: ballots.piece_reduced,
     Sealed: ballots.sealed,

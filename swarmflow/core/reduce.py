@@ -156,6 +156,11 @@ class Reduction:
             actions += self._advance(state)
         return actions + self._seal_if_complete()
 
+    def summed_by(self, group: str, piece: int) -> ProcessId | None:
+        """Who sums a piece; None: there is no such piece, or nobody else takes part in the sum."""
+        state = self._groups.get(group)
+        return state.owner(piece) if state is not None and 0 <= piece < state.pieces else None
+
     def abandon(self) -> list[Action]:
         """The ballot is revoked."""
         parts = [parts for state in self._groups.values() for parts in state.parts.values()]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Count, Log, Send
+from swarmflow.core.leading.findings import VALUES, Finding, plain
+from swarmflow.core.leading.norms import clipping, fits
 from swarmflow.core.leading.sharing import Ways, shared_out
 from swarmflow.core.ledger import Ledger
 from swarmflow.core.messages import (
@@ -16,6 +17,7 @@ from swarmflow.core.messages import (
     Done,
     Entered,
     Gone,
+    NotFinite,
     Open,
     Overflow,
     Prepare,
@@ -32,7 +34,7 @@ from swarmflow.core.reduce import agree, differing
 from swarmflow.core.source import shares
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Roster
 
-AboutStep = Done | Prepared | Unprepared | Unrepairable | Overflow | Committed
+AboutStep = Done | Prepared | Unprepared | Unrepairable | Overflow | NotFinite | Committed
 
 
 def reduction_groups(roster: Roster, tied: bool) -> tuple[Group, ...]:
@@ -53,7 +55,7 @@ class Step:
     said: the Open that began it; its roster is who was named then. opened: who takes work, of those who live. roster:
     the same and the newcomers, who take part in the all-reduce and the update. clip: largest global gradient norm, 0:
     no clipping. learning_rate: of this step. owners: the trainer of each microbatch. overflow: a gradient was too large
-    for the exponent, or no number. dropped: hops of which
+    for the exponent. finding: a value was not finite. dropped: hops of which
     somebody has taken an orphan away, when this leader took over. differing: members whose reduced gradient is not that
     of most of their group.
     """
@@ -70,6 +72,7 @@ class Step:
     tally: Tally | None = None
     result: StepResult | None = None
     overflow: Overflow | None = None
+    finding: Finding | None = None
     attempt: int = 0
     opened: Roster = field(init=False)
     roster: Roster = field(init=False)
@@ -79,6 +82,7 @@ class Step:
     dropped: set[tuple[int, int]] = field(default_factory=set)
     differing: tuple[ProcessId, ...] = ()
     _prepared: dict[ProcessId, dict[str, tuple[float, str]]] = field(default_factory=dict)
+    _blamed: dict[ProcessId, ProcessId] = field(default_factory=dict)
     _committed: dict[ProcessId, str] = field(default_factory=dict)
     _commit: Commit | None = None
 
@@ -115,6 +119,8 @@ class Step:
                 return self.unprepared(sender, message)
             case Overflow():
                 return self.overflowed(message)
+            case NotFinite():
+                return self.not_finite(sender, message)
             case Unrepairable():
                 return self.unrepairable(sender, message)
             case Committed():
@@ -148,6 +154,7 @@ class Step:
         self.opened = self.opened.without(process)
         self.newcomers.pop(process, None)
         self._prepared.pop(process, None)
+        self._blamed.pop(process, None)
         self._committed.pop(process, None)
         if self.phase in ("committing", "committed"):
             return self._commit_if_all()  # nobody is told: they would send again what needs no repair any more
@@ -209,8 +216,22 @@ class Step:
         if message.microbatch.epoch != self.epoch or self.phase in ("committing", "committed", "failed"):
             return []
         self.overflow = message
-        what = "is too large to be added up exactly" if message.finite else "is not a finite number"
-        return self._fail(f"a gradient of microbatch {message.microbatch} {what}")
+        return self._fail(f"a gradient of microbatch {message.microbatch} is too large to be added up exactly")
+
+    def not_finite(self, sender: ProcessId, message: NotFinite) -> list[Action]:
+        """A member found a value that is not finite: nothing of this try may reach the weights."""
+        if message.epoch != self.epoch or self.phase in ("committing", "committed", "failed"):
+            return []
+        known = message.value in VALUES and -1 <= message.index < self.plan.microbatches
+        if not known or sender not in self._members():
+            return []
+        if message.owner is not None:  # perhaps it was given such a value itself: who gave it says so before the end
+            if self.phase != "preparing":
+                return []
+            self._blamed[sender] = message.owner
+            return self._reduced()
+        stage, layer = self.roster.stage_of(sender), plain(message.layer)
+        return self._find(Finding(self.epoch.step, message.index, stage, sender, message.value, layer))
 
     def prepare(self, newcomers: tuple[Member, ...], ways: Ways) -> list[Action]:
         """The ledger is complete: a new ballot.
@@ -221,6 +242,7 @@ class Step:
         self.phase = "preparing"
         self.ledger.settle()
         self._prepared.clear()
+        self._blamed.clear()
         present = self._members()
         added = tuple(member for member in newcomers if member.process not in present)
         stages = tuple(
@@ -249,15 +271,29 @@ class Step:
         if (message.epoch, message.ballot, self.phase) != (self.epoch, self.ballot, "preparing"):
             return []
         self._prepared[sender] = {name: (norm, digest) for name, norm, digest in message.results}
-        if not self._prepared.keys() >= self._members():
+        return self._reduced()
+
+    def _reduced(self) -> list[Action]:
+        """Go on when every member has reduced, or has said that the sum is not finite."""
+        if not self._prepared.keys() | self._blamed.keys() >= self._members():
             return []
+        if self._blamed:
+            return self._find(self._sum())
         for group in self._groups():
             results = [self._prepared[process].get(group.name, (0.0, "")) for process in group.members]
             if not agree(results):
                 self.differing = differing(group, results)
                 return self._fail(f"the members of {group.name} do not agree on the reduced gradient")
+        if not fits(self._norms(), self.ledger.tokens, self.clip):
+            return self._find(Finding(self.epoch.step, -1, -1, None, "gradient"))
         self.phase = "prepared"
         return []
+
+    def _sum(self) -> Finding:
+        """A sum is not finite, and nobody has said so of its own addends: by whoever has made it."""
+        owners = [owner for owner in self._blamed.values() if owner in self._members()]
+        stage = self.roster.stage_of(owners[0] if owners else min(self._blamed))
+        return Finding(self.epoch.step, -1, stage, owners[0] if owners else None, "sum")
 
     def unprepared(self, sender: ProcessId, message: Unprepared) -> list[Action]:
         """A member does not hold what the manifest lists."""
@@ -274,10 +310,8 @@ class Step:
     def commit(self, now: float) -> list[Action]:
         """Decide: from here on the step happens. The clip factor is that of the exact norm over all stages."""
         assert self.tally is not None, "prepare has made it"
-        squared = sum(self._norm(group) for group in self._groups())
         tokens = self.tally.tokens
-        norm = math.sqrt(squared) / tokens
-        factor = min(1.0, self.clip / (norm + 1e-6)) if self.clip > 0 else 1.0
+        norm, factor = clipping(self._norms(), tokens, self.clip)
         self.phase = "committing"
         self.result = StepResult(
             term=self.term, epoch=self.epoch, loss=self.tally.loss, tokens=tokens, seconds=now - self.opened_s,
@@ -324,9 +358,14 @@ class Step:
         self._committed = dict(digests)
 
     def resume_prepared(self, tally: Tally, results: dict[ProcessId, tuple[tuple[str, float, str], ...]]) -> None:
-        """Take over from a leader that may have committed this ballot: everybody who is left has reduced."""
+        """Take over from a leader that may have committed this ballot: everybody who is left has reduced.
+
+        It has not where the gradients have no norm; then the step starts over.
+        """
         self.phase, self.tally = "prepared", tally
         self._prepared = {p: {name: (norm, digest) for name, norm, digest in rows} for p, rows in results.items()}
+        if not fits(self._norms(), tally.tokens, self.clip):
+            self._find(Finding(self.epoch.step, -1, -1, None, "gradient"))
 
     def commit_again(self) -> list[Action]:
         """Tell those who have not applied the former leader's commit."""
@@ -358,10 +397,11 @@ class Step:
         """The names of the groups in which a member reduces."""
         return tuple(group.name for group in self._groups() if process in group.members)
 
-    def _norm(self, group: Group) -> float:
-        """The squared norm of a group's gradient: about the same from all members, so that the middle one is right."""
-        norms = sorted(self._prepared[process][group.name][0] for process in group.members)
-        return norms[len(norms) // 2]
+    def _norms(self) -> list[float]:
+        """The squared norms of all groups' gradients: about the same from all members, so the middle one is right."""
+        groups = self._groups()
+        by_group = [sorted(self._prepared[process][group.name][0] for process in group.members) for group in groups]
+        return [norms[len(norms) // 2] for norms in by_group]
 
     def _missing(self) -> tuple[tuple[int, int], ...]:
         return tuple(hop for hop in self.ledger.missing() if hop in self.dropped)
@@ -370,6 +410,12 @@ class Step:
         if self.phase == "committing" and self._committed.keys() >= self._members():
             self.phase = "committed"
         return []
+
+    def _find(self, finding: Finding) -> list[Action]:
+        """Nothing of this try may be committed."""
+        self.finding = finding
+        whose = f", on {finding.holder}" if finding.holder is not None else ""
+        return [*self._fail(f"{finding}{whose}"), Count("not_finite")]
 
     def _fail(self, reason: str) -> list[Action]:
         self.phase, self.failure = "failed", reason

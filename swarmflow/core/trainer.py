@@ -57,6 +57,7 @@ from swarmflow.core.messages import (
     Message,
     Named,
     Negotiate,
+    NotFinite,
     Open,
     Overflow,
     Prepared,
@@ -84,7 +85,7 @@ from swarmflow.core.words import Words
 
 _TO_LEADER = frozenset((
     Join, Ready, LoadFailed, Drain, Heartbeat, Rates, Suspect, Done, Prepared, Unprepared, Unrepairable, Overflow,
-    Committed, Kept,
+    NotFinite, Committed, Kept,
 ))  # fmt: skip
 _ABOUT_HOPS = (Accepted, Reserved, Denied, Routed, Backward)
 
@@ -367,6 +368,9 @@ class TrainerMachine(Feeder):
         return self._exit("left after the step")
 
     def _finished(self, message: Finished, now: float) -> list[Action]:
+        if message.reason:
+            self.ended = True
+            return [Exit(f"the run stopped at version {message.version}: {message.reason}", ok=False)]
         return self._exit(f"the run is finished at version {message.version}")
 
     def _beat(self, message: Beat, now: float) -> list[Action]:

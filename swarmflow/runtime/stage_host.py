@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -13,10 +14,12 @@ from torch import Tensor
 from swarmflow.compute.codec import codec_named, decode_ints
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import Overflow
+from swarmflow.compute.finite import NotFinite, finite
 from swarmflow.compute.stage import Stage
 from swarmflow.core.actions import Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay  # fmt: skip
 from swarmflow.core.events import (
     BackwardComputed,
+    ComputedNotFinite,
     ComputeFailed,
     Event,
     ForwardComputed,
@@ -84,7 +87,7 @@ class StageHost:
         data = self._driver.store.get(action.input)
 
         def computed(output: Tensor) -> None:
-            self._encode(output, lambda ref: ForwardComputed(action.microbatch, ref))
+            self._encode(action.microbatch, output, lambda ref: ForwardComputed(action.microbatch, ref), "activation")
 
         def compute(served: Served, x: Tensor) -> Tensor:
             draw = self._draw(action.microbatch)
@@ -106,7 +109,8 @@ class StageHost:
             if gradient is None:
                 self._driver.post(LossComputed(action.microbatch, loss_sum, tokens, None))
             else:
-                self._encode(gradient, lambda ref: LossComputed(action.microbatch, loss_sum, tokens, ref))
+                event = partial(LossComputed, action.microbatch, loss_sum, tokens)
+                self._encode(action.microbatch, gradient, event, "gradient")
 
         self._decode(
             action.microbatch, "loss", lambda stage: (self._input(stage, data), self._targets(targets)),
@@ -121,7 +125,7 @@ class StageHost:
             if gradient is None:
                 self._driver.post(BackwardComputed(action.microbatch, None))
             else:
-                self._encode(gradient, lambda ref: BackwardComputed(action.microbatch, ref))
+                self._encode(action.microbatch, gradient, partial(BackwardComputed, action.microbatch), "gradient")
 
         self._decode(
             action.microbatch, "backward", lambda stage: self._boundary_tensor(stage, data),
@@ -146,7 +150,8 @@ class StageHost:
             if of_input is None:
                 self._driver.post(Replayed(action.microbatch, action.weight))
             else:
-                self._encode(of_input, lambda ref: Replayed(action.microbatch, action.weight, ref))
+                event = partial(Replayed, action.microbatch, action.weight)
+                self._encode(action.microbatch, of_input, event, "gradient")
 
         direction: Direction = "recompute" if action.weight == 0 else "replay" if action.weight > 0 else "undo"
         self._decode(action.microbatch, direction, decode, compute, computed)
@@ -164,7 +169,7 @@ class StageHost:
         self._account.void()
         self.end.begin()
         served = self._serving()
-        self._compute.submit(_FIRST, lambda: served.runner.begin(action.exponent), lambda _: None)
+        self._compute.submit(_FIRST, lambda: served.runner.begin(action.exponent, action.careful), lambda _: None)
 
     def unload(self) -> None:
         """Serve nothing any more: what is under way is dropped, and is in no commit."""
@@ -235,20 +240,22 @@ class StageHost:
             urgency = (_FORWARD if direction in ("forward", "loss") else _BACKWARD, float(microbatch.index))
             self._compute.submit(urgency, lambda: work(tensor), finished)
 
-        def work(value: X) -> tuple[Y, float] | Overflowed | None:
+        def work(value: X) -> tuple[Y, float] | Overflowed | ComputedNotFinite | None:
             if run != self._run or discards != self._discards[microbatch]:
                 return None
             began_s = served.clock()
             try:
                 result = compute(served, value)
-            except Overflow as error:
-                return Overflowed(microbatch, error.finite)
+            except Overflow:
+                return Overflowed(microbatch)
+            except NotFinite as error:
+                return ComputedNotFinite(microbatch.epoch, microbatch.index, error.value, error.layer)
             return result, served.clock() - began_s
 
-        def finished(outcome: tuple[Y, float] | Overflowed | None) -> None:
+        def finished(outcome: tuple[Y, float] | Overflowed | ComputedNotFinite | None) -> None:
             if outcome is None:
                 return
-            if isinstance(outcome, Overflowed):
+            if isinstance(outcome, Overflowed | ComputedNotFinite):
                 if run == self._run:
                     self._driver.post(outcome)
                 return
@@ -263,14 +270,23 @@ class StageHost:
 
         self._codec_thread.submit(_FIRST, guarded, decoded)
 
-    def _encode(self, tensor: Tensor, event: Callable[[Ref], Event]) -> None:
+    def _encode(self, microbatch: Microbatch, tensor: Tensor, event: Callable[[Ref], Event], value: str) -> None:
+        """Into wire form, unless it is not finite. value: what it is then said to be."""
         run = self._run
 
-        def encoded(buffer: Buffer) -> None:
-            if run == self._run:
+        def encode() -> Buffer | None:
+            sent = tensor.detach().to(self._dtype)  # which may make infinite what was not
+            return self._codec.encode(sent) if finite(sent) else None
+
+        def encoded(buffer: Buffer | None) -> None:
+            if run != self._run:
+                return
+            if buffer is None:
+                self._driver.post(ComputedNotFinite(microbatch.epoch, microbatch.index, value))
+            else:
                 self._driver.post(event(self._driver.store.add(buffer)))
 
-        self._codec_thread.submit(_FIRST, lambda: self._codec.encode(tensor.detach().to(self._dtype)), encoded)
+        self._codec_thread.submit(_FIRST, encode, encoded)
 
     def _input(self, stage: Stage, data: Buffer, rows: int | None = None) -> Tensor:
         return self._targets(data, rows) if stage.first else self._boundary_tensor(stage, data, rows)
@@ -281,7 +297,10 @@ class StageHost:
 
     def _boundary_tensor(self, stage: Stage, data: Buffer, rows: int | None = None) -> Tensor:
         shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len, self.manifest.hidden_size)
-        return self._codec.decode(data, shape, self._dtype, stage.device)
+        tensor = self._codec.decode(data, shape, self._dtype, stage.device)
+        if not finite(tensor):  # who computes such a value says so instead of sending it
+            raise FrameError("a tensor with a value that is not finite came")
+        return tensor
 
     def _draw(self, microbatch: Microbatch) -> DrawKey | None:
         if not self.manifest.dropout:

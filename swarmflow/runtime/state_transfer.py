@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import torch
 
 from swarmflow.compute.checkpoint import Generation
+from swarmflow.compute.finite import finite
 from swarmflow.core.types import Member, ProcessId
 from swarmflow.errors import NetworkError, SwarmflowError, WrongCopyError
 from swarmflow.runtime.requests import Arguments, Requests
@@ -102,6 +104,8 @@ async def copy_state(
             while len(ahead) < CHUNKS_AHEAD and number + len(ahead) < len(chunks):
                 ahead.append(asyncio.create_task(fetch(*chunks[number + len(ahead)])))
             data = await ahead.pop(0)
+            if not await asyncio.to_thread(_finite, data):
+                raise NetworkError(f"{donor} has a state of stage {stage} with values that are not finite")
             await asyncio.to_thread(write, name, start, data)
             done.add((name, start))
     finally:
@@ -156,6 +160,10 @@ async def copy_stage(
         finally:
             writer.abandon()
     raise failure
+
+
+def _finite(data: memoryview) -> bool:
+    return finite(torch.frombuffer(data, dtype=torch.float32))
 
 
 def _number(arguments: Arguments, name: str) -> int:

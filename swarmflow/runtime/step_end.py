@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from swarmflow.compute.finite import NotFinite
 from swarmflow.compute.flat import digest, memory_of
 from swarmflow.core.actions import Apply, Seal, StorePiece, SumPiece
-from swarmflow.core.events import Applied, PieceReduced, Sealed
-from swarmflow.core.types import Slice
+from swarmflow.core.events import Applied, ComputedNotFinite, PieceReduced, Sealed
+from swarmflow.core.reduce import PIECE_ELEMENTS
+from swarmflow.core.types import Epoch, Slice
 from swarmflow.errors import FrameError
 from swarmflow.runtime.account import Account
 from swarmflow.runtime.driver import Driver
@@ -108,30 +111,48 @@ class StepEnd:
         sealed = [(group, served.stage.groups[_flat_name(group)]) for group in action.groups]
         flats = [flat.summed if name in action.alone else served.reduced[_flat_name(name)] for name, flat in sealed]
 
-        def work() -> tuple[tuple[str, float, str], ...]:
-            pairs = zip(sealed, flats, strict=True)
-            return tuple((name, group.sum_of_squares(flat), digest(flat)) for (name, group), flat in pairs)
+        def work() -> tuple[list[tuple[str, float, str]], list[ComputedNotFinite]]:
+            results, broken = [], []
+            for (name, group), flat in zip(sealed, flats, strict=True):
+                squared = group.sum_of_squares(flat)
+                if math.isfinite(squared):
+                    results.append((name, squared, digest(flat)))
+                else:
+                    broken.append(_unsound(action.epoch, name, flat, served.stage.gradients_broken_in()))
+            return results, broken
 
-        post = self._driver.post
-        self._do(work, lambda results: post(Sealed(action.epoch, action.ballot, results)))
+        def done(outcome: tuple[list[tuple[str, float, str]], list[ComputedNotFinite]]) -> None:
+            results, broken = outcome
+            for event in broken:
+                self._driver.post(event)
+            if not broken:
+                self._driver.post(Sealed(action.epoch, action.ballot, tuple(results)))
+
+        self._do(work, done)
 
     def apply(self, action: Apply) -> None:
         """The optimizer's update; then the accumulators are empty again."""
         served = self._serving()
         self._account.committed()
 
-        def work() -> str:
+        def work() -> str | NotFinite:
             served.version = -1  # neither the old nor the new one: nobody should be given a mixture
-            for name, group in served.stage.groups.items():
-                gradient = group.gradient(served.reduced.get(name, group.summed))
-                served.optimizer.apply(group, gradient, action.scale, action.learning_rate, action.epoch.step)
+            try:
+                for name, group in served.stage.groups.items():
+                    gradient = group.gradient(served.reduced.get(name, group.summed))
+                    served.optimizer.apply(group, gradient, action.scale, action.learning_rate, action.epoch.step)
+            except NotFinite as error:
+                return error
             served.reduced.clear()
             served.runner.weights_written()
             served.runner.clear()
             served.version = action.epoch.step + 1
             return digest([group.params for group in served.stage.groups.values()])
 
-        def done(name: str) -> None:
+        def done(name: str | NotFinite) -> None:
+            if isinstance(name, NotFinite):
+                self._driver.post(ComputedNotFinite(action.epoch, -1, name.value, name.layer))
+                return
             self._driver.metrics.update_seconds.observe(self._spent_s)
             self._spent_s = 0.0
             self._driver.post(Applied(action.epoch, name))
@@ -162,6 +183,14 @@ class StepEnd:
 
     def _piece_reduced(self, action: SumPiece | StorePiece) -> None:
         self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece))
+
+
+def _unsound(epoch: Epoch, group: str, flat: Tensor, layer: str | None) -> ComputedNotFinite:
+    """A reduced gradient has no norm: by the own addends, in this layer, or by whoever summed the first such piece."""
+    if layer is not None:
+        return ComputedNotFinite(epoch, -1, "gradient", layer)
+    first = int(torch.isfinite(flat).logical_not_().nonzero()[0])
+    return ComputedNotFinite(epoch, -1, "sum", group=group, piece=first // PIECE_ELEMENTS)
 
 
 def _flat_name(group: str) -> str:

@@ -35,6 +35,7 @@ from swarmflow.core.events import (
     Applied,
     BackwardComputed,
     CheckpointWritten,
+    ComputedNotFinite,
     ComputeFailed,
     CopiesChanged,
     Event,
@@ -55,6 +56,7 @@ from swarmflow.simulator.arithmetic import Gradient, Sum, Weights, initial
 from swarmflow.simulator.causes import COMPUTE
 from swarmflow.simulator.kept import Kept
 from swarmflow.simulator.measure import Spent
+from swarmflow.simulator.spoiling import SOUND, SPOILT, Spoiling
 from swarmflow.simulator.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -97,6 +99,7 @@ class Device:
     _discards: Counter[Microbatch] = field(default_factory=Counter)
     _run: int = 0
     _load: int = 0
+    _careful: bool = False
     _forgotten: set[ProcessId] = field(default_factory=set)
     _sealed: dict[str, Sum] = field(default_factory=dict)
     kept: Kept | None = None
@@ -110,7 +113,7 @@ class Device:
                 self._discards[action.microbatch] += 1
             case Reset():
                 self._run += 1
-                self._weights().accumulated = Counter()
+                self._weights().accumulated, self._careful = Counter(), action.careful
                 self._discards.clear()
             case SumPiece() | StorePiece():
                 self._reduce(action)
@@ -231,12 +234,14 @@ class Device:
         event: Event
         if self._unusable():
             event = ComputeFailed(microbatch, "it does not decode")
+        elif self._spoilt(microbatch):
+            event = self._not_finite(microbatch, "activation" if isinstance(action, RunForward) else "gradient")
         elif isinstance(action, RunForward):
             self.world.counts["recomputed" if action.again else "forward"] += 1
             size_bytes = self.world.hardware.boundary_bytes(stage, "activation")
             event = ForwardComputed(microbatch, self._store("activation", size_bytes))
         else:
-            self._weights().accumulated[microbatch.index] += 1
+            self._accumulate(microbatch.index, 1)
             self.world.counts["backward"] += 1
             gradient = self._gradient()
             if isinstance(action, RunLoss):
@@ -250,16 +255,38 @@ class Device:
         if self._unusable():
             self.world.post(self.process, ComputeFailed(microbatch, "it does not decode"))
             return
+        if self._spoilt(microbatch):
+            self.world.post(self.process, self._not_finite(microbatch, "gradient"))
+            return
         if action.weight == 0:
             self.world.counts["recomputed"] += 1
             self.world.post(self.process, Replayed(microbatch, 0, self._gradient()))
             return
-        accumulated[microbatch.index] += action.weight
+        self._accumulate(microbatch.index, action.weight)
         if accumulated[microbatch.index] == 0:
             del accumulated[microbatch.index]
         self.world.counts["undone" if action.weight < 0 else "backward"] += 1
         gradient = self._gradient() if action.weight > 0 else None
         self.world.post(self.process, Replayed(microbatch, action.weight, gradient))
+
+    def _accumulate(self, index: int, weight: int) -> None:
+        accumulated = self._weights().accumulated
+        accumulated[index] += weight
+        if self._spoiling.hides(self.world.clock.now_s, self._careful):
+            accumulated[SPOILT] = 1
+
+    @property
+    def _spoiling(self) -> Spoiling:
+        return self.world.spoiling.get(self.process.name, SOUND)
+
+    def _spoilt(self, microbatch: Microbatch) -> bool:
+        """Whether what is computed of it is seen not to be finite: by this machine, or by any."""
+        shows = self._spoiling.shows(self.world.clock.now_s, self._careful)
+        return shows or microbatch.index == self.world.settings.poisoned
+
+    def _not_finite(self, microbatch: Microbatch, value: str) -> ComputedNotFinite:
+        layer = f"layers.{self._weights().stage}" if self._careful else ""
+        return ComputedNotFinite(microbatch.epoch, microbatch.index, value, layer)
 
     def _unusable(self) -> bool:
         """Whether the network has brought bytes that are none."""
@@ -304,6 +331,10 @@ class Device:
             # Pieces of one gradient that were made of different addends must not pass for a gradient.
             odd = next((part for part in sums if part.name != sums[0].name), sums[0])
             self._sealed[group] = odd
+        if broken := [group for group, value in sorted(self._sealed.items()) if SPOILT in value.counts]:
+            own, by_owner = ComputedNotFinite(action.epoch, -1, "gradient"), (broken[0], 0)
+            found = own if SPOILT in weights.accumulated else ComputedNotFinite(action.epoch, -1, "sum", "", *by_owner)
+            return self._answer(found)
         results = tuple((group, 1.0, value.name) for group, value in sorted(self._sealed.items()))
         self._answer(Sealed(action.epoch, action.ballot, results))
 

@@ -15,7 +15,8 @@ class Settings:
     """The rules of a run, and what its surroundings are like where the world is not given others.
 
     rebalance_s, journal_bytes_max, recompute, late_min_s, keeps: of every peer. unusable: share of the computations
-    that fail because of what the network brought. timeout_s: of the baseline swarm-restart. peers_first: how many
+    that fail because of what the network brought. poisoned: the microbatch of each step that no machine gives a finite
+    value for, -1: none. timeout_s: of the baseline swarm-restart. peers_first: how many
     have to be ready before the first step is opened. The others are those of random surroundings, in seconds, drawn
     between two bounds each: broken_s: after which a process notices that its connection to a dead one broke;
     load_s: to load a stage; compute_s: whatever is computed.
@@ -35,6 +36,7 @@ class Settings:
     recompute: bool = True
     late_min_s: float = 15.0
     unusable: float = 0.0
+    poisoned: int = -1
     keeps: bool = True
     silence_s: float = 8.0
     peers_first: int = 0

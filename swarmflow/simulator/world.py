@@ -33,6 +33,7 @@ from swarmflow.simulator.network import Network
 from swarmflow.simulator.partitions import Partition
 from swarmflow.simulator.post import DIAL_S, Post
 from swarmflow.simulator.settings import Settings, Surroundings, random_surroundings
+from swarmflow.simulator.spoiling import Spoiling
 from swarmflow.simulator.swarm import Life
 
 __all__ = ["Host", "Settings", "Surroundings", "World"]
@@ -48,7 +49,8 @@ class World:
     """Drives every machine through handle(event, now), as the runtime does, and checks what must always hold.
 
     disks: what lies on those of its processes. latest: the life of each name that began last. on_result: told of each
-    step that a trainer records. trace: given a line for all that happens. stopwatch: of the computer that
+    step that a trainer records. trace: given a line for all that happens. spoiling: machines whose numbers are not
+    finite, by name. stopwatch: of the computer that
     simulates; with it, what decisions cost is measured, and nothing else changes.
     """
 
@@ -64,6 +66,7 @@ class World:
     log: list[str] = field(default_factory=list)
     ended: bool = False
     finisher: ProcessId | None = None
+    spoiling: dict[str, Spoiling] = field(default_factory=dict)
     ways: Post = field(init=False)
     on_result: Callable[[StepResult], None] | None = None
     trace: Callable[[str], None] | None = None

@@ -374,6 +374,6 @@ def test_a_step_is_accumulated_with_its_exponent_and_what_does_not_fit_is_told()
     bench = Bench()
     assert of_type(bench.serve(), Reset) == [Reset(20)]
     bench.hear(Forward(microbatch(0), 0, 0), bodies=(Ref(1), Ref(2)))
-    told = messages(bench.event(Overflowed(microbatch(0), finite=True)), Overflow)
-    assert told == [(LEADER, Overflow(microbatch(0), finite=True))]
-    assert not messages(bench.event(Overflowed(microbatch(0, Epoch(1, 0)), finite=True)), Overflow)
+    told = messages(bench.event(Overflowed(microbatch(0))), Overflow)
+    assert told == [(LEADER, Overflow(microbatch(0)))]
+    assert not messages(bench.event(Overflowed(microbatch(0, Epoch(1, 0)))), Overflow)

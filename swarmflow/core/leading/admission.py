@@ -51,7 +51,23 @@ def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Act
     if held is not None and held.version > reign.version and entry.phase != "loading":
         text = f"peer {sender} still held version {held.version}; this run has gone on from an earlier one meanwhile"
         actions.append(Log("warning", text))
-    return actions if entry.phase == "loading" else [*actions, *grant(reign, entry, stage, reason)]
+    if entry.phase == "loading":
+        return actions
+    if reign.findings.barred(sender.name, now):
+        reign.membership.mark(entry, "barred")
+        log = Log("info", f"peer {sender} was put out a while ago: it is granted nothing yet")
+        return [*actions, Connect((entry.member,)), log, *(try_open(reign, now) if reign.phase == "gathering" else [])]
+    return [*actions, *grant(reign, entry, stage, reason)]
+
+
+def readmit(reign: Reign, now: float) -> list[Action]:
+    """Grant a stage to each peer that was put out and whose time has passed."""
+    actions: list[Action] = []
+    for entry in reign.membership.barred():
+        if not reign.findings.barred(entry.process.name, now):
+            stage, reason = reign.membership.place(entry.wish)
+            actions += grant(reign, entry, stage, f"its time outside is over; {reason}")
+    return actions
 
 
 def _join_trainer(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Action]:

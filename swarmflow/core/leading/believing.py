@@ -13,6 +13,7 @@ from swarmflow.core.messages import (
     Kept,
     LoadFailed,
     Message,
+    NotFinite,
     Overflow,
     Prepared,
     Ready,
@@ -23,7 +24,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.step import Step
 from swarmflow.core.types import ProcessId
 
-_OF_PEERS = frozenset((Done, Prepared, Unprepared, Committed, Overflow, Ready, LoadFailed))
+_OF_PEERS = frozenset((Done, Prepared, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed))
 
 
 def doubtful(reign: Reign, known: Known, message: Message) -> str | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action, Count, Forget, Log, Send
+from swarmflow.core.leading.findings import Finding, plain
 from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.opening import try_open
 from swarmflow.core.leading.reign import Reign
-from swarmflow.core.leading.saving import save
-from swarmflow.core.messages import Drain, Evicted, Gone, Released, Suspect
+from swarmflow.core.leading.saving import save, stop_run
+from swarmflow.core.messages import Drain, Evicted, Gone, NotFinite, Released, Suspect
+from swarmflow.core.step import Step
 from swarmflow.core.types import ProcessId
 
 
@@ -72,6 +74,45 @@ def tell_loading(reign: Reign, process: ProcessId, reason: str) -> list[Action]:
     """Who loads is in no epoch yet, but may be waiting for the dead one to give it its state."""
     message = Gone(reign.term, reign.epoch, process, reason)
     return [Send(entry.process, message) for entry in reign.membership.loading()]
+
+
+def settle_findings(reign: Reign, step: Step, now: float) -> list[Action]:
+    """A step is committed: who gave a value that was not finite, where another gave a finite one, is put out."""
+    actions: list[Action] = []
+    for finding in reign.findings.settle(reign.version):
+        holder = finding.holder
+        if holder is None or holder not in reign.membership.known:
+            continue
+        if holder in step.roster.everybody:  # nobody could stand in for it
+            named = f"{finding}, on {holder}; it was finite the second time: check the memory of that machine"
+            actions.append(Log("warning", named))
+            continue
+        actions += put_out(reign, holder, f"{finding}; on others it was: check the memory of this machine", now)
+    reign.membership.suspended.clear()
+    return actions
+
+
+def put_out(reign: Reign, process: ProcessId, reason: str, now: float) -> list[Action]:
+    """A process leaves at once, and is granted nothing for a while when it comes again."""
+    seconds = reign.findings.bar(process.name, now)
+    return [Count("put_out"), *gone(reign, process, f"{reason}; it may serve again in {seconds:.0f} s", now)]
+
+
+def not_finite(reign: Reign, known: Known, message: NotFinite, now: float) -> list[Action]:
+    """A value is not finite: the try at the step is void; or, of an update that is decided, the peer's own state."""
+    step, process = reign.step, known.process
+    if step is None or message.epoch != step.epoch or message.value != "update":
+        return step.heard(process, message) if step is not None else []
+    if step.phase not in ("committing", "committed") or process not in step.roster.serving:
+        return []
+    finding = Finding(reign.version, -1, known.member.stage, process, "update", plain(message.layer))
+    others = any(entry.process != process for entry in reign.membership.peers(known.member.stage))
+    reason = reign.findings.add(finding, others)
+    actions: list[Action] = [Count("not_finite"), *put_out(reign, process, f"{finding}", now)]
+    if not reason:
+        return actions
+    reign.version = reign.safe.durable
+    return [*actions, *stop_run(reign, reason)]
 
 
 def evict(reign: Reign, process: ProcessId, reason: str) -> list[Action]:

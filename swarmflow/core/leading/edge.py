@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from swarmflow.core.actions import Action, Count, Exit, Send, Validate
 from swarmflow.core.events import CheckpointWritten, Validated
-from swarmflow.core.leading.departures import evict, let_go
+from swarmflow.core.leading.departures import evict, let_go, settle_findings
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.opening import try_open
 from swarmflow.core.leading.reign import Reign
@@ -18,7 +18,7 @@ from swarmflow.core.types import EXPONENT
 
 def close(reign: Reign, step: Step, now: float) -> list[Action]:
     """A step is committed everywhere: count it, and go on."""
-    actions: list[Action] = []
+    actions = settle_findings(reign, step, now)
     for process in step.strays():
         reason = "its parameters differ from its stage's"
         actions += [Count("resynchronisations"), *evict(reign, process, reason)]
@@ -91,7 +91,7 @@ def checkpoint_written(reign: Reign, event: CheckpointWritten, now: float) -> li
             reign.restoring.failed(now, reign.settings.silence_s)
         return actions + try_open(reign, now)
     if reign.stopping and reign.phase == "saving":
-        return actions + (save(reign) if event.version < reign.version else [stopped(reign, event.ok)])
+        return actions + (save(reign) if event.version < reign.version else stopped(reign, event.ok))
     if reign.phase == "finished":
         return actions + _last_written(reign, event, now)
     if reign.phase == "saving":

@@ -17,7 +17,8 @@ DONORS_MAX = 8  # who are told to a process that loads; it is granted again shou
 
 @dataclass(slots=True)
 class Known:
-    """One process. phase: `waiting` for a grant, `loading` what it was granted, or `ready` (its state is at `version`).
+    """One process. phase: `waiting` for a grant, `loading` what it was granted, or `ready` (its state is at `version`);
+    `barred`: it was put out a while ago, and is granted nothing yet.
 
     wish: the stage that it asked for, -1: any. speed: relative, for the placement. rebalance_s: how often it may be
     moved, 0: never. settled_s: when it was placed or moved last. heard_s: when it last spoke. hopeful: when it was
@@ -65,6 +66,8 @@ class _Stage:
 class Membership:
     """The table of processes. It only knows; what follows is decided by the leader. moved_s: of the last move.
 
+    suspended: what they computed was not finite; while others of their stage are there, they take no part.
+
     What is asked at each message (who holds a stage, who loads, how fast a stage is) is found by stage, since there may
     be ten thousand of them. So phases, stages and wishes to leave change through the methods here.
     """
@@ -72,11 +75,13 @@ class Membership:
     plan: Plan
     known: dict[ProcessId, Known] = field(default_factory=dict)
     moved_s: float = 0.0
+    suspended: dict[ProcessId, None] = field(default_factory=dict)
     _stages: list[_Stage] = field(init=False)
     _names: dict[str, ProcessId] = field(default_factory=dict)
     _retired: dict[ProcessId, None] = field(default_factory=dict)
     _loading: dict[ProcessId, Known] = field(default_factory=dict)
     _ready: int = 0
+    _barred: int = 0
 
     def __post_init__(self) -> None:
         self._stages = [_Stage() for _ in range(self.plan.stages)]
@@ -97,6 +102,7 @@ class Membership:
     def leave(self, process: ProcessId) -> Known | None:
         """A process is gone."""
         entry = self.known.pop(process, None)
+        self.suspended.pop(process, None)
         if entry is not None:
             self.mark(entry, "gone")
             self._unlist(entry)
@@ -118,6 +124,9 @@ class Membership:
                 self._loading[entry.process] = entry
             else:
                 self._loading.pop(entry.process, None)
+            if "barred" in (phase, entry.phase):
+                self._barred += (phase == "barred") - (entry.phase == "barred")
+                self._stages[entry.member.stage].speed = None
         entry.phase = phase
 
     def move(self, entry: Known, stage: int) -> None:
@@ -165,9 +174,14 @@ class Membership:
         entries = self._stages[stage].entries.values()
         return any(e.phase == "ready" and e.version == version and not e.draining for e in entries)
 
+    def _trusted(self, entries: list[Known]) -> list[Known]:
+        """Of a stage's peers those that are not suspended; all of them where there are no others."""
+        return [e for e in entries if e.process not in self.suspended] or entries
+
     def ready(self, stage: int, version: int) -> list[Known]:
-        """Peers that hold a stage at a version and mean to stay."""
-        return [e for e in self.peers(stage) if e.phase == "ready" and e.version == version and not e.draining]
+        """Peers that hold a stage at a version and mean to stay, but for those suspended while there are others."""
+        found = [e for e in self.peers(stage) if e.phase == "ready" and e.version == version and not e.draining]
+        return self._trusted(found) if self.suspended else found
 
     def ready_peers(self) -> int:
         """How many peers hold their stage, whatever it is."""
@@ -183,6 +197,10 @@ class Membership:
         return [e.member for e in self.peers() if e.keeps and e.phase == "ready" and e.version == version
                 and not e.draining]  # fmt: skip
 
+    def barred(self) -> list[Known]:
+        """The peers that were put out a while ago and are granted nothing yet."""
+        return [entry for entry in self.peers() if entry.phase == "barred"] if self._barred else []
+
     def loading(self, version: int | None = None) -> list[Known]:
         """Peers that are loading this version now, or any."""
         entries = [e for e in self._loading.values() if version is None or e.version == version]
@@ -194,7 +212,7 @@ class Membership:
         Those who load the stage at the same time begin with different donors: one uplink for all would be the limit.
         """
         peers = [e for e in self.peers(stage) if e.process != but]
-        found = [e.member for e in peers if e.phase == "ready" and e.version == version]
+        found = [e.member for e in self._trusted([e for e in peers if e.phase == "ready" and e.version == version])]
         turn = sum(e.phase == "loading" for e in peers) % len(found) if found else 0
         return tuple([*found[turn:], *found[:turn]][:DONORS_MAX])
 
@@ -223,7 +241,8 @@ class Membership:
     def holders(self, version: int) -> Roster:
         """The peers that have a version, those that want to leave too."""
         ready = [e for e in self.peers() if e.version == version and e.phase == "ready"]
-        return Roster(tuple(tuple(e.member for e in ready if e.member.stage == s) for s in range(self.plan.stages)))
+        stages = [self._trusted([e for e in ready if e.member.stage == s]) for s in range(self.plan.stages)]
+        return Roster(tuple(tuple(e.member for e in stage) for stage in stages))
 
     def lack(self, empty: list[int]) -> str:
         """What stages without a ready peer wait for, in words for the person who runs this."""
@@ -252,7 +271,8 @@ class Membership:
     def _speed(self, stage: int) -> float:
         found = self._stages[stage]
         if found.speed is None:
-            found.speed = sum((e.speed for e in found.entries.values() if not e.draining), 0.0)
+            serving = (e.speed for e in found.entries.values() if not e.draining and e.phase != "barred")
+            found.speed = sum(serving, 0.0)
         return found.speed
 
     def better_placed(self, version: int, now: float) -> Move | None:

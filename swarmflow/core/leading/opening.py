@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmflow.core.actions import Action, Connect, Count, Exit, Log, Send
+from swarmflow.core.actions import Action, Connect, Count, Log, Send
+from swarmflow.core.leading.findings import Finding
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.memories import NOTHING, Former, Remembered
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.leading.restoring import Restoring
-from swarmflow.core.leading.saving import finish
+from swarmflow.core.leading.saving import finish, stop_run
 from swarmflow.core.messages import Open
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch
@@ -36,7 +37,8 @@ def try_open(reign: Reign, now: float) -> list[Action]:
         return finish(reign)
     reign.waits_for, reign.phase = "", "running"
     roster = membership.roster(reign.version)
-    said = Open(reign.term, reign.epoch, roster, reign.lineage, exponent=reign.exponent)
+    careful = bool(reign.findings.of(reign.version))
+    said = Open(reign.term, reign.epoch, roster, reign.lineage, exponent=reign.exponent, careful=careful)
     reign.step = Step(reign.plan, reign.term, said, settings.learning_rate(reign.version), settings.clip, now)
     begun = reign.step.open(reign.opened, reign.told)
     reign.opened, reign.told = said, {member.process: member.stage for member in roster.everyone}
@@ -52,7 +54,8 @@ def _refill(reign: Reign, empty: list[int], now: float) -> list[Action]:
     if reign.version != reign.safe.durable and lost:
         return _roll_back(reign, lost, now)
     for stage in lost:
-        spare = membership.spare(empty)
+        outside = (entry for entry in membership.barred() if entry.movable or entry.wish == stage)
+        spare = next(outside, None) or membership.spare(empty)
         if spare is not None:
             actions += grant(reign, spare, stage, "nobody is left there")
     reason = membership.lack(empty)
@@ -127,13 +130,31 @@ def learnt(reign: Reign, now: float) -> list[Action]:
 
 
 def restart(reign: Reign, now: float) -> list[Action]:
-    """The step starts over: with coarser fixed-point numbers where a gradient did not fit into them."""
-    overflow = reign.step.overflow if reign.step is not None else None
-    if overflow is not None and (not overflow.finite or reign.exponent <= EXPONENT_MIN):
-        reign.phase = "finished"
-        return [Exit(f"step {reign.version}: {reign.step.failure}" if reign.step else "", ok=False)]
-    if overflow is not None:
+    """The step starts over: with coarser fixed-point numbers where a gradient did not fit into them.
+
+    Where a value was not finite it does so without the peer that computed it, or the run stops.
+    """
+    step = reign.step
+    if step is not None and step.overflow is not None:
+        if reign.exponent <= EXPONENT_MIN:
+            return stop_run(reign, f"step {reign.version}: {step.failure}")
         reign.exponent -= EXPONENT_STEP
+    if step is not None and step.finding is not None:
+        reason = suspend(reign, step.finding)
+        if reason:
+            return stop_run(reign, reason)
     reign.generation += 1
     reign.step = reign.complete_s = None
     return try_open(reign, now)
+
+
+def suspend(reign: Reign, finding: Finding) -> str:
+    """Leave out the peer whose value was not finite while others can compute it. Returns why the run has to stop."""
+    membership, holder = reign.membership, finding.holder
+    before = {first.holder for first in reign.findings.of(finding.version)} | {holder}
+    ready = membership.ready(finding.stage, reign.version) if finding.stage >= 0 else []
+    others = any(entry.process not in before for entry in ready)
+    reason = reign.findings.add(finding, others)
+    if holder is not None and holder in membership.known:
+        membership.suspended[holder] = None
+    return reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import InitVar, dataclass, field
 
 from swarmflow.core.leading.copies import Copies
+from swarmflow.core.leading.findings import Findings
 from swarmflow.core.leading.membership import Membership
 from swarmflow.core.leading.memories import NOTHING, Former, Memories, Remembered
 from swarmflow.core.leading.restoring import Restoring
@@ -25,7 +26,8 @@ class Reign:
     which version to go on from is not decided yet. last: the result of the step before. waits_for: what opening the
     next one waits for. name: of the version's states, empty: not known. memories: what peers that joined still hold;
     remembered: the version of those from which this leader went on. former: what it knew of the run. stopping: the
-    person wants this trainer to go. opened: the last Open, and told: who was told it, and on which stage it was then.
+    person wants this trainer to go, or (fate: why) the run cannot go on. findings: values that were not finite.
+    opened: the last Open, and told: who was told it, and on which stage it was then.
     """
 
     me: Member
@@ -48,6 +50,8 @@ class Reign:
     last: StepResult | None = None
     complete_s: float | None = None
     stopping: bool = False
+    fate: str = ""
+    findings: Findings = field(default_factory=Findings)
     opened: Open | None = None
     told: dict[ProcessId, int] = field(default_factory=dict)
     waits_for: str = ""

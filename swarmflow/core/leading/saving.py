@@ -48,15 +48,25 @@ def stop(reign: Reign) -> list[Action]:
 def stop_now(reign: Reign) -> list[Action]:
     """Exit as soon as the run's version is on disk."""
     if reign.safe.durable >= reign.version or not any(reign.membership.peers()):
-        return [stopped(reign)]
+        return stopped(reign)
     reign.phase = "saving"
     log = Log("info", f"stopping: writing version {reign.version} first")
     return [log] if reign.safe.saving == reign.version else [log, *save(reign)]
 
 
-def stopped(reign: Reign, ok: bool = True) -> Exit:
-    """The end of a trainer that was asked to go."""
-    return Exit(f"stopped at version {reign.version}; start it again to go on", ok)
+def stopped(reign: Reign, ok: bool = True) -> list[Action]:
+    """The end of a trainer that was asked to go, or of a run that cannot go on."""
+    if not reign.fate:
+        return [Exit(f"stopped at version {reign.version}; start it again to go on", ok)]
+    told = [Send(process, Finished(reign.version, reign.fate)) for process in reign.others]
+    kept = f"version {reign.safe.durable} is on disk" if reign.safe.durable else "no version is on disk"
+    return [*told, Exit(f"{reign.fate}; {kept}", ok=False)]
+
+
+def stop_run(reign: Reign, reason: str) -> list[Action]:
+    """The run cannot go on: keep its last good version, tell everybody why, and exit."""
+    reign.stopping, reign.fate, reign.step = True, reason, None
+    return [Log("warning", f"the run stops: {reason}"), *stop_now(reign)]
 
 
 def met(reign: Reign, rival: Rival) -> list[Action]:

@@ -52,6 +52,7 @@ from swarmflow.core.messages.step import (
     Entered,
     Gone,
     Named,
+    NotFinite,
     Open,
     Overflow,
     Prepare,
@@ -69,18 +70,17 @@ from swarmflow.core.messages.succession import Deposed, Lead, Report
 __all__ = [
     "Accepted", "Adopt", "Assign", "Backward", "Beat", "Beyond", "Carried", "Carry", "Commit", "Committed",
     "Denied", "Deposed", "Done", "Drain", "Entered", "Evicted", "Finished", "Forward", "Gone", "Granted",
-    "Heartbeat", "Held", "Join", "Keep", "Kept", "Lead", "LoadFailed", "Message", "Named", "Negotiate", "Open",
-    "Overflow", "Passed", "Prepare", "Prepared", "Probe", "Probed", "Rates", "Ready", "Recall", "Recalled",
+    "Heartbeat", "Held", "Join", "Keep", "Kept", "Lead", "LoadFailed", "Message", "Named", "Negotiate", "NotFinite",
+    "Open", "Overflow", "Passed", "Prepare", "Prepared", "Probe", "Probed", "Rates", "Ready", "Recall", "Recalled",
     "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve", "Reserved", "Room",
-    "Routed",
-    "StepResult", "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable", "Welcome",
+    "Routed", "StepResult", "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable", "Welcome",
     "state_name",
 ]  # fmt: skip
 
 Message = (
     Forward | Reserve | Reserved | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Recall
     | Recalled | Carry | Carried | Passed | Probe | Probed | Beyond | Done | Named | Open | Reopen | Entered | Gone
-    | Assign | Overflow | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed | StepResult
+    | Assign | Overflow | NotFinite | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed | StepResult
     | ReducePart | ReduceSum | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain
     | Released | Heartbeat | Rates | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed | Negotiate
 )  # fmt: skip

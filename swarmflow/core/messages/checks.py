@@ -41,6 +41,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "stage": (0, stages - 1), "Member.stage": (-1, stages - 1), "Recall.stage": (-1, stages - 1),
         "Recalled.stage": (-1, stages - 1), "Backward.stage": (-1, stages - 1), "Negotiate.stage": (-1, stages - 1),
         "Join.member.stage": (-1, 1 << 31),
+        "NotFinite.index": (-1, microbatches - 1),
         "index": (0, microbatches - 1), "indices": (0, microbatches - 1), "dropped": (0, microbatches - 1),
         "stages": (0, stages - 1), "attempt": (0, 1_000_000_000), "ahead": count, "tokens": count, "retries": count,
         "incarnation": (0, 1 << 64), "generation": (-1, COUNT_MAX), "step": version, "version": (-1, COUNT_MAX),
@@ -58,6 +59,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
 _TEXTS: dict[str, tuple[int, int]] = {
     "reason": (0, REASON_MAX), "failed": (0, REASON_MAX), "role": (0, 32), "software": (0, 128), "run": (0, 256),
     "digest": (0, 128), "Committed.digest": (1, 128), "results.digest": (1, 128), "digests": (1, 128),
+    "value": (1, 16), "layer": (0, 120),
     "whole": (0, 128), "roster": (0, 128), "group": (1, 64), "name": (1, 64), "Granted.name": (0, 64),
     "upcoming": (0, 64), "addresses": (1, 512),
 }  # fmt: skip

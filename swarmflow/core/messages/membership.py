@@ -189,6 +189,7 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last step is committed and the output is written."""
+    """The last step is committed and the output is written; or the run has to stop at this version, for a reason."""
 
     version: int
+    reason: str = ""

@@ -15,7 +15,8 @@ class Open:
     began the history that the epoch belongs to. newcomers: of the roster, those that come in as the step ends, for its
     update alone. exponent: where gradients add up as integers, one of them counts 2^-exponent. A peer is told of the
     stages around its own alone; whole, named: the digest of the roster of which that is a part, and its size. before:
-    the members were told in so many parts of a message each, or 0: they are here.
+    the members were told in so many parts of a message each, or 0: they are here. careful: a try before this one gave
+    a value that was not finite, so each layer and each microbatch's gradients are checked by themselves.
     """
 
     term: int
@@ -27,6 +28,7 @@ class Open:
     whole: str = ""
     named: int = 0
     before: int = 0
+    careful: bool = False
 
     @property
     def partial(self) -> bool:
@@ -75,6 +77,7 @@ class Reopen:
     exponent: int = EXPONENT
     whole: str = ""
     named: int = 0
+    careful: bool = False
 
     @classmethod
     def after(cls, base: Open, said: Open) -> Reopen | None:
@@ -83,18 +86,20 @@ class Reopen:
         now = {member.process: member for member in (*said.roster.members(), *said.roster.trainers)}
         came = tuple(member for process, member in now.items() if before.get(process) != member)
         gone = tuple(process for process in before if process not in now)
-        change = cls(said.term, said.epoch, base.epoch, gone, came, said.lineage, said.exponent, said.digest, said.size)
+        rest = (said.lineage, said.exponent, said.digest, said.size, said.careful)
+        change = cls(said.term, said.epoch, base.epoch, gone, came, *rest)
         return change if change.unfolded(base) == said else None
 
     def unfolded(self, base: Open) -> Open:
         """The Open that it stands for."""
         if not base.partial:
             roster = base.roster.changed(self.gone, self.came)
-            return Open(self.term, self.epoch, roster, self.lineage, exponent=self.exponent)
+            return Open(self.term, self.epoch, roster, self.lineage, exponent=self.exponent, careful=self.careful)
         near = tuple(m for m in self.came if m.stage < 0 or base.roster.stages[m.stage])
         far = tuple(m.process for m in self.came if m not in near)
         roster = base.roster.changed((*self.gone, *far), near)
-        return Open(self.term, self.epoch, roster, self.lineage, (), self.exponent, self.whole, self.named)
+        rest = (self.exponent, self.whole, self.named)
+        return Open(self.term, self.epoch, roster, self.lineage, (), *rest, careful=self.careful)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +141,25 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """To the leader: a gradient of this hop is too large for the step's exponent, or no number (finite: False)."""
+    """To the leader: a gradient of this hop is too large for the step's exponent."""
 
     microbatch: Microbatch
-    finite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """To the leader: a value is not finite although all that it was computed from is.
+
+    index: of the microbatch, -1: a sum over several. value: what it is (`leading/findings.py`). layer: the part of the
+    model in which it arises, empty: not known. owner: who computed it, where that is not the sender: a sum of an
+    all-reduce.
+    """
+
+    epoch: Epoch
+    index: int
+    value: str
+    layer: str = ""
+    owner: ProcessId | None = None
 
 
 @dataclass(frozen=True, slots=True)

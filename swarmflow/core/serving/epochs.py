@@ -39,7 +39,7 @@ def opened(peer: Service, event: Received, now: float) -> list[Action]:
         actions.append(Log("info", f"serving stage {peer.stage} from step {peer.epoch.step} on"))
     peer.phase = "member"
     around = message.roster.around(peer.stage, peer.plan.tied).everyone
-    actions += [Connect(tuple([m for m in around if m.process != peer.me])), Reset(message.exponent)]
+    actions += [Connect(tuple([m for m in around if m.process != peer.me])), Reset(message.exponent, message.careful)]
     next_stage = ids[peer.stage + 1] if not peer.hops.last else ()
     shares = message.roster.shares[peer.stage + 1] if not peer.hops.last else {}
     mates, before = tuple([mate for mate in ids[peer.stage] if mate != peer.me]), ids[peer.stage - 1]

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action, Count, Log, Send
-from swarmflow.core.events import BackwardComputed, ComputeFailed, ForwardComputed, LossComputed, Overflowed, Received
-from swarmflow.core.messages import Carried, Carry, Negotiate, Overflow, Rates, Suspect
+from swarmflow.core.events import (
+    BackwardComputed,
+    ComputedNotFinite,
+    ComputeFailed,
+    ForwardComputed,
+    LossComputed,
+    Overflowed,
+    Received,
+)
+from swarmflow.core.messages import Carried, Carry, Negotiate, NotFinite, Overflow, Rates, Suspect
 from swarmflow.core.serving.service import Service, release
 
 
@@ -67,4 +75,18 @@ def overflowed(peer: Service, event: Overflowed, now: float) -> list[Action]:
     """A gradient does not fit into the step's fixed-point numbers."""
     if event.microbatch.epoch != peer.epoch:
         return []
-    return [Send(peer.leader, Overflow(event.microbatch, event.finite))]
+    return [Send(peer.leader, Overflow(event.microbatch))]
+
+
+def not_finite(peer: Service, event: ComputedNotFinite, now: float) -> list[Action]:
+    """A value computed here is not finite: it goes nowhere, and the leader voids the try at the step."""
+    if event.epoch != peer.epoch or peer.hops is None:
+        return []
+    owner = None
+    if event.piece >= 0:
+        owner = peer.ballot.reduction.summed_by(event.group, event.piece) if peer.ballot is not None else None
+    message = NotFinite(event.epoch, event.index, event.value, event.layer, owner)
+    which = f"microbatch {event.epoch.step}/{event.index}" if event.index >= 0 else f"step {event.epoch.step}"
+    text = f"the {event.value} of {which} is not finite" + (f" in {event.layer}" if event.layer else "")
+    actions: list[Action] = [Send(peer.leader, message), Log("warning", text)]
+    return actions if event.value != "update" else [*actions, *peer.leave("its update was not finite")]

@@ -45,6 +45,9 @@ def released(peer: Service, event: Received, now: float) -> list[Action]:
 def finished(peer: Service, event: Received, now: float) -> list[Action]:
     """There are no more steps."""
     assert isinstance(event.message, Finished)
+    if event.message.reason:
+        peer.phase = "gone"
+        return [Exit(f"the run stopped at version {event.message.version}: {event.message.reason}", ok=False)]
     if peer.settings.stay:
         return [Log("info", f"the run is finished at version {event.message.version}; staying")]
     peer.phase = "gone"
