@@ -10,7 +10,7 @@ Layout, little-endian: format version (1 byte), codec (1), dtype (1), number of 
 - tokens: the elements as int32.
 
 Not-a-number and infinity are never hidden: `none` and `fp16` carry them as they are, and a `blockwise8` block that
-holds one decodes to not-a-number as a whole. So a diverged run shows in its gradient norm, whatever the codec.
+holds one decodes to not-a-number as a whole. Peers send none, and refuse what holds one, whatever the codec.
 """
 
 from __future__ import annotations
