@@ -50,8 +50,8 @@ class World:
 
     disks: what lies on those of its processes. latest: the life of each name that began last. on_result: told of each
     step that a trainer records. trace: given a line for all that happens. spoiling: machines whose numbers are not
-    finite, by name. stopwatch: of the computer that
-    simulates; with it, what decisions cost is measured, and nothing else changes.
+    finite, by name. stopwatch: of the computer that simulates; with it, what decisions cost is measured, and nothing
+    else changes.
     """
 
     settings: Settings
