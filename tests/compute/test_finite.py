@@ -145,7 +145,8 @@ def test_an_update_that_is_not_finite_is_refused(name: str, gradient: float, rat
     scale = 10.0 if name == "sgd" else 1.0
     with pytest.raises(NotFinite) as caught:
         optimizer.apply(group, torch.full_like(group.params, gradient), scale, rate, 0)
-    assert (caught.value.value, caught.value.layer) == ("update", group.entries[0].name)
+    assert caught.value.value == "update"
+    assert caught.value.layer in {entry.name for entry in group.entries}
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb", "sgd"])
