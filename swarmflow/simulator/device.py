@@ -35,7 +35,6 @@ from swarmflow.core.events import (
     Applied,
     BackwardComputed,
     CheckpointWritten,
-    ComputedNotFinite,
     ComputeFailed,
     CopiesChanged,
     Event,
@@ -56,7 +55,7 @@ from swarmflow.simulator.arithmetic import Gradient, Sum, Weights, initial
 from swarmflow.simulator.causes import COMPUTE
 from swarmflow.simulator.kept import Kept
 from swarmflow.simulator.measure import Spent
-from swarmflow.simulator.spoiling import SOUND, SPOILT, Spoiling
+from swarmflow.simulator.spoiling import SPOILT, spoiling, spoilt, without_norm
 from swarmflow.simulator.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -217,10 +216,12 @@ class Device:
         self.spent.add(_purpose(action), index, seconds)
         if self._wanted(action, run, discards):
             match action:
-                case RunReplay():
-                    self._replayed(action)
                 case Apply():
                     self._apply(action)
+                case _ if (failed := self._failed(action)) is not None:
+                    self.world.post(self.process, failed)
+                case RunReplay():
+                    self._replayed(action)
                 case _:
                     self._computed(action)
         if self.busy_since_s is None:  # what followed from it may have begun the next
@@ -232,16 +233,13 @@ class Device:
     def _computed(self, action: RunForward | RunLoss | RunBackward) -> None:
         microbatch, stage = action.microbatch, self._weights().stage
         event: Event
-        if self._unusable():
-            event = ComputeFailed(microbatch, "it does not decode")
-        elif self._spoilt(microbatch):
-            event = self._not_finite(microbatch, "activation" if isinstance(action, RunForward) else "gradient")
-        elif isinstance(action, RunForward):
+        if isinstance(action, RunForward):
             self.world.counts["recomputed" if action.again else "forward"] += 1
             size_bytes = self.world.hardware.boundary_bytes(stage, "activation")
             event = ForwardComputed(microbatch, self._store("activation", size_bytes))
         else:
-            self._accumulate(microbatch.index, 1)
+            self._weights().accumulated[microbatch.index] += 1
+            self._spoil()
             self.world.counts["backward"] += 1
             gradient = self._gradient()
             if isinstance(action, RunLoss):
@@ -252,46 +250,28 @@ class Device:
 
     def _replayed(self, action: RunReplay) -> None:
         microbatch, accumulated = action.microbatch, self._weights().accumulated
-        if self._unusable():
-            self.world.post(self.process, ComputeFailed(microbatch, "it does not decode"))
-            return
-        if self._spoilt(microbatch):
-            self.world.post(self.process, self._not_finite(microbatch, "gradient"))
-            return
         if action.weight == 0:
             self.world.counts["recomputed"] += 1
             self.world.post(self.process, Replayed(microbatch, 0, self._gradient()))
             return
-        self._accumulate(microbatch.index, action.weight)
+        accumulated[microbatch.index] += action.weight
+        self._spoil()
         if accumulated[microbatch.index] == 0:
             del accumulated[microbatch.index]
         self.world.counts["undone" if action.weight < 0 else "backward"] += 1
         gradient = self._gradient() if action.weight > 0 else None
         self.world.post(self.process, Replayed(microbatch, action.weight, gradient))
 
-    def _accumulate(self, index: int, weight: int) -> None:
-        accumulated = self._weights().accumulated
-        accumulated[index] += weight
-        if self._spoiling.hides(self.world.clock.now_s, self._careful):
-            accumulated[SPOILT] = 1
-
-    @property
-    def _spoiling(self) -> Spoiling:
-        return self.world.spoiling.get(self.process.name, SOUND)
-
-    def _spoilt(self, microbatch: Microbatch) -> bool:
-        """Whether what is computed of it is seen not to be finite: by this machine, or by any."""
-        shows = self._spoiling.shows(self.world.clock.now_s, self._careful)
-        return shows or microbatch.index == self.world.settings.poisoned
-
-    def _not_finite(self, microbatch: Microbatch, value: str) -> ComputedNotFinite:
-        layer = f"layers.{self._weights().stage}" if self._careful else ""
-        return ComputedNotFinite(microbatch.epoch, microbatch.index, value, layer)
-
-    def _unusable(self) -> bool:
-        """Whether the network has brought bytes that are none."""
+    def _failed(self, action: RunForward | RunLoss | RunBackward | RunReplay) -> Event | None:
+        """What is wrong with it: the network has brought bytes that are none, or its result is not finite."""
         share = self.world.settings.unusable
-        return share > 0 and self.world.random.random() < share
+        if share > 0 and self.world.random.random() < share:
+            return ComputeFailed(action.microbatch, "it does not decode")
+        return spoilt(self.world, self.process, action, self._careful)
+
+    def _spoil(self) -> None:
+        if spoiling(self.world, self.process).hides(self.world.clock.now_s, self._careful):
+            self._weights().accumulated[SPOILT] = 1
 
     def _gradient(self) -> Ref | None:
         stage = self._weights().stage
@@ -331,10 +311,8 @@ class Device:
             # Pieces of one gradient that were made of different addends must not pass for a gradient.
             odd = next((part for part in sums if part.name != sums[0].name), sums[0])
             self._sealed[group] = odd
-        if broken := [group for group, value in sorted(self._sealed.items()) if SPOILT in value.counts]:
-            own, by_owner = ComputedNotFinite(action.epoch, -1, "gradient"), (broken[0], 0)
-            found = own if SPOILT in weights.accumulated else ComputedNotFinite(action.epoch, -1, "sum", "", *by_owner)
-            return self._answer(found)
+        if (broken := without_norm(action.epoch, self._sealed, weights.accumulated)) is not None:
+            return self._answer(broken)
         results = tuple((group, 1.0, value.name) for group, value in sorted(self._sealed.items()))
         self._answer(Sealed(action.epoch, action.ballot, results))
 

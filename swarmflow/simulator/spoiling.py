@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from swarmflow.core.actions import RunBackward, RunForward, RunLoss, RunReplay
+from swarmflow.core.events import ComputedNotFinite
+from swarmflow.core.types import Epoch, ProcessId
+from swarmflow.simulator.arithmetic import Gradient, Sum
+
+if TYPE_CHECKING:
+    from swarmflow.simulator.world import World
 
 SPOILT = -1  # in a pretended gradient: it is not finite
 
@@ -28,3 +38,29 @@ class Spoiling:
 
 
 SOUND = Spoiling(until_s=0.0)
+
+
+def spoiling(world: World, process: ProcessId) -> Spoiling:
+    """That of a process' machine."""
+    return world.spoiling.get(process.name, SOUND)
+
+
+def spoilt(
+    world: World, process: ProcessId, action: RunForward | RunLoss | RunBackward | RunReplay, careful: bool
+) -> ComputedNotFinite | None:
+    """What is seen when the result of a hop is not finite: on this machine, or on any (`Settings.poisoned`)."""
+    microbatch = action.microbatch
+    if not spoiling(world, process).shows(world.clock.now_s, careful) and microbatch.index != world.settings.poisoned:
+        return None
+    value = "activation" if isinstance(action, RunForward) else "gradient"
+    return ComputedNotFinite(microbatch.epoch, microbatch.index, value, "layers.0" if careful else "")
+
+
+def without_norm(epoch: Epoch, sealed: Mapping[str, Sum], own: Gradient) -> ComputedNotFinite | None:
+    """What is said of reduced gradients, by group, that are not finite. own: what was accumulated here."""
+    broken = [group for group, value in sorted(sealed.items()) if SPOILT in value.counts]
+    if not broken:
+        return None
+    if SPOILT in own:
+        return ComputedNotFinite(epoch, -1, "gradient")
+    return ComputedNotFinite(epoch, -1, "sum", group=broken[0], piece=0)
