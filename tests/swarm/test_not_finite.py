@@ -1,0 +1,51 @@
+"""Peers whose numbers are not finite: the run ends with the parameters of the plain loop, and its log names them."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from swarmflow.chaos import spoiling
+from swarmflow.runtime.forkserver import ForkServer
+from swarmflow.runtime.local import LocalSwarm, environment
+from tests.swarm.reference import load_model, parameters
+from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings, start
+from tests.swarm.test_exactness import assert_learnt
+
+WANTED_S = 60.0
+WHAT: tuple[spoiling.What, ...] = ("activation", "sum", "gradient")
+
+
+def puts_out(log: Path, count: int) -> bool:
+    """Whether the leader has put out so many peers for what they computed."""
+    return log.read_text(encoding="utf-8").count(" is gone: the ") == count
+
+
+@pytest.mark.swarm
+@pytest.mark.slow
+def test_peers_that_give_not_a_number_are_put_out_and_nothing_of_it_is_learnt(tmp_path: Path) -> None:
+    """One of each stage, one after another: in what it sends on, in its sums, and in what it sends back."""
+    model, corpus = prepare(tmp_path, "llama")
+    of = recipe("adamw", steps=40)
+    with (
+        ForkServer(environment(threads=1), "swarmflow.chaos.spoiling") as forks,
+        LocalSwarm(tmp_path / "swarm", settings(model, corpus, of), forks=forks) as swarm,
+    ):
+        start(swarm, trainers=2, peers=2 * STAGES)
+        swarm.wait(lambda: any(step["peers"] == [2] * STAGES for step in swarm.steps()), "all peers", WANTED_S)
+        log = swarm.trainers[0].log
+        for out, (what, peer) in enumerate(zip(WHAT, swarm.peers, strict=False), start=1):
+            spoiling.spoil(swarm.state_folder(peer.name), what)
+            swarm.wait(partial(puts_out, log, out), f"{peer.name} to be put out", WANTED_S)
+        swarm.wait_finished(FINISH_S)
+        steps, text = swarm.steps(), log.read_text(encoding="utf-8")
+    assert [step["step"] for step in steps] == list(range(of.steps))
+    assert all(math.isfinite(step["loss"]) and math.isfinite(step["grad_norm"]) for step in steps)
+    assert text.count("it may serve again in 60 s") == len(WHAT)
+    for line in ("the activation of microbatch", "the gradient of step", "the gradient of microbatch"):
+        assert f"{line} " in text
+    assert steps[-1]["peers"] == [1] * STAGES
+    assert_learnt(parameters(load_model(swarm.output / "final")), model, corpus, of)
