@@ -102,7 +102,7 @@ class PeerMachine(Service):
         """Decide what follows from an event."""
         if type(event) is Tick:
             return self._due(now)
-        if type(event) is Received and type(event.message) is Beat and event.sender == self.following.leader:
+        if type(event) is Received and type(event.message) is Beat and self._from_leader(event):
             return self._beat(event, now)
         before = self._heard_of if self._early else None
         actions = self._handle(event, now)
@@ -111,6 +111,9 @@ class PeerMachine(Service):
         if self.flows is not None:
             self.flows.pace.watch(event, actions, now)
         return self._say(actions, now) + self._due(now)
+
+    def _from_leader(self, event: Received) -> bool:
+        return event.sender == self.following.leader and not event.bodies
 
     def _beat(self, event: Received, now: float) -> list[Action]:
         """As many events are this one as all others. Nothing waits for it, and what time brings comes with a Tick."""
@@ -123,7 +126,7 @@ class PeerMachine(Service):
         if type(event) is Received:
             if not self.words.heard(event) and event.sender == self.leader and self.phase != "gone":
                 return self.leave(f"the link from the leader {self.leader} loses messages")
-            wrong = self.checks.wrong(event.message)
+            wrong = self.checks.wrong(event.message, len(event.bodies))
             return self._received(event, now) if wrong is None else refusing.refused(self, event, wrong, now)
         if isinstance(event, Lost) and (event.process != self.leader or self.phase == "joining"):
             self.words.lost(event.process)  # a leader that comes back has to notice what it has missed
@@ -197,8 +200,11 @@ class PeerMachine(Service):
         if isinstance(message, Carried) and message.origin != self.leader and self.phase != "gone":
             inner = message.forward or message.backward
             stranger = self.standing is None or not self.standing.takes_part(event.sender)
-            if inner is None or (stranger and not self._is_early(inner)):
+            early = inner is not None and self._is_early(inner)
+            if inner is None or (stranger and not early):
                 return release(event.bodies)
+            if early:  # whole, since who carries it answers for it then too
+                return self._keep_early(event, now)
             return self._received(replace(event, sender=message.origin, message=inner), now, by=event.sender)
         handler = _REMOTE.get(type(message))
         if handler is None or self.phase == "gone":
@@ -207,15 +213,18 @@ class PeerMachine(Service):
             if event.sender != leader:
                 return leaders.another(self, event.sender, message)
         elif self._is_early(message):
-            if sum(early.sender == event.sender for _, early in self._early) >= EARLY_MAX:
-                return [Count("messages_ignored", "early"), *release(event.bodies)]
-            self._early.append((now, event))
-            return []
+            return self._keep_early(event, now)
         elif not isinstance(message, Lead | Negotiate) and self._is_void(event):
             return release(event.bodies)
         elif (wrong := refusing.misplaced(self, event.sender, message)) is not None:
             return refusing.refused(self, replace(event, sender=by or event.sender), wrong, now)
         return handler(self, event, now)
+
+    def _keep_early(self, event: Received, now: float) -> list[Action]:
+        if sum(early.sender == event.sender for _, early in self._early) >= EARLY_MAX:
+            return [Count("messages_ignored", "early"), *release(event.bodies)]
+        self._early.append((now, event))
+        return []
 
     def _is_early(self, message: Message) -> bool:
         """Peers hear the leader over other connections: their first messages may come before its Open or Prepare."""

@@ -226,7 +226,8 @@ class TrainerMachine(Feeder):
 
     def _heard_all(self, event: Received, now: float) -> list[Action]:
         """A link to or from the leader that has lost something is as bad as a broken one."""
-        wrong = self.checks.wrong(event.message) if event.sender != self.me.process else None
+        itself, bodies = event.sender == self.me.process, len(event.bodies)
+        wrong = None if itself else self.checks.wrong(event.message, bodies)
         if wrong is not None:
             return self._refused(event, wrong, now)
         if self.words.heard(event) or (self.lead is None and event.sender != self.leader):
@@ -275,7 +276,7 @@ class TrainerMachine(Feeder):
             case Report() if self.lead is not None and message.term == self.lead.term:
                 return [*drop, *self.lead.handle(event, now)]  # too late: taken for dead, and told so
             case Deposed():
-                return [*drop, *heir.deposed(self, message, now)]
+                return [*drop, *heir.deposed(self, sender, message, now)]
         if isinstance(message, _ABOUT_HOPS) and sender in self._peers:
             return [*drop, *self.source.message(sender, message, now)]
         if isinstance(message, Recall) and sender in self._peers:

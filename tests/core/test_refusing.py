@@ -90,6 +90,12 @@ def test_what_cannot_be_is_found(message: Message, field: str) -> None:
     assert field in cannot_be(message)
 
 
+def test_only_tensors_have_bodies() -> None:
+    assert checks_of(PLAN).wrong(Forward(microbatch(0), 1, 0), 2) is None
+    assert checks_of(PLAN).wrong(Forward(microbatch(0), 1, 0), 3) == "a Forward with 3 bodies"
+    assert checks_of(PLAN).wrong(Heartbeat(), 1) == "a Heartbeat with 1 bodies"
+
+
 def test_every_field_of_every_message_has_a_rule() -> None:
     """The tables are followed through all types as they are made; a field without a rule would raise here."""
     assert set(checks_of(Plan(7, 3))._checks) == set(get_args(Message))

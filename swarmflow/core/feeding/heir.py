@@ -89,8 +89,12 @@ def asked_to_follow(trainer: Feeder, sender: ProcessId, message: Lead, now: floa
     return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
 
 
-def deposed(trainer: Feeder, message: Deposed, now: float) -> list[Action]:
-    """Somebody follows another one, in a later term."""
+def deposed(trainer: Feeder, sender: ProcessId, message: Deposed, now: float) -> list[Action]:
+    """Somebody follows another one, in a later term. A stranger cannot: it followed nobody here."""
+    opened = trainer.standing.opened if trainer.standing is not None else None
+    named = opened is not None and sender in opened.roster.everybody
+    if not named and not (trainer.lead is not None and sender in trainer.lead.membership.known):
+        return [Count("messages_ignored", "Deposed")]
     if trainer.lead is not None and message.term > trainer.lead.term:
         return trainer.leave("another trainer leads by now")
     if trainer.candidacy is not None and message.term > trainer.candidacy.term:

@@ -14,7 +14,22 @@ from functools import lru_cache
 from typing import Any
 
 from swarmflow.core.flow.messages import Word
-from swarmflow.core.messages import Carried, Carry, Commit, Message, Open, Prepare, Reopen, Report
+from swarmflow.core.messages import (
+    Backward,
+    Carried,
+    Carry,
+    Commit,
+    Forward,
+    Message,
+    Open,
+    Prepare,
+    Probe,
+    Recalled,
+    ReducePart,
+    ReduceSum,
+    Reopen,
+    Report,
+)  # fmt: skip
 from swarmflow.core.types import Group, Member, Plan, ProcessId, Roster
 
 REASON_MAX = 500  # characters of a reason: what is longer is cut where it is made, and refused where it arrives
@@ -23,6 +38,9 @@ SECONDS_MAX = 1e9
 MEMBERS_MAX = 100_000  # of a roster
 PART_MEMBERS_MAX = 1000  # of a Named
 REASONS = frozenset(("full", "draining", "unknown", "stale", "stage", "invalid"))  # of a Denied
+BODIES_MAX: dict[type, int] = {
+    Forward: 2, Backward: 1, Recalled: 2, Carry: 2, Carried: 2, Probe: 1, ReducePart: 1, ReduceSum: 1,
+}  # fmt: skip
 
 Check = Callable[[Any], bool]
 Range = tuple[float, float]
@@ -44,7 +62,8 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "NotFinite.index": (-1, microbatches - 1),
         "index": (0, microbatches - 1), "indices": (0, microbatches - 1), "dropped": (0, microbatches - 1),
         "stages": (0, stages - 1), "attempt": (0, 1_000_000_000), "ahead": count, "tokens": count, "retries": count,
-        "incarnation": (0, 1 << 64), "generation": (-1, COUNT_MAX), "step": version, "version": (-1, COUNT_MAX),
+        "incarnation": (0, 1 << 64), "generation": (-1, COUNT_MAX), "step": version, "version": version,
+        "Heartbeat.version": (-1, COUNT_MAX), "Report.version": (-1, COUNT_MAX),
         "oldest": version, "newest": version, "term": count, "grant": (-1, COUNT_MAX), "capacity": (0, 1 << 31),
         "queued": count, "held": count, "said": count, "ballot": count, "piece": count, "elements": count,
         "exponent": (-1024, 1024),
@@ -88,9 +107,11 @@ class MessageChecks:
         self._fields = {kind: named for kind, (named, _) in made.items()}
         self._checks = {kind: check for kind, (_, check) in made.items()}
 
-    def wrong(self, message: Message) -> str | None:
-        """What is wrong with a message, in words; None: each of its fields is one that it may have."""
+    def wrong(self, message: Message, bodies: int = 0) -> str | None:
+        """What is wrong with a message that has so many bodies, in words; None: all of it may be as it is."""
         kind = type(message)
+        if bodies and bodies > BODIES_MAX.get(kind, 0):
+            return f"a {kind.__name__} with {bodies} bodies"
         if self._checks[kind](message):
             return "an Open names no stages" if isinstance(message, Open) and not message.roster.stages else None
         for name, fits in self._fields[kind]:

@@ -1,0 +1,281 @@
+"""Sends live simulated swarms well-formed messages that cannot be true; they must end no process and change no digest.
+
+The messages are drawn from the types of the message classes, so that a new class or field is covered as soon as it
+exists: each field has a value that could stand there now, or one that never may. Three kinds are sent, to peers,
+trainers and the leader in mid-run: anything from a stranger; what the role of a member does not say; and what a member
+may say, with at least one value that cannot be.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from random import Random
+from typing import Any
+
+from swarmflow.core.events import Received
+from swarmflow.core.flow.messages import Sure, Word
+from swarmflow.core.flow.trust import INSISTED
+from swarmflow.core.messages import (
+    Accepted,
+    Adopt,
+    Backward,
+    Beyond,
+    Carried,
+    Carry,
+    Committed,
+    Denied,
+    Deposed,
+    Done,
+    Drain,
+    Forward,
+    Heartbeat,
+    Join,
+    Kept,
+    Lead,
+    LoadFailed,
+    Message,
+    Negotiate,
+    Overflow,
+    Passed,
+    Prepared,
+    Probe,
+    Probed,
+    Rates,
+    Ready,
+    Recall,
+    Recalled,
+    ReducePart,
+    ReduceSum,
+    Relieve,
+    Report,
+    Reserve,
+    Reserved,
+    Room,
+    Routed,
+    Suspect,
+    Unprepared,
+    Unrepairable,
+)  # fmt: skip
+from swarmflow.core.messages.checks import BODIES_MAX, COUNT_MAX
+from swarmflow.core.types import Plan, ProcessId
+from swarmflow.simulator.faults import Scenario, finish
+from swarmflow.simulator.invariants import InvariantViolated
+from swarmflow.simulator.settings import Settings
+from swarmflow.simulator.world import World
+
+KINDS: tuple[type, ...] = typing.get_args(Message)
+BURST_EVERY_S = 0.05
+STRANGER = ProcessId("stranger", 1)
+NEVER_INT = (-1, -2, -(2**63), COUNT_MAX + 1, 2**63, 2**64 - 1)
+NEVER_FLOAT = (float("nan"), float("inf"), float("-inf"), -1e300, 1e305)
+LONG = "\N{SNOWMAN}" * 2000
+POISONED = (0.0, 0.05, 0.3)  # shares of the fields of a message
+
+_HOPS = (Forward, Reserve, Adopt, Relieve, Passed, Recalled, Negotiate, Probe, Beyond)
+_BACK = (Accepted, Reserved, Denied, Room, Routed, Backward, Recall, Probed)
+_PEERS = (*_HOPS, *_BACK, Carry, Carried, ReducePart, ReduceSum, Rates)
+_TO_LEADER = (
+    Ready, LoadFailed, Drain, Heartbeat, Rates, Suspect, Done, Prepared, Unprepared, Unrepairable, Overflow, Committed,
+    Kept, Join,
+)  # fmt: skip
+_MAY_SAY: dict[tuple[str, str], tuple[type, ...]] = {
+    ("peer", "peer"): _PEERS,
+    ("peer", "trainer"): (*_BACK, Negotiate, Report, Deposed),
+    ("peer", "leader"): (*_BACK, *_TO_LEADER, Negotiate, Report, Deposed),
+    ("trainer", "peer"): (*_HOPS, Lead),
+    ("trainer", "trainer"): (Lead, Report, Deposed, Negotiate),
+    ("trainer", "leader"): (*_TO_LEADER, Report, Deposed, Lead, Negotiate),
+    ("leader", "peer"): KINDS,
+    ("leader", "trainer"): KINDS,
+}
+
+
+@dataclass(slots=True)
+class Mint:
+    """Makes messages of any class from its types. names, epochs: what stands in messages just now."""
+
+    random: Random
+    plan: Plan
+    names: list[ProcessId]
+    epochs: list[Any]
+    poison: float = 0.0
+    poisoned: int = 0
+
+    def message(self, kind: type, poison: float) -> Any:  # noqa: ANN401
+        """A message of a class; about this share of its values are impossible. `poisoned` counts them."""
+        self.poison, self.poisoned = poison, 0
+        return self._made(kind)
+
+    def _made(self, kind: type) -> Any:  # noqa: ANN401
+        hints = typing.get_type_hints(kind)
+        return kind(**{each.name: self._value(hints[each.name], each.name) for each in fields(kind)})
+
+    def _value(self, hint: Any, name: str) -> Any:  # noqa: ANN401
+        draw = self.random
+        bad = draw.random() < self.poison
+        if hint == Word:
+            return self._word()
+        if isinstance(hint, types.UnionType):
+            kinds = typing.get_args(hint)
+            return None if types.NoneType in kinds and draw.random() < 0.5 else self._value(kinds[0], name)
+        if typing.get_origin(hint) is tuple:
+            return self._items(typing.get_args(hint), name, bad)
+        if hint is ProcessId:
+            self.poisoned += bad
+            return ProcessId(draw.choice(("", LONG)), draw.choice((0, -1))) if bad else draw.choice(self.names)
+        if hint in _LEAVES:
+            self.poisoned += bad and hint is not bool
+            return _LEAVES[hint](self, name, bad)
+        if hint.__name__ == "Epoch" and not bad:
+            return draw.choice(self.epochs)
+        return self._made(hint)
+
+    def _items(self, items: tuple[Any, ...], name: str, bad: bool) -> tuple[Any, ...]:
+        if Ellipsis not in items:
+            return tuple(self._value(item, name) for item in items)
+        count = self.random.randint(0, 3)
+        values = tuple(self._value(items[0], name) for _ in range(count))
+        if bad and values and self.random.random() < 0.02:
+            self.poisoned += 1
+            return values * 40_000
+        return values
+
+    def _word(self) -> Any:  # noqa: ANN401
+        """A word of the flow negotiation; it has a table of its own, and is not counted as poisoned."""
+        kind, before = self.random.choice(typing.get_args(Word)), self.poisoned
+        if kind is Sure:
+            word: Any = Sure(self.random.randint(0, 9), self._made(self.random.choice(INSISTED)))
+        else:
+            word = self._made(kind)
+        self.poisoned = before
+        return word
+
+    def whole(self, name: str, bad: bool) -> int:
+        """An integer."""
+        if bad:
+            return self.random.choice(NEVER_INT)
+        most = {"stage": self.plan.stages - 1, "index": self.plan.microbatches - 1, "incarnation": 99}.get(name, 3)
+        return self.random.randint(0, most)
+
+    def number(self, name: str, bad: bool) -> float:
+        """A float."""
+        return self.random.choice(NEVER_FLOAT) if bad else self.random.choice((0.0, 0.5, 1.0))
+
+    def text(self, name: str, bad: bool) -> str:
+        """A string."""
+        return LONG if bad else self.random.choice(("", "x", "sim", "run", "peer", "trainer", "full", "stage-0"))
+
+    def truth(self, name: str, bad: bool) -> bool:
+        """A bool."""
+        return self.random.random() < 0.5
+
+
+_LEAVES: dict[Any, Callable[[Mint, str, bool], Any]] = {
+    int: Mint.whole, float: Mint.number, str: Mint.text, bool: Mint.truth,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Attack:
+    """Sends a live world so many messages, in bursts, from strangers and from these members.
+
+    members: their names; each has a machine as all others have, which goes on beside. sent: by class of the message.
+    """
+
+    world: World
+    messages: int
+    members: tuple[str, ...]
+    random: Random
+    burst: int = 4
+    sent: Counter[str] = field(default_factory=Counter)
+
+    def begin(self) -> None:
+        """Plan the first burst."""
+        self.world.clock.after(self.random.uniform(0.0, 2.0), self._strike)
+
+    def _strike(self) -> None:
+        if self.world.ended or self.sent.total() >= self.messages:
+            return
+        for _ in range(self.burst):
+            self._send()
+        self.world.clock.after(self.random.expovariate(1 / BURST_EVERY_S), self._strike)
+
+    def _send(self) -> None:
+        world, draw = self.world, self.random
+        living = [process for process in sorted(world.hosts) if world.alive(process)]
+        if not living or world.ended:
+            return
+        to = draw.choice(living)
+        message, sender = self._drawn(to, living)
+        most = BODIES_MAX.get(type(message), 0) if draw.random() < 0.9 else 3
+        sizes = [draw.choice((0, 1, 1 << 20)) for _ in range(draw.randint(0, most))]
+        bodies = tuple(world.store(to, "garbage", size) for size in sizes)
+        self.sent[type(message).__name__] += 1
+        world.post(to, Received(sender, message, bodies))
+
+    def _drawn(self, to: ProcessId, living: list[ProcessId]) -> tuple[Message, ProcessId]:
+        """A message and its sender: a stranger, a member of another role, or one that may say it, but not so."""
+        draw, world = self.random, self.world
+        mint = Mint(draw, world.settings.plan, [*living, STRANGER], self._epochs(to))
+        kind = KINDS[self.sent.total() % len(KINDS)]
+        members = [process for process in living if process.name in self.members and process != to]
+        sender = draw.choice([STRANGER, *members]) if members else STRANGER
+        may = _MAY_SAY.get((self._role(sender), self._role(to)), ()) if sender != STRANGER else ()
+        if kind not in may:
+            return mint.message(kind, draw.choice(POISONED)), sender
+        for share in POISONED * 9:
+            message = mint.message(kind, share)
+            if mint.poisoned:
+                return message, sender
+        return mint.message(kind, 0.0), STRANGER  # there is nothing in it that could be wrong
+
+    def _role(self, process: ProcessId) -> str:
+        if process == self.world.leader:
+            return "leader"
+        return "trainer" if process in self.world.trainers else "peer"
+
+    def _epochs(self, to: ProcessId) -> list[Any]:
+        epoch = self.world.hosts[to].machine.epoch
+        return [epoch, epoch, type(epoch)(epoch.generation, epoch.step + 1), type(epoch)(0, 0)]
+
+
+def swarm_of(seed: int) -> Scenario:
+    """The swarm of a seed."""
+    draw = Random(f"hostile {seed}")
+    router = draw.choice(("shortest", "iwrr", "flow"))
+    plan = Plan(draw.choice((1, 2, 3)), draw.choice((4, 8)), draw.random() < 0.5, (), router, draw.choice((0, 8 << 20)))
+    settings = Settings(
+        plan, steps=12, capacity=draw.choice((2, 4)), latency_s=(0.001, 0.01), load_s=(0.05, 0.3), checkpoint_every=2,
+        late_min_s=3.0, validate_every=draw.choice((0, 3)),
+    )  # fmt: skip
+    return Scenario(settings, peers=plan.stages * draw.choice((2, 3)), trainers=draw.choice((1, 2, 3)))
+
+
+def attacked(seed: int, messages: int) -> tuple[World, Counter[str]]:
+    """Play a seed with so many hostile messages, and without. Raises InvariantViolated, or what a machine raised.
+
+    The same digests have to be on disk in the end. No process may have ended but by the end of the run, and none may
+    have had to join again that is not one of the senders, unless the leader (t0) is.
+    """
+    scenario, draw = swarm_of(seed), Random(f"attack {seed}")
+    calm = scenario.start(seed)
+    finish(calm)
+    world = scenario.start(seed)
+    members = (f"p{draw.randrange(scenario.peers)}", f"t{draw.randrange(scenario.trainers)}")
+    attack = Attack(world, messages, members, draw)
+    attack.begin()
+    finish(world)
+    steps = scenario.settings.steps
+    if world.disks.durable[steps] != calm.disks.durable[steps]:
+        raise InvariantViolated(f"seed {seed}: other digests than those of the undisturbed run")
+    ended = [line for line in world.log if " exits: " in line and f"finished at version {steps}" not in line]
+    if ended:
+        raise InvariantViolated(f"seed {seed}: a process ended: {ended[0]}")
+    lives = Counter(process.name for process in world.hosts if "t0" not in members and process.name not in members)
+    if lives and max(lives.values()) > 1:
+        raise InvariantViolated(f"seed {seed}: who sent nothing had to join again: {lives.most_common(1)}")
+    return world, attack.sent
