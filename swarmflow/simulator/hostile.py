@@ -200,7 +200,7 @@ class Attack:
     def _strike(self) -> None:
         if self.world.ended or self.sent.total() >= self.messages:
             return
-        for _ in range(self.burst):
+        for _ in range(min(self.burst, self.messages - self.sent.total())):
             self._send()
         self.world.clock.after(self.random.expovariate(1 / BURST_EVERY_S), self._strike)
 

@@ -1,0 +1,45 @@
+"""A reduced run of `python -m swarmflow.chaos.hostile`: it ends no process and changes no digest."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from swarmflow.chaos.bad_frames import DAMAGES, bombard
+from swarmflow.chaos.hostile import main
+from swarmflow.core.messages.checks import checks_of
+from swarmflow.core.types import Epoch, Plan, ProcessId
+from swarmflow.simulator.hostile import KINDS, Mint, attacked
+
+
+def test_malformed_frames_end_nothing_and_change_nothing() -> None:
+    sent = asyncio.run(asyncio.wait_for(bombard(1500, seed=1), 60))
+    assert set(sent) == set(DAMAGES)
+
+
+@pytest.mark.parametrize("seed", [3, 10, 27])
+def test_impossible_messages_end_no_process_and_change_no_digest(seed: int) -> None:
+    """Each of these seeds has found something: bytes that nobody released, a stranger's Deposed, a forged sender."""
+    world, sent = attacked(seed, 400)
+    assert set(sent) == {kind.__name__ for kind in KINDS}
+    assert sum(count for name, count in world.counts.items() if name.startswith("messages_refused")) > 50
+
+
+def test_messages_of_every_class_can_be_made_so_and_otherwise() -> None:
+    mint = Mint(Random(0), Plan(2, 4), [ProcessId("a", 1)], [Epoch(0, 0)])
+    checks = checks_of(Plan(2, 4))
+    for kind in KINDS:
+        made = [(mint.message(kind, 0.3), mint.poisoned) for _ in range(200)]
+        assert all(type(message) is kind for message, _ in made)
+        poisoned = [message for message, count in made if count]
+        refused = [message for message in poisoned if checks.wrong(message) is not None]
+        assert len(refused) >= 0.8 * len(poisoned), "some of what may never stand in most fields may stand in a few"
+
+
+def test_the_command_says_what_it_has_done(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--frames", "20", "--messages", "30", "--seed", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "20 frames" in said
+    assert "30 messages of" in said
