@@ -373,6 +373,8 @@ def test_a_leader_that_is_deposed_joins_again() -> None:
     assert of_type(bench.hear(Deposed(3), A), Rejoin)
     assert bench.trainer.ended
     first = Bench("t0", lead=True)
+    assert not of_type(first.hear(Deposed(2), A), Rejoin), "a stranger follows nobody of this run"
+    first.hear(Join("peer", "1.0", "run", Member(A, 0)), A)
     assert of_type(first.hear(Deposed(2), A), Rejoin)
 
 
