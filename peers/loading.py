@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from peers.copies import CopyKeeper
+from peers.kept import Kept
 from swarmflow.compute.device import free_memory_bytes
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import FixedPoint
@@ -17,14 +18,16 @@ from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
 from swarmflow.compute.stage_state import StageState
 from swarmflow.compute.weights import init_stage
-from swarmflow.core.actions import LoadState
+from swarmflow.core.actions import LoadState, Resume
 from swarmflow.core.events import StateLoaded, StateNotLoaded
+from swarmflow.core.messages import Held
 from swarmflow.errors import NetworkError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.served import Served
 from swarmflow.runtime.session import Session
 from swarmflow.runtime.stage_host import StageHost
 from swarmflow.runtime.state_transfer import Listing, first_donor, serve_state
+from swarmflow.runtime.step_end import apply_update
 from swarmflow.runtime.worker import Worker
 
 log = logging.getLogger("swarmflow")
@@ -39,7 +42,7 @@ class StageLoader:
 
     def __init__(
         self, manifest: Manifest, session: Session, host: StageHost, compute: Worker, device: torch.device,
-        capacity: int | None, copies: CopyKeeper,
+        capacity: int | None, copies: CopyKeeper, kept: Kept | None = None,
     ) -> None:  # fmt: skip
         self._manifest = manifest
         self._session = session
@@ -50,12 +53,36 @@ class StageLoader:
         self._copies = copies
         self._loading: asyncio.Task[Any] | None = None
         self._listed: tuple[int, str] | None = None
+        self._kept = kept
+        self._fits = 0
 
     def load(self, action: LoadState) -> None:
         """Begin to load; the machine is told how it ended."""
+        self._kept = None  # it makes room
         if self._loading is not None:
             self._loading.cancel()
         self._loading = self._session.spawn(self._load(action), "loading a stage")
+
+    def resume(self, action: Resume) -> None:
+        """Serve what is kept from an earlier incarnation; the machine is told how it ended."""
+        if self._loading is not None:
+            self._loading.cancel()
+        self._loading = self._session.spawn(self._resume(action, self._kept), "resuming a stage")
+
+    async def keep(self, held: Held | None) -> Kept | None:
+        """Return what this incarnation leaves to the next one, after the update that is under way."""
+        kept, served = self._kept, self._host.served
+        if held is None or (kept is None and served is None):
+            return None
+        if kept is None and served is not None:
+            kept = Kept(held, served, self._manifest.fingerprint, self._fits)
+        assert kept is not None, "one of both is there"
+        await self._compute.call(_FIRST, kept.settle)
+        found = kept.served.version
+        if found != held.version:
+            log.warning("stage %d is at version %d, not %d: it is not kept", held.stage, found, held.version)
+            return None
+        return kept
 
     def serve(self) -> None:
         """Give the state of the own stage to who asks for the version that it is at, and the copies of others."""
@@ -76,13 +103,34 @@ class StageLoader:
             post(StateNotLoaded(action.stage, action.version, str(error)))
             return
         served.version = action.version
-        self._host.served = served
+        self._serve(served, digest, capacity)
+
+    async def _resume(self, action: Resume, kept: Kept | None) -> None:
+        if kept is None:
+            reason = f"stage {action.stage} is not in memory any more"
+            self._session.driver.post(StateNotLoaded(action.stage, action.version, reason))
+            return
+        served, update = kept.served, action.update
+
+        def update_once() -> str:
+            if update is not None and served.version == update.epoch.step:  # an earlier grant may have had it applied
+                apply_update(served, update)
+            served.runner.clear()
+            return served.state.digest()
+
+        await self._host.warm_up()
+        digest = await self._compute.call(_FIRST, update_once)
+        self._kept = None
+        self._serve(served, digest, kept.capacity)
+
+    def _serve(self, served: Served, digest: str, capacity: int) -> None:
+        self._host.served, self._fits = served, capacity
+        stage, groups = served.stage.layout.stage, served.stage.groups
         elements = tuple(
-            (name if name == "tied" else f"stage-{action.stage}", group.params.numel())
-            for name, group in served.stage.groups.items()
+            (name if name == "tied" else f"stage-{stage}", group.params.numel()) for name, group in groups.items()
         )
-        element_bytes = served.stage.groups["own"].summed.itemsize
-        post(StateLoaded(action.stage, action.version, digest, capacity, elements, element_bytes))
+        element_bytes = groups["own"].summed.itemsize
+        self._session.driver.post(StateLoaded(stage, served.version, digest, capacity, elements, element_bytes))
 
     def _build(self, number: int) -> tuple[Served, int]:
         """The stage with zeros for weights, and the bytes of a microbatch that it holds."""

@@ -14,12 +14,13 @@ from typing import Any
 import uvloop
 
 from peers.copies import CopyKeeper
+from peers.kept import Between
 from peers.loading import StageLoader
 from peers.memory import Memory
 from peers.options import Options
 from swarmflow import __version__
 from swarmflow.compute.device import choose_device, measure_speed
-from swarmflow.core.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin
+from swarmflow.core.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin, Resume
 from swarmflow.core.events import DrainAsked
 from swarmflow.core.following import Following
 from swarmflow.core.messages import Join
@@ -71,10 +72,10 @@ async def _run(options: Options, folder: Path) -> int:
         stack.push_async_callback(node.stop)
         metrics.describe_process("peer", node.name, invite.run_id)
         copies = CopyKeeper(folder / "copies" / invite.run_id if options.state_dir and options.keep_copies else None)
-        stop = _Signals()
+        stop, between = _Signals(), Between()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
         while True:
-            outcome = await _one_life(options, memory, node, metrics, copies, stop, first=first)
+            outcome = await _one_life(options, memory, node, metrics, copies, between, stop, first=first)
             if isinstance(outcome, Exit):
                 log.info("%s", outcome.reason)
                 if not outcome.ok:
@@ -88,11 +89,12 @@ async def _run(options: Options, folder: Path) -> int:
 
 
 async def _one_life(
-    options: Options, memory: Memory, node: Node, metrics: Metrics, copies: CopyKeeper, stop: _Signals, *, first: bool
-) -> Exit | Rejoin:
+    options: Options, memory: Memory, node: Node, metrics: Metrics, copies: CopyKeeper, between: Between,
+    stop: _Signals, *, first: bool,
+) -> Exit | Rejoin:  # fmt: skip
     """One incarnation: from joining until it leaves or has to join again. After the first, it waits for a trainer."""
     session = Session(node, options.invite.run_id, metrics)
-    life = _Life(session, options)
+    life = _Life(session, options, between)
     session.open({Exit: session.end, Rejoin: session.end}, life.read, life.evaluate)
     await session.links.start()
     try:
@@ -106,6 +108,7 @@ async def _one_life(
             session.spawn(report_reach(session, options.invite, found.leader), "trying what trainers announce")
             stop.on_first = lambda: session.driver.post(DrainAsked())
         outcome: Exit | Rejoin = await session.ended
+        await life.keep(outcome)
         return outcome
     finally:
         life.close()
@@ -115,8 +118,10 @@ async def _one_life(
 class _Life:
     """The parts of one incarnation that compute."""
 
-    def __init__(self, session: Session, options: Options) -> None:
+    def __init__(self, session: Session, options: Options, between: Between) -> None:
         self._session = session
+        self._between = between
+        self._loader: StageLoader | None = None
         self._options = options
         self._host: StageHost | None = None
         self._evaluation: EvaluationService | None = None
@@ -129,16 +134,19 @@ class _Life:
         self._workers = [compute, codec]
         self._host = StageHost(manifest, session.driver, compute, codec)
         device = choose_device(options.device)
-        loader = StageLoader(manifest, session, self._host, compute, device, options.capacity, copies)
+        kept = self._between.take(manifest.fingerprint)
+        loader = StageLoader(manifest, session, self._host, compute, device, options.capacity, copies, kept)
+        self._loader = loader
         self._evaluation = EvaluationService(session, self._host)
-        session.driver.add_effects({**self._host.effects(), LoadState: loader.load, KeepCopies: copies.keep,
-                                    DropCopies: copies.drop})  # fmt: skip
+        session.driver.add_effects({**self._host.effects(), LoadState: loader.load, Resume: loader.resume,
+                                    KeepCopies: copies.keep, DropCopies: copies.drop})  # fmt: skip
         loader.serve()
         member = Member(session.me, options.stage, options.capacity or 1, tuple(session.node.addresses()))
         speed = measure_speed(device)
         join = Join(
-            "peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period, copies.keeps, held
-        )
+            "peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period, copies.keeps, held,
+            kept.held if kept is not None else None,
+        )  # fmt: skip
         settings = PeerSettings(
             join, options.drain_seconds, stay=options.stay, journal_bytes_max=options.journal_bytes_max,
             recompute=options.recompute,
@@ -161,6 +169,11 @@ class _Life:
         """A forward-only microbatch."""
         if self._evaluation is not None:
             self._evaluation.handle(message, bodies)
+
+    async def keep(self, outcome: Exit | Rejoin) -> None:
+        """Leave to the next incarnation what its leader may need."""
+        if self._loader is not None and isinstance(outcome, Rejoin):
+            self._between.kept = await self._loader.keep(outcome.held)
 
     def close(self) -> None:
         """End the threads."""

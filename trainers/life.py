@@ -15,6 +15,7 @@ from swarmflow.core.actions import Connect, Exit, FormMicrobatch, Record, Rejoin
 from swarmflow.core.events import DrainAsked, MicrobatchFormed, Rival, Validated
 from swarmflow.core.following import FIRST_TERM, Following
 from swarmflow.core.leader import Leader
+from swarmflow.core.leading.memories import Former
 from swarmflow.core.messages import Join
 from swarmflow.core.outbox import outbox_of
 from swarmflow.core.rules import LeaderSettings
@@ -22,7 +23,7 @@ from swarmflow.core.schedule import learning_rate
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Body, Member, ProcessId
-from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.driver import Effect
 from swarmflow.runtime.evaluation import measure_loss
@@ -39,6 +40,7 @@ from trainers.steplog import StepLog
 _SAVE_POLL_S = 0.1
 _SAVE_TIMEOUT_S = 300.0
 _MEASURE_EVERY_S = 1.0
+FORMER_PEERS_MAX = 256  # that are remembered by name
 _RIVALS_EVERY_S = 10.0
 _STATUS_S = 2.0  # within which the leader answers another trainer, at which somebody waits (runtime/asking.py)
 
@@ -64,6 +66,7 @@ class Life:
         self._manifest: Manifest | None = None
         self._checkpoints: Checkpoints | None = None
         self._measuring: asyncio.Task[None] | None = None
+        self._remembered = 0
 
     @property
     def leads(self) -> bool:
@@ -90,7 +93,7 @@ class Life:
         self._begin(manifest, disk)
         leader = Leader(
             self._member(), manifest.plan, self._settings(manifest), FIRST_TERM, version, version, disk.digests,
-            disk.known,
+            disk.known, disk.former,
         )  # fmt: skip
         self._start(self._session.me, disk, leader)
 
@@ -165,12 +168,27 @@ class Life:
         metrics = self._session.metrics
         while True:
             metrics.journal_bytes.set(machine.source.outbox.size_bytes)
+            await self._remember(machine)
             if (lead := machine.lead) is not None:
                 metrics.step.set(lead.version)
                 metrics.version.set(lead.version)
                 for stage in range(lead.plan.stages):
                     metrics.peers.at(stage).set(len(lead.membership.ready(stage, lead.version)))
             await asyncio.sleep(_MEASURE_EVERY_S)
+
+    async def _remember(self, machine: TrainerMachine) -> None:
+        """Note how far the run has come: should all trainers die, the peers may hold that version in memory."""
+        standing = machine.standing
+        if standing is None or standing.epoch.step == self._remembered:
+            return
+        names = sorted(process.name for process in standing.opened.roster.serving)
+        former = Former(standing.epoch.step, frozenset(names[:FORMER_PEERS_MAX]))
+        try:
+            await asyncio.to_thread(self._folder.keep_former, former)
+        except CheckpointError as error:
+            log.debug("how far the run has come is not remembered: %s", error)  # it costs a wait at a restart, no more
+        else:
+            self._remembered = former.version
 
     async def _watch_for_rivals(self, machine: TrainerMachine) -> None:
         """A network that was split may have two leaders: each finds the other in the directory."""

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import msgspec
 from blake3 import blake3
 
 from swarmflow.compute.checkpoint import Generation, newest_complete, newest_known
+from swarmflow.core.leading.memories import NOTHING, Former
 from swarmflow.core.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError
 from swarmflow.files import write_whole
@@ -25,7 +27,8 @@ class StateFolder:
 
     identity.key: its libp2p identity. port: where it listened last. run.json: the run's manifest. trainers: addresses
     of the run's other trainers, a line each. checkpoints/: the states of committed versions. known: the newest version
-    that lay there. begun: exists once a step was committed. tokenizer/: the tokenizer's files, for exports.
+    that lay there. begun: exists once a step was committed. former: how far the run had come, with which peers.
+    tokenizer/: the tokenizer's files, for exports.
     """
 
     def __init__(self, path: Path, lock: IO[bytes]) -> None:
@@ -38,6 +41,7 @@ class StateFolder:
         self._port = path / "port"
         self._trainers = path / "trainers"
         self._known = path / "known"
+        self._former = path / "former"
         self._begun = path / "begun"
 
     @classmethod
@@ -91,6 +95,10 @@ class StateFolder:
         if not self._begun.exists():
             _replace(self._begun, b"")
 
+    def keep_former(self, former: Former) -> None:
+        """Remember how far the run has come, and who holds that version in memory. Raises CheckpointError."""
+        _replace(self._former, msgspec.json.encode(former))
+
     def manifest(self) -> Manifest | None:
         """What the run was started with, if this folder has seen it. Raises CheckpointError when it is unreadable."""
         return Manifest.decode(self._manifest.read_bytes()) if self._manifest.is_file() else None
@@ -132,11 +140,13 @@ def _point_to(folder: Path, state: Path) -> None:
 class OnDisk:
     """What a trainer may go on from. newest: the newest version that is whole and right, None: there is none.
 
-    known: the newest version that was on a disk, as far as the folders tell, whatever is left of it.
+    known: the newest version that was on a disk, as far as the folders tell, whatever is left of it. former: how far
+    the run had come, and which peers took part then: they may hold that version in memory.
     """
 
     newest: Generation | None
     known: int
+    former: Former = NOTHING
 
     @property
     def version(self) -> int:
@@ -173,7 +183,8 @@ def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
             continue  # each was told of; others may have copies
         if generation is not None:
             found.append(generation)
-    return OnDisk(max(found, key=lambda generation: generation.version, default=None), known)
+    former = max((_former(path / "former") for path in folders), key=lambda former: former.version)
+    return OnDisk(max(found, key=lambda generation: generation.version, default=None), known, former)
 
 
 def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
@@ -194,6 +205,14 @@ def _places(folder: StateFolder, output: Path) -> list[Path]:
 
 def _has_begun(place: Path) -> bool:
     return (place / "begun").exists() or _number(place / "known") > 0
+
+
+def _former(path: Path) -> Former:
+    """What a file says; NOTHING: there is none, or a crash has cut it short."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Former)
+    except (OSError, msgspec.DecodeError):
+        return NOTHING
 
 
 def _number(path: Path) -> int:

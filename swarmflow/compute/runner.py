@@ -131,6 +131,10 @@ class StageRunner:
         """Frees the graph kept under the key, if there is one."""
         self._graphs.pop(key, None)
 
+    def forget_graphs(self) -> None:
+        """Frees all graphs."""
+        self._graphs.clear()
+
     def clear(self) -> None:
         """Frees all graphs and sets the gradients to zero."""
         self._graphs.clear()

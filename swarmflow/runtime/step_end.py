@@ -136,18 +136,10 @@ class StepEnd:
         self._account.committed()
 
         def work() -> str | NotFinite:
-            served.version = -1  # neither the old nor the new one: nobody should be given a mixture
             try:
-                for name, group in served.stage.groups.items():
-                    gradient = group.gradient(served.reduced.get(name, group.summed))
-                    served.optimizer.apply(group, gradient, action.scale, action.learning_rate, action.epoch.step)
+                return apply_update(served, action)
             except NotFinite as error:
                 return error
-            served.reduced.clear()
-            served.runner.weights_written()
-            served.runner.clear()
-            served.version = action.epoch.step + 1
-            return digest([group.params for group in served.stage.groups.values()])
 
         def done(name: str | NotFinite) -> None:
             if isinstance(name, NotFinite):
@@ -191,6 +183,19 @@ def _unsound(epoch: Epoch, group: str, flat: Tensor, layer: str | None) -> Compu
         return ComputedNotFinite(epoch, -1, "gradient", layer)
     first = int(torch.isfinite(flat).logical_not_().nonzero()[0])
     return ComputedNotFinite(epoch, -1, "sum", group=group, piece=first // PIECE_ELEMENTS)
+
+
+def apply_update(served: Served, action: Apply) -> str:
+    """Apply the reduced gradients to a stage, and return the digest of its parameters. Raises NotFinite."""
+    served.version = -1  # neither the old nor the new one: nobody should be given a mixture
+    for name, group in served.stage.groups.items():
+        gradient = group.gradient(served.reduced.get(name, group.summed))
+        served.optimizer.apply(group, gradient, action.scale, action.learning_rate, action.epoch.step)
+    served.reduced.clear()
+    served.runner.weights_written()
+    served.runner.clear()
+    served.version = action.epoch.step + 1
+    return digest([group.params for group in served.stage.groups.values()])
 
 
 def _flat_name(group: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -166,6 +167,30 @@ def test_the_leaders_machine_is_gone_for_good(undisturbed: Undisturbed, tmp_path
         told = {step["step"]: step for name in ("trainer-0", "trainer-1") for step in swarm.steps(name)}
         assert learnt([told[step] for step in sorted(told)]) == undisturbed.losses
         assert_same_model(swarm, undisturbed)
+
+
+# --- every trainer ----------------------------------------------------------------------------------------------------
+
+
+def test_every_trainer_is_killed_and_the_peers_live(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    """What is later than any disk is in the peers' memory: no step is trained twice."""
+    with undisturbed.swarm(tmp_path / "swarm") as swarm:
+        start(swarm)
+        amid_a_step(swarm)
+        for trainer in swarm.trainers:
+            trainer.kill()
+        lines = swarm.json_file("trainer-0").read_text().splitlines()
+        for trainer in list(swarm.trainers):
+            swarm.start_again(trainer)
+        swarm.wait_finished(FINISH_S)
+        assert "from the memory of peers" in "".join(log_of(trainer) for trainer in swarm.trainers)
+        for peer in swarm.peers:
+            assert log_of(peer).count("; loading version") == 1
+            assert "is in memory" in log_of(peer)
+        steps = [json.loads(line)["step"] for line in swarm.json_file("trainer-0").read_text().splitlines()]
+        assert steps[: len(lines)] == list(range(len(lines)))
+        assert steps[len(lines) :] in (list(range(len(lines), STEPS)), list(range(len(lines) - 1, STEPS)))
+        assert_same(swarm, undisturbed)
 
 
 # --- every peer of a stage --------------------------------------------------------------------------------------------

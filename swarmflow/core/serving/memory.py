@@ -13,7 +13,7 @@ from swarmflow.core.standing import Standing
 class Memory:
     """The state of a stage, over the lives of one process.
 
-    held: what an earlier life has left, until this one is granted something. name: of the state that is served now,
+    held: what an earlier life has left, until this one serves a stage. name: of the state that is served now,
     empty: not known. commit: the one that made it, where it was made here; digest: of its parameters then.
     """
 
@@ -24,20 +24,18 @@ class Memory:
 
     def granted(self, message: Granted) -> Resume | None:
         """A stage is to be served. None: it has to be loaded, and what was held is let go of."""
-        held, self.held = self.held, None
+        held, commit = self.held, message.commit
         self.name, self.commit, self.digest = message.name, None, ""
-        if held is None or not message.name or held.stage != message.stage:
-            return None
-        if (held.version, held.name) == (message.version, message.name):
-            self.commit, self.digest = held.commit, held.digest
-            return Resume(message.stage, message.version)
-        commit = message.commit
-        if commit is None or (held.upcoming, commit.epoch.step, message.version) != (
-            message.name, held.version, held.version + 1,
-        ):  # fmt: skip
-            return None
-        self.commit = commit
-        return Resume(message.stage, message.version, Apply(commit.epoch, commit.scale, commit.learning_rate))
+        if held is not None and message.name and held.stage == message.stage:
+            if (held.version, held.name) == (message.version, message.name):
+                self.commit, self.digest = held.commit, held.digest
+                return Resume(message.stage, message.version)
+            reduced = (held.version, held.upcoming) == (message.version - 1, message.name)
+            if reduced and commit is not None and commit.epoch.step == held.version:
+                self.commit = commit
+                return Resume(message.stage, message.version, Apply(commit.epoch, commit.scale, commit.learning_rate))
+        self.held = None
+        return None
 
     def committed(self, standing: Standing, digest: str) -> None:
         """An update was applied."""

@@ -42,7 +42,7 @@ def loaded(peer: Service, event: StateLoaded, now: float) -> list[Action]:
     """The stage is there: it can be served from the next step on."""
     if peer.phase != "loading" or event.stage != peer.stage:
         return []
-    peer.version = event.version
+    peer.version, peer.memory.held = event.version, None
     peer.elements, peer.element_bytes = dict(event.group_elements), event.element_bytes
     peer.phase = "ready"
     outbox = outbox_of(peer.plan, peer.me, peer.stage + 1, peer.settings.late_min_s)
@@ -61,7 +61,7 @@ def not_loaded(peer: Service, event: StateNotLoaded, now: float) -> list[Action]
     """Nobody could give the stage."""
     if peer.phase != "loading" or event.stage != peer.stage:
         return []
-    peer.version = -1
+    peer.version, peer.memory.held = -1, None
     failed = LoadFailed(event.stage, event.version, event.reason, peer.grant)
     return [Send(peer.leader, failed), Log("warning", event.reason)]
 
