@@ -9,13 +9,27 @@ import pytest
 from swarmflow.core.actions import Action, Log, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
 from swarmflow.core.leader import Leader
-from swarmflow.core.messages import Granted, Heartbeat, Join, Keep, Kept, Message, Open, Ready, Welcome
+from swarmflow.core.leading.memories import NOTHING, Former
+from swarmflow.core.messages import (
+    Granted,
+    Heartbeat,
+    Held,
+    Join,
+    Keep,
+    Kept,
+    Message,
+    Open,
+    Ready,
+    StepResult,
+    Welcome,
+)
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.types import Holding, Plan, ProcessId, Snapshot
 from tests.core.samples import member, messages, of_type, process
+from tests.core.test_memories import commit, held, name_of
 
 ME = member("t0", -1)
-A, B, C, OTHER = process("a"), process("b"), process("c"), process("t1")
+A, B, C, D, OTHER = process("a"), process("b"), process("c"), process("d"), process("t1")
 SETTINGS = LeaderSettings(20, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True)
 AT_8 = Snapshot(8, ("d", "e"))
 
@@ -26,12 +40,13 @@ class Bench:
 
     on_disk: int = 0
     known: int = 0
+    former: Former = NOTHING
     now: float = 100.0
     leader: Leader = field(init=False)
 
     def __post_init__(self) -> None:
         digests = ("a", "b") if self.on_disk else ()
-        self.leader = Leader(ME, Plan(2, 1), SETTINGS, 1, self.on_disk, self.on_disk, digests, self.known)
+        self.leader = Leader(ME, Plan(2, 1), SETTINGS, 1, self.on_disk, self.on_disk, digests, self.known, self.former)
         self.leader.start(self.now)
 
     def hear(self, sender: ProcessId, message: Message) -> list[Action]:
@@ -41,6 +56,10 @@ class Bench:
         copies = (Holding(of, stages),) if stages else ()
         me = replace(member(who.name, -1), process=who)
         return self.hear(who, Join(role, "1.0", "run", me, keeps=True, copies=copies))
+
+    def join_again(self, who: ProcessId, held: Held) -> list[Action]:
+        """A peer that has outlived its leader."""
+        return self.hear(who, Join("peer", "1.0", "run", replace(member(who.name, -1), process=who), held=held))
 
     def wait(self, seconds: int, *living: ProcessId) -> list[Action]:
         actions: list[Action] = []
@@ -165,3 +184,54 @@ def test_what_is_written_is_kept_by_peers_too_also_by_those_who_come_later() -> 
     assert "is on the disks of others too" in "".join(
         log.text for log in of_type(bench.hear(B, Kept((Holding(AT_8, (0, 1)),))), Log)
     )
+
+
+# --- from the memory of peers -----------------------------------------------------------------------------------------
+
+
+def test_a_later_version_in_memory_is_gone_on_from_and_only_newcomers_load_it() -> None:
+    bench = Bench(on_disk=4, former=Former(9, frozenset("abc")))
+    assert "version 9 in memory" in bench.leader.waiting_for
+    assert not messages(bench.join(OTHER, role="trainer"), Granted)
+    assert not messages(bench.join_again(A, held(0, 9)), Granted)
+    assert not messages(bench.join(C), Granted), "what it is to load is not known yet"
+    actions = bench.join_again(B, held(1, 8, sealed=True))
+    granted = dict(messages(actions, Granted))
+    assert {p: (g.stage, g.version, g.name) for p, g in granted.items() if p != C} == {
+        A: (0, 9, name_of(9)), B: (1, 9, name_of(9)),
+    }  # fmt: skip
+    assert granted[B].commit == commit(9)
+    assert (granted[C].stage, [donor.process for donor in granted[C].donors]) == (1, [B])
+    told = messages(actions, StepResult)
+    assert {to for to, _ in told} == {ME.process, OTHER}
+    assert {result.step for _, result in told} == {8}, "whoever recorded it last may be dead"
+    opened = messages(bench.serve(A, B), Open)
+    assert {message.epoch.step for _, message in opened} == {9}
+
+
+def test_a_leader_that_has_begun_goes_over_to_what_peers_still_hold() -> None:
+    bench = Bench(on_disk=4)
+    bench.join(C)
+    assert not messages(bench.join_again(A, held(0, 9)), Granted)
+    granted = messages(bench.join_again(B, held(1, 9)), Granted)
+    assert not granted, "somebody may hold a later one"
+    granted = messages(bench.wait(6, A, B, C), Granted)
+    assert {message.version for _, message in granted} == {9}
+
+
+def test_the_memory_of_one_stage_is_not_waited_for_twice() -> None:
+    bench = Bench(on_disk=4)
+    bench.join(C)
+    bench.join_again(A, held(0, 9))
+    waited = bench.wait(int(SETTINGS.memory_wait_s) + 1, A, C)
+    assert {message.version for _, message in messages(waited, Granted)} == {4}
+    assert {message.version for _, message in messages(bench.join_again(D, held(0, 9)), Granted)} == {4}
+
+
+def test_who_comes_back_to_a_leader_with_the_state_at_hand_loads_nothing() -> None:
+    bench = Bench(on_disk=4, former=Former(9, frozenset("ab")))
+    bench.join_again(A, held(0, 9))
+    bench.join_again(B, held(1, 9))
+    bench.serve(A, B)
+    [(_, granted)] = messages(bench.join_again(process("a", 2), held(0, 9)), Granted)
+    assert (granted.stage, granted.version, granted.name) == (0, 9, name_of(9))

@@ -67,7 +67,7 @@ class Memories:
 
     def newest(self) -> int:
         """The newest version of which anybody holds a stage; 0: none."""
-        return max((held.version for _, held in self._held.values()), default=0)
+        return max((held.version for _, held in self._held.values() if held.name), default=0)
 
     def later(self, version: int) -> bool:
         """Whether somebody holds a later version than this one, and it was not waited for in vain."""
@@ -79,14 +79,13 @@ class Memories:
         return max(whole, key=lambda found: (found.version, sum(map(len, found.holders)), found.name), default=None)
 
     def donors(self, stage: int, name: str, but: ProcessId) -> tuple[Member, ...]:
-        """Who holds a stage's state of this name, in the order of their ids."""
-        found = sorted((p, member) for p, (member, held) in self._held.items() if p != but and held.stage == stage
-                       and held.name == name)  # fmt: skip
-        return tuple(member for _, member in found)
+        """Who holds a stage's state of this name, or will as soon as it hears the commit, in the order of their ids."""
+        here = [self._held[p] for p in sorted(self._held) if p != but and self._held[p][1].stage == stage]
+        return tuple(member for member, held in here if name in (held.name, held.upcoming))
 
     def _versions(self) -> Iterator[Remembered]:
         commits = {held.name: held.commit for _, held in self._held.values() if held.commit is not None}
-        for version, name in {(held.version, held.name) for _, held in self._held.values()}:
+        for version, name in {(held.version, held.name) for _, held in self._held.values() if held.name}:
             commit = commits.get(name)
             holders = tuple(self._holders(stage, version, name, commit) for stage in range(self.stages))
             yield Remembered(version, name, commit, holders)
@@ -102,10 +101,9 @@ class Memories:
 
     def _possible(self, held: Held) -> bool:
         made = held.commit is None or held.commit.epoch.step == held.version - 1
-        names = len(held.name) == NAME_CHARACTERS and len(held.upcoming) in (0, NAME_CHARACTERS)
-        return made and names and held.version > 0 and 0 <= held.stage < self.stages and (
-            len(held.digest) <= DIGEST_CHARACTERS_MAX
-        )
+        names = {len(held.name), len(held.upcoming)} <= {0, NAME_CHARACTERS} and (held.name or held.upcoming)
+        placed = 0 <= held.stage < self.stages and held.version >= (1 if held.name else 0)
+        return made and bool(names) and placed and len(held.digest) <= DIGEST_CHARACTERS_MAX
 
 
 def completes(held: Held, version: int, name: str) -> bool:

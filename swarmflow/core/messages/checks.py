@@ -80,7 +80,7 @@ _TEXTS: dict[str, tuple[int, int]] = {
     "digest": (0, 128), "Committed.digest": (1, 128), "results.digest": (1, 128), "digests": (1, 128),
     "value": (1, 16), "layer": (0, 120),
     "whole": (0, 128), "roster": (0, 128), "group": (1, 64), "name": (1, 64), "Granted.name": (0, 64),
-    "upcoming": (0, 64), "addresses": (1, 512),
+    "Held.name": (0, 64), "upcoming": (0, 64), "addresses": (1, 512),
 }  # fmt: skip
 _FREE = frozenset(("validation_loss",))  # it is logged and nothing else; not-a-number where it was not measured
 

@@ -18,9 +18,10 @@ def state_name(lineage: object, epoch: Epoch, ballot: int) -> str:
 class Held:
     """A stage's state that a peer still holds in memory although every leader that it knew is gone.
 
-    name: of the state (state_name), which says which history it is of. digest: of its parameters, as in Committed;
-    empty: not known. commit: the one that made it, where this peer has heard it. upcoming: the name of the next
-    version's state, where this peer has reduced the gradient of that ballot and lacks the commit alone.
+    name: of the state (state_name), which says which history it is of; empty: it was loaded from a disk. digest: of its
+    parameters, as in Committed; empty: not known. commit: the one that made it, where this peer has heard it. upcoming:
+    the name of the next version's state, where this peer has reduced the gradient of that ballot and lacks the commit
+    alone.
     """
 
     stage: int

@@ -51,10 +51,9 @@ class Memory:
         commit = standing.commit if standing is not None else None
         if standing is not None and commit is not None and commit.epoch.step == version:
             return Held(stage, version + 1, _name(standing, commit.ballot), "", commit)
-        if not self.name or version < 1:
-            return None
         upcoming = _name(standing, sealed) if standing is not None and sealed is not None else ""
-        return Held(stage, version, self.name, self.digest, self.commit, upcoming)
+        known = self.name or upcoming
+        return Held(stage, version, self.name, self.digest, self.commit, upcoming) if known else None
 
 
 def _name(standing: Standing, ballot: int) -> str:

@@ -1,0 +1,123 @@
+"""A peer that has outlived every leader keeps its stage in memory, and serves it again where it is what is granted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmflow.core.actions import Action, Apply, LoadState, Rejoin, Resume
+from swarmflow.core.events import Applied, Lost, Received, Sealed, StateLoaded
+from swarmflow.core.following import Following
+from swarmflow.core.messages import Evicted, Granted, Held, Join, Ready, state_name
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.types import Member, Plan
+from tests.core.samples import EPOCH, member, messages, of_type
+from tests.core.test_peer_leaders import COMMIT, LEADER, ME, OPENED, PREPARE, RESULTS, Bench
+
+NAME = state_name(OPENED.lineage, EPOCH, COMMIT.ballot)
+AT_NEXT = Held(0, EPOCH.step + 1, NAME, "parameters", COMMIT)
+DONOR = (member("d"),)
+
+
+def left(actions: list[Action]) -> Held | None:
+    """What the next life has in memory."""
+    [rejoin] = of_type(actions, Rejoin)
+    return rejoin.held
+
+
+def bereft(bench: Bench) -> Held | None:
+    """The same, of a peer whose leader dies, and after which nobody leads."""
+    bench.lose()
+    return left(bench.wait(30))
+
+
+def sealed() -> Bench:
+    """A peer that has reduced the gradient of the step's ballot."""
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    bench.hear(PREPARE)
+    bench.event(Sealed(EPOCH, PREPARE.ballot, RESULTS))
+    return bench
+
+
+def applied() -> Bench:
+    """A peer that has applied the commit too."""
+    bench = sealed()
+    bench.hear(COMMIT)
+    bench.event(Applied(EPOCH, "parameters"))
+    return bench
+
+
+def again(held: Held, granted: Granted) -> tuple[PeerMachine, list[Action]]:
+    """The next life of such a peer, which is granted a stage."""
+    join = Join("peer", "1.0", "run", Member(ME, -1), held=held)
+    peer = PeerMachine(ME, Following(LEADER), Plan(1, 2), PeerSettings(join))
+    return peer, peer.handle(Received(LEADER, granted), 100.0)
+
+
+# --- what is left -----------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_keeps_what_a_commit_has_made() -> None:
+    assert bereft(applied()) == AT_NEXT
+
+
+def test_an_update_that_is_under_way_is_ended_first() -> None:
+    bench = sealed()
+    bench.hear(COMMIT)
+    assert bereft(bench) == replace(AT_NEXT, digest="")
+
+
+def test_a_reduced_gradient_is_kept_for_the_commit_that_was_not_heard() -> None:
+    assert bereft(sealed()) == Held(0, EPOCH.step, "", "", None, NAME)
+
+
+def test_what_was_loaded_from_a_disk_is_not_kept() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    assert bereft(bench) is None
+
+
+def test_a_peer_that_its_leader_sends_away_keeps_nothing() -> None:
+    assert left(applied().hear(Evicted("its parameters differ from its stage's"))) is None
+
+
+# --- what comes of it -------------------------------------------------------------------------------------------------
+
+
+def test_who_holds_what_is_granted_loads_nothing() -> None:
+    peer, actions = again(AT_NEXT, Granted(1, 0, 1, DONOR, 3, NAME))
+    assert of_type(actions, Resume) == [Resume(0, 1)]
+    assert not of_type(actions, LoadState)
+    loaded = peer.handle(StateLoaded(0, 1, "digest", 4, (("stage-0", 10),)), 101.0)
+    assert messages(loaded, Ready) == [(LEADER, Ready(0, 1, "digest", 4, 3))]
+    assert peer.memory.commit == COMMIT, "for the leader after this one"
+
+
+def test_who_lacks_the_commit_applies_it() -> None:
+    lacking = Held(0, EPOCH.step, "", "", None, NAME)
+    _, actions = again(lacking, Granted(1, 0, 1, DONOR, 3, NAME, COMMIT))
+    assert of_type(actions, Resume) == [Resume(0, 1, Apply(EPOCH, COMMIT.scale, COMMIT.learning_rate))]
+
+
+def test_anything_else_is_loaded_and_what_was_held_is_let_go_of() -> None:
+    other = state_name("another lineage", EPOCH, COMMIT.ballot)
+    lacking = Held(0, EPOCH.step, "", "", None, NAME)
+    for held, granted in (
+        (AT_NEXT, Granted(1, 0, 1, DONOR, 3, other)),
+        (AT_NEXT, Granted(1, 0, 1, DONOR, 3)),
+        (AT_NEXT, Granted(1, 0, 9, DONOR, 3, NAME)),
+        (replace(AT_NEXT, stage=1), Granted(1, 0, 1, DONOR, 3, NAME)),
+        (lacking, Granted(1, 0, 1, DONOR, 3, NAME)),
+        (lacking, Granted(1, 0, 1, DONOR, 3, other, COMMIT)),
+    ):
+        peer, actions = again(held, granted)
+        assert of_type(actions, LoadState) == [LoadState(0, granted.version, DONOR)]
+        assert peer.join().held is None
+
+
+def test_it_is_kept_until_it_is_served_should_that_leader_be_lost_too() -> None:
+    peer, _ = again(AT_NEXT, Granted(1, 0, 1, DONOR, 3, NAME))
+    assert left(peer.handle(Lost(LEADER, "killed"), 100.0)) == AT_NEXT
