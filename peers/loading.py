@@ -13,6 +13,7 @@ from peers.kept import Kept
 from swarmflow.compute.device import free_memory_bytes
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import FixedPoint
+from swarmflow.compute.finite import NotFinite
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
@@ -106,11 +107,11 @@ class StageLoader:
         self._serve(served, digest, capacity)
 
     async def _resume(self, action: Resume, kept: Kept | None) -> None:
+        post, update = self._session.driver.post, action.update
         if kept is None:
-            reason = f"stage {action.stage} is not in memory any more"
-            self._session.driver.post(StateNotLoaded(action.stage, action.version, reason))
+            post(StateNotLoaded(action.stage, action.version, f"stage {action.stage} is not in memory any more"))
             return
-        served, update = kept.served, action.update
+        served = kept.served
 
         def update_once() -> str:
             if update is not None and served.version == update.epoch.step:  # an earlier grant may have had it applied
@@ -119,7 +120,12 @@ class StageLoader:
             return served.state.digest()
 
         await self._host.warm_up()
-        digest = await self._compute.call(_FIRST, update_once)
+        try:
+            digest = await self._compute.call(_FIRST, update_once)
+        except NotFinite as error:
+            self._kept = None
+            post(StateNotLoaded(action.stage, action.version, f"its update failed: {error}"))
+            return
         self._kept = None
         self._serve(served, digest, kept.capacity)
 
