@@ -56,6 +56,15 @@ class Weights:
         self.reduced = {}
 
 
+def exact(stage: int, version: int, microbatches: int) -> str:
+    """What a stage's parameters are at a version, where each microbatch of each step was learnt once."""
+    learnt = Sum.of([Counter(range(microbatches))]).name
+    expected = digest("initial", stage)
+    for _ in range(version):
+        expected = digest(expected, stage, learnt)
+    return expected
+
+
 def initial(stage: int) -> Weights:
     """Version 0 of a stage."""
     return Weights(stage, 0, digest("initial", stage))

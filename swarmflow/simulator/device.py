@@ -51,7 +51,7 @@ from swarmflow.core.events import (
 from swarmflow.core.messages import Held
 from swarmflow.core.reduce import PIECE_ELEMENTS
 from swarmflow.core.types import Member, Microbatch, ProcessId, Ref, Slice
-from swarmflow.simulator.arithmetic import Gradient, Sum, Weights, initial
+from swarmflow.simulator.arithmetic import Gradient, Sum, Weights, digest, initial
 from swarmflow.simulator.causes import COMPUTE
 from swarmflow.simulator.kept import Kept
 from swarmflow.simulator.measure import Spent
@@ -65,6 +65,7 @@ SLOWNESS = 30.0
 ANSWER_S = 60.0  # how long the runtime waits for a part of a state
 ASK_AGAIN_S = 0.25
 TOKENS = 10  # of a pretended microbatch
+FLIPPED: Gradient = Counter({-1: 1})  # what a flipped bit adds to a sum
 Computing = RunForward | RunLoss | RunBackward | RunReplay | Apply
 # As in the runtime: a gradient goes before an activation, and of each kind the first microbatches go first.
 _URGENCY: dict[type, int] = {Apply: 0, RunBackward: 1, RunReplay: 1, RunLoss: 2, RunForward: 2}
@@ -85,12 +86,17 @@ def _purpose(action: Computing) -> str:
 
 @dataclass(slots=True)
 class Device:
-    """What the runtime does with a machine's actions, pretended. Until slow_until_s it takes SLOWNESS times as long."""
+    """What the runtime does with a machine's actions, pretended. Until slow_until_s it takes SLOWNESS times as long.
+
+    flips_sum, flips_parameters: a bit flips in the next sum that it is sent, or in what its next update gives.
+    """
 
     world: World
     process: ProcessId
     weights: Weights | None = None
     slow_until_s: float = 0.0
+    flips_sum: bool = False
+    flips_parameters: bool = False
     spent: Spent = field(default_factory=Spent)
     busy_since_s: float | None = None
     _queue: list[tuple[int, int, int, Computing, int, int]] = field(default_factory=list)
@@ -288,6 +294,8 @@ class Device:
             assert isinstance(value, Sum)
             total = value
         done = PieceReduced(action.epoch, action.ballot, action.group, action.piece)
+        if isinstance(action, StorePiece) and self.flips_sum:
+            self.flips_sum, total = False, Sum.of([total.counts, FLIPPED])
         if isinstance(action, SumPiece) and action.apart:
             done = replace(done, sum=self._store(total, 4 * (action.stop - action.start)))
         else:
@@ -321,7 +329,10 @@ class Device:
         gradient = self._sealed[f"stage-{weights.stage}"]
         self.spent.commit(set(weights.accumulated), self.world.meter)
         weights.apply(action.epoch, gradient)
-        self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
+        if self.flips_parameters:
+            self.flips_parameters, weights.parameters = False, digest("flipped", weights.parameters)
+        else:
+            self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
         self.world.post(self.process, Applied(action.epoch, weights.parameters))
 
     def keep(self, held: Held | None) -> Kept | None:
@@ -422,23 +433,20 @@ class Device:
             for member in members:
                 if (parameters := self._held(member, stage, action.version)) is not None:
                     copies[stage] = parameters
-        ok = self.world.hosts[self.process].alive and len(copies) == len(action.roster.stages)
-        if ok:
-            self.world.disks.durable[action.version] = copies
-            self.world.disks.trainers[self.process.name].add(action.version)
+        whole = self.world.hosts[self.process].alive and len(copies) == len(action.roster.stages)
+        ok = whole and self.world.disks.put(self.process.name, action.version, copies)
+        failed = "" if ok else "the disk is full" if whole else "a stage was lost"
         digests = self.world.disks.digests(action.version) if ok else ()
-        self.world.post(self.process, CheckpointWritten(action.version, ok, "" if ok else "a stage was lost", digests))
+        self.world.post(self.process, CheckpointWritten(action.version, ok, failed, digests))
 
     def _keep(self, action: KeepCopies) -> None:
         if not self.world.hosts[self.process].alive:
             return
         version, name = action.snapshot.version, action.holder.process.name
         here = self.world.hosts[action.holder.process].alive and self._reaches(action.holder.process)
-        here = here and version in self.world.disks.trainers.get(name, ())
-        if here:
-            held = self.world.disks.copies.setdefault(self.process.name, {})
-            held.setdefault(version, set()).update(action.stages)
-        failed = "" if here else "the holder is gone"
+        here = here and all(self.world.disks.holds(name, version, stage) for stage in action.stages)
+        copied = here and self.world.disks.copy(self.process.name, version, action.stages)
+        failed = "" if copied else "the disk is full" if here else "the holder is gone"
         self.world.post(self.process, CopiesChanged(self.world.disks.holdings(self.process.name), failed))
 
     def _drop(self, action: DropCopies) -> None:

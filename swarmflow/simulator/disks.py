@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from swarmflow.core.types import Holding, Snapshot
@@ -15,7 +15,8 @@ class Disks:
 
     durable: the digests of every version that was ever on a disk, by stage. trainers: the versions on each trainer's.
     copies: the stages of each version on each peer's disk. remembered: a trainer that starts with nothing knows all
-    the same how far the run had come.
+    the same how far the run had come. full: processes whose disks take nothing at the moment. damaged: (name, version,
+    stage) of files whose digests do not fit any more, which nobody can read.
     """
 
     stages: int
@@ -23,6 +24,8 @@ class Disks:
     durable: dict[int, dict[int, str]] = field(default_factory=dict)
     trainers: dict[str, set[int]] = field(default_factory=dict)
     copies: dict[str, dict[int, set[int]]] = field(default_factory=dict)
+    full: set[str] = field(default_factory=set)
+    damaged: set[tuple[str, int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.durable[0] = {stage: digest("initial", stage) for stage in range(self.stages)}
@@ -34,6 +37,38 @@ class Disks:
     def known(self) -> int:
         """The newest version that a trainer that starts knows of."""
         return max(self.durable) if self.remembered else self.newest()
+
+    def put(self, name: str, version: int, copies: dict[int, str]) -> bool:
+        """A trainer writes a version. False: its disk is full."""
+        if name in self.full:
+            return False
+        self.durable[version] = copies
+        self.trainers[name].add(version)
+        self.damaged -= {(name, version, stage) for stage in copies}
+        return True
+
+    def copy(self, name: str, version: int, stages: Iterable[int]) -> bool:
+        """A peer writes copies of stages of a version. False: its disk is full."""
+        if name in self.full:
+            return False
+        held = self.copies.setdefault(name, {}).setdefault(version, set())
+        held.update(stages)
+        self.damaged -= {(name, version, stage) for stage in held}
+        return True
+
+    def set_aside(self, name: str) -> None:
+        """A process that starts looks through its disk: what is damaged does not count."""
+        for owner, version, stage in [each for each in self.damaged if each[0] == name]:
+            self.trainers.get(owner, set()).discard(version)
+            self.copies.get(owner, {}).get(version, set()).discard(stage)
+            self.damaged.discard((owner, version, stage))
+
+    def roll_back(self, name: str, versions: int) -> None:
+        """The disk of a process that is dead is as it was before it got the newest versions, so many of them."""
+        if name in self.trainers:
+            self.trainers[name] -= set(sorted(self.trainers[name] - {0})[-versions:])
+        for version in sorted(self.copies.get(name, {}))[-versions:]:
+            del self.copies[name][version]
 
     def lose(self, *names: str) -> None:
         """What trainers and peers of these names had is gone; the processes themselves are dead by now."""
@@ -47,7 +82,9 @@ class Disks:
         return tuple(self.durable[version][stage] for stage in range(self.stages)) if version else ()
 
     def holds(self, name: str, version: int, stage: int) -> bool:
-        """Whether a process of this name has the state of a stage."""
+        """Whether a process of this name has the state of a stage, and can read it."""
+        if (name, version, stage) in self.damaged:
+            return False
         return version in self.trainers.get(name, ()) or stage in self.copies.get(name, {}).get(version, ())
 
     def holdings(self, name: str) -> tuple[Holding, ...]:

@@ -9,9 +9,11 @@ from random import Random
 
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.types import ProcessId
+from swarmflow.simulator.arithmetic import exact
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.moments import kill_in_phase, leader_phase, peers_of, stage_of
 from swarmflow.simulator.splits import SPLITS
+from swarmflow.simulator.troubles import ALONE, TROUBLES
 from swarmflow.simulator.world import Settings, World
 
 __all__ = ["FAULTS", "Churn", "Scenario", "finish", "kill_in_phase", "leader_phase", "peers_of", "stage_of"]
@@ -52,6 +54,10 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
         raise _violated(world, f"steps {sorted(missing)} are missing")
     if steps not in world.disks.durable:
         raise _violated(world, "the last version was not written")
+    for version, copies in sorted(world.disks.durable.items()):
+        expected = {stage: exact(stage, version, world.settings.plan.microbatches) for stage in copies}
+        if copies != expected:
+            raise _violated(world, f"version {version} on disk is damaged: {copies}, not {expected}")
     settled = world.settings.load_s[0] > 2 * world.settings.latency_s[1]  # writing the model takes longer than a way
     for process, host in sorted(world.hosts.items()):
         following = host.machine.following
@@ -127,18 +133,19 @@ class Churn:
         self._fresh += 1
         return f"{prefix}{self._fresh}"
 
-    def _some(self, processes: list[ProcessId], count: int = 1) -> list[ProcessId]:
+    def some(self, processes: list[ProcessId], count: int = 1) -> list[ProcessId]:
+        """So many of these at random, or all."""
         return self.random.sample(processes, min(count, len(processes)))
 
     def kill(self) -> None:
         """A peer dies."""
-        for victim in self._some(self.world.living_peers()):
+        for victim in self.some(self.world.living_peers()):
             self.world.kill(victim)
 
     def kill_neighbours(self) -> None:
         """Two peers of neighbouring stages die at one moment."""
         stage = self.random.randrange(max(1, self.world.settings.plan.stages - 1))
-        for victim in self._some(peers_of(self.world, stage)) + self._some(peers_of(self.world, stage + 1)):
+        for victim in self.some(peers_of(self.world, stage)) + self.some(peers_of(self.world, stage + 1)):
             self.world.kill(victim)
 
     def kill_stage(self) -> None:
@@ -152,42 +159,42 @@ class Churn:
         count, delay_s = self.random.choice((1, 1, 2)), self.random.uniform(0.0, 0.1)
 
         def pick(world: World) -> list[ProcessId]:
-            return self._some(world.living_peers(), count)
+            return self.some(world.living_peers(), count)
 
         kill_in_phase(self.world, phase, pick, 0.0, delay_s, self.until_s)
 
     def restart(self) -> None:
         """A peer dies, and its next life joins before anybody has noticed."""
-        for victim in self._some(self.world.living_peers()):
+        for victim in self.some(self.world.living_peers()):
             self.world.kill(victim)
             self.world.start_peer(victim.name)
 
     def kill_trainer(self) -> None:
         """A trainer that does not lead dies, and is started again."""
-        for victim in self._some(self.world.living_trainers()):
+        for victim in self.some(self.world.living_trainers()):
             self.world.kill(victim)
             self.world.start_trainer(victim.name, lead=True)
 
     def drain_trainer(self) -> None:
         """A trainer is asked to go; another one comes."""
-        for leaver in self._some(self.world.living_trainers()):
+        for leaver in self.some(self.world.living_trainers()):
             self.world.drain(leaver)
             self.world.start_trainer(self.new_name("u"))
 
     def drain(self) -> None:
         """A peer is asked to go."""
-        for leaver in self._some(self.world.living_peers()):
+        for leaver in self.some(self.world.living_peers()):
             self.world.drain(leaver)
 
     def drain_storm(self) -> None:
         """Half of the peers are asked to go."""
         peers = self.world.living_peers()
-        for leaver in self._some(peers, len(peers) // 2):
+        for leaver in self.some(peers, len(peers) // 2):
             self.world.drain(leaver)
 
     def cut(self) -> None:
         """A connection between two peers breaks."""
-        pair = self._some(self.world.living_peers(), 2)
+        pair = self.some(self.world.living_peers(), 2)
         if len(pair) == 2:
             self.world.cut(*pair)
 
@@ -195,14 +202,14 @@ class Churn:
         """What one process sends to another one is lost for a while, on a connection that seems to be there."""
         leader = self.world.leader
         everybody = [*self.world.living_peers(), *self.world.living_trainers(), *([leader] if leader else [])]
-        pair = self._some(everybody, 2)
+        pair = self.some(everybody, 2)
         if len(pair) == 2:
             sender, receiver = pair
             self.world.mute(sender, receiver, self.random.uniform(0.5, 20.0))
 
     def freeze(self) -> None:
         """A peer does nothing for a while, longer than the leader's patience at times."""
-        for sleeper in self._some(self.world.living_peers()):
+        for sleeper in self.some(self.world.living_peers()):
             self.world.freeze(sleeper, self.random.uniform(0.2, 12.0))
 
     def split(self) -> None:
@@ -218,7 +225,7 @@ class Churn:
 
     def slow(self) -> None:
         """A peer computes at a fraction of its speed for a while."""
-        for victim in self._some(self.world.living_peers()):
+        for victim in self.some(self.world.living_peers()):
             device = self.world.hosts[victim].device
             device.slow_until_s = self.world.clock.now_s + self.random.uniform(1.0, 30.0)
 
@@ -258,7 +265,8 @@ EARLIER: tuple[Callable[[Churn], None], ...] = (
     Churn.drain_trainer, Churn.drain, Churn.drain_storm, Churn.cut, Churn.freeze, Churn.join, Churn.lead_again,
     Churn.kill_leader_at_edge, Churn.freeze_leader, Churn.split, Churn.slow, Churn.mute,
 )  # fmt: skip
-FAULTS: dict[str, Callable[[Churn], None]] = {fault.__name__: fault for fault in (*EARLIER, *SPLITS)}
+FAULTS: dict[str, Callable[[Churn], None]] = {fault.__name__: fault for fault in (*EARLIER, *SPLITS, *TROUBLES, *ALONE)}
+DRAWN = tuple(fault.__name__ for fault in (*EARLIER, *SPLITS, *TROUBLES) if fault is not Churn.join)  # at random
 
 
 def _violated(world: World, what: str) -> InvariantViolated:

@@ -10,7 +10,7 @@ from random import Random
 
 from swarmflow.core.routers import ROUTERS
 from swarmflow.core.types import Plan
-from swarmflow.simulator.faults import EARLIER, FAULTS, Churn, Scenario, finish
+from swarmflow.simulator.faults import DRAWN, EARLIER, FAULTS, Churn, Scenario, finish
 from swarmflow.simulator.splits import AIMED
 from swarmflow.simulator.world import Settings, World
 
@@ -48,8 +48,7 @@ class Hunt:
         split = more.random() < PARTITIONS_SHARE or self.partitions
         if split and not self.only:
             return _with_partitions(found, more)
-        names = [name for name in self.only or FAULTS if name != "join"]
-        kinds = self.only or tuple(more.sample(names, more.randint(1, len(names))))
+        kinds = self.only or tuple(more.sample(DRAWN, more.randint(1, len(DRAWN))))
         return replace(found, kinds=(*kinds, *(["join"] * len(kinds))))
 
     def __str__(self) -> str:
@@ -75,7 +74,7 @@ def _with_partitions(found: Hunted, more: Random) -> Hunted:
     scenario = replace(found.scenario, settings=settings, peers=peers, trainers=more.choice((1, 2, 2, 3)))
     aimed = [fault.__name__ for fault in AIMED]
     kinds = more.sample(aimed, more.randint(1, len(aimed)))
-    others = more.sample([name for name in FAULTS if name not in aimed], more.choice((0, 0, 1, 3)))
+    others = more.sample([name for name in DRAWN if name not in aimed], more.choice((0, 0, 1, 3)))
     return Hunted(scenario, (*kinds, *kinds, *others, "join"), more.choice((5.0, 15.0, 30.0)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
@@ -49,13 +49,17 @@ class Hardware(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RandomHardware:
-    """For the hunt for faults: each time is drawn between two bounds, and bytes are a token."""
+    """For the hunt for faults: each time is drawn between two bounds, and bytes are a token.
+
+    pressed: names of computers with little memory left, for one microbatch.
+    """
 
     random: Random
     work_s: tuple[float, float]
     loading_s: tuple[float, float]
     noticed_s: tuple[float, float]
     held: int
+    pressed: set[str] = field(default_factory=set)
 
     def compute_s(self, name: str, stage: int, work: str) -> float:
         """Whatever it is."""
@@ -70,8 +74,8 @@ class RandomHardware:
         return self.random.uniform(*self.noticed_s)
 
     def capacity(self, name: str, stage: int) -> int:
-        """The same for all."""
-        return self.held
+        """The same for all but those that are pressed."""
+        return 1 if name in self.pressed else self.held
 
     def speed(self, name: str) -> float:
         """The same for all."""

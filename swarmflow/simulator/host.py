@@ -26,7 +26,8 @@ class Link:
 class Host:
     """A process. Until frozen_until_s it does nothing. wake_s: when its machine has something to do, at the latest.
 
-    stored: the bytes that it holds. links: to whom it has a connection. began_s, died_s: its life.
+    skew_s: how far its clock is ahead. stored: the bytes that it holds. links: to whom it has a connection. began_s,
+    died_s: its life.
     """
 
     process: ProcessId
@@ -36,6 +37,7 @@ class Host:
     alive: bool = True
     wake_s: float = float("inf")
     frozen_until_s: float = 0.0
+    skew_s: float = 0.0
     stored: dict[int, object] = field(default_factory=dict)
     links: dict[ProcessId, Link] = field(default_factory=dict)
     began_s: float = 0.0

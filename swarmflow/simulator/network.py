@@ -50,10 +50,14 @@ class Network(Protocol):
 
 @dataclass(slots=True)
 class Jittery:
-    """A network for the hunt for faults: any delay between two bounds, no limit of bandwidth, two lanes a pair."""
+    """A network for the hunt for faults: any delay between two bounds, no limit of bandwidth, two lanes a pair.
+
+    slowed: by name, what is added to every delay from and to it, and how far apart tensors come, in seconds.
+    """
 
     random: Random
     latency_s: tuple[float, float]
+    slowed: dict[str, tuple[float, float]] = field(default_factory=dict)
     _lanes: dict[tuple[ProcessId, ProcessId, bool], float] = field(default_factory=dict)
 
     def way(self, sender: ProcessId, receiver: ProcessId) -> Way:
@@ -65,8 +69,16 @@ class Jittery:
         delay_s = self.random.uniform(*self.latency_s)
         # Two lanes, as in the runtime: what was sent first on a lane arrives first, but tensors do not hold up words.
         lane = (sender, receiver, bulk)
+        if self.slowed:
+            delay_s += self._slow(lane, now_s)
         arrival_s = self._lanes[lane] = max(now_s + delay_s, self._lanes.get(lane, 0.0))
         return arrival_s
+
+    def _slow(self, lane: tuple[ProcessId, ProcessId, bool], now_s: float) -> float:
+        ends = [self.slowed.get(process.name, (0.0, 0.0)) for process in lane[:2]]
+        late_s, apart_s = max(end[0] for end in ends), max(end[1] for end in ends)
+        queue_s = max(0.0, self._lanes.get(lane, 0.0) - now_s) + apart_s if lane[2] else 0.0
+        return max(late_s, queue_s)
 
 
 @dataclass(frozen=True, slots=True)

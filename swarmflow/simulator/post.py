@@ -35,12 +35,14 @@ DIAL_S = 10.0  # after which a connection that nobody answers is given up
 class Post:
     """Carries what the processes of a world send to one another.
 
-    mute_until_s: what one sends to another is lost until then, and neither is told.
+    mute_until_s: what one sends to another is lost until then, and neither is told. flips: (sender, receiver) whose
+    next message gets there with a flipped bit.
     """
 
     world: World
     partitions: Partitions = field(default_factory=Partitions)
     mute_until_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
+    flips: set[tuple[ProcessId, ProcessId]] = field(default_factory=set)
 
     def reaches(self, one: str, other: str) -> bool:
         """Whether there is a way between processes of these names, there and back."""
@@ -102,6 +104,10 @@ class Post:
         if not here.alive and there is not None and self._replaced(here, there):
             return
         if self.mute_until_s and self.mute_until_s.get((sender, receiver), 0.0) > world.clock.now_s:
+            return
+        if self.flips and (sender, receiver) in self.flips:  # frames have a checksum: the stream is broken
+            self.flips.discard((sender, receiver))
+            world.cut(sender, receiver)
             return
         across = self.partitions.between(sender.name, receiver.name) if self.partitions.present else None
         if across is not None:

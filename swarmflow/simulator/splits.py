@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Protocol
 
+from swarmflow.core.types import ProcessId
 from swarmflow.simulator.moments import ELECTION_PHASES, JOINING_PHASES, STEP_PHASES, at_phase, peers_of, split_in_phase
 from swarmflow.simulator.partitions import Partition
 from swarmflow.simulator.world import World
@@ -22,6 +23,10 @@ class Fate(Protocol):
 
     def new_name(self, prefix: str) -> str:
         """For a process that nobody has heard of."""
+        ...
+
+    def some(self, processes: list[ProcessId], count: int = 1) -> list[ProcessId]:
+        """So many of these at random, or all."""
         ...
 
 

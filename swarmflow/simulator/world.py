@@ -40,6 +40,7 @@ __all__ = ["Host", "Settings", "Surroundings", "World"]
 
 FIND_AGAIN_S = 0.5  # how soon a process looks for a leader again
 RIVALS_EVERY_S = 10.0  # how often leaders look for other leaders
+ROUNDING_S = 1e-6
 TICK = Tick()
 SIGNS_OF_LIFE = (Beat, Heartbeat)
 
@@ -107,6 +108,7 @@ class World:
             self.settings.steps, lambda step: 0.1, 1.0, "sim", "run", True, self.settings.checkpoint_every,
             self.settings.validate_every, silence_s=self.settings.silence_s, peers_first=self.settings.peers_first,
         )  # fmt: skip
+        self.disks.set_aside(name)
         held = self.disks.trainers.setdefault(name, {0})
         leads = None
         if leader is None:
@@ -143,6 +145,7 @@ class World:
         if leader is None:
             self.clock.after(FIND_AGAIN_S, partial(self.start_peer, name, wish, kept))
             return None
+        self.disks.set_aside(name)
         process = self._new_process(name)
         member = Member(process, wish, self.hardware.capacity(name, wish))
         join = Join("peer", "sim", "run", member, self.hardware.speed(name), self.settings.rebalance_s,
@@ -197,7 +200,19 @@ class World:
 
     def freeze(self, process: ProcessId, seconds: float) -> None:
         """SIGSTOP, and SIGCONT later: what happens to it meanwhile, it learns then."""
-        self.hosts[process].frozen_until_s = self.clock.now_s + seconds
+        host = self.hosts[process]
+        host.frozen_until_s = max(host.frozen_until_s, self.clock.now_s + seconds)
+
+    def jump(self, process: ProcessId, seconds: float) -> None:
+        """Its clock jumps forward."""
+        self.hosts[process].skew_s += seconds
+        self.post(process, TICK)
+
+    def suspend(self, process: ProcessId, seconds: float) -> None:
+        """The machine sleeps, and its clock with it."""
+        host, now_s = self.hosts[process], self.clock.now_s
+        host.skew_s -= max(0.0, now_s + seconds - max(now_s, host.frozen_until_s))
+        self.freeze(process, seconds)
 
     def split(self, apart: set[str], seconds: float, symmetric: bool = True, told: bool = True) -> Partition:
         """The processes of these names, and those of all others, cannot reach each other for a while.
@@ -263,10 +278,10 @@ class World:
             self.clock.after(host.frozen_until_s - now_s, partial(self.happen, host, event))
             return
         if self.stopwatch is None:
-            actions = host.machine.handle(event, now_s)
+            actions = host.machine.handle(event, now_s + host.skew_s)
         else:
             began_s = self.stopwatch()
-            actions = host.machine.handle(event, now_s)
+            actions = host.machine.handle(event, now_s + host.skew_s)
             self.meter.decision_s += self.stopwatch() - began_s
             self.meter.decisions += 1
         if actions:
@@ -360,6 +375,8 @@ class World:
     def _arm(self, host: Host) -> None:
         """One timer a process: at the deadline that its machine names."""
         due_s = host.machine.next_deadline()
+        if host.skew_s:
+            due_s += ROUNDING_S - host.skew_s  # never a little too early
         if due_s >= host.wake_s - 1e-9 or not host.alive:
             return
         due_s = max(due_s, self.clock.now_s)

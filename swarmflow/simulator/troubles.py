@@ -1,0 +1,147 @@
+"""Troubles of machines among the faults: their clocks, disks, memory and links, each for a while."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.hardware import RandomHardware
+from swarmflow.simulator.moments import peers_of
+from swarmflow.simulator.network import Jittery
+from swarmflow.simulator.splits import Fate
+from swarmflow.simulator.world import World
+
+LITTLE_BYTES = 300  # of a journal's budget under pressure
+
+
+def _everybody(world: World) -> list[ProcessId]:
+    leader = [world.leader] if world.leader is not None else []
+    return [*leader, *world.living_trainers(), *world.living_peers()]
+
+
+def clock_jump(fate: Fate) -> None:
+    """The clock of a machine jumps forward."""
+    for victim in fate.some(_everybody(fate.world)):
+        fate.world.jump(victim, fate.random.choice((0.5, 5.0, 30.0, 300.0)) * fate.random.uniform(0.5, 1.5))
+
+
+def suspend(fate: Fate) -> None:
+    """A machine is suspended: its processes sleep, and their clock stands still."""
+    for victim in fate.some(_everybody(fate.world)):
+        fate.world.suspend(victim, fate.random.choice((1.0, 7.0, 20.0, 60.0)) * fate.random.uniform(0.5, 1.5))
+
+
+def disk_full(fate: Fate) -> None:
+    """The disk of a machine takes nothing for a while."""
+    world = fate.world
+    for victim in fate.some(_everybody(world)):
+        world.disks.full.add(victim.name)
+        world.clock.after(fate.random.uniform(1.0, 30.0), partial(world.disks.full.discard, victim.name))
+
+
+def _safe_without(world: World, name: str) -> bool:
+    """Whether what is on a process's disk is on others, as far as anybody has to go back to it."""
+    disks = world.disks
+    others = [held for owner, held in disks.trainers.items() if owner != name]
+    return name not in disks.trainers or any(disks.newest() in held for held in others)
+
+
+def _start_again(world: World, process: ProcessId) -> None:
+    if process in world.trainers:
+        world.start_trainer(process.name, lead=True)
+    else:
+        world.start_peer(process.name)
+
+
+def disk_lost(fate: Fate) -> None:
+    """A process dies with its disk, and comes back without; a trainer's newest version is on another one's as well."""
+    world = fate.world
+    for victim in fate.some(_everybody(world)):
+        if _safe_without(world, victim.name):
+            world.kill(victim)
+            world.disks.lose(victim.name)
+            world.clock.after(fate.random.uniform(0.0, 5.0), partial(_start_again, world, victim))
+
+
+def disk_rolled_back(fate: Fate) -> None:
+    """A process dies, and comes back with its disk as it was some versions ago."""
+    world = fate.world
+    for victim in fate.some(_everybody(world)):
+        if _safe_without(world, victim.name):
+            world.kill(victim)
+            world.disks.roll_back(victim.name, fate.random.choice((1, 1, 2, 5)))
+            world.clock.after(fate.random.uniform(0.0, 5.0), partial(_start_again, world, victim))
+
+
+def disk_corrupt(fate: Fate) -> None:
+    """A file on a disk does not fit its digest any more; another process has an intact copy."""
+    world, disks = fate.world, fate.world.disks
+    stages = range(disks.stages)
+    held = [(name, v, s) for name, versions in disks.trainers.items() for v in versions if v for s in stages]
+    held += [(name, v, s) for name, copies in disks.copies.items() for v, copied in copies.items() for s in copied]
+    alive = {process.name for process in _everybody(world)}
+    intact = [each for each in held if each not in disks.damaged and each[0] in alive]
+    for name, version, stage in fate.random.sample(sorted(intact), min(1, len(intact))):
+        if any(other[0] != name and other[1:] == (version, stage) for other in intact):
+            disks.damaged.add((name, version, stage))
+
+
+def flip_sum(fate: Fate) -> None:
+    """A bit flips in a reduced gradient that a peer has received: the members' digests do not agree."""
+    for victim in fate.some(fate.world.living_peers()):
+        fate.world.hosts[victim].device.flips_sum = True
+
+
+def flip_parameters(fate: Fate) -> None:
+    """A bit flips as a peer applies an update, in a stage of three or more, most of which are there to outvote it."""
+    world = fate.world
+    for victim in fate.some([p for stage in range(world.settings.plan.stages) for p in peers_of(world, stage)[2:]]):
+        world.hosts[victim].device.flips_parameters = True
+
+
+def flip_frame(fate: Fate) -> None:
+    """A bit flips in what a process sends to another one: the frame is refused, and its stream ends."""
+    everybody = _everybody(fate.world)
+    pair = fate.some(everybody, 2)
+    if len(pair) == 2:
+        fate.world.ways.flips.add((pair[0], pair[1]))
+
+
+def slow_link(fate: Fate) -> None:
+    """What a machine sends and gets takes long for a while; or its tensors do, which queue for one another."""
+    world, network = fate.world, fate.world.network
+    assert isinstance(network, Jittery)
+    for victim in fate.some(_everybody(world)):
+        saturated = fate.random.random() < 0.5
+        late_s = 0.0 if saturated else fate.random.choice((0.3, 2.0, 10.0))
+        network.slowed[victim.name] = (late_s, fate.random.choice((0.2, 1.0, 3.0)) if saturated else 0.0)
+        world.clock.after(fate.random.uniform(2.0, 30.0), partial(network.slowed.pop, victim.name, None))
+
+
+def little_memory(fate: Fate) -> None:
+    """A peer's journal may keep little for a while, and what it loads meanwhile leaves room for one microbatch."""
+    world, hardware = fate.world, fate.world.hardware
+    assert isinstance(hardware, RandomHardware)
+    for victim in fate.some(world.living_peers()):
+        machine = world.hosts[victim].machine
+        assert isinstance(machine, PeerMachine)
+        hardware.pressed.add(victim.name)
+        journal = machine.hops.journal if machine.hops is not None else None
+        if journal is not None:
+            journal.bytes_max = min(LITTLE_BYTES, journal.bytes_max)
+        world.clock.after(fate.random.uniform(2.0, 30.0), partial(_relieve, world, victim, hardware))
+
+
+def _relieve(world: World, process: ProcessId, hardware: RandomHardware) -> None:
+    hardware.pressed.discard(process.name)
+    machine = world.hosts[process].machine
+    if isinstance(machine, PeerMachine) and machine.hops is not None:
+        machine.hops.journal.bytes_max = world.settings.journal_bytes_max
+
+
+TROUBLES = (
+    clock_jump, suspend, disk_full, disk_lost, disk_rolled_back, disk_corrupt, flip_sum, flip_frame, slow_link,
+    little_memory,
+)  # fmt: skip
+ALONE = (flip_parameters,)  # noticed only where most of the stage commit to one leader: not among splits and deaths

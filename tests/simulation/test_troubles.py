@@ -1,0 +1,119 @@
+"""Clocks that jump, disks that fail, bits that flip, slow links, little memory: each is noticed, or costs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.faults import DRAWN, FAULTS, Churn, finish, peers_of
+from swarmflow.simulator.troubles import ALONE, TROUBLES
+from swarmflow.simulator.world import World
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
+
+LONG = replace(SWARM, settings=replace(SETTINGS, steps=30), peers=9)
+
+
+def settled(seed: int = 0) -> World:
+    world = LONG.start(seed)
+    world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
+    return world
+
+
+def end_well(world: World) -> None:
+    finish(world)
+    assert world.disks.durable[30] == {stage: parameters(stage, 30) for stage in range(3)}
+
+
+@pytest.mark.parametrize("kind", [fault.__name__ for fault in (*TROUBLES, *ALONE)])
+@pytest.mark.parametrize("seed", range(2))
+def test_each_trouble_again_and_again(seed: int, kind: str) -> None:
+    world = LONG.start(seed)
+    churn = Churn(world, (kind,), gap_s=3.0)
+    churn.unleash()
+    end_well(world)
+    assert churn.happened[kind] > 5
+
+
+@pytest.mark.parametrize("seconds", [1.0, 30.0, 1e6])
+def test_a_clock_that_jumps_makes_nobody_but_its_process_late(seconds: float) -> None:
+    world = settled()
+    for victim in (peers_of(world, 1)[0], ProcessId("t1", world.latest["t1"].incarnation)):
+        world.jump(victim, seconds)
+    end_well(world)
+    assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0
+
+
+def test_who_was_suspended_finds_that_no_time_has_passed_on_its_clock_and_joins_again() -> None:
+    world = settled()
+    sleeper = peers_of(world, 0)[0]
+    world.suspend(sleeper, 15.0)
+    world.clock.run(lambda: world.clock.now_s > SETTLED_S + 16.0, SETTLED_S + 17.0)
+    assert world.counts["gone"] == 1
+    assert not world.hosts[sleeper].alive
+    assert world.latest[sleeper.name] in world.living_peers()
+    end_well(world)
+
+
+def test_a_flipped_bit_in_a_sum_fails_the_ballot_before_anybody_learns_from_it() -> None:
+    world = settled()
+    world.hosts[peers_of(world, 2)[0]].device.flips_sum = True
+    end_well(world)
+    assert world.counts["steps_restarted"] == 1
+    assert any("do not agree on the reduced gradient" in line for line in world.log)
+
+
+def test_a_flipped_bit_in_the_parameters_is_outvoted_by_the_stage() -> None:
+    world = settled()
+    victim = peers_of(world, 1)[0]
+    world.hosts[victim].device.flips_parameters = True
+    end_well(world)
+    assert world.counts["resynchronisations"] == 1
+    assert any(f"{victim} has to join again: its parameters differ" in line for line in world.log)
+
+
+def test_a_flipped_bit_on_the_wire_breaks_the_stream_and_no_more() -> None:
+    world = settled()
+    world.ways.flips.add((peers_of(world, 0)[0], peers_of(world, 1)[0]))
+    end_well(world)
+    assert not world.ways.flips
+    assert world.counts["rollbacks"] == 0
+
+
+def test_a_damaged_copy_is_not_loaded_from_while_another_one_is_intact() -> None:
+    world = settled()
+    newest = max(world.disks.trainers["t1"])
+    world.disks.damaged.add(("t1", newest, 0))
+    assert not world.disks.holds("t1", newest, 0)
+    for trainer in list(world.trainers):
+        world.kill(trainer)
+    world.start_trainer("t1", lead=True)
+    assert not world.disks.damaged, "it was set aside, and taken from the other trainer's disk again"
+    end_well(world)
+
+
+@pytest.mark.parametrize("name", ["t0", "p0"])
+def test_a_disk_that_was_rolled_back_holds_what_it_held_before(name: str) -> None:
+    world = settled()
+    disks = world.disks
+    disks.trainers["t0"], disks.copies["p0"] = {0, 2, 4}, {2: {1}, 4: {1}}
+    disks.roll_back(name, 1)
+    assert (disks.trainers["t0"] == {0, 2}, disks.copies["p0"] == {2: {1}}) == (name == "t0", name == "p0")
+    disks.roll_back("t0", 5)
+    assert 0 in disks.trainers["t0"]
+
+
+def test_a_full_disk_takes_nothing_and_what_was_on_it_stays() -> None:
+    world = settled()
+    disks, held = world.disks, set(world.disks.trainers["t1"])
+    disks.full.add("t1")
+    assert not disks.put("t1", 99, {})
+    assert disks.trainers["t1"] == held
+    world.clock.after(10.0, disks.full.clear)
+    end_well(world)
+
+
+def test_flips_that_only_a_majority_notices_are_not_drawn_among_splits_and_deaths() -> None:
+    assert {fault.__name__ for fault in ALONE}.isdisjoint(DRAWN)
+    assert {*DRAWN, "join", *(fault.__name__ for fault in ALONE)} == set(FAULTS)
