@@ -141,7 +141,8 @@ def _relieve(world: World, process: ProcessId, hardware: RandomHardware) -> None
 
 
 TROUBLES = (
-    clock_jump, suspend, disk_full, disk_lost, disk_rolled_back, disk_corrupt, flip_sum, flip_frame, slow_link,
-    little_memory,
+    clock_jump, suspend, disk_full, disk_lost, disk_rolled_back, flip_sum, flip_frame, slow_link, little_memory,
 )  # fmt: skip
-ALONE = (flip_parameters,)  # noticed only where most of the stage commit to one leader: not among splits and deaths
+# Parameters that differ are noticed only where most of the stage commit to one leader, and damage on the leader's disk
+# only as it starts: neither is mixed with splits and deaths at random.
+ALONE = (flip_parameters, disk_corrupt)
