@@ -45,7 +45,7 @@ TICK = Tick()
 SIGNS_OF_LIFE = (Beat, Heartbeat)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)  # in words it would be millions of letters long
 class World:
     """Drives every machine through handle(event, now), as the runtime does, and checks what must always hold.
 

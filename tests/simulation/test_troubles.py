@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.types import ProcessId
 from swarmflow.simulator.faults import DRAWN, FAULTS, Churn, finish, peers_of
 from swarmflow.simulator.troubles import ALONE, TROUBLES
 from swarmflow.simulator.world import World
@@ -39,7 +38,7 @@ def test_each_trouble_again_and_again(seed: int, kind: str) -> None:
 @pytest.mark.parametrize("seconds", [1.0, 30.0, 1e6])
 def test_a_clock_that_jumps_makes_nobody_but_its_process_late(seconds: float) -> None:
     world = settled()
-    for victim in (peers_of(world, 1)[0], ProcessId("t1", world.latest["t1"].incarnation)):
+    for victim in (peers_of(world, 1)[0], world.latest["t1"]):
         world.jump(victim, seconds)
     end_well(world)
     assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0
