@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,9 +33,7 @@ from swarmflow.core.actions import (
 from swarmflow.core.events import (
     Applied,
     BackwardComputed,
-    CheckpointWritten,
     ComputeFailed,
-    CopiesChanged,
     Event,
     ForwardComputed,
     LossComputed,
@@ -50,20 +47,18 @@ from swarmflow.core.events import (
 )  # fmt: skip
 from swarmflow.core.messages import Held
 from swarmflow.core.reduce import PIECE_ELEMENTS
-from swarmflow.core.types import Member, Microbatch, ProcessId, Ref, Slice
+from swarmflow.core.types import Microbatch, ProcessId, Ref, Slice
 from swarmflow.simulator.arithmetic import Gradient, Sum, Weights, digest, initial
 from swarmflow.simulator.causes import COMPUTE
 from swarmflow.simulator.kept import Kept
 from swarmflow.simulator.measure import Spent
 from swarmflow.simulator.spoiling import SPOILT, spoiling, spoilt, without_norm
-from swarmflow.simulator.transfer import Transfer
+from swarmflow.simulator.storage import ASK_AGAIN_S, Storage
 
 if TYPE_CHECKING:
     from swarmflow.simulator.world import World
 
 SLOWNESS = 30.0
-ANSWER_S = 60.0  # how long the runtime waits for a part of a state
-ASK_AGAIN_S = 0.25
 TOKENS = 10  # of a pretended microbatch
 FLIPPED: Gradient = Counter({-1: 1})  # what a flipped bit adds to a sum
 Computing = RunForward | RunLoss | RunBackward | RunReplay | Apply
@@ -105,9 +100,12 @@ class Device:
     _run: int = 0
     _load: int = 0
     _careful: bool = False
-    _forgotten: set[ProcessId] = field(default_factory=set)
     _sealed: dict[str, Sum] = field(default_factory=dict)
     kept: Kept | None = None
+    storage: Storage = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.storage = Storage(self.world, self.process)
 
     def perform(self, action: Action) -> None:
         """Do it, and answer with the event that the action names."""
@@ -128,24 +126,24 @@ class Device:
                 self._load += 1
                 self.kept = None
                 states = [(list(action.donors), action.stage)]
-                self._copy_states(states, partial(self._loaded, action, self._load, self.world.clock.now_s))
+                self.storage.fetch(states, partial(self._loaded, action, self._load, self.world.clock.now_s))
             case Resume():
                 self._load += 1
                 self._resume(action)
             case Forget():
-                self._forgotten.add(action.process)
+                self.storage.forgotten.add(action.process)
             case FormMicrobatch():
                 bytes_of = self.world.hardware.boundary_bytes
                 refs = (self._store("tokens", bytes_of(0, "tokens")), self._store("targets", bytes_of(0, "targets")))
                 self._answer(MicrobatchFormed(action.microbatch, *refs))
             case WriteCheckpoint():
                 states = [(list(members), stage) for stage, members in enumerate(action.roster.stages)]
-                self._copy_states(states, partial(self._write, action, self.world.clock.now_s))
+                self.storage.fetch(states, partial(self.storage.write, action, self.world.clock.now_s))
             case KeepCopies():
                 states = [([action.holder], stage) for stage in action.stages]
-                self._copy_states(states, partial(self._keep, action))
+                self.storage.fetch(states, partial(self.storage.keep, action))
             case DropCopies():
-                self._drop(action)
+                self.storage.drop(action)
             case Validate():
                 self.world.clock.after(self.world.hardware.load_s() or 0.0, partial(self._validate, action))
             case Release() if self._alive():  # with a process that has ended in the same breath all is gone
@@ -345,20 +343,10 @@ class Device:
 
     # --- states -------------------------------------------------------------------------------------------------------
 
-    def _copy_states(self, states: list[tuple[list[Member], int]], then: Callable[[], None]) -> None:
-        """Let the time pass that it takes to copy these states (donors, stage), beside all else that is in flight."""
-        seconds = self.world.hardware.load_s()
-        if seconds is not None:
-            self.world.clock.after(seconds, then)
-            return
-        size_of = self.world.hardware.state_bytes
-        wanted = [([donor.process for donor in donors], size_of(stage)) for donors, stage in states]
-        Transfer(self.world, self.process, wanted, then).begin()
-
     def _loaded(self, action: LoadState, load: int, began_s: float) -> None:
         if load != self._load:
             return
-        if self._waits_for(action.donors, action.stage, action.version, began_s):
+        if self.storage.waits_for(action.donors, action.stage, action.version, began_s):
             self.world.clock.after(ASK_AGAIN_S, partial(self._loaded, action, load, began_s))
             return
         weights = self._copy(action)
@@ -388,69 +376,11 @@ class Device:
     def _copy(self, action: LoadState) -> Weights | None:
         if not action.donors and action.version == 0:
             return initial(action.stage)
-        held = [self._held(donor, action.stage, action.version) for donor in action.donors]
+        held = [self.storage.held(donor, action.stage, action.version) for donor in action.donors]
         parameters = next((found for found in held if found is not None), None)
         return None if parameters is None else Weights(action.stage, action.version, parameters)
-
-    def _held(self, donor: Member, stage: int, version: int) -> str | None:
-        """What a donor that answers gives of a stage's version."""
-        host = self.world.hosts[donor.process]
-        if not host.alive or host.frozen_until_s > self.world.clock.now_s or not self._reaches(donor.process):
-            return None
-        if self.world.disks.holds(donor.process.name, version, stage):
-            return self.world.disks.durable[version][stage]
-        weights = host.device.weights
-        held = weights is not None and (weights.stage, weights.version) == (stage, version)
-        return weights.parameters if held and weights is not None else None
-
-    def _reaches(self, donor: ProcessId) -> bool:
-        return self.world.ways.reaches(self.process.name, donor.name)
-
-    def _waits_for(self, donors: tuple[Member, ...], stage: int, version: int, began_s: float) -> bool:
-        """Whether the donor whose turn it is is frozen, or cut off without a word: it is waited for until given up."""
-        now_s = self.world.clock.now_s
-        for donor in donors:
-            host = self.world.hosts[donor.process]
-            if self._held(donor, stage, version) is not None:
-                return False
-            awaited = host.alive and donor.process not in self._forgotten and now_s - began_s < ANSWER_S
-            silent = self.world.ways.partitions.silent(self.process.name, donor.process.name)
-            if awaited and (host.frozen_until_s > now_s or silent):
-                return True
-        return False
 
     def _validate(self, action: Validate) -> None:
         """A measurement that goes through somebody who is gone does not end."""
         if all(self.world.hosts[member.process].alive for member in action.roster.members()):
             self.world.post(self.process, Validated(action.version, 1.0))
-
-    def _write(self, action: WriteCheckpoint, began_s: float) -> None:
-        if any(self._waits_for(m, stage, action.version, began_s) for stage, m in enumerate(action.roster.stages)):
-            self.world.clock.after(ASK_AGAIN_S, partial(self._write, action, began_s))
-            return
-        copies: dict[int, str] = {}
-        for stage, members in enumerate(action.roster.stages):
-            for member in members:
-                if (parameters := self._held(member, stage, action.version)) is not None:
-                    copies[stage] = parameters
-        whole = self.world.hosts[self.process].alive and len(copies) == len(action.roster.stages)
-        ok = whole and self.world.disks.put(self.process.name, action.version, copies)
-        failed = "" if ok else "the disk is full" if whole else "a stage was lost"
-        digests = self.world.disks.digests(action.version) if ok else ()
-        self.world.post(self.process, CheckpointWritten(action.version, ok, failed, digests))
-
-    def _keep(self, action: KeepCopies) -> None:
-        if not self.world.hosts[self.process].alive:
-            return
-        version, name = action.snapshot.version, action.holder.process.name
-        here = self.world.hosts[action.holder.process].alive and self._reaches(action.holder.process)
-        here = here and all(self.world.disks.holds(name, version, stage) for stage in action.stages)
-        copied = here and self.world.disks.copy(self.process.name, version, action.stages)
-        failed = "" if copied else "the disk is full" if here else "the holder is gone"
-        self.world.post(self.process, CopiesChanged(self.world.disks.holdings(self.process.name), failed))
-
-    def _drop(self, action: DropCopies) -> None:
-        held = self.world.disks.copies.get(self.process.name, {})
-        for version in [v for v in held if not action.oldest <= v <= action.newest]:
-            del held[version]
-        self._answer(CopiesChanged(self.world.disks.holdings(self.process.name)))

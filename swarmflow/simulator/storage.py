@@ -1,0 +1,102 @@
+"""The states of a pretended process: fetched from others, written to its disk, copied for others' sake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from swarmflow.core.actions import DropCopies, KeepCopies, WriteCheckpoint
+from swarmflow.core.events import CheckpointWritten, CopiesChanged
+from swarmflow.core.types import Member, ProcessId
+from swarmflow.simulator.transfer import Transfer
+
+if TYPE_CHECKING:
+    from swarmflow.simulator.world import World
+
+ANSWER_S = 60.0  # how long the runtime waits for a part of a state
+ASK_AGAIN_S = 0.25
+
+
+@dataclass(slots=True)
+class Storage:
+    """What a process does about states, beside its computing. forgotten: whom it does not wait for any more."""
+
+    world: World
+    process: ProcessId
+    forgotten: set[ProcessId] = field(default_factory=set)
+
+    def fetch(self, states: list[tuple[list[Member], int]], then: Callable[[], None]) -> None:
+        """Let the time pass that it takes to copy these states (donors, stage), beside all else that is in flight."""
+        seconds = self.world.hardware.load_s()
+        if seconds is not None:
+            self.world.clock.after(seconds, then)
+            return
+        size_of = self.world.hardware.state_bytes
+        wanted = [([donor.process for donor in donors], size_of(stage)) for donors, stage in states]
+        Transfer(self.world, self.process, wanted, then).begin()
+
+    def held(self, donor: Member, stage: int, version: int) -> str | None:
+        """What a donor that answers gives of a stage's version."""
+        host = self.world.hosts[donor.process]
+        if not host.alive or host.frozen_until_s > self.world.clock.now_s or not self._reaches(donor.process):
+            return None
+        if self.world.disks.holds(donor.process.name, version, stage):
+            return self.world.disks.durable[version][stage]
+        weights = host.device.weights
+        held = weights is not None and (weights.stage, weights.version) == (stage, version)
+        return weights.parameters if held and weights is not None else None
+
+    def _reaches(self, donor: ProcessId) -> bool:
+        return self.world.ways.reaches(self.process.name, donor.name)
+
+    def waits_for(self, donors: tuple[Member, ...], stage: int, version: int, began_s: float) -> bool:
+        """Whether the donor whose turn it is is frozen, or cut off without a word: it is waited for until given up."""
+        now_s = self.world.clock.now_s
+        for donor in donors:
+            host = self.world.hosts[donor.process]
+            if self.held(donor, stage, version) is not None:
+                return False
+            awaited = host.alive and donor.process not in self.forgotten and now_s - began_s < ANSWER_S
+            silent = self.world.ways.partitions.silent(self.process.name, donor.process.name)
+            if awaited and (host.frozen_until_s > now_s or silent):
+                return True
+        return False
+
+    def write(self, action: WriteCheckpoint, began_s: float) -> None:
+        """Write a version, of which every stage has been fetched by now."""
+        if any(self.waits_for(m, stage, action.version, began_s) for stage, m in enumerate(action.roster.stages)):
+            self.world.clock.after(ASK_AGAIN_S, partial(self.write, action, began_s))
+            return
+        copies: dict[int, str] = {}
+        for stage, members in enumerate(action.roster.stages):
+            for member in members:
+                if (parameters := self.held(member, stage, action.version)) is not None:
+                    copies[stage] = parameters
+        whole = self.world.hosts[self.process].alive and len(copies) == len(action.roster.stages)
+        ok = whole and self.world.disks.put(self.process.name, action.version, copies)
+        failed = "" if ok else "the disk is full" if whole else "a stage was lost"
+        digests = self.world.disks.digests(action.version) if ok else ()
+        self.world.post(self.process, CheckpointWritten(action.version, ok, failed, digests))
+
+    def keep(self, action: KeepCopies) -> None:
+        """Write copies of stages, which have been fetched by now."""
+        if not self.world.hosts[self.process].alive:
+            return
+        version, name = action.snapshot.version, action.holder.process.name
+        here = self.world.hosts[action.holder.process].alive and self._reaches(action.holder.process)
+        here = here and all(self.world.disks.holds(name, version, stage) for stage in action.stages)
+        copied = here and self.world.disks.copy(self.process.name, version, action.stages)
+        failed = "" if copied else "the disk is full" if here else "the holder is gone"
+        self.world.post(self.process, self._holdings(failed))
+
+    def drop(self, action: DropCopies) -> None:
+        """Delete copies."""
+        held = self.world.disks.copies.get(self.process.name, {})
+        for version in [v for v in held if not action.oldest <= v <= action.newest]:
+            del held[version]
+        self.world.clock.after(0.0, partial(self.world.post, self.process, self._holdings()))
+
+    def _holdings(self, failed: str = "") -> CopiesChanged:
+        return CopiesChanged(self.world.disks.holdings(self.process.name), failed)
