@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from swarmflow.compute.dropout import DrawKey
-from swarmflow.compute.families import dissect, shrink, to_config
+from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.layout import StageLayout, blocks_of, layout_of
 from swarmflow.compute.model_keys import positions_of
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
+from swarmflow.compute.partition import few_blocks
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import LOGITS_ELEMENTS_MAX, build_stage
 from swarmflow.manifest import Manifest
@@ -57,11 +58,12 @@ class StageDemands:
 
 
 def measure_activations(config: Mapping[str, Any], precision: str, dropout: bool) -> Activations:
-    """Measures on three blocks of zeros, one a stage, with two short sequences. Raises ModelError."""
-    few = shrink(config, 3)
+    """Measures on a few blocks of zeros, as three stages, with two short sequences. Raises ModelError."""
+    few, between = few_blocks(config)
     longest = max(2, min(_TRIAL_TOKENS, positions_of(config) or _TRIAL_TOKENS))
-    parts = [_growth(few, stage, longest, precision, dropout) for stage in range(3)]
-    block = parts[1]
+    cut = (1, 1 + between)
+    parts = [_growth(few, cut, stage, longest, precision, dropout) for stage in range(3)]
+    block = parts[1][0] / between, parts[1][1] / between
     return Activations(_beyond(parts[0], block), block, _beyond(parts[2], block))
 
 
@@ -102,8 +104,10 @@ def _sequence_bytes(activations: Activations, blocks: int, first: bool, last: bo
     return round(sum(count * (a * tokens + b * tokens * tokens) for (a, b), count in parts))
 
 
-def _growth(config: Mapping[str, Any], stage: int, longest: int, precision: str, dropout: bool) -> Growth:
-    part = build_stage(config, (1, 2), stage, device="cpu", dropout=dropout)
+def _growth(
+    config: Mapping[str, Any], cut: tuple[int, ...], stage: int, longest: int, precision: str, dropout: bool
+) -> Growth:
+    part = build_stage(config, cut, stage, device="cpu", dropout=dropout)
     runner = StageRunner(part, precision)
     draw = DrawKey(0, 0, 0) if part.dropout else None
 

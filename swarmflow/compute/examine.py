@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from swarmflow.compute.demands import Activations, measure_activations
-from swarmflow.compute.families import shrink
+from swarmflow.compute.families import one_line, to_config, unsupported
 from swarmflow.compute.layout import stage_layout
-from swarmflow.compute.partition import Costs, check_family, measure_costs
+from swarmflow.compute.partition import Costs, check_family, few_blocks, measure_costs
 from swarmflow.errors import ModelError
 
 SMALL_PARAMETERS = 1 << 20  # of one block and the embedding: that much is examined here, without seconds of imports
@@ -47,7 +47,7 @@ def examine(
 ) -> Examined:
     """Checks the family, and measures the model's parts. Raises ModelError."""
     asked = Question(dict(config), measure, precision, dropout)
-    if stage_layout(shrink(config, 2), (1,), 0).parameters <= SMALL_PARAMETERS:
+    if stage_layout(few_blocks(config)[0], (1,), 0).parameters <= SMALL_PARAMETERS:
         return _examine(asked)
     question = msgspec.json.encode(asked).decode()
     command = [sys.executable, "-m", "swarmflow.compute.examine"]
@@ -72,8 +72,12 @@ class _Answer:
 
 def _examine(asked: Question) -> Examined:
     check_family(asked.config)
-    activations = measure_activations(asked.config, asked.precision, asked.dropout)
-    return Examined(activations, measure_costs(asked.config) if asked.measure else None)
+    try:
+        activations = measure_activations(asked.config, asked.precision, asked.dropout)
+        return Examined(activations, measure_costs(asked.config) if asked.measure else None)
+    except Exception as error:  # any family fails in its own way
+        how = f"train.precision = {asked.precision} and model.dropout = {str(asked.dropout).lower()}"
+        raise unsupported(to_config(asked.config), f"with {how} they fail ({one_line(error)})") from error
 
 
 def main() -> None:

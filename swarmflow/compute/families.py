@@ -160,6 +160,8 @@ def is_rearranged(model: PreTrainedModel) -> bool:
 def shrink(config: Mapping[str, Any], blocks: int, vocab_size: int | None = None) -> dict[str, Any]:
     """The same model with its first `blocks` blocks only, and with a smaller vocabulary if given.
 
+    A model with fewer gets more like its last one.
+
     Raises ModelError when the configuration says how many blocks there are in a way that is not understood.
     """
     whole = to_config(config)
@@ -167,7 +169,7 @@ def shrink(config: Mapping[str, Any], blocks: int, vocab_size: int | None = None
     values = whole.to_dict()
     for key, value in list(values.items()):
         if isinstance(value, list) and len(value) == count:
-            values[key] = value[:blocks]
+            values[key] = (value + value[-1:] * blocks)[:blocks]
     values[whole.attribute_map.get("num_hidden_layers", "num_hidden_layers")] = blocks
     if vocab_size is not None:
         values[whole.attribute_map.get("vocab_size", "vocab_size")] = vocab_size

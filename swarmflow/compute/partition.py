@@ -14,6 +14,7 @@ import torch
 
 from swarmflow.compute.families import dissect, init_module, one_line, shrink, to_config, unsupported
 from swarmflow.compute.layout import check_cut
+from swarmflow.compute.model_keys import positions_of
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
 from swarmflow.compute.weights import init_stage
@@ -64,13 +65,21 @@ def block_count(config: Mapping[str, Any]) -> int:
 
 
 def measure_costs(config: Mapping[str, Any], *, tokens: int = _TRIAL_TOKENS) -> Costs:
-    """Measures on three blocks, one a stage; the whole model is never built. Raises ModelError."""
-    few = shrink(config, 3)
-    positions = getattr(to_config(config), "max_position_embeddings", None)  # gpt2's n_positions goes by this name too
-    tokens = min(tokens, positions or tokens)
-    seconds = [_stage_seconds(few, stage, tokens) for stage in range(3)]
-    block_s = max(seconds[1], 1e-9)
+    """Measures on a few blocks, as three stages; the whole model is never built. Raises ModelError."""
+    few, between = few_blocks(config)
+    tokens = min(tokens, positions_of(config) or tokens)
+    seconds = [_stage_seconds(few, (1, 1 + between), stage, tokens) for stage in range(3)]
+    block_s = max(seconds[1] / between, 1e-9)
     return Costs(max(0.0, seconds[0] - block_s), block_s, max(0.0, seconds[2] - block_s))
+
+
+def few_blocks(config: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """The model with its first blocks only, among them one of each kind, and how many lie between its first and last.
+
+    Raises ModelError.
+    """
+    count = max(3, _telling_blocks(config))
+    return shrink(config, count), count - 2
 
 
 def check_family(config: Mapping[str, Any]) -> None:
@@ -135,11 +144,11 @@ def _telling_blocks(config: Mapping[str, Any]) -> int:
         if (kind, shape) not in seen and number < _KINDS_WITHIN:
             seen.add((kind, shape))
             count = max(count, number + 1)
-    return min(count, len(anatomy.blocks))
+    return count
 
 
-def _stage_seconds(config: Mapping[str, Any], stage: int, tokens: int) -> float:
-    part = build_stage(config, (1, 2), stage, device="cpu")
+def _stage_seconds(config: Mapping[str, Any], cut: tuple[int, ...], stage: int, tokens: int) -> float:
+    part = build_stage(config, cut, stage, device="cpu")
     init_stage(part, seed=0)
     runner = StageRunner(part)
     generator = torch.Generator().manual_seed(0)

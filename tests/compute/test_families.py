@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from swarmflow.compute.families import model_config
 from swarmflow.compute.partition import check_family
+from swarmflow.compute.runner import StageRunner
 from swarmflow.errors import ModelError
+from tests.compute.models import batch, stages_of, whole_model
 
 PLAIN = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 61,
@@ -32,7 +35,9 @@ WORK: dict[str, dict[str, Any]] = {
         "model_type": "qwen3_moe", **EXPERTS, "moe_intermediate_size": 16, "head_dim": 8, "mlp_only_layers": [0],
     },
     "no fused attention": {"model_type": "gemma2", **GROUPED, "head_dim": 8},
-    "biases in place of positions": {"model_type": "bloom", "hidden_size": 32, "n_layer": 4, "n_head": 4, **ENDS},
+    "biases in place of positions": {
+        "model_type": "bloom", "hidden_size": 32, "n_layer": 4, "n_head": 4, "vocab_size": 61, **ENDS,
+    },
     "a norm without weights": {"model_type": "olmo", **GROUPED},
     "no attention": {
         "model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 3, "state_size": 4, "vocab_size": 61, **ENDS,
@@ -62,6 +67,35 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("what", WORK)
 def test_it_computes_in_stages_what_transformers_computes(what: str) -> None:
     check_family(model_config(WORK[what]))
+
+
+@pytest.mark.parametrize("what", WORK)
+def test_and_learns_the_same(what: str) -> None:
+    """The gradient of every parameter, through the runner of each of three stages, as peers do it."""
+    config = model_config(WORK[what])
+    stages = stages_of(config, (1, 2))
+    runners = [StageRunner(stage) for stage in stages]
+    x, targets = batch()
+    hidden = [x]
+    for runner in runners[:-1]:
+        hidden.append(runner.forward("m", hidden[-1]))
+    loss, count, gradient = runners[-1].loss("m", hidden[-1], targets)
+    for runner in reversed(runners[:-1]):
+        assert gradient is not None
+        gradient = runner.backward("m", gradient)
+    whole = whole_model(config, stages)
+    logits = whole(input_ids=x.long(), use_cache=False).logits
+    wanted = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten().long(), reduction="sum")
+    wanted.backward()
+    assert loss == pytest.approx(float(wanted.detach()), rel=1e-5)
+    assert count == targets.numel()
+    found: dict[str, torch.Tensor] = {}
+    for stage in stages:
+        for name, _, grad in stage.named_parameters():
+            found[name] = found[name] + grad if name in found else grad.clone()
+    for name, parameter in whole.named_parameters():
+        expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-4, msg=name)
 
 
 @pytest.mark.parametrize("what", REFUSED)
