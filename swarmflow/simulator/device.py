@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 SLOWNESS = 30.0
 TOKENS = 10  # of a pretended microbatch
-FLIPPED: Gradient = Counter({-1: 1})  # what a flipped bit adds to a sum
+FLIPPED: Gradient = Counter({-2: 1})  # what a flipped bit adds to a sum; it is finite
 Computing = RunForward | RunLoss | RunBackward | RunReplay | Apply
 # As in the runtime: a gradient goes before an activation, and of each kind the first microbatches go first.
 _URGENCY: dict[type, int] = {Apply: 0, RunBackward: 1, RunReplay: 1, RunLoss: 2, RunForward: 2}
