@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from secrets import token_hex
 from typing import Any
 
 import msgspec
@@ -107,7 +108,7 @@ class Life:
         return LeaderSettings(
             steps=train.steps, learning_rate=lambda step: learning_rate(optimizer, train.steps, step),
             clip=optimizer.clip_grad_norm, software=__version__, run=manifest.fingerprint,
-            from_seed=manifest.from_seed, checkpoint_every=train.checkpoint_every,
+            from_seed=manifest.from_seed, new_lineage=lambda: token_hex(8), checkpoint_every=train.checkpoint_every,
             validate_every=train.validate_every,
         )  # fmt: skip
 

@@ -166,7 +166,7 @@ class Victim:
         await self._links.start()
         self.driver.run(self.machine, [])
         members = ((Member(ProcessId("other", 3), 0),), (Member(ME, 1),))
-        opened = Open(1, EPOCH, Roster(members, (Member(LEADER, -1),)), LEADER)
+        opened = Open(1, EPOCH, Roster(members, (Member(LEADER, -1),)), "first")
         for message in (Granted(1, 1, 0, ()), opened):
             self.hear(message)
             self.driver.post(StateLoaded(1, 0, "digest", 4, (("stage-1", 10),)))

@@ -19,6 +19,7 @@ from swarmflow.core.messages import (
     Heartbeat,
     Join,
     Kept,
+    Left,
     LoadFailed,
     Message,
     NotFinite,
@@ -27,10 +28,11 @@ from swarmflow.core.messages import (
     Suspect,
 )  # fmt: skip
 from swarmflow.core.naming import tell
+from swarmflow.core.quorum import electorate, electorate_before
 from swarmflow.core.rates import TOLD_MAX
 from swarmflow.core.step import AboutStep, Step
 from swarmflow.core.succession import Estate
-from swarmflow.core.types import ProcessId
+from swarmflow.core.types import ProcessId, Roster
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class Leader(Reign):
 
     _held_until_s: float = 0.0
     _alone_s: float | None = None
+    _watched: Roster | None = None
     _next_beat_s: float = 0.0
     _awake_s: float | None = None
     _ballot_due_s: float = 0.0
@@ -54,10 +57,16 @@ class Leader(Reign):
         opening.seek(self, now, self.former)
         return opening.try_open(self, now)
 
-    def take_over(self, estate: Estate, now: float) -> list[Action]:
-        """Go on from what a former leader left; everybody in it follows this one already."""
+    def take_over(self, estate: Estate, now: float, elected: bool = True) -> list[Action]:
+        """Go on from what a former leader left; everybody in it follows this one already.
+
+        elected: by a majority. Else others may have elected somebody too, and this leader begins a lineage.
+        """
         step = estate.step
+        self.founded, self.electors = False, electorate_before(step.said) or electorate(step.said)
         self.lineage, self.generation, self.exponent = step.said.lineage, step.epoch.generation, step.said.exponent
+        if estate.doubtful:
+            self.lineage = self.settings.new_lineage()
         actions: list[Action] = [Log("info", f"leading from here on, in term {self.term}: {step.summary()}")]
         actions += [Send(process, Evicted("the former leader took it for dead")) for process in estate.expelled]
         for report in estate.reports.values():
@@ -74,9 +83,10 @@ class Leader(Reign):
         for known in self.membership.loading():
             actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")
         self.step, self.phase = step, "running"
-        if step.phase == "prepared":
-            actions += step.commit(now)
         actions += [*step.entered(), *step.commit_again()]
+        if step.phase == "prepared":
+            actions += step.ask_trainers(self.bound)
+            self._ballot_due_s = now + self.settings.ballot_s
         why = "not heard of after the former leader was lost"
         for process in estate.gone:
             # Forgotten first: it may yet live, and then it has to hear that it is gone.
@@ -84,6 +94,10 @@ class Leader(Reign):
             actions += departures.tell_loading(self, process, why)
         for process in estate.suspects:
             actions += departures.gone(self, process, "lost while nobody led", now)
+        if not elected and step.phase in ("committing", "committed"):
+            self.lineage, self.electors = self.settings.new_lineage(), None  # from the next step on
+        elif not elected:
+            actions += opening.fork(self, now)
         return actions + self._due(now)
 
     def handle(self, event: Event, now: float) -> list[Action]:
@@ -123,7 +137,7 @@ class Leader(Reign):
         if self.phase == "running" and self.step is not None:
             if self.complete_s is not None and self.step.phase == "complete":
                 return min(self._next_beat_s, self._held_until_s)
-            if self.step.phase == "preparing":
+            if self.step.phase == "preparing" or (self.step.phase == "prepared" and self.safe.saving != self.version):
                 return min(self._next_beat_s, self._ballot_due_s)
         return self._next_beat_s
 
@@ -146,7 +160,10 @@ class Leader(Reign):
 
     def _due(self, now: float) -> list[Action]:
         actions: list[Action] = []
+        roster = self.step.roster if self.step is not None else None
+        watch = roster is not self._watched
         if now >= self._next_beat_s:
+            watch = True
             if self._awake_s is not None and now - self._awake_s > self.settings.silence_s / 2:
                 self.membership.hear_all(now)  # it was this process that slept: nobody could be heard
             self._next_beat_s, self._awake_s = now + self.settings.heartbeat_s, now
@@ -155,6 +172,10 @@ class Leader(Reign):
             for process in self.membership.silent(now, self.settings.silence_s, self.me.process):
                 actions += departures.gone(self, process, f"silent for more than {self.settings.silence_s:.0f} s", now)
             actions += admission.readmit(self, now)
+            actions += opening.try_open(self, now) if self.phase == "gathering" and self._alone_s is not None else []
+        if watch:
+            self._watched = roster
+            actions += self._watch_majority(now)
         return actions + self._advance(now)
 
     def _advance(self, now: float) -> list[Action]:
@@ -183,9 +204,10 @@ class Leader(Reign):
             return [Log("warning", late), Count("ballots_again"), *self._prepare(step, now)]
         if step.phase != "prepared" or self.safe.saving == self.version:
             return []
-        if not step.has_majority():
-            return self._without_majority(now)
-        self.complete_s = self._alone_s = None
+        if not step.may_commit(self.bound):
+            # What was to promise may be lost. Where too few are left for it, the fork comes first.
+            return self._prepare(step, now) if now >= self._ballot_due_s else []
+        self.complete_s = None
         return step.commit(now)
 
     # --- ballots ------------------------------------------------------------------------------------------------------
@@ -203,21 +225,25 @@ class Leader(Reign):
         self._ballot_due_s = now + self.settings.ballot_s * 2.0**self._ballots
         ready, present = self.membership.roster(self.version).members(), step.roster.everybody
         newcomers = tuple(member for member in ready if member.process not in present)
-        return step.prepare(newcomers, self.membership.ways())
+        return [*step.prepare(newcomers, self.membership.ways()), *step.ask_trainers(self.bound)]
 
-    def _without_majority(self, now: float) -> list[Action]:
-        """Most of those whom the Open named are gone, a trainer among them: they may have another leader by now."""
+    def _watch_majority(self, now: float) -> list[Action]:
+        """Once most of those whom the Open named are gone, a trainer among them, they may have another leader."""
+        step = self.step
+        alone = self.phase == "gathering" and not opening.has_majority(self)
+        if self.phase == "running" and step is not None and step.phase not in ("committing", "committed", "failed"):
+            alone = not step.has_majority(self.bound)
+        if not alone:
+            self._alone_s = None
+            return []
         if self._alone_s is None:
             self._alone_s = now
-            return [Log("warning", "most of the swarm is gone; waiting for it before this step is committed")]
+            wait = f"{self.settings.quorum_timeout_s:.0f} s"
+            return [Log("warning", f"most of the swarm is gone: nothing is committed; going on without it in {wait}")]
         if now - self._alone_s < self.settings.quorum_timeout_s:
             return []
-        self._alone_s, self.lineage = None, self.me.process
-        return [
-            Log("warning", "most of the swarm stayed away: going on without it, as a lineage of its own"),
-            Count("lineages"),
-            *opening.restart(self, now),
-        ]
+        self._alone_s = None
+        return opening.fork(self, now)
 
     # --- what others say ----------------------------------------------------------------------------------------------
 
@@ -225,6 +251,9 @@ class Leader(Reign):
         message, sender = event.message, event.sender
         if isinstance(message, Join):
             return admission.join(self, sender, message, now)
+        if isinstance(message, Left):
+            self.bound |= {sender} if message.term == self.term else set()
+            return opening.try_open(self, now) if self.phase == "gathering" else []
         known = self.membership.known.get(sender)
         if known is None:
             return [] if isinstance(message, Suspect) else [Send(sender, Evicted("not known to the leader"))]

@@ -168,7 +168,7 @@ class PeerMachine(Service):
             return [*actions, *self.leave(reason, leaderless=True)]
         if self.drain_until_s is not None and now >= self.drain_until_s:
             self.phase = "gone"
-            return [*actions, Exit("left without waiting for the step: the drain time is over")]
+            return [*actions, *self.last_promise(), Exit("left without waiting for the step: the drain time is over")]
         if self.hops is not None and self.hops.journal.due_s <= now:
             actions += self._say(self.hops.tick(now), now)
         if self.flows is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Release, Seal, Send, StorePiece, SumPiece
 from swarmflow.core.messages import ReducePart, ReduceSum
-from swarmflow.core.types import Epoch, Group, ProcessId, Ref, Slice
+from swarmflow.core.types import Epoch, Group, ProcessId, Ref, Roster, Slice
 
 PIECE_ELEMENTS = 2**18  # 1 or 2 MiB: large enough for a stream's throughput, small enough to pipeline
 WINDOW_PIECES = 8  # of each owner: how far ahead parts are sent, which bounds what an owner must hold for others
@@ -28,6 +28,15 @@ def differing(group: Group, results: Sequence[tuple[float, str]]) -> tuple[Proce
         if 2 * sum(alike) > len(results):
             return tuple(process for process, fits in zip(group.members, alike, strict=True) if not fits)
     return ()
+
+
+def reduction_groups(roster: Roster, tied: bool) -> tuple[Group, ...]:
+    """The members of each stage, and those of the first and last stage for the weight that they share."""
+    stages = [tuple(member.process for member in stage) for stage in roster.stages]
+    groups = [Group(f"stage-{number}", members) for number, members in enumerate(stages)]
+    if tied and len(stages) > 1:
+        groups.append(Group("tied", stages[0] + stages[-1]))
+    return tuple(groups)
 
 
 @dataclass(slots=True)

@@ -17,11 +17,12 @@ class LeaderSettings:
     run: what a process that joins must match. from_seed: version 0 is made by each peer from the seed, else the
     trainers serve it. Silence longer than silence_s is death. A step whose work is done waits join_hold_s for peers
     that are loading its version, so that they take part in its update instead of loading again; a peer that was too
-    slow before is waited for longer, up to join_hold_s_max. A leader whom most have left waits quorum_timeout_s. One
-    that has a version on disk, and knows of a later one, waits copies_wait_s for those who have copies of it. A ballot
-    that has not ended after ballot_s is begun anew, since a message may have been lost; those after it have twice as
-    long. A run's first step is not opened before peers_first peers are ready. A leader that starts waits memory_wait_s
-    for peers that may hold a later version in memory than any disk: they look for an heir of the former leader first.
+    slow before is waited for longer, up to join_hold_s_max. A leader or a candidate without a majority waits
+    quorum_timeout_s, then goes on as a lineage that new_lineage names, at random. One that has a version on disk, and
+    knows of a later one, waits copies_wait_s for those who have copies of it. A ballot that has not ended after
+    ballot_s is begun anew, since a message may have been lost; those after it have twice as long. A run's first step is
+    not opened before peers_first peers are ready. A leader that starts waits memory_wait_s for peers that may hold a
+    later version in memory than any disk: they look for an heir of the former leader first.
     """
 
     steps: int
@@ -30,6 +31,7 @@ class LeaderSettings:
     software: str
     run: str
     from_seed: bool
+    new_lineage: Callable[[], str]
     checkpoint_every: int = 0
     validate_every: int = 0
     heartbeat_s: float = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Count, Log, Send
@@ -30,20 +30,12 @@ from swarmflow.core.messages import (
 )  # fmt: skip
 from swarmflow.core.naming import NOBODY, PART_MEMBERS, tell
 from swarmflow.core.outbox import TAKEOVER
-from swarmflow.core.reduce import agree, differing
+from swarmflow.core.quorum import Quorum
+from swarmflow.core.reduce import agree, differing, reduction_groups
 from swarmflow.core.source import shares
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Roster
 
 AboutStep = Done | Prepared | Unprepared | Unrepairable | Overflow | NotFinite | Committed
-
-
-def reduction_groups(roster: Roster, tied: bool) -> tuple[Group, ...]:
-    """The members of each stage, and those of the first and last stage for the weight that they share."""
-    stages = [tuple(member.process for member in stage) for stage in roster.stages]
-    groups = [Group(f"stage-{number}", members) for number, members in enumerate(stages)]
-    if tied and len(stages) > 1:
-        groups.append(Group("tied", stages[0] + stages[-1]))
-    return tuple(groups)
 
 
 @dataclass(slots=True)
@@ -83,10 +75,13 @@ class Step:
     differing: tuple[ProcessId, ...] = ()
     _prepared: dict[ProcessId, dict[str, tuple[float, str]]] = field(default_factory=dict)
     _blamed: dict[ProcessId, ProcessId] = field(default_factory=dict)
+    _promised: set[ProcessId] = field(default_factory=set)  # trainers that have answered the ballot
     _committed: dict[ProcessId, str] = field(default_factory=dict)
     _commit: Commit | None = None
+    _quorum: Quorum = field(init=False)
 
     def __post_init__(self) -> None:
+        self._quorum = Quorum.of(self.said)
         self.opened = self.roster = self.said.roster
         self.ledger = Ledger(self.plan.stages, self.plan.microbatches)
         trainers = tuple(member.process for member in self.said.roster.trainers)
@@ -243,6 +238,7 @@ class Step:
         self.ledger.settle()
         self._prepared.clear()
         self._blamed.clear()
+        self._promised.clear()
         present = self._members()
         added = tuple(member for member in newcomers if member.process not in present)
         stages = tuple(
@@ -266,9 +262,23 @@ class Step:
             actions.append(Send(process, message))
         return actions
 
+    def ask_trainers(self, bound: Set[ProcessId]) -> list[Action]:
+        """Have the trainers promise the ballot: each may have to lead, and has to know of it then.
+
+        bound: processes that follow no other leader any more: this one, and those that have left for good.
+        """
+        assert self.tally is not None, "prepare has made it"
+        came = tuple(self.newcomers.values())
+        message = Prepare(self.term, self.epoch, self.ballot, (), (), self.tally, came)
+        return [Send(member.process, message) for member in self.roster.trainers if member.process not in bound]
+
     def prepared(self, sender: ProcessId, message: Prepared) -> list[Action]:
         """A member has reduced its groups."""
-        if (message.epoch, message.ballot, self.phase) != (self.epoch, self.ballot, "preparing"):
+        if (message.epoch, message.ballot) != (self.epoch, self.ballot):
+            return []
+        if sender in self.roster.ids[-1]:
+            self._promised.add(sender)
+        if self.phase != "preparing" or sender not in self._members():
             return []
         self._prepared[sender] = {name: (norm, digest) for name, norm, digest in message.results}
         return self._reduced()
@@ -349,6 +359,8 @@ class Step:
                 return f"the all-reduce of {names}"
             case "committing":
                 return "the update of " + ", ".join(str(p) for p in sorted(self._members() - set(self._committed)))
+            case "prepared":
+                return "the promise of a majority to commit"
         return self.phase
 
     def resume_commit(self, commit: Commit, digests: dict[ProcessId, str]) -> None:
@@ -356,6 +368,10 @@ class Step:
         self.phase, self.ballot, self.result = "committing", commit.ballot, commit.result
         self._commit = replace(commit, term=self.term)
         self._committed = dict(digests)
+
+    def give_up(self, reason: str) -> None:
+        """The step has to start over."""
+        self.phase, self.failure = "failed", reason
 
     def resume_prepared(self, tally: Tally, results: dict[ProcessId, tuple[tuple[str, float, str], ...]]) -> None:
         """Take over from a leader that may have committed this ballot: everybody who is left has reduced.
@@ -374,16 +390,16 @@ class Step:
         left = [m.process for m in self.roster.members() if m.process not in self._committed]
         return [*(Send(process, self._commit) for process in left), *self._commit_if_all()]
 
-    def has_majority(self) -> bool:
-        """Whether no other trainer can have been followed by most of those whom the Open named.
+    def may_commit(self, bound: Set[ProcessId]) -> bool:
+        """Return whether enough processes have promised this ballot that whoever is elected next knows of it.
 
-        Where all its trainers are here, nobody else can lead.
+        bound: processes that follow no other leader any more: this one, and those that have left for good.
         """
-        named = self.said.roster
-        if {member.process for member in named.trainers} <= {member.process for member in self.roster.trainers}:
-            return True
-        began = set(named.processes()) - set(self.said.newcomers)
-        return 2 * len(began & set(self.roster.processes())) > len(began)
+        return self._quorum.commits(self._prepared.keys() | self._promised | bound)
+
+    def has_majority(self, bound: Set[ProcessId]) -> bool:
+        """Return whether those that are alive are enough for a commit."""
+        return self._quorum.commits(self.roster.everybody | bound)
 
     def summary(self) -> str:
         """Where it stands, in words."""

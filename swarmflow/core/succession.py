@@ -8,6 +8,7 @@ from swarmflow.core.actions import Action, Connect, Send
 from swarmflow.core.messages import Lead, Named, Open, Report
 from swarmflow.core.naming import Gathered, Naming
 from swarmflow.core.outbox import TAKEOVER
+from swarmflow.core.quorum import Quorum
 from swarmflow.core.standing import Standing
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
@@ -17,9 +18,10 @@ from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
 class Candidacy:
     """One try at leading. me: the trainer that tries. standing: what it knows itself.
 
-    Who follows has promised to hear nobody of a lower term any more; a majority of those whom the last Open named must.
-    After that settle_s are left to the others: who has not answered by then is taken for dead. Where that would cost a
-    whole stage, and with it the steps since the last checkpoint, stage_s are left.
+    Who follows has promised to hear nobody of a lower term any more; a majority of those whom the last Open named must,
+    and of those whom the last committed step named (core/quorum.py). After that settle_s are left to the others: who
+    has not answered by then is taken for dead. Where that would cost a whole stage, and with it the steps since the
+    last checkpoint, stage_s are left.
     """
 
     me: Member
@@ -97,18 +99,25 @@ class Candidacy:
     def elected(self, now: float) -> bool:
         """Whether this trainer leads now."""
         latest, heard_of = self.latest(), len(self.reports) + len(self._lost)
-        began = latest.size - len(latest.newcomers)
         early = heard_of < len(self._asked) and now - self.began_s <= self.settle_s
-        if early or 2 * len(self.reports) <= began:
+        if early or 2 * len(self.reports) <= latest.size - len(latest.newcomers):
             return False  # asked at each event: among 10,000 reports only what is cheap comes before this
-        named = latest.roster.everybody.difference(latest.newcomers)
-        if 2 * len(named.intersection(self.reports)) <= began:
-            return False
+        return Quorum.of(latest).elects(self.reports.keys()) and self.settled(now)
+
+    def settled(self, now: float) -> bool:
+        """Return whether everybody has answered, is lost, or has had its time to answer."""
         if set(self._asked) <= set(self.reports) | self._lost:
             return True
-        stages = [[member.process for member in stage] for stage in latest.roster.stages]
+        stages = [[member.process for member in stage] for stage in self.latest().roster.stages]
         kept = all(not self.reports.keys().isdisjoint(stage) or self._lost.issuperset(stage) for stage in stages)
         return now - self.began_s > (self.settle_s if kept else self.stage_s)
+
+    def sustained(self) -> bool:
+        """Return whether those who follow hold the state of every stage, so that they can go on without a majority."""
+        latest = self.latest()
+        dead = {process for report in self.reports.values() for process in report.gone}
+        loaded = {p for p, report in self.reports.items() if report.opened.epoch == latest.epoch and p not in dead}
+        return all(not loaded.isdisjoint(member.process for member in stage) for stage in latest.roster.stages)
 
     def latest(self) -> Open:
         """The epoch opened last, as far as anybody who follows knows, with everybody who was named in it."""
@@ -126,7 +135,8 @@ class Estate:
     """What a former leader left, put together from the reports.
 
     reports: of those who may go on. gone: named in the epoch, and dead or not heard of. expelled: who reported although
-    the former leader had declared it dead. suspects: lost by somebody, and not declared dead.
+    the former leader had declared it dead. suspects: lost by somebody, and not declared dead. doubtful: the former
+    leader may have committed the step, and what it committed cannot be had: what follows is another history.
     """
 
     step: Step
@@ -134,14 +144,15 @@ class Estate:
     gone: tuple[ProcessId, ...]
     expelled: tuple[ProcessId, ...]
     suspects: tuple[ProcessId, ...]
+    doubtful: bool = False
 
 
 def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: float, now: float) -> Estate:
     """Where the step stands, and who is left. learning_rate: of the step of the epoch opened last.
 
-    A commit that anybody has heard of is finished. So is a ballot in which everybody who is left has reduced: the
-    former leader may have committed it. Otherwise nobody can have heard of a commit, and the work goes on from what is
-    accumulated (design, "A step commits once, everywhere").
+    A commit that anybody has heard of is finished. So is a ballot that the former leader may have committed: one in
+    which all of its members that are left have reduced (`_outcome`). Otherwise nobody can have heard of a commit, and
+    the work goes on from what is accumulated (design, "A step commits once, everywhere").
     """
     epoch = candidacy.latest().epoch
     current = {p: r for p, r in sorted(candidacy.reports.items()) if r.opened.epoch == epoch}
@@ -154,7 +165,7 @@ def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: floa
     for process in newcomers.keys() - entered:
         step.opened = step.opened.without(process)
     living = {process: report for process, report in current.items() if process not in dead}
-    _resume(step, living, gone)
+    doubtful = _resume(step, living, gone)
     lost = {process for report in living.values() for process in report.suspects}
     return Estate(
         step,
@@ -162,6 +173,7 @@ def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: floa
         gone,
         tuple(sorted(dead & set(candidacy.reports))),
         tuple(sorted(lost - set(gone))),
+        doubtful,
     )
 
 
@@ -180,8 +192,11 @@ def _said(opened: Open, current: list[Report], term: int) -> tuple[Open, dict[Pr
     return said, newcomers
 
 
-def _resume(step: Step, living: dict[ProcessId, Report], gone: tuple[ProcessId, ...]) -> None:
-    """Bring a step to where those who are left have come."""
+def _resume(step: Step, living: dict[ProcessId, Report], gone: tuple[ProcessId, ...]) -> bool:
+    """Bring a step to where those who are left have come.
+
+    Returns whether it may be committed elsewhere while too little is left here to do the same.
+    """
     for process, report in living.items():
         step.owners |= dict.fromkeys(report.indices, process)
     step.attempt = TAKEOVER + max(report.attempt for report in living.values())
@@ -194,14 +209,33 @@ def _resume(step: Step, living: dict[ProcessId, Report], gone: tuple[ProcessId, 
     if commits:
         step.roster = left
         step.resume_commit(commits[0], {p: report.digest for p, report in members.items() if report and report.digest})
-        return
+        return False
     reduced = {p: r for p, r in members.items() if r is not None and r.ballot == step.ballot and r.results}
-    if all(left.stages) and len(reduced) == len(members):
+    missed = tuple(process for process in members if process not in reduced)
+    if reduced and (not missed or _may_be_committed(step, living, missed)):
+        if missed or not all(left.stages):
+            step.give_up("another leader may have committed it, with peers that cannot be reached")
+            return True
         step.roster = left
         tally = next(report.tally for report in reduced.values() if report.tally is not None)
         step.resume_prepared(tally, {process: report.results for process, report in reduced.items()})
-        return
+        return False
     for process, report in living.items():
         step.dropped |= {(report.member.stage, index) for index in report.dropped}
         for done in report.done:
             step.done(process, done)
+    return False
+
+
+def _may_be_committed(step: Step, living: dict[ProcessId, Report], missed: tuple[ProcessId, ...]) -> bool:
+    """Return whether the former leader may have committed its last ballot, in which not all who are left have reduced.
+
+    It may, if those who have not are none of the ballot's members: it took them for dead, and nobody who is left was
+    told so, since a death is told to the trainers and around its stage. So where a trainer or somebody of a stage
+    beside has heard of the ballot, whoever is not reported as dead is a member of it.
+    """
+    heard = {process: report.member.stage for process, report in living.items() if report.ballot == step.ballot}
+    if -1 in heard.values() or not heard.keys().isdisjoint(missed):
+        return False
+    near = {stage + offset for stage in heard.values() for offset in (-1, 0, 1)}
+    return all(step.roster.stage_of(process) not in near for process in missed)

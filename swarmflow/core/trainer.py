@@ -53,6 +53,7 @@ from swarmflow.core.messages import (
     Keep,
     Kept,
     Lead,
+    Left,
     LoadFailed,
     Message,
     Named,
@@ -60,6 +61,7 @@ from swarmflow.core.messages import (
     NotFinite,
     Open,
     Overflow,
+    Prepare,
     Prepared,
     Rates,
     Ready,
@@ -85,7 +87,7 @@ from swarmflow.core.words import Words
 
 _TO_LEADER = frozenset((
     Join, Ready, LoadFailed, Drain, Heartbeat, Rates, Suspect, Done, Prepared, Unprepared, Unrepairable, Overflow,
-    NotFinite, Committed, Kept,
+    NotFinite, Committed, Kept, Left,
 ))  # fmt: skip
 _ABOUT_HOPS = (Accepted, Reserved, Denied, Routed, Backward)
 
@@ -340,6 +342,12 @@ class TrainerMachine(Feeder):
     def _assign(self, message: Assign, now: float) -> list[Action]:
         return self.source.assign(message) if message.epoch == self.epoch else []
 
+    def _prepare(self, message: Prepare, now: float) -> list[Action]:
+        if message.epoch != self.epoch or self.standing is None:
+            return []
+        self.standing.prepare(message)
+        return [Send(self.leader, Prepared(message.epoch, message.ballot, ()))]
+
     def _keep(self, message: Keep, now: float) -> list[Action]:
         here, wanted = Snapshot(self.on_disk, self.digests), message.snapshot
         if self.lead is not None or wanted.version < here.version or wanted == here:
@@ -379,7 +387,7 @@ class TrainerMachine(Feeder):
 
     def _exit(self, reason: str) -> list[Action]:
         self.ended = True
-        return [Exit(reason)]
+        return [*self.last_promise(), Exit(reason)]
 
 
 _FROM_LEADER: dict[type, Callable[[TrainerMachine, Any, float], list[Action]]] = {
@@ -393,6 +401,7 @@ _FROM_LEADER: dict[type, Callable[[TrainerMachine, Any, float], list[Action]]] =
     Welcome: TrainerMachine._welcome,
     StepResult: TrainerMachine._result,
     Refused: TrainerMachine._turned_away,
+    Prepare: TrainerMachine._prepare,
     Evicted: TrainerMachine._evicted,
     Released: TrainerMachine._released,
     Finished: TrainerMachine._finished,

@@ -13,7 +13,7 @@ from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, Tick
 from swarmflow.core.following import FIRST_TERM, Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.leading.memories import Former
-from swarmflow.core.messages import Beat, Heartbeat, Join, StepResult
+from swarmflow.core.messages import Beat, Commit, Heartbeat, Join, StepResult
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
@@ -80,11 +80,13 @@ class World:
     latest: dict[str, ProcessId] = field(default_factory=dict)
     _incarnations: Random = field(init=False)
     _led: list[ProcessId] = field(default_factory=list)
+    _lineages: Random = field(init=False)
     _refs: int = 0
     _witness: Witness = field(init=False)
 
     def __post_init__(self, surroundings: Callable[[Random], Surroundings] | None) -> None:
         self.random, self._incarnations = Random(self.seed), Random(f"incarnations {self.seed}")
+        self._lineages = Random(f"lineages {self.seed}")
         around = random_surroundings(self.settings, self.random) if surroundings is None else surroundings(self.random)
         self.network, self.hardware = around.network, around.hardware
         self.clock.after(RIVALS_EVERY_S, self._introduce)
@@ -105,8 +107,9 @@ class World:
         process = self._new_process(name)
         me, plan = Member(process, -1), self.settings.plan
         rules = LeaderSettings(
-            self.settings.steps, lambda step: 0.1, 1.0, "sim", "run", True, self.settings.checkpoint_every,
-            self.settings.validate_every, silence_s=self.settings.silence_s, peers_first=self.settings.peers_first,
+            self.settings.steps, lambda step: 0.1, 1.0, "sim", "run", True, self._new_lineage,
+            self.settings.checkpoint_every, self.settings.validate_every,
+            silence_s=self.settings.silence_s, peers_first=self.settings.peers_first,
         )  # fmt: skip
         self.disks.set_aside(name)
         held = self.disks.trainers.setdefault(name, {0})
@@ -295,6 +298,8 @@ class World:
         process = host.process
         for action in actions:
             if type(action) is Send:  # most are
+                if type(action.message) is Commit:
+                    self._decided(process, action.message)
                 self.ways.send(host, action)
                 continue
             match action:
@@ -338,7 +343,16 @@ class World:
         machine = self.hosts[process].machine
         assert isinstance(machine, PeerMachine)
         assert machine.standing is not None
-        self._witness.updated(machine.standing.opened.lineage, stage, version, parameters, gradient)
+        opened = machine.standing.opened
+        self._witness.updated(opened.lineage, opened.epoch, stage, version, parameters, gradient)
+
+    def _decided(self, leader: ProcessId, commit: Commit) -> None:
+        lead = self.trainers[leader].lead
+        if lead is not None and lead.step is not None:
+            self._witness.decided(lead.step.said.lineage, commit)
+
+    def _new_lineage(self) -> str:
+        return f"{self._lineages.getrandbits(64):016x}"
 
     def _new_process(self, name: str) -> ProcessId:
         self.latest[name] = ProcessId(name, 1 + self._incarnations.getrandbits(62))  # no order, as in the runtime

@@ -9,6 +9,7 @@ from swarmflow.core.actions import Action, Release, Send
 from swarmflow.core.types import Epoch, Member, Microbatch, ProcessId, Ref
 
 EPOCH = Epoch(0, 0)
+LINEAGE = "first"
 A = TypeVar("A")
 
 

@@ -32,11 +32,11 @@ from swarmflow.core.messages import (
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, Microbatch, Plan, ProcessId, Roster
-from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process
+from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
 
 A, B, C = process("a"), process("b"), process("c")
 ME = member("t", -1)
-SETTINGS = LeaderSettings(9, lambda step: 0.1, 1.0, "1.0", "run", from_seed=True, join_hold_s=0.0)
+SETTINGS = LeaderSettings(9, lambda step: 0.1, 1.0, "1.0", "run", True, lambda: "new", join_hold_s=0.0)
 
 
 class Bench:
@@ -270,7 +270,7 @@ def test_the_update_of_a_stages_peer_is_its_own_loss_and_that_of_all_of_them_sto
 
 
 def test_a_leader_that_takes_over_commits_no_ballot_without_a_norm() -> None:
-    said = Open(1, EPOCH, Roster(((member("a"), member("b")),), (ME,)), ME.process)
+    said = Open(1, EPOCH, Roster(((member("a"), member("b")),), (ME,)), LINEAGE)
     step = Step(Plan(1, 2), 2, said, 0.1, 0.0, 0.0)
     for index in range(2):
         step.done(A, Done(microbatch(index), 0, 0, 20.0, 10))

@@ -8,7 +8,7 @@ from swarmflow.core.following import Following
 from swarmflow.core.messages import Gone, Open
 from swarmflow.core.standing import Standing
 from swarmflow.core.types import ProcessId, Roster
-from tests.core.samples import EPOCH, member, process
+from tests.core.samples import EPOCH, LINEAGE, member, process
 
 ME, LEADER, NEXT, STRANGER = process("me"), process("t0"), process("t1"), process("x")
 ROSTER = Roster(((member("me"),),), (member("t0", -1), member("t1", -1)))
@@ -82,5 +82,5 @@ def test_who_is_passed_over_by_a_later_leader_learns_it(
 ) -> None:
     following = Following(LEADER, term=2)
     gone = Gone(term, EPOCH, dead, "not heard of")
-    assert following.passed_over(ME, sender, gone, Standing(Open(2, EPOCH, ROSTER, LEADER))) is expected
+    assert following.passed_over(ME, sender, gone, Standing(Open(2, EPOCH, ROSTER, LINEAGE))) is expected
     assert not following.passed_over(ME, sender, gone, None), "who is in no epoch knows no trainers"

@@ -39,7 +39,7 @@ from tests.core.samples import member, messages, microbatch, of_type, process
 
 ME = member("t0", -1)
 A, B, C, OTHER = process("a"), process("b"), process("c"), process("t1")
-SETTINGS = LeaderSettings(4, lambda step: 0.1 * (step + 1), 0.0, "1.0", "run", from_seed=True)
+SETTINGS = LeaderSettings(4, lambda step: 0.1 * (step + 1), 0.0, "1.0", "run", True, lambda: "new")
 
 
 @dataclass
@@ -77,10 +77,9 @@ class Bench:
         assert step is not None
         epoch, peers = step.epoch, [peer.process for peer in step.roster.members()]
         actions = self.hear(peers[0], Done(replace(microbatch(0), epoch=epoch), 0, 0, 2.0, 1))
-        members = [to for to, _ in messages(actions, Prepare)]
-        for peer in members:
-            self.hear(peer, Prepared(epoch, step.ballot, (("stage-0", 1.0, "x"),)))
-        for peer in members:
+        for asked, prepare in messages(actions, Prepare):
+            self.hear(asked, Prepared(epoch, step.ballot, (("stage-0", 1.0, "x"),) if prepare.groups else ()))
+        for peer in [each.process for each in step.roster.members()]:
             actions = self.hear(peer, Committed(epoch, epoch.step + 1, "same"))
         return actions
 

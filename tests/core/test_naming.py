@@ -17,7 +17,7 @@ from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.standing import Standing
 from swarmflow.core.succession import Candidacy
 from swarmflow.core.types import Epoch, Member, Plan, Roster
-from tests.core.samples import EPOCH, member, messages, of_type, process
+from tests.core.samples import EPOCH, LINEAGE, member, messages, of_type, process
 
 STAGES = 6
 LEADER = process("t0")
@@ -29,7 +29,7 @@ def opened(peers: int, epoch: Epoch = EPOCH, but: int = -1) -> Open:
     """So many peers, in turn on the stages; all but one of them."""
     members = [member(f"p{n:05}", n % STAGES) for n in range(peers) if n != but]
     stages = tuple(tuple(m for m in members if m.stage == stage) for stage in range(STAGES))
-    return Open(1, epoch, Roster(stages, TRAINERS), LEADER)
+    return Open(1, epoch, Roster(stages, TRAINERS), LINEAGE)
 
 
 def heard(parts: tuple[Named | Open, ...], naming: Naming | None = None) -> Open | None:
@@ -104,7 +104,7 @@ def test_who_serves_another_stage_now_is_told_in_full() -> None:
 def test_changes_bring_a_part_to_the_part_of_the_next_roster(
     before: Roster, now: Roster, stage: int, tied: bool
 ) -> None:
-    base, said = Open(1, EPOCH, before, LEADER), Open(2, LATER, now, LEADER, exponent=20)
+    base, said = Open(1, EPOCH, before, LINEAGE), Open(2, LATER, now, LINEAGE, exponent=20)
     change = Reopen.after(base, said)
     assert change is not None
     assert change.unfolded(base.seen_from(stage, tied)) == said.seen_from(stage, tied)

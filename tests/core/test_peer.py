@@ -68,7 +68,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.peer import EARLY_MAX, EARLY_S, PeerMachine
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
-from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process, released
+from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 ME, MATE, LEADER, STRANGER = process("me"), process("mate"), process("t0"), process("x")
 ROSTER = Roster(((member("mate"), member("me")),), (member("t0", -1),))
@@ -99,7 +99,7 @@ class Bench:
     def serve(self, roster: Roster = ROSTER) -> list[Action]:
         self.hear(Granted(1, 0, 0, ()))
         self.event(StateLoaded(0, 0, "digest", 4, ELEMENTS))
-        return self.hear(Open(1, EPOCH, roster, LEADER))
+        return self.hear(Open(1, EPOCH, roster, LINEAGE))
 
     def work(self, index: int = 0) -> None:
         self.hear(Forward(microbatch(index), 0, 0), bodies=(INPUT, TARGETS))
@@ -125,7 +125,7 @@ def test_it_loads_what_it_is_granted_and_serves() -> None:
     assert (load.stage, load.version) == (0, 7)
     [(_, ready)] = messages(bench.event(StateLoaded(0, 7, "digest", 4, ELEMENTS)), Ready)
     assert (ready.version, ready.capacity) == (7, 4)
-    actions = bench.hear(Open(1, Epoch(0, 7), ROSTER, LEADER))
+    actions = bench.hear(Open(1, Epoch(0, 7), ROSTER, LINEAGE))
     assert of_type(actions, Reset)
     assert bench.peer.phase == "member"
 
@@ -216,7 +216,7 @@ def test_what_comes_before_its_epoch_is_kept_and_then_done() -> None:
     bench.event(StateLoaded(0, 0, "digest", 4, ELEMENTS))
     early = bench.hear(Forward(microbatch(0), 0, 0), sender=LEADER, bodies=(INPUT, TARGETS))
     assert not of_type(early, RunLoss)
-    assert of_type(bench.hear(Open(1, EPOCH, ROSTER, LEADER)), RunLoss)
+    assert of_type(bench.hear(Open(1, EPOCH, ROSTER, LINEAGE)), RunLoss)
 
 
 def test_one_sender_cannot_make_it_keep_more_than_a_bound_nor_shut_others_out() -> None:
@@ -235,7 +235,7 @@ def test_one_sender_cannot_make_it_keep_more_than_a_bound_nor_shut_others_out() 
 def test_what_is_void_or_from_strangers_is_released() -> None:
     bench = Bench()
     bench.serve()
-    bench.hear(Open(1, Epoch(1, 0), ROSTER, LEADER))
+    bench.hear(Open(1, Epoch(1, 0), ROSTER, LINEAGE))
     stale = Forward(microbatch(0), 0, 0)
     assert released(bench.hear(stale, bodies=(INPUT, TARGETS))) == [INPUT, TARGETS]
     fresh = Forward(microbatch(0, Epoch(1, 0)), 0, 0)
@@ -248,7 +248,7 @@ def test_what_is_void_or_from_strangers_is_released() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Open(1, Epoch(5, 0), ROSTER, LEADER), Gone(1, EPOCH, ME, "so I say"), Commit(1, EPOCH, 1, 1.0, 1.0, RESULT),
+        Open(1, Epoch(5, 0), ROSTER, LINEAGE), Gone(1, EPOCH, ME, "so I say"), Commit(1, EPOCH, 1, 1.0, 1.0, RESULT),
         Refused("no"),
         Granted(1, 0, 0, ()), Evicted("out"), Released(), Finished(3), Prepare(1, EPOCH, 1, (), (), TALLY),
     ],
@@ -338,7 +338,7 @@ def test_a_refusal_ends_it_with_the_reason() -> None:
 def test_a_peer_at_another_version_than_the_swarm_joins_again() -> None:
     bench = Bench()
     bench.serve()
-    assert of_type(bench.hear(Open(1, Epoch(0, 5), ROSTER, LEADER)), Rejoin)
+    assert of_type(bench.hear(Open(1, Epoch(0, 5), ROSTER, LINEAGE)), Rejoin)
     assert not of_type(bench.event(LossComputed(microbatch(0), 1.0, 1, None)), RunForward)
     assert not of_type(bench.hear(Forward(microbatch(0), 0, 0), bodies=(INPUT, TARGETS)), Send)
 
@@ -358,7 +358,7 @@ def test_what_comes_early_and_never_gets_its_epoch_is_given_up_in_the_end() -> N
     while bench.now < EARLY_S - 1.0:
         bench.now += 1.0
         epoch = Epoch(EPOCH.generation + int(bench.now), 0)
-        assert INPUT not in released(bench.hear(Open(1, min(epoch, Epoch(8, 0)), ROSTER, LEADER)))
+        assert INPUT not in released(bench.hear(Open(1, min(epoch, Epoch(8, 0)), ROSTER, LINEAGE)))
     bench.now += 2.0
     assert released(bench.event(Tick())) == [INPUT, TARGETS]
     assert bench.peer.early == []
@@ -370,7 +370,7 @@ def test_a_step_that_is_told_by_its_changes_is_opened_like_any_other() -> None:
     opened = bench.peer.standing
     assert opened is not None
     version, epoch = bench.peer.version, opened.epoch
-    again = Reopen(1, Epoch(epoch.generation + 1, epoch.step), epoch, (MATE,), (), LEADER)
+    again = Reopen(1, Epoch(epoch.generation + 1, epoch.step), epoch, (MATE,), (), LINEAGE)
     assert of_type(bench.hear(again), Reset)
     heard = bench.peer.standing
     assert heard is not None
@@ -381,4 +381,4 @@ def test_a_step_that_is_told_by_its_changes_is_opened_like_any_other() -> None:
 def test_who_has_not_heard_of_the_epoch_that_a_step_builds_on_joins_again() -> None:
     bench = Bench()
     bench.serve()
-    assert of_type(bench.hear(Reopen(1, Epoch(7, 0), Epoch(6, 0), (), (), LEADER)), Rejoin)
+    assert of_type(bench.hear(Reopen(1, Epoch(7, 0), Epoch(6, 0), (), (), LINEAGE)), Rejoin)

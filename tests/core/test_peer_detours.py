@@ -25,7 +25,7 @@ from swarmflow.core.peer import PeerMachine
 from swarmflow.core.prober import SHARE
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Member, Plan, ProcessId, Ref, Roster
-from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process, released
+from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 ME, MATE, UP, DOWN, LEADER, STRANGER = (process(name) for name in ("me", "mate", "up", "down", "t0", "x"))
 ROSTER = Roster(((member("up"),), (member("mate", 1), member("me", 1)), (member("down", 2),)), (member("t0", -1),))
@@ -45,7 +45,7 @@ class Bench:
         self.peer = PeerMachine(ME, Following(LEADER), Plan(3, 2, boundary_bytes=BYTES), PeerSettings(join))
         self.hear(Granted(1, 1, 0, ()))
         self.event(StateLoaded(1, 0, "digest", 4, (("stage-1", 10),)))
-        self.hear(Open(1, EPOCH, ROSTER, LEADER))
+        self.hear(Open(1, EPOCH, ROSTER, LINEAGE))
         self.peer.detours.learn(MATE, Rates((), ((DOWN, BYTES / 1.0), (UP, BYTES / 1.0))))
         self.peer.detours.learn(UP, Rates((), ((ME, BYTES / 64.0),)))
         for other, seconds in ((DOWN, 64.0), (MATE, 1.0)):

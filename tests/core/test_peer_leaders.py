@@ -48,13 +48,13 @@ from swarmflow.core.messages import (
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
-from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process
+from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
 
 ME, MATE, STRANGER = process("me"), process("mate"), process("x")
 LEADER, NEXT, THIRD = process("t0"), process("t1"), process("t2")
 TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
 ROSTER = Roster(((member("mate"), member("me")),), TRAINERS)
-OPENED = Open(1, EPOCH, ROSTER, LEADER, exponent=20)
+OPENED = Open(1, EPOCH, ROSTER, LINEAGE, exponent=20)
 TALLY = Tally(2.0, 1, 0)
 RESULTS = (("stage-0", 1.0, "x"),)
 COMMIT = Commit(1, EPOCH, 1, 0.5, 0.1, StepResult(1, EPOCH, 2.0, 1, 1.0, 1.0, 0.1, 1, (2,), 0))
@@ -141,7 +141,7 @@ def test_one_that_no_other_trainer_can_know_of_joins_again_at_once() -> None:
     bench.load()
     assert of_type(bench.lose(), Rejoin), "in no epoch"
     bench = Bench()
-    bench.serve(Open(1, EPOCH, Roster(ROSTER.stages, TRAINERS[:1]), LEADER))
+    bench.serve(Open(1, EPOCH, Roster(ROSTER.stages, TRAINERS[:1]), LINEAGE))
     assert of_type(bench.lose(), Rejoin), "no other trainer"
     bench = Bench()
     bench.serve()
@@ -327,7 +327,7 @@ def test_a_ballot_of_the_next_leader_reduces_what_was_done_under_the_former() ->
 
 @pytest.mark.parametrize(
     "message",
-    [Beat(1, EPOCH), COMMIT, PREPARE, Gone(1, EPOCH, MATE, "silent"), Open(1, Epoch(0, 1), ROSTER, LEADER)],
+    [Beat(1, EPOCH), COMMIT, PREPARE, Gone(1, EPOCH, MATE, "silent"), Open(1, Epoch(0, 1), ROSTER, LINEAGE)],
 )
 def test_a_former_leader_is_told_that_it_is_one(message: Message) -> None:
     bench = Bench()

@@ -17,6 +17,7 @@ from swarmflow.core.messages import (
     Carry,
     Committed,
     Done,
+    ElectorateChange,
     Evicted,
     Forward,
     Gone,
@@ -43,12 +44,12 @@ from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
-from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process, released
+from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 PLAN = Plan(2, 4)
 ME, MATE, BEFORE, LEADER, STRANGER = process("me"), process("mate"), process("before"), process("t0"), process("x")
 ROSTER = Roster(((member("before"),), (member("mate", 1), member("me", 1))), (member("t0", -1),))
-OPENED = Open(1, EPOCH, ROSTER, LEADER)
+OPENED = Open(1, EPOCH, ROSTER, LINEAGE)
 NAN = float("nan")
 
 
@@ -80,10 +81,12 @@ def cannot_be(message: Message) -> str:
         (Assign(1, EPOCH, (0, 4), 0), "indices"),
         (Prepare(1, EPOCH, 1, ((0, 0), (0, 1)), (), Tally(1.0, 1, 0)), "do not fit"),
         (Prepare(1, EPOCH, 1, (), (Group("stage-1", (ME, ME)),), Tally(1.0, 1, 0)), "groups"),
-        (Open(1, EPOCH, Roster(ROSTER.stages), LEADER), "do not fit"),
-        (Open(1, EPOCH, Roster(ROSTER.stages[:1], ROSTER.trainers), LEADER), "roster"),
-        (Open(1, EPOCH, Roster(ROSTER.stages[::-1], ROSTER.trainers), LEADER), "roster"),
-        (Open(1, EPOCH, Roster((), ()), LEADER), "stages"),
+        (Open(1, EPOCH, Roster(ROSTER.stages), LINEAGE), "do not fit"),
+        (Open(1, EPOCH, Roster(ROSTER.stages[:1], ROSTER.trainers), LINEAGE), "roster"),
+        (Open(1, EPOCH, Roster(ROSTER.stages[::-1], ROSTER.trainers), LINEAGE), "roster"),
+        (Open(1, EPOCH, Roster((), ()), LINEAGE), "stages"),
+        (replace(OPENED, change=ElectorateChange((ME,), (ME,))), "change"),
+        (replace(OPENED, change=ElectorateChange((), (), (ME,))), "change"),
     ],
 )
 def test_what_cannot_be_is_found(message: Message, field: str) -> None:
@@ -185,7 +188,7 @@ class Lead:
 
     def __init__(self) -> None:
         me = member("t0", -1)
-        rules = LeaderSettings(9, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True)
+        rules = LeaderSettings(9, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True, new_lineage=lambda: "new")
         source = Source(LEADER, PLAN.microbatches, outbox_of(PLAN, LEADER, 0))
         join = Join("trainer", "1.0", "run", me)
         lead = Leader(me, PLAN, rules, 1, 0, 0)

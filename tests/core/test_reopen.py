@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from swarmflow.core.messages import Open, Reopen
 from swarmflow.core.types import Epoch, Member, Roster
-from tests.core.samples import EPOCH, process
+from tests.core.samples import EPOCH, LINEAGE, process
 
 LEADER = process("t0")
 LATER = replace(EPOCH, step=EPOCH.step + 1)
@@ -27,7 +27,7 @@ def rosters(draw: st.DrawFn) -> Roster:
 
 @given(rosters(), rosters())
 def test_what_has_changed_tells_it_all(before: Roster, now: Roster) -> None:
-    base, said = Open(1, EPOCH, before, LEADER), Open(2, LATER, now, LEADER, exponent=20)
+    base, said = Open(1, EPOCH, before, LINEAGE), Open(2, LATER, now, LINEAGE, exponent=20)
     change = Reopen.after(base, said)
     assert change is not None
     assert change.unfolded(base) == said
@@ -36,12 +36,12 @@ def test_what_has_changed_tells_it_all(before: Roster, now: Roster) -> None:
 
 def test_where_little_has_changed_little_is_told() -> None:
     members = tuple(Member(process(f"p{n:03}"), 0) for n in range(100))
-    base, roster = Open(1, EPOCH, Roster((members,)), LEADER), Roster((members[1:],))
-    change = Reopen.after(base, Open(1, LATER, roster, LEADER))
-    assert change == Reopen(1, LATER, EPOCH, (members[0].process,), (), LEADER, whole=roster.digest, named=99)
+    base, roster = Open(1, EPOCH, Roster((members,)), LINEAGE), Roster((members[1:],))
+    change = Reopen.after(base, Open(1, LATER, roster, LINEAGE))
+    assert change == Reopen(1, LATER, EPOCH, (members[0].process,), (), LINEAGE, whole=roster.digest, named=99)
 
 
 def test_who_comes_in_amid_a_step_is_told_in_full() -> None:
     roster = Roster(((Member(LEADER, 0),),))
-    base = Open(1, EPOCH, roster, LEADER)
-    assert Reopen.after(base, Open(1, Epoch(0, 9), roster, LEADER, newcomers=(LEADER,))) is None
+    base = Open(1, EPOCH, roster, LINEAGE)
+    assert Reopen.after(base, Open(1, Epoch(0, 9), roster, LINEAGE, newcomers=(LEADER,))) is None

@@ -30,7 +30,7 @@ from tests.core.test_memories import commit, held, name_of
 
 ME = member("t0", -1)
 A, B, C, D, OTHER = process("a"), process("b"), process("c"), process("d"), process("t1")
-SETTINGS = LeaderSettings(20, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True)
+SETTINGS = LeaderSettings(20, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True, new_lineage=lambda: "new")
 AT_8 = Snapshot(8, ("d", "e"))
 
 

@@ -12,7 +12,7 @@ from swarmflow.core.messages import Accepted, Adopt, Assign, Backward, Denied, F
 from swarmflow.core.outbox import TAKEOVER, Outbox
 from swarmflow.core.source import Source
 from swarmflow.core.types import Epoch, Ref, Roster
-from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process, released
+from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 PEER = process("p")
 
@@ -23,7 +23,7 @@ def source(name: str = "t0", microbatches: int = 8) -> Source:
 
 def opening(trainers: int = 1, capacity: int = 2, epoch: Epoch = EPOCH) -> Open:
     feeders = tuple(member(f"t{number}", -1) for number in range(trainers))
-    return Open(1, epoch, Roster(((member("p", 0, capacity),), (member("q", 1, 100),)), feeders), feeders[0].process)
+    return Open(1, epoch, Roster(((member("p", 0, capacity),), (member("q", 1, 100),)), feeders), LINEAGE)
 
 
 @settings(max_examples=30, deadline=None)

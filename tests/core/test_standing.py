@@ -7,11 +7,11 @@ from dataclasses import replace
 from swarmflow.core.messages import Commit, Done, Join, Open, Prepare, StepResult, Tally
 from swarmflow.core.standing import Standing
 from swarmflow.core.types import Group, Roster
-from tests.core.samples import EPOCH, member, microbatch, process
+from tests.core.samples import EPOCH, LINEAGE, member, microbatch, process
 
 A, B, N, T0, T1 = process("a"), process("b"), process("n"), process("t0"), process("t1")
 ROSTER = Roster(((member("a"), member("b")),), (member("t0", -1), member("t1", -1)))
-OPENED = Open(3, EPOCH, ROSTER, T0)
+OPENED = Open(3, EPOCH, ROSTER, LINEAGE)
 TALLY = Tally(2.0, 10, 1)
 RESULTS = (("stage-0", 1.0, "digest"),)
 COMMIT = Commit(3, EPOCH, 1, 0.1, 0.5, StepResult(3, EPOCH, 2.0, 10, 1.0, 1.0, 0.5, 4, (3,), 1))

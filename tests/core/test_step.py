@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from swarmflow.core.leading.sharing import Ways
 from swarmflow.core.messages import Assign, Commit, Committed, Done, Gone, Open, Prepare, Prepared, Unprepared
-from swarmflow.core.step import Step, reduction_groups
+from swarmflow.core.reduce import reduction_groups
+from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, Group, Plan, ProcessId, Roster
-from tests.core.samples import EPOCH, member, messages, microbatch, process
+from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process
 
 A, B, C, T = process("a"), process("b"), process("c"), process("t")
 ROSTER = Roster(((member("a"), member("b")), (member("c", 1),)), (member("t", -1),))
@@ -19,7 +20,7 @@ PLAN = Plan(stages=2, microbatches=2)
 
 
 def step(clip: float = 0.0) -> Step:
-    return Step(PLAN, 1, Open(1, EPOCH, ROSTER, T), 0.1, clip, opened_s=0.0)
+    return Step(PLAN, 1, Open(1, EPOCH, ROSTER, LINEAGE), 0.1, clip, opened_s=0.0)
 
 
 def complete(machine: Step, holders: tuple[ProcessId, ProcessId] = (A, B)) -> None:
@@ -144,7 +145,7 @@ def test_a_step_that_lost_a_stage_starts_over() -> None:
 def test_the_microbatches_of_a_dead_trainer_fall_to_those_who_live() -> None:
     other, third = process("u"), process("v")
     roster = Roster(ROSTER.stages, (member("t", -1), member("u", -1), member("v", -1)))
-    machine = Step(Plan(2, 9), 1, Open(1, EPOCH, roster, T), 0.1, 0.0, 0.0)
+    machine = Step(Plan(2, 9), 1, Open(1, EPOCH, roster, LINEAGE), 0.1, 0.0, 0.0)
     first = dict(messages(machine.gone(T, "test"), Assign))
     assert {to: message.indices for to, message in first.items()} == {other: (0, 6), third: (3,)}
     assert machine.phase == "working"
@@ -174,7 +175,7 @@ def test_the_norm_is_that_of_all_members_of_a_group() -> None:
         ((9.0, 9.0, 0.0), "failed", (C,)),
         ((9.0, 16.0, 25.0), "failed", ()),
     ):
-        machine = Step(Plan(1, 1), 1, Open(1, EPOCH, three, T), 0.1, 0.0, opened_s=0.0)
+        machine = Step(Plan(1, 1), 1, Open(1, EPOCH, three, LINEAGE), 0.1, 0.0, opened_s=0.0)
         machine.done(A, Done(microbatch(0), 0, 0, loss_sum=1.0, tokens=1))
         machine.prepare((), Ways())
         for peer, norm in zip((A, B, C), norms, strict=True):
@@ -202,7 +203,7 @@ def test_newcomers_take_part_in_the_update_but_not_in_the_work() -> None:
 
 def test_members_whose_parameters_stray_are_found() -> None:
     roster = Roster((tuple(member(name) for name in "abc"),), (member("t", -1),))
-    machine = Step(Plan(1, 1), 1, Open(1, EPOCH, roster, T), 0.1, 0.0, 0.0)
+    machine = Step(Plan(1, 1), 1, Open(1, EPOCH, roster, LINEAGE), 0.1, 0.0, 0.0)
     machine.done(A, Done(microbatch(0), 0, 0, 1.0, 1))
     machine.prepare((), Ways())
     for peer in (A, B, C):
@@ -223,7 +224,7 @@ def test_a_death_is_told_to_those_around_and_amid_a_ballot_to_everybody() -> Non
     roster = Roster(stages, (member("t", -1), member("u", -1)))
 
     def hearers(phase: str, dead: str) -> set[str]:
-        machine = Step(Plan(stages=5, microbatches=1), 1, Open(1, EPOCH, roster, T), 0.1, 0.0, opened_s=0.0)
+        machine = Step(Plan(stages=5, microbatches=1), 1, Open(1, EPOCH, roster, LINEAGE), 0.1, 0.0, opened_s=0.0)
         machine.phase = phase
         return {to.name for to, _ in messages(machine.gone(process(dead), "killed"), Gone)}
 

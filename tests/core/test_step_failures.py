@@ -20,7 +20,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, Plan, ProcessId, Roster
-from tests.core.samples import EPOCH, member, messages, microbatch, process
+from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process
 
 A, B, C = process("a"), process("b"), process("c")
 T, U, V = process("t"), process("u"), process("v")
@@ -31,7 +31,7 @@ PLAN = Plan(stages=2, microbatches=6)
 
 def step() -> Step:
     """Of three trainers, each with two microbatches."""
-    return Step(PLAN, 1, Open(1, EPOCH, ROSTER, T), 0.1, 0.0, opened_s=0.0)
+    return Step(PLAN, 1, Open(1, EPOCH, ROSTER, LINEAGE), 0.1, 0.0, opened_s=0.0)
 
 
 def complete(machine: Step) -> None:
@@ -105,7 +105,7 @@ def test_a_majority_of_those_named_is_needed_once_a_trainer_is_gone(dead: tuple[
     machine = step()
     for victim in dead:
         machine.gone(victim, "test")
-    assert machine.has_majority() is enough
+    assert machine.has_majority(set()) is enough
 
 
 def test_newcomers_make_no_majority() -> None:
@@ -114,7 +114,7 @@ def test_newcomers_make_no_majority() -> None:
     machine.prepare((member("n", 1), member("o", 1)), Ways())
     for victim in (U, V, B):
         machine.gone(victim, "test")
-    assert not machine.has_majority()
+    assert not machine.has_majority(set())
 
 
 def test_a_gradient_that_does_not_fit_starts_the_step_over() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -12,13 +12,13 @@ from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.standing import Standing
 from swarmflow.core.succession import Candidacy, Estate, estate_of
 from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
-from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process
+from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
 
 A, B, C, D, N = (process(name) for name in "abcdn")
 T0, T1, T2 = process("t0"), process("t1"), process("t2")
 PEERS = ((member("a"), member("b")), (member("c", 1), member("d", 1)))
 TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
-OPENED = Open(1, EPOCH, Roster(PEERS, TRAINERS), T0, exponent=20)
+OPENED = Open(1, EPOCH, Roster(PEERS, TRAINERS), LINEAGE, exponent=20)
 LATER = replace(OPENED, epoch=Epoch(0, 1))
 PLAN = Plan(stages=2, microbatches=3)
 TALLY = Tally(2.0, 30, 1)
@@ -215,11 +215,52 @@ def test_a_ballot_that_somebody_has_not_reduced_is_not_finished(odd: Report) -> 
 
 def test_a_ballot_of_a_stage_that_nobody_is_left_of_is_not_finished() -> None:
     estate = inherit(reduced(report(PEERS[0][0])), reduced(report(PEERS[0][1])), report(TRAINERS[2]))
-    assert estate.step.phase == "working"
-    for victim in estate.gone:
-        estate.step.gone(victim, "not heard of")
-    assert estate.step.phase == "failed"
-    assert "nobody is left on a stage" in estate.step.failure
+    assert (estate.step.phase, estate.doubtful) == ("failed", True), "those whom nobody hears of may go on from it"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One peer on each of five stages, and one more on the last, which the former leader took for dead."""
+
+    peers: tuple[Member, ...]
+    extra: Member
+
+    def opened(self) -> Open:
+        stages = (*((peer,) for peer in self.peers[:4]), (self.peers[4], self.extra))
+        return replace(OPENED, roster=Roster(stages, TRAINERS))
+
+    def reports(self, *stages: int) -> list[Report]:
+        """Of those that have reduced, on these stages, and of the one that was left out."""
+        opened = self.opened()
+        return [*(reduced(report(self.peers[s], opened=opened)) for s in stages), report(self.extra, opened=opened)]
+
+    def estate(self, *reports: Report, ballot: int = 0) -> Estate:
+        own = replace(report(TRAINERS[1], opened=self.opened()), ballot=ballot)
+        tried = Candidacy(TRAINERS[1], 2, standing(self.opened()), BEGAN_S)
+        for told in (own, *reports):
+            tried.report(told.member.process, told)
+        return estate_of(tried, replace(PLAN, stages=5), 0.1, 0.0, BEGAN_S)
+
+
+LINE = Line(tuple(member(name, stage) for stage, name in enumerate("abcde")), member("n", 4))
+
+
+def test_a_ballot_that_left_out_a_death_nobody_here_was_told_of_may_be_committed_elsewhere() -> None:
+    """Stages 0 to 2 are not told of a death on the last one; its other peer, which has reduced too, is not here."""
+    line = LINE
+    estate = line.estate(*line.reports(0, 1, 2))
+    assert (estate.step.phase, estate.doubtful) == ("failed", True)
+    assert "another leader may have committed it" in estate.step.failure
+
+
+@pytest.mark.parametrize(("stages", "ballot"), [((0, 1, 2, 3), 0), ((0, 1, 2), 3)])
+def test_who_is_told_of_a_death_knows_that_a_ballot_it_does_not_leave_out_is_not_committed(
+    stages: tuple[int, ...], ballot: int
+) -> None:
+    """A peer of stage 3 or a trainer would know: the one that has not reduced is a member, so nothing is committed."""
+    line = LINE
+    estate = line.estate(*line.reports(*stages), ballot=ballot)
+    assert (estate.step.phase, estate.doubtful) == ("working", False)
 
 
 def test_the_work_goes_on_with_the_hops_that_the_living_hold() -> None:
@@ -295,7 +336,7 @@ def test_newcomers_who_are_gone_again_cost_no_majority() -> None:
     estate = inherit(*told)
     for victim in estate.gone:
         estate.step.gone(victim, "not heard of")
-    assert estate.step.has_majority(), "who was elected may commit"
+    assert estate.step.has_majority(set()), "who was elected may commit"
 
 
 def test_newcomers_elect_nobody() -> None:

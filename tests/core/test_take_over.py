@@ -36,20 +36,20 @@ from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.standing import Standing
 from swarmflow.core.succession import Candidacy, estate_of
 from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
-from tests.core.samples import member, messages, microbatch, of_type, process
+from tests.core.samples import LINEAGE, member, messages, microbatch, of_type, process
 
 A, B, C = process("a"), process("b"), process("c")
 T0, ME, T2 = process("t0"), process("t1"), process("t2")
 PEERS = (member("a"), member("b"), member("c"))
 TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
 EPOCH = Epoch(2, 5)
-OPENED = Open(3, EPOCH, Roster((PEERS,), TRAINERS), T0, exponent=20)
+OPENED = Open(3, EPOCH, Roster((PEERS,), TRAINERS), LINEAGE, exponent=20)
 PLAN = Plan(1, 3)
 TALLY = Tally(2.0, 30, 1)
 RESULT = StepResult(3, EPOCH, 2.0, 30, 1.0, 0.5, 0.3, 3, (3,), 1)
 COMMIT = Commit(3, EPOCH, 1, 1 / 30, 0.3, RESULT)
 REDUCED = (("stage-0", 1.0, "x"),)
-SETTINGS = LeaderSettings(9, lambda step: 0.1 * step, 0.0, "1.0", "run", from_seed=True)
+SETTINGS = LeaderSettings(9, lambda step: 0.1 * step, 0.0, "1.0", "run", from_seed=True, new_lineage=lambda: "new")
 
 
 def report(who: Member, opened: Open = OPENED) -> Report:
@@ -131,7 +131,7 @@ def test_the_work_of_a_step_goes_on() -> None:
     assert [(to, message.learning_rate) for to, message in messages(actions, Commit)] == [(A, 0.5), (B, 0.5), (C, 0.5)]
     actions = bench.commit(EPOCH, A, B, C)
     [(_, opened)] = [sent for sent in messages(actions, Open) if sent[0] == A]
-    assert (opened.term, opened.epoch, opened.lineage, opened.exponent) == (4, Epoch(2, 6), T0, EXPONENT)
+    assert (opened.term, opened.epoch, opened.lineage, opened.exponent) == (4, Epoch(2, 6), LINEAGE, EXPONENT)
     assert [trainer.process for trainer in opened.roster.trainers] == [ME]
 
 
@@ -289,7 +289,7 @@ def test_without_a_majority_nothing_is_committed_until_it_has_stayed_away_for_lo
     assert Count("lineages") in actions
     opened = messages(actions, Open)
     assert [to for to, _ in opened] == [A, ME]
-    assert {(message.epoch, message.lineage) for _, message in opened} == {(Epoch(3, 5), ME)}
+    assert {(message.epoch, message.lineage) for _, message in opened} == {(Epoch(3, 5), "new")}
 
 
 def test_the_wait_for_a_majority_is_told_once() -> None:

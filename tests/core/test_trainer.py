@@ -51,15 +51,15 @@ from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Epoch, Holding, Member, Plan, ProcessId, Roster, Snapshot
-from tests.core.samples import EPOCH, member, messages, microbatch, of_type, process
+from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
 
 A, B, C = process("a"), process("b"), process("c")
 LEADER, SECOND, THIRD, STRANGER = process("t0"), process("t1"), process("t2"), process("x")
 PEERS = (member("a"), member("b"), member("c"))
 TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
-OPENED = Open(1, EPOCH, Roster((PEERS,), TRAINERS), LEADER)
+OPENED = Open(1, EPOCH, Roster((PEERS,), TRAINERS), LINEAGE)
 PLAN = Plan(1, 3)
-SETTINGS = LeaderSettings(4, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True)
+SETTINGS = LeaderSettings(4, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True, new_lineage=lambda: "new")
 RESULT = StepResult(1, EPOCH, 2.0, 30, 1.0, 0.5, 0.1, 3, (3,), 0)
 
 
@@ -246,8 +246,8 @@ def test_one_that_is_not_elected_stands_again_in_a_later_term_and_gives_up_in_th
     bench.lose()
     assert {message.term for _, message in messages(bench.wait(CANDIDACY_S), Lead)} == {2}
     assert {message.term for _, message in messages(bench.wait(1.0), Lead)} == {3}
-    actions = bench.wait(20.0)
-    assert not of_type(actions, TookOver)
+    actions = bench.wait(SETTINGS.quorum_timeout_s)
+    assert not of_type(actions, TookOver), "nobody has followed who holds the state of the stage"
     assert of_type(actions, Rejoin)
 
 

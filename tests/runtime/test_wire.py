@@ -50,7 +50,7 @@ def test_no_open_of_a_large_swarm_is_larger_than_a_header_may_be() -> None:
         for stage in range(5)
     )
     trainers = (Member(ProcessId("Q" * 46, 1 << 60), -1, 1, addresses),)
-    said = Open(1, Epoch(0, 0), Roster(stages, trainers), trainers[0].process)
+    said = Open(1, Epoch(0, 0), Roster(stages, trainers), "first")
     for who in (stages[2][0], trainers[0]):
         sizes = [len(encode_header(send.message)) for send in tell(said, (who,), tied=True) if isinstance(send, Send)]
         assert sum(sizes) > FrameLimits().header_bytes_max

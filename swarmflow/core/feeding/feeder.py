@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.actions import Action, Log, Rejoin
+from swarmflow.core.actions import Action, Log, Rejoin, Send
 from swarmflow.core.events import Received
 from swarmflow.core.flow.live import Negotiation
 from swarmflow.core.following import Following
 from swarmflow.core.leader import Leader
-from swarmflow.core.messages import Join
+from swarmflow.core.messages import Join, Left
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source
 from swarmflow.core.standing import Standing
@@ -55,4 +55,10 @@ class Feeder:
     def leave(self, reason: str) -> list[Action]:
         """Nothing can be done as this incarnation any more: join again, as another one."""
         self.ended = True
-        return [Log("warning", reason), Rejoin(reason)]
+        return [Log("warning", reason), *self.last_promise(), Rejoin(reason)]
+
+    def last_promise(self) -> list[Action]:
+        """Tell the leader that this life, which may have a vote, follows nobody after it: it ends."""
+        voter = self.standing is not None and self.following.lost_s is None and self.leader != self.me.process
+        return [Send(self.leader, Left(self.following.term))] if voter else []
+

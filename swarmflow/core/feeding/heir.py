@@ -29,8 +29,11 @@ def succeed(trainer: Feeder, now: float) -> list[Action]:
     if candidacy is not None:
         if candidacy.elected(now):
             return _take_over(trainer, candidacy, now)
-        if trainer.following.hopeless(now):
-            return trainer.leave("no leader, and most of the swarm is gone")
+        lost_s = trainer.following.lost_s
+        if lost_s is not None and now - lost_s >= trainer.settings.quorum_timeout_s and candidacy.settled(now):
+            if not candidacy.sustained():
+                return trainer.leave("no leader, and most of the swarm is gone, with all peers of a stage")
+            return _take_over(trainer, candidacy, now, elected=False)
         if now - candidacy.began_s > CANDIDACY_S:
             return _stand(trainer, now)
         return candidacy.tick(now)
@@ -50,7 +53,7 @@ def _stand(trainer: Feeder, now: float) -> list[Action]:
     return [log, *trainer.candidacy.begin(_report(trainer), now)]
 
 
-def _take_over(trainer: Feeder, candidacy: Candidacy, now: float) -> list[Action]:
+def _take_over(trainer: Feeder, candidacy: Candidacy, now: float, elected: bool = True) -> list[Action]:
     version = candidacy.latest().epoch.step
     rate = trainer.settings.learning_rate(version)
     estate = estate_of(candidacy, trainer.plan, rate, trainer.settings.clip, now)
@@ -58,7 +61,8 @@ def _take_over(trainer: Feeder, candidacy: Candidacy, now: float) -> list[Action
     trainer.following.follow(trainer.me.process, candidacy.term, now)
     disk = trainer.on_disk, trainer.digests
     trainer.lead = Leader(trainer.me, trainer.plan, trainer.settings, candidacy.term, version, *disk)
-    actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *trainer.lead.take_over(estate, now)]
+    began = trainer.lead.take_over(estate, now, elected)
+    actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *began]
     waiting, trainer.waiting = trainer.waiting, []
     return actions + [action for event in waiting for action in trainer.lead.handle(event, now)]
 

@@ -24,7 +24,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.step import Step
 from swarmflow.core.types import ProcessId
 
-_OF_PEERS = frozenset((Done, Prepared, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed))
+_OF_PEERS = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed))
 
 
 def doubtful(reign: Reign, known: Known, message: Message) -> str | None:
@@ -33,6 +33,8 @@ def doubtful(reign: Reign, known: Known, message: Message) -> str | None:
     if kind in _OF_PEERS and known.role != "peer":
         return f"a {kind.__name__} from a {known.role}"
     match message:
+        case Prepared() if known.role != "peer" and message.results:
+            return f"results of a reduction from a {known.role}"
         case Suspect() if message.process == known.process:
             return "a Suspect of itself"
         case Ready() | LoadFailed() if message.version > reign.settings.steps:

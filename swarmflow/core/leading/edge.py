@@ -12,6 +12,7 @@ from swarmflow.core.leading.opening import try_open
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.leading.saving import goodbye, save, spread, stop_now, stopped
 from swarmflow.core.messages import state_name
+from swarmflow.core.quorum import electorate
 from swarmflow.core.step import Step
 from swarmflow.core.types import EXPONENT
 
@@ -24,6 +25,9 @@ def close(reign: Reign, step: Step, now: float) -> list[Action]:
         actions += [Count("resynchronisations"), *evict(reign, process, reason)]
     reign.version += 1
     reign.name = state_name(step.said.lineage, step.epoch, step.ballot)
+    if step.said.lineage == reign.lineage:  # else it was finished for a history that this leader has left
+        reign.electors = electorate(step.said)
+        reign.bound &= {*reign.electors.processes, reign.me.process}
     for member in step.roster.members():
         if (known := reign.membership.known.get(member.process)) is not None:
             known.version = reign.version

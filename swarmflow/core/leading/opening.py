@@ -10,8 +10,9 @@ from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.memories import NOTHING, Former, Remembered
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.leading.restoring import Restoring
-from swarmflow.core.leading.saving import finish, stop_run
+from swarmflow.core.leading.saving import finish, stop_now, stop_run
 from swarmflow.core.messages import Open
+from swarmflow.core.quorum import change_since, electorate
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch
 
@@ -35,10 +36,17 @@ def try_open(reign: Reign, now: float) -> list[Action]:
         return _refill(reign, empty, now)
     if reign.version >= settings.steps:
         return finish(reign)
+    if not has_majority(reign):
+        reign.waits_for = "most of those who took part in the last step: they may have another leader"
+        return []
     reign.waits_for, reign.phase = "", "running"
     roster = membership.roster(reign.version)
+    change = change_since(reign.electors, roster)
     careful = bool(reign.findings.of(reign.version))
-    said = Open(reign.term, reign.epoch, roster, reign.lineage, exponent=reign.exponent, careful=careful)
+    said = Open(
+        reign.term, reign.epoch, roster, reign.lineage, exponent=reign.exponent, careful=careful, change=change
+    )
+    reign.electors = reign.electors or electorate(said)
     reign.step = Step(reign.plan, reign.term, said, settings.learning_rate(reign.version), settings.clip, now)
     begun = reign.step.open(reign.opened, reign.told)
     reign.opened, reign.told = said, {member.process: member.stage for member in roster.everyone}
@@ -69,6 +77,7 @@ def _roll_back(reign: Reign, lost: list[int], now: float) -> list[Action]:
     """Everybody of a stage is gone, and with them the state: all stages go back to the newest version on a disk."""
     text, before = ", ".join(str(stage) for stage in lost), reign.version
     reign.version, reign.step = reign.safe.durable, None
+    reign.lineage = reign.settings.new_lineage()  # in each, a version is committed once
     reign.safe.went_back()
     reign.generation += 1
     seek(reign, now)
@@ -118,7 +127,7 @@ def _tell_again(reign: Reign, found: Remembered) -> list[Action]:
 
 def learnt(reign: Reign, now: float) -> list[Action]:
     """Somebody came with its copies, which may be of a later version than the one that this leader began with."""
-    began_here = reign.lineage == reign.me.process and reign.last is None
+    began_here = reign.founded and reign.last is None
     begun = reign.phase == "running"
     if reign.restoring is None and began_here and (begun or reign.phase == "gathering"):
         if not (reign.safe.later(reign.version, begun) or reign.memories.later(reign.version)):
@@ -127,6 +136,18 @@ def learnt(reign: Reign, now: float) -> list[Action]:
         reign.generation += 1
         seek(reign, now)
     return try_open(reign, now) if reign.restoring is not None else []
+
+
+def has_majority(reign: Reign) -> bool:
+    """Return whether enough of those who took part in the last step are here for the next one to be opened."""
+    return reign.electors is None or reign.electors.commits(reign.membership.known.keys() | reign.bound)
+
+
+def fork(reign: Reign, now: float) -> list[Action]:
+    """Go on without most of the electorate, under a name of its own: the others may go on with the old one."""
+    reign.lineage, reign.electors = reign.settings.new_lineage(), None
+    log = Log("warning", f"most of the swarm stayed away: going on without it, as lineage {reign.lineage}")
+    return [log, Count("lineages"), *restart(reign, now)]
 
 
 def restart(reign: Reign, now: float) -> list[Action]:
@@ -145,7 +166,7 @@ def restart(reign: Reign, now: float) -> list[Action]:
             return stop_run(reign, reason)
     reign.generation += 1
     reign.step = reign.complete_s = None
-    return try_open(reign, now)
+    return stop_now(reign) if reign.stopping else try_open(reign, now)
 
 
 def suspend(reign: Reign, finding: Finding) -> str:

@@ -11,6 +11,7 @@ from swarmflow.core.leading.memories import NOTHING, Former, Memories, Remembere
 from swarmflow.core.leading.restoring import Restoring
 from swarmflow.core.leading.safekeeping import Safekeeping
 from swarmflow.core.messages import Open, StepResult
+from swarmflow.core.quorum import Electorate
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.step import Step
 from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId
@@ -22,12 +23,14 @@ class Reign:
 
     me: itself, as a member of the roster. version: the run's. on_disk: the newest version that is complete on disk.
     digests: of its files. known: the newest version that was on disk, here or elsewhere, as far as the own disk tells.
-    lineage: who began the history that this leader goes on with; a leader that starts from disk begins one. restoring:
-    which version to go on from is not decided yet. last: the result of the step before. waits_for: what opening the
-    next one waits for. name: of the version's states, empty: not known. memories: what peers that joined still hold;
-    remembered: the version of those from which this leader went on. former: what it knew of the run. stopping: the
-    person wants this trainer to go, or (fate: why) the run cannot go on. findings: values that were not finite.
-    opened: the last Open, and told: who was told it, and on which stage it was then.
+    lineage: the history that this leader goes on with; founded: it has begun one, from disk. electors: who votes on the
+    next step beside those whom it names: who voted in the last step committed in it, or in its first. bound: itself,
+    and who has left for good: they follow nobody else. restoring: which version to go on from is not decided yet. last:
+    the result of the step before. waits_for: what opening the next one waits for. name: of the version's states,
+    empty: not known. memories: what peers that joined still hold; remembered: the version of those from which this
+    leader went on. former: what it knew of the run. stopping: the person wants this trainer to go, or (fate: why) the
+    run cannot go on. findings: values that were not finite. opened: the last Open, and told: who was told it, and on
+    which stage it was then.
     """
 
     me: Member
@@ -43,7 +46,10 @@ class Reign:
     phase: str = "gathering"  # gathering, running, unmeasured, validating, saving, finished
     step: Step | None = None
     exponent: int = EXPONENT
-    lineage: ProcessId = field(init=False)
+    lineage: str = field(init=False)
+    founded: bool = True
+    electors: Electorate | None = None
+    bound: set[ProcessId] = field(default_factory=set)
     membership: Membership = field(init=False)
     safe: Safekeeping = field(init=False)
     restoring: Restoring | None = None
@@ -60,7 +66,8 @@ class Reign:
     remembered: Remembered | None = None
 
     def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int) -> None:
-        self.lineage = self.me.process
+        self.lineage = self.settings.new_lineage()
+        self.bound.add(self.me.process)
         self.membership, self.memories = Membership(self.plan), Memories(self.plan.stages)
         self.safe = Safekeeping(on_disk, self.settings.silence_s, Copies(self.plan.stages), known, digests)
 

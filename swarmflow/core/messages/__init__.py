@@ -35,6 +35,7 @@ from swarmflow.core.messages.membership import (
     Join,
     Keep,
     Kept,
+    Left,
     LoadFailed,
     Rates,
     Ready,
@@ -49,6 +50,7 @@ from swarmflow.core.messages.step import (
     Assign,
     Commit,
     Committed,
+    ElectorateChange,
     Entered,
     Gone,
     Named,
@@ -69,12 +71,12 @@ from swarmflow.core.messages.succession import Deposed, Lead, Report
 
 __all__ = [
     "Accepted", "Adopt", "Assign", "Backward", "Beat", "Beyond", "Carried", "Carry", "Commit", "Committed",
-    "Denied", "Deposed", "Done", "Drain", "Entered", "Evicted", "Finished", "Forward", "Gone", "Granted",
-    "Heartbeat", "Held", "Join", "Keep", "Kept", "Lead", "LoadFailed", "Message", "Named", "Negotiate", "NotFinite",
-    "Open", "Overflow", "Passed", "Prepare", "Prepared", "Probe", "Probed", "Rates", "Ready", "Recall", "Recalled",
-    "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report", "Reserve", "Reserved", "Room",
-    "Routed", "StepResult", "Surplus", "Suspect", "Tally", "Unprepared", "Unrepairable", "Welcome",
-    "state_name",
+    "Denied", "Deposed", "Done", "Drain", "ElectorateChange", "Entered", "Evicted", "Finished", "Forward", "Gone",
+    "Granted", "Heartbeat", "Held", "Join", "Keep", "Kept", "Lead", "Left", "LoadFailed", "Message", "Named",
+    "Negotiate", "NotFinite", "Open", "Overflow", "Passed", "Prepare", "Prepared", "Probe", "Probed", "Rates",
+    "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen", "Report",
+    "Reserve", "Reserved", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally", "Unprepared",
+    "Unrepairable", "Welcome", "state_name",
 ]  # fmt: skip
 
 Message = (
@@ -82,5 +84,5 @@ Message = (
     | Recalled | Carry | Carried | Passed | Probe | Probed | Beyond | Done | Named | Open | Reopen | Entered | Gone
     | Assign | Overflow | NotFinite | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed | StepResult
     | ReducePart | ReduceSum | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain
-    | Released | Heartbeat | Rates | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed | Negotiate
+    | Released | Left | Heartbeat | Rates | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed | Negotiate
 )  # fmt: skip

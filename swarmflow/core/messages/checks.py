@@ -19,6 +19,7 @@ from swarmflow.core.messages import (
     Carried,
     Carry,
     Commit,
+    ElectorateChange,
     Forward,
     Message,
     Open,
@@ -78,7 +79,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
 _TEXTS: dict[str, tuple[int, int]] = {
     "reason": (0, REASON_MAX), "failed": (0, REASON_MAX), "role": (0, 32), "software": (0, 128), "run": (0, 256),
     "digest": (0, 128), "Committed.digest": (1, 128), "results.digest": (1, 128), "digests": (1, 128),
-    "value": (1, 16), "layer": (0, 120),
+    "value": (1, 16), "layer": (0, 120), "lineage": (1, 64),
     "whole": (0, 128), "roster": (0, 128), "group": (1, 64), "name": (1, 64), "Granted.name": (0, 64),
     "Held.name": (0, 64), "upcoming": (0, 64), "addresses": (1, 512),
 }  # fmt: skip
@@ -233,13 +234,17 @@ def _prepare(message: Prepare) -> bool:
     return len(indices) == len(message.entries) and len(names) == len(message.groups)
 
 
+def _electorate_change(change: ElectorateChange) -> bool:
+    return set(change.left_trainers) <= set(change.left) and not set(change.joined) & set(change.left)
+
+
 def _commit(message: Commit) -> bool:
     return message.result.epoch == message.epoch
 
 
 _WHOLE: dict[type, Check] = {
     Carry: _one_inner, Carried: _one_inner, Open: _open, Reopen: _reopen, Group: _group, Prepare: _prepare,
-    Commit: _commit,
+    Commit: _commit, ElectorateChange: _electorate_change,
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from swarmflow.core.messages.step import Commit
 from swarmflow.core.types import Epoch, Holding, Member, ProcessId, Snapshot
 
 
-def state_name(lineage: object, epoch: Epoch, ballot: int) -> str:
+def state_name(lineage: str, epoch: Epoch, ballot: int) -> str:
     """Return the name of the states that the commit of a ballot makes: two histories never share one."""
     return blake2b(repr((lineage, epoch, ballot)).encode(), digest_size=16).hexdigest()
 
@@ -136,6 +136,13 @@ class Surplus:
 @dataclass(frozen=True, slots=True)
 class Drain:
     """To the leader: let me go at the edge of this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """To the leader of this term, the last message of a life: it follows nobody else any more."""
+
+    term: int
 
 
 @dataclass(frozen=True, slots=True)

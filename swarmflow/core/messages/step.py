@@ -8,27 +8,39 @@ from swarmflow.core.types import EXPONENT, Epoch, Group, Member, Microbatch, Pro
 
 
 @dataclass(frozen=True, slots=True)
+class ElectorateChange:
+    """How the members of an Open differ from those of the last committed step's Open, whose majority it needs too."""
+
+    joined: tuple[ProcessId, ...] = ()  # named now and not then
+    left: tuple[ProcessId, ...] = ()  # named then and not now, whatever became of them
+    left_trainers: tuple[ProcessId, ...] = ()  # those of `left` that are trainers
+
+
+@dataclass(frozen=True, slots=True)
 class Open:
     """A step begins, or begins anew: everybody in the roster takes part; what belongs to another epoch is void.
 
-    Weights are at version `epoch.step`. Microbatch i is formed by trainer i mod (number of trainers). lineage: who
-    began the history that the epoch belongs to. newcomers: of the roster, those that come in as the step ends, for its
-    update alone. exponent: where gradients add up as integers, one of them counts 2^-exponent. A peer is told of the
-    stages around its own alone; whole, named: the digest of the roster of which that is a part, and its size. before:
-    the members were told in so many parts of a message each, or 0: they are here. careful: a try before this one gave
-    a value that was not finite, so each layer and each microbatch's gradients are checked by themselves.
+    Weights are at version `epoch.step`. Microbatch i is formed by trainer i mod (number of trainers). lineage: the
+    random name of the history that the epoch belongs to; in a lineage each version is committed once. newcomers: of the
+    roster, those that come in as the step ends, for its update alone. exponent: where gradients add up as integers, one
+    of them counts 2^-exponent. A peer is told of the stages around its own alone; whole, named: the digest of the
+    roster of which that is a part, and its size. before: the members were told in so many parts of a message each, or
+    0: they are here. careful: a try before this one gave a value that was not finite, so each layer and each
+    microbatch's gradients are checked by themselves. change: of the electorate since the last committed step, or since
+    the lineage's first Open; None: this is the first one.
     """
 
     term: int
     epoch: Epoch
     roster: Roster
-    lineage: ProcessId
+    lineage: str
     newcomers: tuple[ProcessId, ...] = ()
     exponent: int = EXPONENT
     whole: str = ""
     named: int = 0
     before: int = 0
     careful: bool = False
+    change: ElectorateChange | None = None
 
     @property
     def partial(self) -> bool:
@@ -73,11 +85,12 @@ class Reopen:
     base: Epoch
     gone: tuple[ProcessId, ...]
     came: tuple[Member, ...]
-    lineage: ProcessId
+    lineage: str
     exponent: int = EXPONENT
     whole: str = ""
     named: int = 0
     careful: bool = False
+    change: ElectorateChange | None = None
 
     @classmethod
     def after(cls, base: Open, said: Open) -> Reopen | None:
@@ -86,20 +99,21 @@ class Reopen:
         now = {member.process: member for member in (*said.roster.members(), *said.roster.trainers)}
         came = tuple(member for process, member in now.items() if before.get(process) != member)
         gone = tuple(process for process in before if process not in now)
-        rest = (said.lineage, said.exponent, said.digest, said.size, said.careful)
-        change = cls(said.term, said.epoch, base.epoch, gone, came, *rest)
-        return change if change.unfolded(base) == said else None
+        rest = (said.lineage, said.exponent, said.digest, said.size, said.careful, said.change)
+        reopen = cls(said.term, said.epoch, base.epoch, gone, came, *rest)
+        return reopen if reopen.unfolded(base) == said else None
 
     def unfolded(self, base: Open) -> Open:
         """The Open that it stands for."""
         if not base.partial:
             roster = base.roster.changed(self.gone, self.came)
-            return Open(self.term, self.epoch, roster, self.lineage, exponent=self.exponent, careful=self.careful)
+            rest = (self.exponent, "", 0, 0, self.careful, self.change)
+            return Open(self.term, self.epoch, roster, self.lineage, (), *rest)
         near = tuple(m for m in self.came if m.stage < 0 or base.roster.stages[m.stage])
         far = tuple(m.process for m in self.came if m not in near)
         roster = base.roster.changed((*self.gone, *far), near)
-        rest = (self.exponent, self.whole, self.named)
-        return Open(self.term, self.epoch, roster, self.lineage, (), *rest, careful=self.careful)
+        rest = (self.exponent, self.whole, self.named, 0, self.careful, self.change)
+        return Open(self.term, self.epoch, roster, self.lineage, (), *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +191,8 @@ class Prepare:
 
     newcomers: peers that loaded this version during the step. They have accumulated nothing, but take part in the
     all-reduce and the update, so that they are at the next version like everybody without loading it again. tally: of
-    the whole manifest, so that another leader can finish the ballot.
+    the whole manifest, so that another leader can finish the ballot. A trainer, which holds nothing, is told of the
+    ballot without entries and groups, since it may have to lead, and answers at once.
     """
 
     term: int
@@ -191,7 +206,10 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """My groups are reduced: (group, squared norm of the summed gradient, digest of its bits)."""
+    """My groups are reduced: (group, squared norm of the summed gradient, digest of its bits). A trainer has none.
+
+    It is a promise as well: who follows another leader from now on reports this ballot to it.
+    """
 
     epoch: Epoch
     ballot: int

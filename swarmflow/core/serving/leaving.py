@@ -12,7 +12,7 @@ def drain_asked(peer: Service, event: DrainAsked, now: float) -> list[Action]:
     """Leave at the end of the step, and take no new work unless nobody else can."""
     if peer.drain_until_s is not None or peer.phase in ("joining", "loading", "gone"):
         peer.phase = "gone"
-        return [Exit("left")]
+        return [*peer.last_promise(), Exit("left")]
     peer.drain_until_s = now + peer.settings.drain_s
     if peer.hops is not None:
         alone = peer.standing is not None and len(peer.standing.living().stages[peer.stage]) == 1
@@ -39,7 +39,7 @@ def evicted(peer: Service, event: Received, now: float) -> list[Action]:
 def released(peer: Service, event: Received, now: float) -> list[Action]:
     """It has drained."""
     peer.phase = "gone"
-    return [Exit("drained: nothing depends on this process any more")]
+    return [*peer.last_promise(), Exit("drained: nothing depends on this process any more")]
 
 
 def finished(peer: Service, event: Received, now: float) -> list[Action]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from swarmflow.core.actions import Action, Log, Rejoin, Release
+from swarmflow.core.actions import Action, Log, Rejoin, Release, Send
 from swarmflow.core.detours import Detours
 from swarmflow.core.flow.live import Negotiation
 from swarmflow.core.following import Following
 from swarmflow.core.hops import Hops
-from swarmflow.core.messages import Held, Join, Prepare
+from swarmflow.core.messages import Held, Join, Left, Prepare
 from swarmflow.core.naming import Naming
 from swarmflow.core.reduce import Ballot
 from swarmflow.core.serving.memory import Memory
@@ -87,7 +87,13 @@ class Service:
         leaderless: nobody leads the run any more, so that what this process holds may be the newest there is.
         """
         self.phase = "gone"
-        return [Log("warning", reason), Rejoin(reason, self.outlives() if leaderless else self.memory.held)]
+        held = self.outlives() if leaderless else self.memory.held
+        return [Log("warning", reason), *self.last_promise(), Rejoin(reason, held)]
+
+    def last_promise(self) -> list[Action]:
+        """Tell the leader that this life, which may have a vote, follows nobody after it: it ends."""
+        voter = self.standing is not None and self.following.lost_s is None and self.leader != self.me
+        return [Send(self.leader, Left(self.following.term))] if voter else []
 
     def outlives(self) -> Held | None:
         """What this process holds of the run's state, for whoever leads next."""
