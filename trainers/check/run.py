@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from swarmflow.compute.demands import StageDemands, stage_demands
+from swarmflow.compute.layout import stage_layout
 from swarmflow.config import RunConfig, read
 from swarmflow.errors import ConfigError, DataError, SwarmflowError
 from swarmflow.files import existing_parent, free_bytes, in_words
@@ -94,7 +95,8 @@ def _steps(config: RunConfig) -> str:
 
 def _described(config: RunConfig, manifest: Manifest, demands: Sequence[StageDemands]) -> str:
     origin = "fresh weights" if manifest.from_seed else f"weights of {config.model.path}"
-    blocks, parameters = demands[-1].blocks.stop, sum(one.parameters for one in demands)
+    blocks = demands[-1].blocks.stop
+    parameters = stage_layout(manifest.model, (), 0).parameters  # a tied weight, which two stages hold, counts once
     return f"{manifest.model['model_type']}, {blocks} blocks, {parameters:,} parameters, {origin}"
 
 
