@@ -20,7 +20,7 @@ from swarmflow.compute.stage import build_stage
 from swarmflow.compute.stage_state import StageState
 from swarmflow.compute.weights import init_stage
 from swarmflow.core.actions import LoadState, Resume
-from swarmflow.core.events import StateLoaded, StateNotLoaded
+from swarmflow.core.events import Progressed, StateLoaded, StateNotLoaded
 from swarmflow.core.messages import Held
 from swarmflow.errors import NetworkError
 from swarmflow.manifest import Manifest
@@ -95,7 +95,9 @@ class StageLoader:
             self._host.unload()  # what was served before makes room
             self._listed = None  # another stage, or the same one gone back, has a version of that number too
             await self._host.warm_up()
+            self._came()
             served, one_bytes = await self._compute.call(_FIRST, lambda: self._build(action.stage))
+            self._came()
             await self._fill(action, served)
             digest = await self._compute.call(_FIRST, served.state.digest)
             capacity = self._fitting(one_bytes)
@@ -138,6 +140,9 @@ class StageLoader:
         element_bytes = groups["own"].summed.itemsize
         self._session.driver.post(StateLoaded(stage, served.version, digest, capacity, elements, element_bytes))
 
+    def _came(self) -> None:
+        self._session.driver.post(Progressed("load"))
+
     def _build(self, number: int) -> tuple[Served, int]:
         """The stage with zeros for weights, and the bytes of a microbatch that it holds."""
         manifest = self._manifest
@@ -159,7 +164,7 @@ class StageLoader:
             await self._compute.call(_FIRST, lambda: init_stage(served.stage, self._manifest.seed))
             return
         state = served.state
-        args = (action.donors, action.stage, action.version, state.elements(), state.write)
+        args = (action.donors, action.stage, action.version, state.elements(), state.write, self._came)
         donor, listing = await first_donor(self._session.requests, *args)
         found = await self._compute.call(_FIRST, state.digest)
         if listing.digest and found != listing.digest:

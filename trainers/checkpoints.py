@@ -11,7 +11,7 @@ from swarmflow.compute.layout import StageLayout, stage_layout
 from swarmflow.compute.weights import LayoutReader
 from swarmflow.config import RunSection
 from swarmflow.core.actions import WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten
+from swarmflow.core.events import CheckpointWritten, Progressed
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.ownership import is_intact
@@ -41,6 +41,7 @@ class Checkpoints:
         self._every = every
         self._newest: Generation | None = None
         self._writing = asyncio.Lock()  # of two copies of one version, each would name only its own files
+        self._tasks: set[asyncio.Task[None]] = set()
         self._open: dict[tuple[int, int], StageState | LayoutReader] = {}
 
     def resume(self, generation: Generation | None) -> None:
@@ -53,7 +54,14 @@ class Checkpoints:
 
     def write(self, session: Session, action: WriteCheckpoint) -> None:
         """Do WriteCheckpoint."""
-        session.spawn(self._write(session, action), "writing a checkpoint")
+        task = session.spawn(self._write(session, action), "writing a checkpoint")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def abandon(self) -> None:
+        """Write nothing more of what is being written, and say nothing of it."""
+        for task in self._tasks:
+            task.cancel()
 
     async def _write(self, session: Session, action: WriteCheckpoint) -> None:
         try:
@@ -62,6 +70,7 @@ class Checkpoints:
                 held = newest is not None and newest.version == action.version
                 if newest is None or not held or (action.digests and newest.digests != action.digests):
                     newest = await self._copy(session, action)
+                session.driver.post(Progressed("save", version=action.version))
                 self._newest = newest
                 self._folder.keep_known(newest.version)
                 await asyncio.to_thread(self._after, newest, action)
@@ -80,7 +89,7 @@ class Checkpoints:
         jobs = [
             copy_stage(
                 session.requests, generation, stage, action.roster.stages[stage], self._elements(stage),
-                action.digests[stage] if action.digests else None,
+                action.digests[stage] if action.digests else None, lambda: session.driver.post(Progressed("save")),
             )
             for stage in range(manifest.stages)
             if stage not in generation.held

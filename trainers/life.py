@@ -12,8 +12,18 @@ import msgspec
 from swarmflow import __version__
 from swarmflow.compute.codec import encode_ints
 from swarmflow.config import RunConfig
-from swarmflow.core.actions import Connect, Exit, FormMicrobatch, Record, Rejoin, TookOver, Validate, WriteCheckpoint
-from swarmflow.core.events import DrainAsked, MicrobatchFormed, Rival, Validated
+from swarmflow.core.actions import (
+    Abandon,
+    Connect,
+    Exit,
+    FormMicrobatch,
+    Record,
+    Rejoin,
+    TookOver,
+    Validate,
+    WriteCheckpoint,
+)  # fmt: skip
+from swarmflow.core.events import DrainAsked, MicrobatchFormed, Progressed, Rival, Validated
 from swarmflow.core.following import FIRST_TERM, Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.leading.memories import Former
@@ -79,7 +89,7 @@ class Life:
         return {
             Connect: self._connect, FormMicrobatch: self._form, WriteCheckpoint: self._write, Record: self._record,
             Validate: self._validate, TookOver: lambda action: self._took_over(), Exit: self._session.end,
-            Rejoin: self._session.end,
+            Rejoin: self._session.end, Abandon: self._abandon,
         }  # fmt: skip
 
     def read(self, body: Body) -> Callable[[], Buffer]:
@@ -238,11 +248,23 @@ class Life:
         if self._measuring is not None:
             self._measuring.cancel()  # one of those whom it went through is gone, and would be waited for
 
+        post = self._session.driver.post
+
         async def measure() -> None:
-            loss = await measure_loss(self._session, action.version, action.roster, self._corpus.validation())
-            self._session.driver.post(Validated(action.version, loss))
+            batches = self._corpus.validation()
+            loss = await measure_loss(
+                self._session, action.version, action.roster, batches,
+                lambda path: post(Progressed("validation", tuple(path))),
+            )  # fmt: skip
+            post(Validated(action.version, loss))
 
         self._measuring = self._session.spawn(measure(), "measuring the validation loss")
+
+    def _abandon(self, action: Abandon) -> None:
+        if action.what == "save" and self._checkpoints is not None:
+            self._checkpoints.abandon()
+        elif action.what == "validation" and self._measuring is not None:
+            self._measuring.cancel()
 
     def _record(self, action: Record) -> None:
         result, metrics = action.result, self._session.metrics

@@ -202,10 +202,20 @@ class DropCopies:
 
 @dataclass(frozen=True, slots=True)
 class Validate:
-    """Measure the validation loss of `version` on these peers -> Validated. Given again: on these, and no others."""
+    """Measure the validation loss of `version` on these peers -> Validated. Given again: on these, and no others.
+
+    Progressed tells of each batch.
+    """
 
     version: int
     roster: Roster
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Nobody waits any more for what was begun, a `save` or a `validation`: end it, and answer nothing."""
+
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +281,7 @@ class Exit:
 
 Action = (
     Send | Release | RunForward | RunLoss | RunBackward | RunReplay | Discard | Reset | SumPiece | StorePiece | Seal
-    | Apply | LoadState | Resume | FormMicrobatch | WriteCheckpoint | KeepCopies | DropCopies | Validate | Record
+    | Apply | LoadState | Resume | FormMicrobatch | WriteCheckpoint | KeepCopies | DropCopies | Validate | Abandon
+    | Record
     | TookOver | Connect | Forget | Log | Count | Rejoin | Exit
 )  # fmt: skip

@@ -190,6 +190,19 @@ class CopiesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Progressed:
+    """A part of something long is done. of: `load`, `save` or `validation`.
+
+    through: the peers that a validation batch has gone through. version: of a save, that every state of this one is
+    here, so that what is left is for the own disk.
+    """
+
+    of: str
+    through: tuple[ProcessId, ...] = ()
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Validated:
     """The validation loss of a version."""
 
@@ -213,6 +226,5 @@ class DrainAsked:
 Event = (
     Received | Lost | Mishandled | Tick | ForwardComputed | LossComputed | BackwardComputed | Replayed | Overflowed
     | ComputeFailed | ComputedNotFinite | MicrobatchFormed | PieceReduced | Sealed | Applied | StateLoaded
-    | StateNotLoaded
-    | CheckpointWritten | CopiesChanged | Validated | Rival | DrainAsked
+    | StateNotLoaded | CheckpointWritten | CopiesChanged | Progressed | Validated | Rival | DrainAsked
 )  # fmt: skip

@@ -7,8 +7,18 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from swarmflow.core.actions import Action, Count, Forget, Log, Send
-from swarmflow.core.events import CheckpointWritten, Event, Lost, Mishandled, Received, Rival, Tick, Validated
-from swarmflow.core.leading import admission, believing, departures, edge, opening, saving
+from swarmflow.core.events import (
+    CheckpointWritten,
+    Event,
+    Lost,
+    Mishandled,
+    Progressed,
+    Received,
+    Rival,
+    Tick,
+    Validated,
+)  # fmt: skip
+from swarmflow.core.leading import admission, believing, departures, edge, opening, progress, saving
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.reign import Reign
@@ -118,6 +128,8 @@ class Leader(Reign):
                 actions = edge.checkpoint_written(self, event, now)
             case Validated():
                 actions = edge.validated(self, event, now)
+            case Progressed():
+                return progress.progressed(self, event, now)
             case Rival():
                 return saving.met(self, event)
             case Tick():
@@ -153,7 +165,8 @@ class Leader(Reign):
     def waiting_for(self) -> str:
         """What the run waits for, in words a person can act on."""
         if self.phase == "running" and self.step is not None:
-            return self.step.waits_for()
+            still = progress.standing_still(self)
+            return f"{self.step.waits_for()}; {still}" if still else self.step.waits_for()
         return self.waits_for or self.phase
 
     # --- time ---------------------------------------------------------------------------------------------------------
@@ -169,6 +182,7 @@ class Leader(Reign):
             self._next_beat_s, self._awake_s = now + self.settings.heartbeat_s, now
             beat = Beat(self.term, self.epoch)
             actions += [Send(process, beat) for process in self.membership.known if process != self.me.process]
+            actions += progress.see(self, now)
             for process in self.membership.silent(now, self.settings.silence_s, self.me.process):
                 actions += departures.gone(self, process, f"silent for more than {self.settings.silence_s:.0f} s", now)
             actions += admission.readmit(self, now)
@@ -199,15 +213,14 @@ class Leader(Reign):
         if step.phase == "complete":
             return self._prepare(step, now) if self._held_long_enough(now) else []
         if step.phase == "preparing" and now >= self._ballot_due_s:
-            self._ballots += 1
-            late = f"ballot {step.ballot} of step {self.version} is begun anew: {step.waits_for()} does not end"
-            return [Log("warning", late), Count("ballots_again"), *self._prepare(step, now)]
-        if step.phase != "prepared" or self.safe.saving == self.version:
+            return self._late_ballot(step, now)
+        if step.phase != "prepared" or (self.safe.saving == self.version and not self.safe.copied):
             return []
         if not step.may_commit(self.bound):
             # What was to promise may be lost. Where too few are left for it, the fork comes first.
             return self._prepare(step, now) if now >= self._ballot_due_s else []
         self.complete_s = None
+        self._ballots = 0
         return step.commit(now)
 
     # --- ballots ------------------------------------------------------------------------------------------------------
@@ -219,6 +232,21 @@ class Leader(Reign):
         tries = [entry.tries for entry in self.membership.loading(self.version)]
         self._held_until_s = self.complete_s + max(map(self.settings.hold_s, tries), default=0.0)
         return now >= self._held_until_s
+
+    def _late_ballot(self, step: Step, now: float) -> list[Action]:
+        """A ballot that gets on has time; else a message was lost, or the second time somebody does nothing."""
+        self._ballot_due_s = progress.reduction_due_s(self, step, 2.0**self._ballots)
+        if now < self._ballot_due_s:
+            return []
+        self._ballots += 1
+        culprit = progress.blame(self, step) if self._ballots > 1 else None
+        progress.reduction_missed(self, step, now)
+        if culprit is not None:
+            reason = f"holds up the all-reduce of step {self.version}, which was begun anew and stands still again"
+            return progress.put_out(self, culprit, reason, now)
+        alone = ", which nobody can do for them" if self._ballots > 1 else ""
+        late = f"ballot {step.ballot} of step {self.version} is begun anew: {step.waits_for()} does not end{alone}"
+        return [Log("warning", late), Count("ballots_again"), *self._prepare(step, now)]
 
     def _prepare(self, step: Step, now: float) -> list[Action]:
         """Begin a ballot, with those who are ready by now. Each that took too long has those after it take longer."""
@@ -256,7 +284,8 @@ class Leader(Reign):
             return opening.try_open(self, now) if self.phase == "gathering" else []
         known = self.membership.known.get(sender)
         if known is None:
-            return [] if isinstance(message, Suspect) else [Send(sender, Evicted("not known to the leader"))]
+            waits = isinstance(message, Heartbeat) and self.pauses.left(sender.name, now)[0] > 0
+            return [] if waits or isinstance(message, Suspect) else [Send(sender, Evicted("not known to the leader"))]
         if (wrong := believing.doubtful(self, known, message)) is not None:
             return self.refused(sender, message, wrong, now)
         known.heard_s = now

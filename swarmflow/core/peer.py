@@ -22,6 +22,7 @@ from swarmflow.core.events import (
     Mishandled,
     Overflowed,
     PieceReduced,
+    Progressed,
     Received,
     Replayed,
     Sealed,
@@ -45,6 +46,7 @@ from swarmflow.core.messages import (
     Forward,
     Gone,
     Granted,
+    Heartbeat,
     Keep,
     Lead,
     Message,
@@ -52,6 +54,7 @@ from swarmflow.core.messages import (
     Negotiate,
     Open,
     Passed,
+    Postponed,
     Prepare,
     Probe,
     Probed,
@@ -130,6 +133,7 @@ class PeerMachine(Service):
             return self._received(event, now) if wrong is None else refusing.refused(self, event, wrong, now)
         if isinstance(event, Lost) and (event.process != self.leader or self.phase == "joining"):
             self.words.lost(event.process)  # a leader that comes back has to notice what it has missed
+        self.done += type(event) in _WORK
         handler = _LOCAL.get(type(event))
         if handler is None:
             raise TypeError(f"a peer has no use for {type(event).__name__}")
@@ -181,11 +185,12 @@ class PeerMachine(Service):
     def _show_life(self, now: float) -> list[Action]:
         self.following.tick(now)
         actions = self._give_up_early(now) if self._early else []
-        queued, held = (self.hops.queued, self.hops.held) if self.hops is not None else (0, 0)
+        queued, held = (self.hops.queued, self.hops.space.unfinished) if self.hops is not None else (0, 0)
+        beat = Heartbeat(queued, held, self.version, done=self.done, awaits=ballots.awaited(self))
         if self.following.lost_s is None:
-            actions.append(self.words.heartbeat(self.following.leader, queued, held, self.version))
+            actions.append(self.words.heartbeat(self.following.leader, beat))
         else:  # it shows which of the leader's heirs are dead too: what is sent to them is lost
-            actions += [self.words.heartbeat(heir, queued, held, self.version) for heir in leaders.heirs(self)]
+            actions += [self.words.heartbeat(heir, beat) for heir in leaders.heirs(self)]
         if self.hops is not None and (rates := self.hops.outbox.speeds.tell(self.elements)) is not None:
             actions += self.words.say([Send(process, rates) for process in (self.leader, *self.detours.near)])
         return actions
@@ -283,7 +288,7 @@ def _nothing(peer: Service, event: Event, now: float) -> list[Action]:
 
 _FROM_LEADER = frozenset((
     Named, Open, Reopen, Entered, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep,
-    Surplus,
+    Surplus, Postponed,
 ))  # fmt: skip
 
 _ABOUT_HOPS = (
@@ -308,6 +313,7 @@ _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     Refused: leaving.refused,
     Evicted: leaving.evicted,
     Released: leaving.released,
+    Postponed: leaving.postponed,
     Finished: leaving.finished,
     Lead: leaders.lead,
     Rates: hopping.rates,
@@ -331,4 +337,8 @@ _LOCAL: dict[type, Callable[[Service, Any, float], list[Action]]] = {
     PieceReduced: ballots.piece_reduced,
     Sealed: ballots.sealed,
     Applied: ballots.applied,
+    Progressed: _nothing,
 }
+_WORK = frozenset((
+    ForwardComputed, LossComputed, BackwardComputed, Replayed, PieceReduced, Sealed, Applied, StateLoaded, Progressed,
+))  # fmt: skip

@@ -10,6 +10,7 @@ from swarmflow.core.messages import ReducePart, ReduceSum
 from swarmflow.core.types import Epoch, Group, ProcessId, Ref, Roster, Slice
 
 PIECE_ELEMENTS = 2**18  # 1 or 2 MiB: large enough for a stream's throughput, small enough to pipeline
+AWAITED_MAX = 4  # are named to the leader of those that a process waits for
 WINDOW_PIECES = 8  # of each owner: how far ahead parts are sent, which bounds what an owner must hold for others
 
 NORM_TOLERANCE = 1e-6  # of a squared norm: the bits are the same for all members, what adds up their squares is not
@@ -49,6 +50,7 @@ class _GroupState:
     parts: dict[int, dict[ProcessId, Ref | None]] = field(default_factory=dict)
     sent: int = 0
     low: int = 0  # the first piece that is not reduced yet
+    computing: set[int] = field(default_factory=set)  # pieces that are being summed or stored
     reduced: set[int] = field(default_factory=set)
 
     @property
@@ -135,6 +137,7 @@ class Reduction:
         if apart and not givers:  # of that the members would have to send zeros
             return []
         ordered = tuple(parts.get(member) for member in givers or (self.me,))
+        state.computing.add(piece)
         return [SumPiece(self.epoch, self.ballot, state.group.name, piece, start, stop, ordered, apart)]
 
     def summed(self, sender: ProcessId, message: ReduceSum, ref: Ref) -> list[Action]:
@@ -144,6 +147,7 @@ class Reduction:
         if state is None or not mine or message.piece in state.reduced:
             return [Release((ref,))]
         start, stop = state.range(message.piece)
+        state.computing.add(message.piece)
         return [StorePiece(self.epoch, self.ballot, message.group, message.piece, start, stop, ref)]
 
     def reduced(self, group: str, piece: int, apart: Ref | None = None) -> list[Action]:
@@ -153,6 +157,7 @@ class Reduction:
         """
         state = self._groups[group]
         state.reduced.add(piece)
+        state.computing.discard(piece)
         actions: list[Action] = []
         if state.owner(piece) == self.me:
             start, stop = state.range(piece)
@@ -175,6 +180,20 @@ class Reduction:
         parts = [parts for state in self._groups.values() for parts in state.parts.values()]
         refs = tuple(ref for each in parts for ref in each.values() if ref is not None)
         return [Release(refs)] if refs else []
+
+    def awaits(self) -> tuple[ProcessId, ...]:
+        """Without whose parts or sums this process cannot go on; none while something is left for it to compute."""
+        if self._sealed or any(state.computing for state in self._groups.values()):
+            return ()
+        lacking: dict[ProcessId, None] = {}
+        for state in self._own:
+            owner = state.owner(state.low) if state.low < state.pieces else self.me
+            if owner != self.me:
+                lacking[owner] = None
+            elif state.low < state.pieces:
+                parts = state.parts.get(state.low, {})
+                lacking |= dict.fromkeys(m for m in state.group.members if m != self.me and m not in parts)
+        return tuple(lacking)[:AWAITED_MAX]
 
     def fits(self, message: ReducePart | ReduceSum, ref: Ref) -> bool:
         """Whether a body has the size of the piece that it is said to be."""

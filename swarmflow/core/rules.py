@@ -18,11 +18,12 @@ class LeaderSettings:
     trainers serve it. Silence longer than silence_s is death. A step whose work is done waits join_hold_s for peers
     that are loading its version, so that they take part in its update instead of loading again; a peer that was too
     slow before is waited for longer, up to join_hold_s_max. A leader or a candidate without a majority waits
-    quorum_timeout_s, then goes on as a lineage that new_lineage names, at random. One that has a version on disk, and
-    knows of a later one, waits copies_wait_s for those who have copies of it. A ballot that has not ended after
-    ballot_s is begun anew, since a message may have been lost; those after it have twice as long. A run's first step is
-    not opened before peers_first peers are ready. A leader that starts waits memory_wait_s for peers that may hold a
-    later version in memory than any disk: they look for an heir of the former leader first.
+    quorum_timeout_s, then goes on as a lineage that new_lineage names, at random. One that has a version on disk,
+    and knows of a later one, waits copies_wait_s for those who have copies of it. A ballot in which nothing was
+    done for ballot_s is begun anew, since a message may have been lost. Who owes something and shows no progress
+    for stall_s (and ten times what is usual) is put out for pause_s, and twice as long each time. A run's first
+    step is not opened before peers_first peers are ready. A leader that starts waits memory_wait_s for peers that
+    may hold a later version in memory than any disk: they look for an heir of the former leader first.
     """
 
     steps: int
@@ -38,6 +39,8 @@ class LeaderSettings:
     silence_s: float = 8.0
     quorum_timeout_s: float = 30.0
     ballot_s: float = 60.0
+    stall_s: float = 60.0
+    pause_s: float = 30.0
     join_hold_s: float = 15.0
     join_hold_s_max: float = 960.0
     copies_wait_s: float = 20.0

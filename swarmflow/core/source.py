@@ -23,6 +23,7 @@ class Source:
 
     Microbatch i of a step belongs to trainer i mod (number of trainers), until that one dies; what it holds is a
     matter of the data rule and not of who forms it. attempt: the highest that was assigned.
+    done: microbatches formed in all of this life.
     """
 
     me: ProcessId
@@ -31,6 +32,7 @@ class Source:
     epoch: Epoch = BEFORE_ALL
     window: int = 1
     attempt: int = 0
+    done: int = 0
     _attempts: dict[int, int] = field(default_factory=dict)
     _todo: list[int] = field(default_factory=list)
     _under_way: set[int] = field(default_factory=set)
@@ -77,6 +79,7 @@ class Source:
 
     def formed(self, event: MicrobatchFormed, now: float) -> list[Action]:
         """A microbatch is read: send it."""
+        self.done += 1
         if event.microbatch.epoch != self.epoch:
             return [Release((event.tokens, event.targets))]
         attempt = self._attempts[event.microbatch.index]

@@ -67,6 +67,11 @@ class Space:
             indices.discard(index)
 
     @property
+    def unfinished(self) -> int:
+        """Microbatches whose gradient is not added yet, with or without a graph."""
+        return len(self.held) + len(self.lean)
+
+    @property
     def graph(self) -> bool:
         """Whether there is memory for the graph of one more."""
         return self.beyond == 0 or len(self.held) < self.capacity

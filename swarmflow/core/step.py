@@ -47,9 +47,8 @@ class Step:
     said: the Open that began it; its roster is who was named then. opened: who takes work, of those who live. roster:
     the same and the newcomers, who take part in the all-reduce and the update. clip: largest global gradient norm, 0:
     no clipping. learning_rate: of this step. owners: the trainer of each microbatch. overflow: a gradient was too large
-    for the exponent. finding: a value was not finite. dropped: hops of which
-    somebody has taken an orphan away, when this leader took over. differing: members whose reduced gradient is not that
-    of most of their group.
+    for the exponent. finding: a value was not finite. dropped: hops of which somebody has taken an orphan away, when
+    this leader took over. differing: members whose reduced gradient is not that of most of their group.
     """
 
     plan: Plan
@@ -354,14 +353,16 @@ class Step:
         match self.phase:
             case "working":
                 return f"{self.ledger.done_hops} of {self.plan.stages * self.plan.microbatches} hops are done"
-            case "preparing":
-                names = ", ".join(str(p) for p in sorted(self._members() - set(self._prepared)))
-                return f"the all-reduce of {names}"
-            case "committing":
-                return "the update of " + ", ".join(str(p) for p in sorted(self._members() - set(self._committed)))
+            case "preparing" | "committing" as phase:
+                names = ", ".join(str(process) for process in sorted(filter(self.owes, self._members())))
+                return f"the {'all-reduce' if phase == 'preparing' else 'update'} of {names}"
             case "prepared":
                 return "the promise of a majority to commit"
         return self.phase
+
+    def owes(self, process: ProcessId) -> bool:
+        """Whether a member has not reduced the ballot at hand yet, or not applied the update once it is committed."""
+        return process not in (self._committed if self.phase == "committing" else self._prepared)
 
     def resume_commit(self, commit: Commit, digests: dict[ProcessId, str]) -> None:
         """Take over from a leader that has committed. digests: of the parameters of those who have applied it."""

@@ -26,6 +26,7 @@ from swarmflow.core.events import (
     Lost,
     MicrobatchFormed,
     Mishandled,
+    Progressed,
     Received,
     Rival,
     Tick,
@@ -61,6 +62,7 @@ from swarmflow.core.messages import (
     NotFinite,
     Open,
     Overflow,
+    Postponed,
     Prepare,
     Prepared,
     Rates,
@@ -118,6 +120,7 @@ class TrainerMachine(Feeder):
         if self.ended:
             return [Release(event.bodies)] if isinstance(event, Received) and event.bodies else []
         actions = self._local(event, now) if not isinstance(event, Received) else self._heard_all(event, now)
+        self.ended |= self.lead is not None and self.lead.left
         return self.words.say(actions + self._due(now))
 
     def next_deadline(self) -> float:
@@ -150,7 +153,7 @@ class TrainerMachine(Feeder):
             self._next_heartbeat_s = now + self.heartbeat_s
             self.following.tick(now)
             if self.joined and self.following.lost_s is None:
-                actions.append(Send(self.leader, Heartbeat(version=self.epoch.step)))
+                actions.append(Send(self.leader, Heartbeat(version=self.epoch.step, done=self.source.done)))
         return actions + heir.succeed(self, now)
 
     # --- what others say ----------------------------------------------------------------------------------------------
@@ -185,7 +188,7 @@ class TrainerMachine(Feeder):
                 actions = self.lead.handle(event, now)
                 self.ended = any(isinstance(action, Rejoin) for action in actions)
                 return actions
-            case Tick() | Validated() | Rival():
+            case Tick() | Validated() | Rival() | Progressed():
                 return self.lead.handle(event, now) if self.lead is not None else []
         raise TypeError(f"a trainer has no use for {type(event).__name__}")
 
@@ -366,6 +369,12 @@ class TrainerMachine(Feeder):
         journal = self.source.outbox.clear() if message.epoch >= self.epoch else []
         return [*journal, Record(message)]
 
+    def _postponed(self, message: Postponed, now: float) -> list[Action]:
+        if self.joined or message.reason == self.postponed:
+            return []
+        self.postponed = message.reason
+        return [Log("warning", f"not let in for {message.wait_s:.0f} s yet: {message.reason}")]
+
     def _turned_away(self, message: Refused, now: float) -> list[Action]:
         self.ended = True
         return [Exit(message.reason, ok=False)]
@@ -400,6 +409,7 @@ _FROM_LEADER: dict[type, Callable[[TrainerMachine, Any, float], list[Action]]] =
     Keep: TrainerMachine._keep,
     Welcome: TrainerMachine._welcome,
     StepResult: TrainerMachine._result,
+    Postponed: TrainerMachine._postponed,
     Refused: TrainerMachine._turned_away,
     Prepare: TrainerMachine._prepare,
     Evicted: TrainerMachine._evicted,

@@ -14,6 +14,7 @@ from swarmflow.core.messages import (
     Heartbeat,
     Kept,
     LoadFailed,
+    Postponed,
     Refused,
     Suspect,
     Unprepared,
@@ -22,7 +23,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.messages.checks import REASON_MAX
 from swarmflow.core.types import ProcessId
 
-WITH_REASON = frozenset((Evicted, Gone, Kept, LoadFailed, Refused, Suspect, Unprepared, Unrepairable))
+WITH_REASON = frozenset((Evicted, Gone, Kept, LoadFailed, Postponed, Refused, Suspect, Unprepared, Unrepairable))
 REMEMBERED_MAX = 1 << 16  # processes, of all that ever spoke: those that were silent for long are forgotten
 
 
@@ -75,9 +76,9 @@ class Words:
         message = event.message
         return not isinstance(message, Beat | Heartbeat) or message.said <= count
 
-    def heartbeat(self, leader: ProcessId, queued: int, held: int, version: int) -> Send:
+    def heartbeat(self, leader: ProcessId, beat: Heartbeat) -> Send:
         """A peer's sign of life, with the number."""
-        return Send(leader, Heartbeat(queued, held, version, self._said.raised(leader)))
+        return Send(leader, _numbered(beat, self._said.raised(leader)))
 
     def lost(self, process: ProcessId) -> None:
         """What did not reach a process is known here by now: it is not to be missed there as well."""
@@ -99,7 +100,7 @@ class Words:
         if type(message) is Beat:
             actions[place] = Send(send.to, Beat(message.term, message.epoch, count))
         elif type(message) is Heartbeat:
-            actions[place] = Send(send.to, Heartbeat(message.queued, message.held, message.version, count))
+            actions[place] = Send(send.to, _numbered(message, count))
         elif type(message) in WITH_REASON:
             actions[place] = _short(send)
 
@@ -112,3 +113,7 @@ def _short(send: Send) -> Send:
     if len(reason) <= REASON_MAX:
         return send
     return Send(send.to, replace(message, **{name: reason[:REASON_MAX]}), send.bodies)
+
+
+def _numbered(beat: Heartbeat, count: int) -> Heartbeat:
+    return Heartbeat(beat.queued, beat.held, beat.version, count, beat.done, beat.awaits)

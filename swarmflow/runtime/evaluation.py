@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import numpy as np
@@ -55,10 +55,13 @@ class EvaluationService:
         self._host.evaluate(message, bodies, done)
 
 
-async def measure_loss(session: Session, version: int, roster: Roster, batches: Iterable[Batch]) -> float:
+async def measure_loss(
+    session: Session, version: int, roster: Roster, batches: Iterable[Batch], came: Callable[[list[ProcessId]], None]
+) -> float:
     """Mean cross-entropy over all targets of the batches (inputs, targets: int32 [B, T]), NaN where it failed.
 
-    The batches go round the peers of each stage; one that does not come back is tried on others.
+    The batches go round the peers of each stage; one that does not come back is tried on others. came: called with the
+    path of each that did.
     """
     gate = asyncio.Semaphore(_AT_A_TIME)
 
@@ -67,9 +70,12 @@ async def measure_loss(session: Session, version: int, roster: Roster, batches: 
             for attempt in range(_TRIES):
                 path = [stage[(number + attempt) % len(stage)].process for stage in roster.stages]
                 try:
-                    return await _through(session, version, path, batch)
+                    result = await _through(session, version, path, batch)
                 except NetworkError as error:
                     failure = error
+                else:
+                    came(path)
+                    return result
             raise failure
         finally:
             gate.release()

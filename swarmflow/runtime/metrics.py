@@ -44,7 +44,7 @@ _OUTCOMES: Final = get_args(Outcome)
 _DECISIONS: Final = (
     "adoptions", "hops_lost", "orphans_subtracted", "steps_restarted", "rollbacks", "resynchronisations", "evictions",
     "recomputations", "ballots_again", "successions", "lineages", "lineages_given_up", "rebalances",
-    "detours", "not_finite", "put_out",
+    "detours", "not_finite", "put_out", "stalled", "standstills",
 )  # fmt: skip
 
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)

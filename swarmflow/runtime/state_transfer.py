@@ -33,6 +33,10 @@ Write = Callable[[str, int, memoryview], None]
 """(tensor, first element, fp32 bytes)."""
 
 
+def _nothing() -> None:
+    """Whoever copies does not care how far it is."""
+
+
 def serve_state(
     requests: Requests,
     listing: Callable[[int, int], Listing],
@@ -78,11 +82,12 @@ async def list_state(
 
 async def copy_state(
     requests: Requests, donor: ProcessId, stage: int, version: int, listing: Listing, write: Write,
-    done: set[tuple[str, int]],
+    done: set[tuple[str, int]], came: Callable[[], None] = _nothing,
 ) -> None:  # fmt: skip
     """Read every chunk of a listing from a donor and write it. Raises NetworkError at the first that does not come.
 
-    done: chunks (tensor, first element) that are there already; each one that is written is added.
+    done: chunks (tensor, first element) that are there already; each one that is written is added. came: called with
+    each.
     """
     chunks = [
         (name, start, min(start + CHUNK_ELEMENTS, count))
@@ -108,6 +113,7 @@ async def copy_state(
                 raise NetworkError(f"{donor} has a state of stage {stage} with values that are not finite")
             await asyncio.to_thread(write, name, start, data)
             done.add((name, start))
+            came()
     finally:
         for task in ahead:
             task.cancel()
@@ -115,8 +121,9 @@ async def copy_state(
 
 
 async def first_donor(
-    requests: Requests, donors: Sequence[Member], stage: int, version: int, elements: Mapping[str, int], write: Write
-) -> tuple[ProcessId, Listing]:
+    requests: Requests, donors: Sequence[Member], stage: int, version: int, elements: Mapping[str, int], write: Write,
+    came: Callable[[], None] = _nothing,
+) -> tuple[ProcessId, Listing]:  # fmt: skip
     """Copy a stage's version from the first donor that can give it whole; a chunk that came is not asked for again.
 
     Raises NetworkError that says what was wrong with each of them.
@@ -130,7 +137,8 @@ async def first_donor(
             if listing.digest != digest:
                 done.clear()  # another digest, other bytes: what came from a donor before does not count
                 digest = listing.digest
-            await copy_state(requests, donor.process, stage, version, listing, write, done)
+            came()
+            await copy_state(requests, donor.process, stage, version, listing, write, done, came)
         except NetworkError as error:
             failures.append(str(error))
         else:
@@ -140,7 +148,7 @@ async def first_donor(
 
 async def copy_stage(
     requests: Requests, generation: Generation, stage: int, donors: Sequence[Member], elements: Mapping[str, int],
-    digest: str | None = None,
+    digest: str | None = None, came: Callable[[], None] = _nothing,
 ) -> None:  # fmt: skip
     """Copy a stage's file to disk, from the first donor that gives what it should. digest: of the file, where known.
 
@@ -151,7 +159,7 @@ async def copy_stage(
     for group in groups:
         writer = generation.writer(stage, elements)
         try:
-            await first_donor(requests, group, stage, generation.version, elements, writer.write)
+            await first_donor(requests, group, stage, generation.version, elements, writer.write, came)
             await asyncio.to_thread(generation.add, stage, writer, digest)
         except (NetworkError, WrongCopyError) as error:
             failure = error

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarmflow.core.actions import (
+    Abandon,
     Action,
     Apply,
     Discard,
@@ -39,6 +40,7 @@ from swarmflow.core.events import (
     LossComputed,
     MicrobatchFormed,
     PieceReduced,
+    Progressed,
     Replayed,
     Sealed,
     StateLoaded,
@@ -53,6 +55,7 @@ from swarmflow.simulator.causes import COMPUTE
 from swarmflow.simulator.kept import Kept
 from swarmflow.simulator.measure import Spent
 from swarmflow.simulator.spoiling import SPOILT, spoiling, spoilt, without_norm
+from swarmflow.simulator.stalls import Stalls
 from swarmflow.simulator.storage import ASK_AGAIN_S, Storage
 
 if TYPE_CHECKING:
@@ -83,7 +86,8 @@ def _purpose(action: Computing) -> str:
 class Device:
     """What the runtime does with a machine's actions, pretended. Until slow_until_s it takes SLOWNESS times as long.
 
-    flips_sum, flips_parameters: a bit flips in the next sum that it is sent, or in what its next update gives.
+    flips_sum, flips_parameters: a bit flips in the next sum that it is sent, or in what its next update gives. stalls:
+    what it does not do at all.
     """
 
     world: World
@@ -94,6 +98,7 @@ class Device:
     flips_parameters: bool = False
     spent: Spent = field(default_factory=Spent)
     busy_since_s: float | None = None
+    stalls: Stalls = field(default_factory=Stalls)
     _queue: list[tuple[int, int, int, Computing, int, int]] = field(default_factory=list)
     _queued: int = 0
     _discards: Counter[Microbatch] = field(default_factory=Counter)
@@ -109,6 +114,8 @@ class Device:
 
     def perform(self, action: Action) -> None:
         """Do it, and answer with the event that the action names."""
+        if self.stalls.left and self.stalls.swallow(action):
+            return
         match action:
             case RunForward() | RunLoss() | RunBackward() | RunReplay() | Apply():
                 self._compute(action)
@@ -126,7 +133,8 @@ class Device:
                 self._load += 1
                 self.kept = None
                 states = [(list(action.donors), action.stage)]
-                self.storage.fetch(states, partial(self._loaded, action, self._load, self.world.clock.now_s))
+                then = partial(self._loaded, action, self._load, self.world.clock.now_s)
+                self.storage.fetch(states, then, Progressed("load"))
             case Resume():
                 self._load += 1
                 self._resume(action)
@@ -138,7 +146,10 @@ class Device:
                 self._answer(MicrobatchFormed(action.microbatch, *refs))
             case WriteCheckpoint():
                 states = [(list(members), stage) for stage, members in enumerate(action.roster.stages)]
-                self.storage.fetch(states, partial(self.storage.write, action, self.world.clock.now_s))
+                then = partial(self.storage.write, action, self.storage.abandoned, self.world.clock.now_s)
+                self.storage.fetch(states, then, Progressed("save"))
+            case Abandon():
+                self.storage.abandoned += action.what == "save"
             case KeepCopies():
                 states = [([action.holder], stage) for stage in action.stages]
                 self.storage.fetch(states, partial(self.storage.keep, action))
@@ -381,6 +392,11 @@ class Device:
         return None if parameters is None else Weights(action.stage, action.version, parameters)
 
     def _validate(self, action: Validate) -> None:
-        """A measurement that goes through somebody who is gone does not end."""
-        if all(self.world.hosts[member.process].alive for member in action.roster.members()):
-            self.world.post(self.process, Validated(action.version, 1.0))
+        """A measurement that goes through somebody who is gone, or brings nothing back, does not end."""
+        stages = [[self.world.hosts[member.process] for member in stage] for stage in action.roster.stages]
+        hosts = [host for stage in stages for host in stage]
+        giving = tuple(host.process for host in hosts if host.device.stalls.gives)
+        if all(host.alive for host in hosts) and all(any(h.process in giving for h in stage) for stage in stages):
+            self.world.post(self.process, Progressed("validation", giving))
+            if len(giving) == len(hosts):
+                self.world.post(self.process, Validated(action.version, 1.0))

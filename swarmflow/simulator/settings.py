@@ -15,11 +15,11 @@ class Settings:
     """The rules of a run, and what its surroundings are like where the world is not given others.
 
     rebalance_s, journal_bytes_max, recompute, late_min_s, keeps: of every peer. unusable: share of the computations
-    that fail because of what the network brought. poisoned: the microbatch of each step that no machine gives a finite
-    value for, -1: none. timeout_s: of the baseline swarm-restart. peers_first: how many
-    have to be ready before the first step is opened. The others are those of random surroundings, in seconds, drawn
-    between two bounds each: broken_s: after which a process notices that its connection to a dead one broke;
-    load_s: to load a stage; compute_s: whatever is computed.
+    that fail because of what the network brought. poisoned: the microbatch of each step that no machine gives a
+    finite value for, -1: none. timeout_s: of the baseline swarm-restart. peers_first: how many have to be ready
+    before the first step is opened. stall_s, pause_s: as in LeaderSettings. The others are those of random
+    surroundings, in seconds, drawn between two bounds each: broken_s: after which a process notices that its
+    connection to a dead one broke; load_s: to load a stage; compute_s: whatever is computed.
     """
 
     plan: Plan
@@ -41,6 +41,8 @@ class Settings:
     silence_s: float = 8.0
     peers_first: int = 0
     timeout_s: float = 0.0
+    stall_s: float = 60.0
+    pause_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarmflow.core.actions import DropCopies, KeepCopies, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, CopiesChanged
+from swarmflow.core.events import CheckpointWritten, CopiesChanged, Progressed
 from swarmflow.core.types import Member, ProcessId
 from swarmflow.simulator.transfer import Transfer
 
@@ -21,26 +21,37 @@ ASK_AGAIN_S = 0.25
 
 @dataclass(slots=True)
 class Storage:
-    """What a process does about states, beside its computing. forgotten: whom it does not wait for any more."""
+    """What a process does about states, beside its computing.
+
+    forgotten: whom it does not wait for any more. abandoned: how often it was told to end what it writes.
+    """
 
     world: World
     process: ProcessId
     forgotten: set[ProcessId] = field(default_factory=set)
+    abandoned: int = 0
 
-    def fetch(self, states: list[tuple[list[Member], int]], then: Callable[[], None]) -> None:
-        """Let the time pass that it takes to copy these states (donors, stage), beside all else that is in flight."""
+    def fetch(
+        self, states: list[tuple[list[Member], int]], then: Callable[[], None], each: Progressed | None = None
+    ) -> None:
+        """Let the time pass that it takes to copy these states (donors, stage), beside all else that is in flight.
+
+        each: what happens to this process with each part that comes.
+        """
         seconds = self.world.hardware.load_s()
         if seconds is not None:
             self.world.clock.after(seconds, then)
             return
         size_of = self.world.hardware.state_bytes
         wanted = [([donor.process for donor in donors], size_of(stage)) for donors, stage in states]
-        Transfer(self.world, self.process, wanted, then).begin()
+        part = partial(self.world.post, self.process, each) if each is not None else None
+        Transfer(self.world, self.process, wanted, then, part).begin()
 
     def held(self, donor: Member, stage: int, version: int) -> str | None:
         """What a donor that answers gives of a stage's version."""
         host = self.world.hosts[donor.process]
-        if not host.alive or host.frozen_until_s > self.world.clock.now_s or not self._reaches(donor.process):
+        frozen = host.frozen_until_s > self.world.clock.now_s or not host.device.stalls.gives
+        if not host.alive or frozen or not self._reaches(donor.process):
             return None
         if self.world.disks.holds(donor.process.name, version, stage):
             return self.world.disks.durable[version][stage]
@@ -60,14 +71,16 @@ class Storage:
                 return False
             awaited = host.alive and donor.process not in self.forgotten and now_s - began_s < ANSWER_S
             silent = self.world.ways.partitions.silent(self.process.name, donor.process.name)
-            if awaited and (host.frozen_until_s > now_s or silent):
+            if awaited and (host.frozen_until_s > now_s or silent or not host.device.stalls.gives):
                 return True
         return False
 
-    def write(self, action: WriteCheckpoint, began_s: float) -> None:
-        """Write a version, of which every stage has been fetched by now."""
+    def write(self, action: WriteCheckpoint, abandoned: int, began_s: float) -> None:
+        """Write a version, of which every stage has been fetched by now. abandoned: as it was when that began."""
+        if abandoned != self.abandoned:
+            return
         if any(self.waits_for(m, stage, action.version, began_s) for stage, m in enumerate(action.roster.stages)):
-            self.world.clock.after(ASK_AGAIN_S, partial(self.write, action, began_s))
+            self.world.clock.after(ASK_AGAIN_S, partial(self.write, action, abandoned, began_s))
             return
         copies: dict[int, str] = {}
         for stage, members in enumerate(action.roster.stages):

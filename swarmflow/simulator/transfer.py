@@ -33,13 +33,14 @@ class Transfer:
     """Fetches each state from the first of its donors that lives, one after the other, beside all other traffic.
 
     wanted: (donors, bytes) of each state. done: called at the end, or when a state has no living donor: whether what is
-    wanted is there is for the receiver to find out.
+    wanted is there is for the receiver to find out. part: called with each chunk that has come.
     """
 
     world: Carrier
     to: ProcessId
     wanted: list[tuple[list[ProcessId], int]]
     done: Callable[[], None]
+    part: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """Ask for the next chunk."""
@@ -69,6 +70,8 @@ class Transfer:
         donors, left = self.wanted[0]
         if self.world.alive(donor):  # a chunk of one that died on the way is asked for again, of another
             self.wanted[0] = (donors, left - size_bytes)
+            if self.part is not None:
+                self.part()
         self.begin()
 
     def _finish(self) -> None:

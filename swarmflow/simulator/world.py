@@ -110,6 +110,7 @@ class World:
             self.settings.steps, lambda step: 0.1, 1.0, "sim", "run", True, self._new_lineage,
             self.settings.checkpoint_every, self.settings.validate_every,
             silence_s=self.settings.silence_s, peers_first=self.settings.peers_first,
+            stall_s=self.settings.stall_s, pause_s=self.settings.pause_s,
         )  # fmt: skip
         self.disks.set_aside(name)
         held = self.disks.trainers.setdefault(name, {0})
@@ -216,6 +217,10 @@ class World:
         host, now_s = self.hosts[process], self.clock.now_s
         host.skew_s -= max(0.0, now_s + seconds - max(now_s, host.frozen_until_s))
         self.freeze(process, seconds)
+
+    def stall(self, process: ProcessId, kind: str, times: float = float("inf")) -> None:
+        """A process breathes on, and does nothing of one kind of work (see STALLS), for so many actions of it."""
+        self.hosts[process].device.stalls.begin(kind, times)
 
     def split(self, apart: set[str], seconds: float, symmetric: bool = True, told: bool = True) -> Partition:
         """The processes of these names, and those of all others, cannot reach each other for a while.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from swarmflow.config import RunSection
 from swarmflow.core.actions import Connect, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten
+from swarmflow.core.events import CheckpointWritten, Progressed
 from swarmflow.core.types import Member, Roster
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.exporting import state_elements
@@ -57,6 +57,47 @@ async def session(node: Node) -> tuple[Session, Heard]:
     return made, heard
 
 
+async def the_end(heard: Heard) -> tuple[CheckpointWritten, list[Progressed]]:
+    """How the next write ended, and the parts of which it told before."""
+    parts: list[Progressed] = []
+    while isinstance(event := await asyncio.wait_for(heard.events.get(), 60.0), Progressed):
+        parts.append(event)
+    assert isinstance(event, CheckpointWritten)
+    return event, parts
+
+
+def test_a_write_of_which_nothing_comes_is_abandoned_and_begun_again(tmp_path: Path) -> None:
+    """The leader gives it up; what was abandoned tells nothing any more and holds up no other write."""
+
+    async def main() -> None:
+        of, text = manifest(), tmp_path / "text"
+        text.write_bytes(bytes(range(256)))
+        with ExitStack() as stack:
+            folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
+            async with started(tmp_path, 2) as nodes:
+                (own, heard), (other, _) = [await session(node) for node in nodes]
+                donor = Donor(of, other)
+                member = donor.serve()
+                own.driver.perform([Connect((member,))])
+                data = corpus(tmp_path, path=str(text))
+                checkpoints = Checkpoints(of, folder, RunSection(output=tmp_path / "out"), None, data, every=1000)
+                action = WriteCheckpoint(VERSION, Roster(((member,),) * of.stages))
+                checkpoints.write(own, action)
+                await donor.asked.wait()
+                checkpoints.abandon()
+                donor.go.set()
+                checkpoints.write(own, action)
+                written, parts = await the_end(heard)
+                assert written.ok
+                assert parts[-1] == Progressed("save", version=VERSION)
+                assert len(parts) > of.stages, "each chunk is told of"
+                assert heard.events.empty()
+                await own.close()
+                await other.close()
+
+    run(main())
+
+
 def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_once(tmp_path: Path) -> None:
     """A trainer copies what the leader has written; when that one dies, it may have to write the same version."""
 
@@ -78,8 +119,7 @@ def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_once(tmp
                 checkpoints.write(own, action)
                 donor.go.set()
                 for _ in range(2):
-                    written = await heard.events.get()
-                    assert isinstance(written, CheckpointWritten)
+                    written, _ = await the_end(heard)
                     assert (written.version, written.ok, len(written.digests)) == (VERSION, True, of.stages)
                 assert sorted(donor.listed) == list(range(of.stages))
                 await own.close()

@@ -23,7 +23,7 @@ class Feeder:
 
     settings: by which it would lead. on_disk: the newest version that it could go on from; digests: of its files.
     waiting: what was said to this candidate as if it led already. flows: its part in their negotiation, where the
-    router follows them.
+    router follows them. postponed: why the leader does not let it in yet.
     """
 
     me: Member
@@ -46,6 +46,7 @@ class Feeder:
     recorded: Epoch = BEFORE_ALL
     waiting: list[Received] = field(default_factory=list)
     flows: Negotiation | None = None
+    postponed: str = ""
 
     @property
     def leader(self) -> ProcessId:

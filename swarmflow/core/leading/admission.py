@@ -10,7 +10,7 @@ from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.opening import learnt, try_open
 from swarmflow.core.leading.reign import Reign
-from swarmflow.core.messages import Evicted, Join, Kept, LoadFailed, Ready, Refused, Welcome
+from swarmflow.core.messages import Evicted, Join, Kept, LoadFailed, Postponed, Ready, Refused, Welcome
 from swarmflow.core.rules import refusal
 from swarmflow.core.types import ProcessId
 
@@ -36,6 +36,9 @@ def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Act
     if former is not None:
         reign.membership.retire(former)
         actions += gone(reign, former, "it has started again", now)
+    wait_s, reason = reign.pauses.left(sender.name, now)
+    if wait_s > 0:
+        return [*actions, Connect((message.member,)), Send(sender, Postponed(f"it {reason}", wait_s))]
     if message.role == "trainer":
         return [*actions, *_join_trainer(reign, sender, message, now)]
     reign.memories.says(message.member, message.held)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmflow.core.actions import Action, Count, Exit, Send, Validate
-from swarmflow.core.events import CheckpointWritten, Validated
+from swarmflow.core.actions import Abandon, Action, Count, Exit, Log, Send, Validate
+from swarmflow.core.events import CheckpointWritten, Progressed, Validated
 from swarmflow.core.leading.departures import evict, let_go, settle_findings
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.opening import try_open
-from swarmflow.core.leading.reign import Reign
+from swarmflow.core.leading.reign import Measuring, Reign
 from swarmflow.core.leading.saving import goodbye, save, spread, stop_now, stopped
 from swarmflow.core.messages import state_name
 from swarmflow.core.quorum import electorate
 from swarmflow.core.step import Step
-from swarmflow.core.types import EXPONENT
+from swarmflow.core.types import EXPONENT, Roster
 
 
 def close(reign: Reign, step: Step, now: float) -> list[Action]:
@@ -47,7 +47,33 @@ def measure(reign: Reign, now: float) -> list[Action]:
     if not all(reign.membership.served(stage, reign.version) for stage in range(reign.plan.stages)):
         return _next(reign, now)
     reign.phase = "validating"
-    return [Validate(reign.version, reign.membership.roster(reign.version))]
+    reign.measuring = Measuring(reign.membership.roster(reign.version))
+    return [Validate(reign.version, reign.measuring.roster)]
+
+
+def measured_some(reign: Reign, event: Progressed, now: float) -> None:
+    """A validation batch has come back."""
+    if reign.phase == "validating":
+        reign.measuring.batches += 1
+        reign.measuring.proven.update(event.through)
+
+
+def see_validation(reign: Reign, now: float) -> list[Action]:
+    """Where no batch comes back any more, those through whom some did are tried alone; then there is no result."""
+    measuring, last = reign.measuring, reign.last
+    if reign.phase != "validating" or last is None:
+        return []
+    measuring.duty.see("measure", (measuring.batches,), now)
+    if now <= measuring.duty.due_s(max(reign.settings.stall_s, 2 * last.seconds)):
+        return []
+    stages = tuple(tuple(m for m in s if m.process in measuring.proven) for s in measuring.roster.stages)
+    reason = f"no validation batch of version {reign.version} has come back for {now - measuring.duty.since_s:.0f} s"
+    if all(stages) and stages != measuring.roster.stages:
+        roster = Roster(stages, measuring.roster.trainers)
+        reign.measuring = Measuring(roster, measuring.proven)
+        text = f"{reason}: it is measured on {roster.size - len(roster.trainers)} peers that gave some"
+        return [Log("warning", text), Validate(reign.version, roster)]
+    return [Log("warning", f"{reason}: it is left out"), Abandon("validation"), *_next(reign, now)]
 
 
 def validated(reign: Reign, event: Validated, now: float) -> list[Action]:

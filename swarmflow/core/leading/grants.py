@@ -9,9 +9,12 @@ from swarmflow.core.leading.reign import Reign
 from swarmflow.core.messages import Granted
 
 
-def grant(reign: Reign, entry: Known, stage: int, reason: str) -> list[Action]:
-    """Have a peer load a stage at the run's version. Whatever it answers to an earlier grant is void."""
-    donors, commit = reign.membership.donors(stage, reign.version, entry.process), None
+def grant(reign: Reign, entry: Known, stage: int, reason: str, turn: int = 0) -> list[Action]:
+    """Have a peer load a stage at the run's version. Whatever it answers to an earlier grant is void.
+
+    turn: by so many it is to begin with another donor than it would.
+    """
+    donors, commit = reign.membership.donors(stage, reign.version, entry.process, turn), None
     if reign.name:
         donors = donors or reign.memories.donors(stage, reign.name, entry.process)[:DONORS_MAX]
     if not _holds(reign, entry, stage):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from swarmflow.core.leading.duties import Duty
 from swarmflow.core.leading.rebalance import Move, Server, rebalance
 from swarmflow.core.leading.sharing import Ways
 from swarmflow.core.messages import Heartbeat, Join, Rates
@@ -23,7 +24,8 @@ class Known:
     wish: the stage that it asked for, -1: any. speed: relative, for the placement. rebalance_s: how often it may be
     moved, 0: never. settled_s: when it was placed or moved last. heard_s: when it last spoke. hopeful: when it was
     granted its stage, somebody had the state that it is to load. tries: how often it has loaded a version that was out
-    of date by then. grants: the number of its last grant. keeps: it has room for copies on its disk.
+    of date by then. grants: the number of its last grant. keeps: it has room for copies on its disk. duty: what
+    it owes now.
     """
 
     member: Member
@@ -42,6 +44,7 @@ class Known:
     keeps: bool = False
     load: Heartbeat = field(default_factory=Heartbeat)
     rates: Rates | None = None
+    duty: Duty = field(default_factory=Duty)
 
     @property
     def process(self) -> ProcessId:
@@ -206,15 +209,19 @@ class Membership:
         entries = [e for e in self._loading.values() if version is None or e.version == version]
         return sorted(entries, key=lambda e: e.process)
 
-    def donors(self, stage: int, version: int, but: ProcessId) -> tuple[Member, ...]:
+    def donors(self, stage: int, version: int, but: ProcessId, turn: int = 0) -> tuple[Member, ...]:
         """Who can give a stage's state, at most DONORS_MAX, the one to be asked first at the front.
 
         Those who load the stage at the same time begin with different donors: one uplink for all would be the limit.
         """
         peers = [e for e in self.peers(stage) if e.process != but]
         found = [e.member for e in self._trusted([e for e in peers if e.phase == "ready" and e.version == version])]
-        turn = sum(e.phase == "loading" for e in peers) % len(found) if found else 0
+        turn = (turn + sum(e.phase == "loading" for e in peers)) % len(found) if found else 0
         return tuple([*found[turn:], *found[:turn]][:DONORS_MAX])
+
+    def usual_s(self, stage: int, task: str) -> float:
+        """The longest time between two signs of progress that is usual with the peers of a stage, 0: not known."""
+        return max((entry.duty.usual_s.get(task, 0.0) for entry in self._stages[stage].entries.values()), default=0.0)
 
     def ways(self) -> Ways:
         """What the peers have told of the ways between them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import InitVar, dataclass, field
 
 from swarmflow.core.leading.copies import Copies
+from swarmflow.core.leading.duties import Duty, Pauses
 from swarmflow.core.leading.findings import Findings
 from swarmflow.core.leading.membership import Membership
 from swarmflow.core.leading.memories import NOTHING, Former, Memories, Remembered
@@ -14,7 +15,17 @@ from swarmflow.core.messages import Open, StepResult
 from swarmflow.core.quorum import Electorate
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.step import Step
-from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId
+from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster
+
+
+@dataclass(slots=True)
+class Measuring:
+    """A validation that is under way on these peers. batches: that came back; proven: through whom they went."""
+
+    roster: Roster = field(default_factory=Roster)
+    proven: set[ProcessId] = field(default_factory=set)
+    batches: int = 0
+    duty: Duty = field(default_factory=Duty)
 
 
 @dataclass(slots=True)
@@ -31,6 +42,7 @@ class Reign:
     leader went on. former: what it knew of the run. stopping: the person wants this trainer to go, or (fate: why) the
     run cannot go on. findings: values that were not finite. opened: the last Open, and told: who was told it, and on
     which stage it was then.
+    pauses: who was put out, and for how long. left: this trainer has given up the lead.
     """
 
     me: Member
@@ -64,11 +76,15 @@ class Reign:
     name: str = ""
     memories: Memories = field(init=False)
     remembered: Remembered | None = None
+    pauses: Pauses = field(init=False)
+    measuring: Measuring = field(default_factory=Measuring)
+    left: bool = False
 
     def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int) -> None:
         self.lineage = self.settings.new_lineage()
         self.bound.add(self.me.process)
         self.membership, self.memories = Membership(self.plan), Memories(self.plan.stages)
+        self.pauses = Pauses(self.settings.pause_s)
         self.safe = Safekeeping(on_disk, self.settings.silence_s, Copies(self.plan.stages), known, digests)
 
     @property

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Connect, Log, Send, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten
 from swarmflow.core.leading.copies import Copies
+from swarmflow.core.leading.duties import Duty
 from swarmflow.core.messages import Keep
 from swarmflow.core.types import Member, Roster, Snapshot
 
@@ -18,7 +19,9 @@ class Safekeeping:
 
     retry_s: after which the last version is written once more when it failed although nobody is known to have died.
     copies: the disks of everybody else. known: the newest version that was on any disk, as far as is known here.
-    digests: of the files of the durable version, empty: there is none.
+    digests: of the files of the durable version, empty: there is none. parts: of states that came, all told; copied:
+    those of the version being written are all here. turn: how often nothing came any more, after which others are asked
+    first.
     """
 
     durable: int
@@ -28,6 +31,10 @@ class Safekeeping:
     digests: tuple[str, ...] = ()
     saving: int | None = None
     again_s: float | None = None
+    duty: Duty = field(default_factory=Duty)
+    parts: int = 0
+    copied: bool = False
+    turn: int = 0
     _disturbed: bool = False
     _waited: bool = False
 
@@ -35,17 +42,25 @@ class Safekeeping:
         """Begin to write a version, held by these peers, unless one is being written already. last: the model too."""
         if self.saving is not None:
             return []
-        self.saving, self._disturbed = version, False
-        return [WriteCheckpoint(version, stages, last, spare=self.copies.spreading)]
+        self._begin(version)
+        return [WriteCheckpoint(version, self._turned(stages), last, spare=self.copies.spreading)]
 
     def fetch(self, snapshot: Snapshot) -> list[Action]:
         """Begin to copy a snapshot from the disks of others, unless something is being written already."""
         if self.saving is not None:
             return []
-        self.saving, self._disturbed = snapshot.version, False
-        roster = self.copies.roster(snapshot)
+        self._begin(snapshot.version)
+        roster = self._turned(self.copies.roster(snapshot))
         connect = Connect(tuple(dict.fromkeys(roster.members())))
         return [connect, WriteCheckpoint(snapshot.version, roster, digests=snapshot.digests)]
+
+    def _begin(self, version: int) -> None:
+        self.saving, self.copied, self._disturbed = version, False, False
+
+    def _turned(self, holders: Roster) -> Roster:
+        stages = [members[self.turn % len(members) :] + members[: self.turn % len(members)] if members else ()
+                  for members in holders.stages]  # fmt: skip
+        return Roster(tuple(stages), holders.trainers)
 
     def later(self, version: int, begun: bool) -> bool:
         """Whether those who are there hold a later version than this one, which the run is to begin with.

@@ -66,10 +66,10 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "incarnation": (0, 1 << 64), "generation": (-1, COUNT_MAX), "step": version, "version": version,
         "Heartbeat.version": (-1, COUNT_MAX), "Report.version": (-1, COUNT_MAX),
         "oldest": version, "newest": version, "term": count, "grant": (-1, COUNT_MAX), "capacity": (0, 1 << 31),
-        "queued": count, "held": count, "said": count, "ballot": count, "piece": count, "elements": count,
-        "exponent": (-1024, 1024),
+        "queued": count, "held": count, "said": count, "done": count, "ballot": count, "piece": count,
+        "elements": count, "exponent": (-1024, 1024),
         "named": (0, MEMBERS_MAX), "before": (0, MEMBERS_MAX), "microbatches": (0, microbatches), "peers": count,
-        "rest_s": seconds, "seconds": seconds, "rebalance_s": seconds, "speed": (0.0, 1e15),
+        "rest_s": seconds, "wait_s": seconds, "seconds": seconds, "rebalance_s": seconds, "speed": (0.0, 1e15),
         "loss_sum": (-1e30, 1e30), "loss": (-1e30, 1e30), "norm": (0.0, 1e300), "grad_norm": (0.0, 1e300),
         "scale": (0.0, 1.0), "learning_rate": (0.0, 1e9), "rate": (0.0, 1e30),
     }  # fmt: skip
@@ -92,7 +92,7 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "addresses": 64, "copies": 64, "digests": 4096, "stages": stages, "indices": microbatches,
         "dropped": microbatches, "entries": microbatches, "done": microbatches, "lost": stages * microbatches,
         "results": 8, "groups": stages + 1, "peers": stages, "donors": 64, "Named.members": PART_MEMBERS_MAX,
-        "Rates.elements": 64, "rates": 4096,
+        "Rates.elements": 64, "rates": 4096, "awaits": 16,
     }  # fmt: skip
 
 

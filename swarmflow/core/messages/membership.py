@@ -152,12 +152,19 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """To the leader, each second. queued, held: microbatches waiting and held. said: messages without bodies so far."""
+    """To the leader, each second. queued, held: microbatches waiting and held. said: messages without bodies so far.
+
+    done: how much this life has done so far: computations, pieces reduced, parts of a state loaded, microbatches
+    formed. Whoever owes the run something and does not raise it stands still. awaits: without whose parts or sums its
+    all-reduce cannot go on; none while something of its own is left to do.
+    """
 
     queued: int = 0
     held: int = 0
     version: int = -1
     said: int = 0
+    done: int = 0
+    awaits: tuple[ProcessId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +200,14 @@ class Evicted:
     """You are not part of this run's roster (any more): join again as a new incarnation."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """To who wants to join: not yet. It was put out, for this reason; it may come in so many seconds."""
+
+    reason: str
+    wait_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from swarmflow.core.events import Applied, PieceReduced, Received, Replayed, Sea
 from swarmflow.core.messages import Commit, Committed, Prepare, Prepared, ReducePart, ReduceSum, Suspect, Unprepared
 from swarmflow.core.reduce import Ballot, Reduction
 from swarmflow.core.serving.service import Service, release
-from swarmflow.core.types import Group
+from swarmflow.core.types import Group, ProcessId
 
 
 def prepare(peer: Service, event: Received, now: float) -> list[Action]:
@@ -115,6 +115,11 @@ def applied(peer: Service, event: Applied, now: float) -> list[Action]:
         peer.memory.committed(peer.standing, event.digest)
     journal = peer.hops.clear() if peer.hops is not None else []
     return [*journal, Send(peer.leader, Committed(event.epoch, peer.version, event.digest))]
+
+
+def awaited(peer: Service) -> tuple[ProcessId, ...]:
+    """Without whom the ballot at hand cannot go on here."""
+    return () if peer.ballot is None else peer.ballot.reduction.awaits()
 
 
 def revoke(peer: Service) -> list[Action]:

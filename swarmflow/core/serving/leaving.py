@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Exit, Log, Send
 from swarmflow.core.events import DrainAsked, Received
-from swarmflow.core.messages import Drain, Evicted, Finished, Refused
+from swarmflow.core.messages import Drain, Evicted, Finished, Postponed, Refused
 from swarmflow.core.serving.service import Service
 
 
@@ -28,6 +28,16 @@ def refused(peer: Service, event: Received, now: float) -> list[Action]:
     assert isinstance(event.message, Refused)
     peer.phase = "gone"
     return [Exit(event.message.reason, ok=False)]
+
+
+def postponed(peer: Service, event: Received, now: float) -> list[Action]:
+    """The leader has put it out for a while; it goes on asking."""
+    message = event.message
+    assert isinstance(message, Postponed)
+    if peer.phase != "joining" or message.reason == peer.postponed:
+        return []
+    peer.postponed = message.reason
+    return [Log("warning", f"not let in for {message.wait_s:.0f} s yet: {message.reason}")]
 
 
 def evicted(peer: Service, event: Received, now: float) -> list[Action]:

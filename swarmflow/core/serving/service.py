@@ -41,7 +41,8 @@ class Service:
     copies: what lies on its disk of other stages, where that has changed since it was started. grant: the number of the
     leader's last one, which an answer names. ballot: the one that it takes part in. unsettled: one that waits for
     orphans to be taken away. flows: its part in their negotiation, where the router follows them. elements: of each
-    reduction group's flat gradient; element_bytes: of one of them.
+    reduction group's flat gradient; element_bytes: of one of them. done: how much it has done in its life, as its
+    heartbeats tell. postponed: why the leader does not let it in yet.
     """
 
     me: ProcessId
@@ -64,6 +65,8 @@ class Service:
     naming: Naming = field(default_factory=Naming)
     detours: Detours = field(init=False)
     flows: Negotiation | None = None
+    done: int = 0
+    postponed: str = ""
     memory: Memory = field(init=False)
 
     @property

@@ -1,0 +1,93 @@
+"""What a process owes the run at the moment, and since when nothing of it was done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+FACTOR = 10.0  # ten times the usual time without a sign of progress is standing still, as a microbatch is late by then
+FIRST_FACTOR = 8.0  # of the least time, as long as what is usual is not known
+FADES = 0.9  # of the longest time between two signs of progress, with each that follows
+PAUSE_MAX_S = 3600.0
+FORGIVEN_AFTER = 10.0  # pauses in a row without standing still again
+NAMES_MAX = 4096
+
+
+@dataclass(slots=True)
+class Duty:
+    """One thing that is owed. task: its kind, empty: nothing is owed. since_s: of the last sign of progress.
+
+    usual_s: by kind, the longest time between two signs of progress lately. misses: how often it was found to stand
+    still since the last one.
+    """
+
+    task: str = ""
+    since_s: float = 0.0
+    usual_s: dict[str, float] = field(default_factory=dict)
+    misses: int = 0
+    _progress: tuple[int, ...] = ()
+    _spent_s: float = 0.0
+
+    def see(self, task: str, progress: tuple[int, ...], now: float, own: bool = True) -> None:
+        """What is owed now, and how much is done: whatever is another number than before is progress.
+
+        own: it did not wait for others meanwhile, so that the time since the last sign is its own. Time in which it
+        owed nothing does not count, and does not end the time in which it did nothing.
+        """
+        if progress != self._progress:
+            if self.task and own and not self.misses:
+                self.usual_s[self.task] = max(now - self.since_s, FADES * self.usual_s.get(self.task, 0.0))
+            self.since_s, self.misses, self._spent_s = now, 0, 0.0
+        elif task == self.task:
+            return
+        elif self.task:  # it was taken from it, or ended with the step: no progress of its own
+            self._spent_s = now - self.since_s
+        else:
+            self.since_s = now - self._spent_s
+        self.task, self._progress = task, progress
+
+    def due_s(self, least_s: float, first: float = 1.0, usual_s: float = 0.0) -> float:
+        """When it stands still. first: the factor of the least time while nothing is known. usual_s: of its likes."""
+        return self.since_s + self.patience_s(least_s, first, usual_s) * 2.0**self.misses
+
+    def patience_s(self, least_s: float, first: float = 1.0, usual_s: float = 0.0) -> float:
+        """After how long without progress it stands still for the first time."""
+        known_s = max(self.usual_s.get(self.task, 0.0), usual_s)
+        return max(least_s, FACTOR * known_s) if known_s > 0 else first * least_s
+
+    def miss(self, now: float) -> None:
+        """It stood still: it has twice as long from now on."""
+        self.misses += 1
+        self.since_s = now
+
+
+@dataclass(slots=True)
+class _Pause:
+    count: int
+    until_s: float
+    reason: str
+
+
+@dataclass(slots=True)
+class Pauses:
+    """Processes that were put out, by name: whoever comes back under it waits, twice as long each time."""
+
+    pause_s: float
+    _by_name: dict[str, _Pause] = field(default_factory=dict)
+
+    def put_out(self, name: str, reason: str, now: float) -> float:
+        """Keep a process out. Returns for how long."""
+        former = self._by_name.pop(name, None)
+        count = 0 if former is None or now - former.until_s > FORGIVEN_AFTER * self._long_s(former) else former.count
+        if len(self._by_name) >= NAMES_MAX:
+            del self._by_name[next(iter(self._by_name))]
+        pause = self._by_name[name] = _Pause(count + 1, 0.0, reason)
+        pause.until_s = now + self._long_s(pause)
+        return self._long_s(pause)
+
+    def left(self, name: str, now: float) -> tuple[float, str]:
+        """For how long a process is kept out yet, 0: it may come; and why."""
+        pause = self._by_name.get(name)
+        return (0.0, "") if pause is None or pause.until_s <= now else (pause.until_s - now, pause.reason)
+
+    def _long_s(self, pause: _Pause) -> float:
+        return min(self.pause_s * 2.0 ** (pause.count - 1), PAUSE_MAX_S)

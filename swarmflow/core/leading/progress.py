@@ -1,0 +1,186 @@
+"""Who shows signs of life and does nothing: put out for a while, with the reason, and its work goes on elsewhere.
+
+Each second the leader looks at what every process owes. Nothing has a fixed time to be done in: whoever makes progress,
+however slowly, is left alone, and what stands still does so by the measure of how fast it used to go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from swarmflow.core.actions import Abandon, Action, Count, Log, Rejoin
+from swarmflow.core.events import CheckpointWritten, Progressed
+from swarmflow.core.leading import edge
+from swarmflow.core.leading.departures import gone
+from swarmflow.core.leading.duties import FIRST_FACTOR, Duty
+from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.membership import Known
+from swarmflow.core.leading.reign import Reign
+from swarmflow.core.step import Step
+from swarmflow.core.types import ProcessId
+
+FEED, WORK, REDUCE, UPDATE, LOAD, WRITE = "feed", "work", "reduce", "update", "load", "write"
+TRANSFER_FACTOR = 2.0  # of the least time: who asks another for a part of a state gives it a minute before the next
+_DOES = {
+    FEED: "forms none of the microbatches that are its to form",
+    WORK: "computes none of the microbatches that it has",
+    REDUCE: "does not get on with the all-reduce",
+    UPDATE: "does not apply the update",
+    LOAD: "does not get on with loading its stage",
+}
+
+
+def see(reign: Reign, now: float) -> list[Action]:
+    """To be called each second: what is owed, and what follows where nothing of it is done."""
+    unfed = _unfed(reign)
+    actions: list[Action] = []
+    for entry in list(reign.membership.known.values()):
+        duty = entry.duty
+        left = unfed.get(entry.process, 0) if entry.process == reign.me.process else 0  # it sends itself no heartbeats
+        progress = entry.load.done, left
+        duty.see(_task(reign, entry, unfed), progress, now, own=not entry.load.awaits)
+        if duty.task and duty.task != REDUCE and now > _due_s(reign, entry):
+            actions += _missed(reign, entry, now)
+    return actions + _see_saving(reign, now) + edge.see_validation(reign, now)
+
+
+def reduction_due_s(reign: Reign, step: Step, patience: float) -> float:
+    """When an all-reduce stands still in which nobody who is not done with it does any more of it.
+
+    patience: a factor of the time without any progress.
+    """
+    least_s = reign.settings.ballot_s
+    return max((d.since_s + d.patience_s(least_s) * patience for d in _reductions(reign, step)), default=0.0)
+
+
+def reduction_missed(reign: Reign, step: Step, now: float) -> None:
+    """It stands still: the time that it takes from here on is no measure of what is usual."""
+    for duty in _reductions(reign, step):
+        duty.miss(now)
+
+
+def _reductions(reign: Reign, step: Step) -> list[Duty]:
+    known = (reign.membership.known.get(process) for process in step.roster.serving if step.owes(process))
+    return [entry.duty for entry in known if entry is not None and entry.duty.task == REDUCE]
+
+
+def blame(reign: Reign, step: Step) -> ProcessId | None:
+    """Who holds up an all-reduce in which nothing is done any more. None: it alone serves its stage.
+
+    Who says that it waits for nobody has something to compute, and does not. Else it is whom two others wait for; and
+    else, of those who wait for each other, the one that stopped first.
+    """
+    known = reign.membership.known
+    behind = [known[process] for process in step.roster.serving if process in known and step.owes(process)]
+    behind.sort(key=lambda entry: (entry.duty.since_s, entry.process))
+    names = {entry.process for entry in behind}
+    idle = [entry.process for entry in behind if not names.intersection(entry.load.awaits)]
+    accused = Counter(process for entry in behind for process in dict.fromkeys(entry.load.awaits) if process in known)
+    twice = [process for process, count in sorted(accused.items(), key=lambda item: (-item[1], item[0])) if count > 1]
+    stages = [[member.process for member in stage] for stage in step.roster.stages]
+    shared = {process for stage in stages if len(stage) > 1 for process in stage}
+    suspects = idle or twice or [entry.process for entry in behind]
+    return next((process for process in suspects if process in shared), None)
+
+
+def put_out(reign: Reign, process: ProcessId, reason: str, now: float) -> list[Action]:
+    """A process lives and is of no use: it goes, and may come back after a while."""
+    pause_s = reign.pauses.put_out(process.name, reason, now)
+    return [Count("stalled"), *gone(reign, process, f"it {reason}: put out for {pause_s:.0f} s", now)]
+
+
+def standing_still(reign: Reign) -> str:
+    """Who cannot be spared and does nothing, in words; empty: nobody."""
+    found = [e for e in reign.membership.known.values() if e.duty.misses and e.duty.task in (FEED, WORK, UPDATE)]
+    return "; ".join(_alone(e) for e in sorted(found, key=lambda entry: entry.process))
+
+
+def _unfed(reign: Reign) -> Counter[ProcessId]:
+    """How many microbatches each trainer still has to bring to the first stage, when there is nothing else there."""
+    step = reign.step
+    if reign.phase != "running" or step is None or step.phase != "working":
+        return Counter()
+    known = (reign.membership.known.get(member.process) for member in step.opened.stages[0])
+    if any(entry is not None and (entry.load.held or entry.load.queued) for entry in known):
+        return Counter()
+    return Counter(step.owners[index] for stage, index in step.ledger.missing() if stage == 0)
+
+
+def _task(reign: Reign, entry: Known, unfed: Counter[ProcessId]) -> str:
+    if entry.role == "trainer":
+        return FEED if entry.process in unfed else ""
+    if entry.phase == "loading":
+        return LOAD
+    step = reign.step
+    if step is None or entry.process not in step.roster.serving:
+        return ""
+    if step.phase == "preparing":
+        return REDUCE if step.owes(entry.process) else ""
+    if step.phase == "committing":
+        return UPDATE if step.owes(entry.process) else ""
+    return WORK if step.phase == "working" and entry.load.queued else ""
+
+
+def _due_s(reign: Reign, entry: Known) -> float:
+    least_s, duty = reign.settings.stall_s, entry.duty
+    if duty.task == LOAD:
+        return duty.due_s(TRANSFER_FACTOR * least_s)
+    mates = reign.membership.usual_s(entry.member.stage, duty.task) if entry.role == "peer" else 0.0
+    return duty.due_s(least_s, FIRST_FACTOR if duty.task in (WORK, UPDATE) else 1.0, mates)
+
+
+def _missed(reign: Reign, entry: Known, now: float) -> list[Action]:
+    duty, me = entry.duty, reign.me.process
+    reason = f"{_DOES[duty.task]}, and has shown no progress for {now - duty.since_s:.0f} s"
+    duty.miss(now)
+    if duty.task == LOAD and duty.misses == 1:
+        return grant(reign, entry, entry.member.stage, f"it {reason}", turn=1)
+    if entry.process == me and len(reign.membership.trainers()) > 1:
+        reign.left = True
+        return [Log("warning", f"this trainer {reason}: another one has to lead"), Rejoin(f"it {reason}")]
+    if entry.process != me and (duty.task in (FEED, LOAD) or _has_mate(reign, entry)):
+        return put_out(reign, entry.process, reason, now)
+    return [Log("warning", f"the run waits for {_alone(entry)}"), Count("standstills")]
+
+
+def _has_mate(reign: Reign, entry: Known) -> bool:
+    """Whether others of its stage can go on without it."""
+    step = reign.step
+    if step is None:
+        return False
+    mates = [m.process for m in step.roster.stages[entry.member.stage] if m.process != entry.process]
+    return any(step.phase != "committing" or not step.owes(mate) for mate in mates)
+
+
+def _alone(entry: Known) -> str:
+    where = f" of stage {entry.member.stage}" if entry.role == "peer" else ""
+    return f"{entry.process}{where}: it {_DOES[entry.duty.task]}, and nobody can do so in its place"
+
+
+# --- saves ------------------------------------------------------------------------------------------------------------
+
+
+def progressed(reign: Reign, event: Progressed, now: float) -> list[Action]:
+    """A part of what this trainer asked its runtime for is done."""
+    if event.of == "save":
+        reign.safe.parts += 1
+        reign.safe.copied |= event.version == reign.safe.saving
+    elif event.of == "validation":
+        edge.measured_some(reign, event, now)
+    return []
+
+
+def _see_saving(reign: Reign, now: float) -> list[Action]:
+    """A version of which nothing comes any more is given up for now, and tried again from others."""
+    safe = reign.safe
+    safe.duty.see("" if safe.saving is None else WRITE if safe.copied else LOAD, (safe.parts,), now)
+    if safe.saving is None or now <= safe.duty.due_s(TRANSFER_FACTOR * reign.settings.stall_s):
+        return []
+    idle_s = now - safe.duty.since_s
+    safe.duty.miss(now)
+    if safe.copied:  # the run needs no peer for it any more, and goes on
+        return [Log("warning", f"version {safe.saving} is copied, but not written for {idle_s:.0f} s: see to the disk")]
+    reason = f"nothing of it has come for {idle_s:.0f} s"
+    safe.turn += 1
+    safe.disturbed()  # it is to be tried again, however often that was
+    return [Abandon("save"), *edge.checkpoint_written(reign, CheckpointWritten(safe.saving, False, reason), now)]
