@@ -73,6 +73,7 @@ def _direction(settings: OptimizerSettings, group: FlatGroup, where: slice, vers
     beta1, beta2 = settings.betas
     correction1, correction2 = 1.0 - beta1 ** (version + 1), 1.0 - beta2 ** (version + 1)
     below = group.state["exp_avg_sq"][where].sqrt().div_(math.sqrt(correction2)).add_(settings.eps)
+    _check(group, where, below)  # divided by infinity a first moment is 0, and the parameters would not show it
     return group.state["exp_avg"][where].div(below).div_(correction1)
 
 
@@ -90,7 +91,7 @@ class AdamW:
         for where in _blocks(0, group.params.numel()):
             step = _moments(self.settings, group, where, grads, scale, version).mul_(lr)
             group.params[where].mul_(1.0 - lr * self.settings.weight_decay).sub_(step)
-            _refuse(group, where)
+            _check(group, where, group.params[where])
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Lamb:
             for where in _blocks(entry.offset, entry.stop):
                 update = _direction(self.settings, group, where, version).add_(group.params[where] * decay)
                 group.params[where].sub_(update.mul_(lr * trust))
-                _refuse(group, where)
+                _check(group, where, group.params[where])
 
 
 @dataclass(frozen=True)
@@ -138,12 +139,12 @@ class Sgd:
             else:
                 step.mul_(lr)
             group.params[where].sub_(step)
-            _refuse(group, where)
+            _check(group, where, group.params[where])
 
 
-def _refuse(group: FlatGroup, where: slice) -> None:
-    """Raises NotFinite for parameters or state that are none, while they are still in the cache: 1% of an update."""
-    if not all(finite(tensor[where]) for tensor in group.tensors().values()):
+def _check(group: FlatGroup, where: slice, written: Tensor) -> None:
+    """Raises NotFinite for what was just computed of a range, and is still in the cache."""
+    if not finite(written):
         broken = [e.name for e in group.entries if e.offset < where.stop and where.start < e.stop]
         raise NotFinite("update", broken[0])
 

@@ -299,10 +299,15 @@ class Step:
         return []
 
     def _sum(self) -> Finding:
-        """A sum is not finite, and nobody has said so of its own addends: by whoever has made it."""
-        owners = [owner for owner in self._blamed.values() if owner in self._members()]
-        stage = self.roster.stage_of(owners[0] if owners else min(self._blamed))
-        return Finding(self.epoch.step, -1, stage, owners[0] if owners else None, "sum")
+        """A sum is not finite, and nobody has said so of its own addends: by who made it, if all who have it say so.
+
+        Who says so alone, or while another of its stage has a norm of the same bits, is at fault itself.
+        """
+        accuser, owner = min(self._blamed.items())
+        mates = [member.process for member in self.roster.stages[self.roster.stage_of(accuser)]]
+        told = [self._blamed.get(mate) for mate in mates]
+        holder = owner if len(told) > 1 and set(told) == {owner} and owner in self._members() else accuser
+        return Finding(self.epoch.step, -1, self.roster.stage_of(holder), holder, "sum")
 
     def unprepared(self, sender: ProcessId, message: Unprepared) -> list[Action]:
         """A member does not hold what the manifest lists."""

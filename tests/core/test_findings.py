@@ -156,6 +156,25 @@ def test_who_gave_what_made_a_sum_not_finite_is_left_out_rather_than_who_summed_
     assert bench.serving == [A, B]
 
 
+@pytest.mark.parametrize("sound", [(B,), (B, C)])
+def test_one_accuser_puts_out_nobody_but_itself(sound: tuple[ProcessId, ...]) -> None:
+    bench = Bench(A, *sound)
+    for index in range(2):
+        bench.hear(A, Done(microbatch(index), 0, 0, 20.0, 10))
+    for peer in sound:
+        bench.hear(peer, Prepared(EPOCH, 1, (("stage-0", 1.0, "x"),)))
+    bench.hear(A, NotFinite(EPOCH, -1, "sum", owner=B))
+    assert bench.serving == list(sound), "they hold the same bits, and have a norm"
+
+
+def test_a_stages_only_peer_accuses_nobody_of_another_stage() -> None:
+    bench = Bench(A)
+    for index in range(2):
+        bench.hear(A, Done(microbatch(index), 0, 0, 20.0, 10))
+    bench.hear(A, NotFinite(EPOCH, -1, "sum", owner=B))
+    assert [finding.holder for finding in bench.leader.findings.found] == [A]
+
+
 def test_whose_sum_is_not_finite_counts_no_more_in_another_ballot() -> None:
     bench = Bench(A, B, C)
     for index in range(2):
