@@ -6,8 +6,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Count, Log, Send
-from swarmflow.core.leading.findings import VALUES, Finding, plain
-from swarmflow.core.leading.norms import clipping, fits
+from swarmflow.core.leading.findings import VALUES, Finding, blame, plain
+from swarmflow.core.leading.norms import clipping, fits, squared_norms
 from swarmflow.core.leading.sharing import Ways, shared_out
 from swarmflow.core.ledger import Ledger
 from swarmflow.core.messages import (
@@ -287,27 +287,16 @@ class Step:
         if not self._prepared.keys() | self._blamed.keys() >= self._members():
             return []
         if self._blamed:
-            return self._find(self._sum())
+            return self._find(blame(self.epoch.step, self._blamed, self.roster))
         for group in self._groups():
             results = [self._prepared[process].get(group.name, (0.0, "")) for process in group.members]
             if not agree(results):
                 self.differing = differing(group, results)
                 return self._fail(f"the members of {group.name} do not agree on the reduced gradient")
-        if not fits(self._norms(), self.ledger.tokens, self.clip):
+        if not fits(squared_norms(self._groups(), self._prepared), self.ledger.tokens, self.clip):
             return self._find(Finding(self.epoch.step, -1, -1, None, "gradient"))
         self.phase = "prepared"
         return []
-
-    def _sum(self) -> Finding:
-        """A sum is not finite, and nobody has said so of its own addends: by who made it, if all who have it say so.
-
-        Who says so alone, or while another of its stage has a norm of the same bits, is at fault itself.
-        """
-        accuser, owner = min(self._blamed.items())
-        mates = [member.process for member in self.roster.stages[self.roster.stage_of(accuser)]]
-        told = [self._blamed.get(mate) for mate in mates]
-        holder = owner if len(told) > 1 and set(told) == {owner} and owner in self._members() else accuser
-        return Finding(self.epoch.step, -1, self.roster.stage_of(holder), holder, "sum")
 
     def unprepared(self, sender: ProcessId, message: Unprepared) -> list[Action]:
         """A member does not hold what the manifest lists."""
@@ -325,7 +314,7 @@ class Step:
         """Decide: from here on the step happens. The clip factor is that of the exact norm over all stages."""
         assert self.tally is not None, "prepare has made it"
         tokens = self.tally.tokens
-        norm, factor = clipping(self._norms(), tokens, self.clip)
+        norm, factor = clipping(squared_norms(self._groups(), self._prepared), tokens, self.clip)
         self.phase = "committing"
         self.result = StepResult(
             term=self.term, epoch=self.epoch, loss=self.tally.loss, tokens=tokens, seconds=now - self.opened_s,
@@ -380,13 +369,10 @@ class Step:
         self.phase, self.failure = "failed", reason
 
     def resume_prepared(self, tally: Tally, results: dict[ProcessId, tuple[tuple[str, float, str], ...]]) -> None:
-        """Take over from a leader that may have committed this ballot: everybody who is left has reduced.
-
-        It has not where the gradients have no norm; then the step starts over.
-        """
+        """Take over from a leader that may have committed this ballot: everybody who is left has reduced."""
         self.phase, self.tally = "prepared", tally
         self._prepared = {p: {name: (norm, digest) for name, norm, digest in rows} for p, rows in results.items()}
-        if not fits(self._norms(), tally.tokens, self.clip):
+        if not fits(squared_norms(self._groups(), self._prepared), tally.tokens, self.clip):
             self._find(Finding(self.epoch.step, -1, -1, None, "gradient"))
 
     def commit_again(self) -> list[Action]:
@@ -418,12 +404,6 @@ class Step:
     def groups_of(self, process: ProcessId) -> tuple[str, ...]:
         """The names of the groups in which a member reduces."""
         return tuple(group.name for group in self._groups() if process in group.members)
-
-    def _norms(self) -> list[float]:
-        """The squared norms of all groups' gradients: about the same from all members, so the middle one is right."""
-        groups = self._groups()
-        by_group = [sorted(self._prepared[process][group.name][0] for process in group.members) for group in groups]
-        return [norms[len(norms) // 2] for norms in by_group]
 
     def _missing(self) -> tuple[tuple[int, int], ...]:
         return tuple(hop for hop in self.ledger.missing() if hop in self.dropped)

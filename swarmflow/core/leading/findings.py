@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from swarmflow.core.types import ProcessId
+from swarmflow.core.types import ProcessId, Roster
 
 VALUES = ("activation", "loss", "gradient", "sum", "update")
 TRIES_MAX = 16  # voided tries of one step, after which the run stops although no hop has failed twice
@@ -93,6 +94,18 @@ class Findings:
     def barred(self, name: str, now: float) -> bool:
         """Whether a process of this name has to wait before it is granted a stage."""
         return name in self._barred and now < self._barred[name][0]
+
+
+def blame(version: int, accusers: Mapping[ProcessId, ProcessId], roster: Roster) -> Finding:
+    """A sum is not finite, and nobody has said so of its own addends: by who made it, if all who have it say so.
+
+    Who says so alone, or while another of its stage has a norm of the same bits, is at fault itself. accusers: and
+    whom each of them means.
+    """
+    accuser, owner = min(accusers.items())
+    told = [accusers.get(member.process) for member in roster.stages[roster.stage_of(accuser)]]
+    holder = owner if len(told) > 1 and set(told) == {owner} and owner in roster.serving else accuser
+    return Finding(version, -1, roster.stage_of(holder), holder, "sum")
 
 
 def _twice(first: ProcessId | None, second: ProcessId | None) -> str:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from swarmflow.core.types import Group, ProcessId
 
 NUMBER_MAX = 3.4e38  # of fp32
 CLIPPED_MAX = 1e18  # a larger gradient has squares that an optimizer's second moment in fp32 cannot hold
+
+
+def squared_norms(groups: Sequence[Group], results: Mapping[ProcessId, Mapping[str, tuple[float, str]]]) -> list[float]:
+    """Of the gradient of each group: about the same from all members, so that the middle one is right.
+
+    results: (squared norm, digest) by group, of each member.
+    """
+    by_group = [sorted(results[process][group.name][0] for process in group.members) for group in groups]
+    return [norms[len(norms) // 2] for norms in by_group]
 
 
 def clipping(squared: Sequence[float], tokens: int, clip: float) -> tuple[float, float]:
