@@ -140,9 +140,21 @@ def _relieve(world: World, process: ProcessId, hardware: RandomHardware) -> None
         machine.hops.journal.bytes_max = world.settings.journal_bytes_max
 
 
+def kill_every_trainer(fate: Fate) -> None:
+    """All trainers die at one moment, and some of them are started again: the peers hold what is newest in memory."""
+    world = fate.world
+    trainers = [process for process in _everybody(world) if process in world.trainers]
+    delay_s = fate.random.uniform(0.1, 15.0)
+    for victim in trainers:
+        world.kill(victim)
+    for victim in fate.some(trainers, fate.random.randint(1, max(1, len(trainers)))):
+        world.clock.after(delay_s, partial(_start_again, world, victim))
+
+
 TROUBLES = (
     clock_jump, suspend, disk_full, disk_lost, disk_rolled_back, flip_sum, flip_frame, slow_link, little_memory,
 )  # fmt: skip
 # Parameters that differ are noticed only where most of the stage commit to one leader, and damage on the leader's disk
-# only as it starts: neither is mixed with splits and deaths at random.
-ALONE = (flip_parameters, disk_corrupt)
+# only as it starts: neither is mixed with splits and deaths at random. Nor is the end of all trainers, after which
+# everything waits for peers.
+ALONE = (flip_parameters, disk_corrupt, kill_every_trainer)

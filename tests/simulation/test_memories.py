@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.faults import finish, kill_in_phase
+from swarmflow.simulator.faults import Churn, finish, kill_in_phase
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SWARM, parameters
 
-LONG = replace(SWARM, settings=replace(SETTINGS, steps=20, checkpoint_every=0))
+LONG = replace(SWARM, settings=replace(SETTINGS, steps=30, checkpoint_every=0))
 PHASES = ("working", "preparing", "committing")
 KILLED_S = 15.0  # by then several steps are committed, and no version is on a disk
 
@@ -55,3 +55,15 @@ def test_a_run_whose_trainers_are_all_killed_goes_on_from_the_peers_memory(phase
     log = "\n".join(world.log)
     assert min(after) >= version - 1, log
     assert "from the memory of peers" in log
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_trainers_that_die_together_again_and_again_among_other_faults(seed: int) -> None:
+    """Also where the peers of one stage, or a leader in its step's last phase, die with them."""
+    world = replace(LONG, settings=replace(LONG.settings, checkpoint_every=7)).start(seed)
+    others = ("kill", "kill_stage", "split", "mute", "freeze_leader", "kill_leader_at_edge", "join")
+    kinds = (*["kill_every_trainer"] * 4, *others)
+    churn = Churn(world, kinds, gap_s=8.0)
+    churn.unleash()
+    check(world, 0)
+    assert churn.happened["kill_every_trainer"] > 0
