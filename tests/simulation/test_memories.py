@@ -67,3 +67,14 @@ def test_trainers_that_die_together_again_and_again_among_other_faults(seed: int
     churn.unleash()
     check(world, 0)
     assert churn.happened["kill_every_trainer"] > 0
+
+
+@pytest.mark.parametrize("how", ["freeze", "suspend"])
+def test_the_only_trainer_sleeps_and_nothing_is_trained_twice(how: str) -> None:
+    """Its peers give it up and it gives them up; they find it again with what they held."""
+    world = replace(LONG, trainers=1).start(0)
+    world.clock.run(lambda: world.clock.now_s > KILLED_S, KILLED_S + 1.0)
+    trainer = world.latest["t0"]
+    world.freeze(trainer, 30.0) if how == "freeze" else world.suspend(trainer, 30.0)
+    assert check(world, 0) == list(range(LONG.settings.steps))
+    assert world.counts["gone"] > 5

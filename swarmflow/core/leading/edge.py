@@ -24,6 +24,7 @@ def close(reign: Reign, step: Step, now: float) -> list[Action]:
         reason = "its parameters differ from its stage's"
         actions += [Count("resynchronisations"), *evict(reign, process, reason)]
     reign.version += 1
+    reign.restored = False
     reign.name = state_name(step.said.lineage, step.epoch, step.ballot)
     if step.said.lineage == reign.lineage:  # else it was finished for a history that this leader has left
         reign.electors = electorate(step.said)

@@ -108,6 +108,7 @@ def restore(reign: Reign, restoring: Restoring, now: float) -> list[Action]:
     if decision.version is None:
         return actions
     reign.restoring, reign.version, reign.safe.known = None, decision.version, restoring.known
+    reign.restored = True
     reign.remembered, reign.name = decision.memory, decision.memory.name if decision.memory is not None else ""
     if decision.memory is not None:
         actions += [Log("info", f"going on from {decision.reason}"), *_tell_again(reign, decision.memory)]
@@ -118,7 +119,7 @@ def restore(reign: Reign, restoring: Restoring, now: float) -> list[Action]:
 
 def _tell_again(reign: Reign, found: Remembered) -> list[Action]:
     """The result of the step that made a version: those who were to record it may have died before."""
-    if found.commit is None:
+    if found.commit is None or (reign.last is not None and reign.last.step >= found.version - 1):
         return []
     epoch = Epoch(reign.generation, found.version - 1)
     result = replace(found.commit.result, term=reign.term, epoch=epoch)
@@ -126,11 +127,16 @@ def _tell_again(reign: Reign, found: Remembered) -> list[Action]:
 
 
 def learnt(reign: Reign, now: float) -> list[Action]:
-    """Somebody came with its copies, which may be of a later version than the one that this leader began with."""
+    """Somebody came with its copies, which may be of a later version than the one that this leader began with.
+
+    Or with a stage in memory: that also counts where this leader has gone back, as long as it has committed no step
+    since. Those whom it took for dead may have lost it alone.
+    """
     began_here = reign.founded and reign.last is None
     begun = reign.phase == "running"
-    if reign.restoring is None and began_here and (begun or reign.phase == "gathering"):
-        if not (reign.safe.later(reign.version, begun) or reign.memories.later(reign.version)):
+    if reign.restoring is None and reign.restored and (begun or reign.phase == "gathering"):
+        on_disks = began_here and reign.safe.later(reign.version, begun)
+        if not (on_disks or reign.memories.later(reign.version)):
             return []
         reign.step, reign.phase = None, "gathering"
         reign.generation += 1

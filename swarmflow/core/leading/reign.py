@@ -36,8 +36,8 @@ class Reign:
     digests: of its files. known: the newest version that was on disk, here or elsewhere, as far as the own disk tells.
     lineage: the history that this leader goes on with; founded: it has begun one, from disk. electors: who votes on the
     next step beside those whom it names: who voted in the last step committed in it, or in its first. bound: itself,
-    and who has left for good: they follow nobody else. restoring: which version to go on from is not decided yet. last:
-    the result of the step before. waits_for: what opening the next one waits for. name: of the version's states,
+    and who has left for good: they follow nobody else. restoring: which version to go on from is not decided yet;
+    restored: it is, and no step has been committed since. last: the result of the step before. waits_for: what opening the next one waits for. name: of the version's states,
     empty: not known. memories: what peers that joined still hold; remembered: the version of those from which this
     leader went on. former: what it knew of the run. stopping: the person wants this trainer to go, or (fate: why) the
     run cannot go on. findings: values that were not finite. opened: the last Open, and told: who was told it, and on
@@ -65,6 +65,7 @@ class Reign:
     membership: Membership = field(init=False)
     safe: Safekeeping = field(init=False)
     restoring: Restoring | None = None
+    restored: bool = False
     last: StepResult | None = None
     complete_s: float | None = None
     stopping: bool = False
