@@ -37,11 +37,11 @@ class Reign:
     lineage: the history that this leader goes on with; founded: it has begun one, from disk. electors: who votes on the
     next step beside those whom it names: who voted in the last step committed in it, or in its first. bound: itself,
     and who has left for good: they follow nobody else. restoring: which version to go on from is not decided yet;
-    restored: it is, and no step has been committed since. last: the result of the step before. waits_for: what opening the next one waits for. name: of the version's states,
-    empty: not known. memories: what peers that joined still hold; remembered: the version of those from which this
-    leader went on. former: what it knew of the run. stopping: the person wants this trainer to go, or (fate: why) the
-    run cannot go on. findings: values that were not finite. opened: the last Open, and told: who was told it, and on
-    which stage it was then.
+    restored: it is, and no step has been committed since. last: the result of the step before. waits_for: what opening
+    the next one waits for. name: of the version's states, empty: not known. memories: what peers that joined still
+    hold; remembered: the version of those from which this leader went on. former: what it knew of the run. stopping:
+    the person wants this trainer to go, or (fate: why) the run cannot go on. findings: values that were not finite.
+    opened: the last Open, and told: who was told it, and on which stage it was then.
     pauses: who was put out, and for how long. left: this trainer has given up the lead.
     """
 
