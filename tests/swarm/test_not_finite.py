@@ -1,12 +1,15 @@
-"""Peers whose numbers are not finite: the run ends with the parameters of the plain loop, and its log names them."""
+"""Numbers that are not finite: a run without the peers that gave them learns the same, or it stops and says where."""
 
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from swarmflow.chaos import spoiling
 from swarmflow.runtime.forkserver import ForkServer
@@ -49,3 +52,27 @@ def test_peers_that_give_not_a_number_are_put_out_and_nothing_of_it_is_learnt(tm
         assert f"{line} " in text
     assert steps[-1]["peers"] == [1] * STAGES
     assert_learnt(parameters(load_model(swarm.output / "final")), model, corpus, of)
+
+
+@pytest.mark.swarm
+@pytest.mark.slow
+def test_weights_that_give_nothing_finite_stop_the_run_with_the_microbatch_and_the_layer(
+    tmp_path: Path, forks: ForkServer
+) -> None:
+    model, corpus = prepare(tmp_path, "llama")
+    weights: Any = load_model(model)
+    with torch.no_grad():
+        weights.model.layers[1].post_attention_layernorm.weight.fill_(3e38)
+    weights.save_pretrained(model)
+    with LocalSwarm(tmp_path / "swarm", settings(model, corpus, recipe("sgd")), forks=forks) as swarm:
+        start(swarm, trainers=1, peers=STAGES)
+        for process in swarm.processes:
+            process.expendable = True
+        swarm.wait(lambda: all(p.exit_code is not None for p in swarm.processes), "the end of the run", FINISH_S)
+        codes, [trainer] = {process.exit_code for process in swarm.processes}, swarm.trainers
+        said = [process.log.read_text(encoding="utf-8").splitlines()[-1] for process in [trainer, *swarm.peers]]
+    reason = r"the activation of microbatch 0/\d is not finite in model\.layers\.1 of stage 1, twice on \S+"
+    assert 0 not in codes
+    assert re.fullmatch(rf"swarmflow: {reason}; no version is on disk", said[0])
+    for line in said[1:]:
+        assert re.fullmatch(rf"swarmflow: the run stopped at version 0: {reason}", line)
