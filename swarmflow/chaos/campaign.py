@@ -48,7 +48,7 @@ def run_all(setup: Setup) -> int:
     """Everything; the exit code 0. Raises SwarmflowError, after the report, when a run failed or has learnt wrongly."""
     folder = Path(tempfile.mkdtemp(prefix="swarmflow-chaos-")) if setup.folder is None else setup.folder.absolute()
     _claim(folder, setup)
-    with terminable(), ForkServer(environment(threads=1)) as forks:
+    with terminable(), ForkServer(environment(threads=1), "swarmflow.chaos.sabotage") as forks:
         results = Campaign(setup, folder, forks).results()
     show(results, setup, Console(highlight=False))
     if setup.json_file is not None:

@@ -46,7 +46,7 @@ class Cast:
 
     def sight(self, seen: Seen | None, process: LocalProcess) -> Sight | None:
         """How the leader sees a process, if it knows it."""
-        libp2p_name = self._libp2p_name(process.name)
+        libp2p_name = self.libp2p_name(process.name)
         return None if seen is None or libp2p_name is None else seen.processes.get(libp2p_name)
 
     def serving(self, seen: Seen) -> list[Serving]:
@@ -66,11 +66,12 @@ class Cast:
         self._meters.follow(process)
         return process
 
-    def _libp2p_name(self, name: str) -> str | None:
+    def libp2p_name(self, name: str) -> str | None:
+        """Which it has on the network; None where it has only just been started."""
         if name not in self._names:
             path = self.swarm.state_folder(name) / _IDENTITY
             if not path.is_file():
-                return None  # it has only just been started
+                return None
             self._names[name] = load_identity(path).name
         return self._names[name]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +17,7 @@ from swarmflow.chaos.setup import Setup
 from swarmflow.errors import CheckpointError
 from swarmflow.ownership import is_object_with
 
+_OTHERS = ("blocks", "full_disks", "corruptions", "spoils", "stalls")
 _REPAIRS = {
     "resent": "resent",
     "adoptions": "adopted",
@@ -63,8 +65,9 @@ is_report = is_object_with("runs", "lose_stage", "accumulate")
 
 def show(results: list[Result], setup: Setup, console: Console) -> None:
     """Three tables: what was done, what the swarm did about it, and what that cost."""
-    done = Table("seed", "rate", "steps", "s", "kills", "stops", "drains", "trainers", "learnt", title="What was done")
-    about = Table("seed", "rate", *_REPAIRS.values(), title="What the swarm did about it")
+    columns = ("seed", "rate", "steps", "s", "kills", "stops", "drains", "others", "trainers", "learnt")
+    done = Table(*columns, title="What was done", box=SIMPLE_HEAD)  # with lines between it has over 80 columns
+    about = Table("seed", "rate", *_REPAIRS.values(), title="What the swarm did about it", box=SIMPLE_HEAD)
     cost = Table(
         "seed",
         "rate",
@@ -74,17 +77,19 @@ def show(results: list[Result], setup: Setup, console: Console) -> None:
         "lost with the dead",
         "unused by the living",
         title="What that cost",
+        box=SIMPLE_HEAD,
     )
     for result in results:
         name = ("-" if result.seed is None else str(result.seed), f"{result.rate:g}")
         if (ended := result.ended) is None:
-            done.add_row(*name, *["-"] * 6, "FAILED")
+            done.add_row(*name, *["-"] * 7, "FAILED")
             continue
         counts = ended.counts
-        trainers = f"{counts['trainers_hit']} ({counts['leaders_hit']} led)"
+        trainers = f"{counts['trainers_hit']} ({counts['leaders_hit']})"
         learnt = "-" if result.comparison is None else "same" if result.failure is None else "DIFFERENT"
         blows = (str(counts[kind]) for kind in ("kills", "stops", "drains"))
-        done.add_row(*name, str(ended.commits), f"{ended.seconds:.0f}", *blows, trainers, learnt)
+        others = str(sum(counts[kind] for kind in _OTHERS))
+        done.add_row(*name, str(ended.commits), f"{ended.seconds:.0f}", *blows, others, trainers, learnt)
         about.add_row(*name, *(f"{ended.repairs.get(kind, 0.0):.0f}" for kind in _REPAIRS))
         shares = (f"{share:.2%}" for share in result.shares(setup.steps))
         orphans = ended.repairs.get("orphans_subtracted", 0.0)

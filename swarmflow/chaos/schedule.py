@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal
 
-Kind = Literal["kill", "stop", "drain"]
+Kind = Literal["kill", "stop", "drain", "block", "fill", "corrupt", "spoil", "stall"]
 
 TRAINER: Final = -1
 PAUSE_S_MIN: Final = 0.2
@@ -18,6 +18,9 @@ LOADING_S_MAX: Final = 1.0
 _KINDS: Final[tuple[Kind, ...]] = ("kill", "stop", "drain")
 _KIND_WEIGHTS: Final = (5, 3, 2)
 _AGAIN: Final = 0.25
+_SABOTAGE: Final = 0.3  # of the faults
+_OF_PEERS: Final[tuple[Kind, ...]] = ("block", "block", "fill", "corrupt", "spoil")
+_OF_TRAINERS: Final[tuple[Kind, ...]] = ("block", "block", "fill", "corrupt", "stall")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -32,9 +35,12 @@ class Serving:
 class Fault:
     """One process is hit.
 
-    kind: `kill` is SIGKILL, `stop` SIGSTOP and then SIGCONT, `drain` SIGTERM. moment: when, in lengths of a step from
-    the opening. pause_s: how long a stopped process is frozen. fresh: a peer that is not known yet comes instead of it,
-    not the same one again. again_s: the replacement is killed too, so long after it began to load its stage.
+    kind: `kill` is SIGKILL, `stop` SIGSTOP and then SIGCONT, `drain` SIGTERM; `block`: what it sends to another one is
+    lost; `fill`: its disk is full; `corrupt`: a byte of a stage's file flips, then SIGKILL; `spoil`: a peer computes
+    what is not finite; `stall`: a trainer forms no microbatch. moment: when, in lengths of a step from the opening.
+    pause_s: how long it lasts. fresh: a peer that is not known yet comes instead of one that ended, not the same one
+    again. again_s: the replacement is killed too, so long after it began to load its stage. place: from 0 to 1, whom it
+    is blocked from, which byte flips, or what is not finite.
     """
 
     victim: Serving
@@ -43,6 +49,7 @@ class Fault:
     pause_s: float
     fresh: bool
     again_s: float | None
+    place: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,9 @@ class Schedule:
         fresh = random.random() < 0.5
         again = random.random() < _AGAIN
         again_s = random.uniform(0.0, LOADING_S_MAX)
-        replaced = peer and kind != "stop"
-        fault = Fault(process, kind, moment, pause_s, fresh and replaced, again_s if again and replaced else None)
-        return chance, process.name, fault
+        if random.random() < _SABOTAGE:
+            kind = random.choice(_OF_PEERS if peer else _OF_TRAINERS)
+        replaced = peer and kind in ("kill", "drain")
+        place = random.random()
+        twice_s = again_s if again and replaced else None
+        return chance, process.name, Fault(process, kind, moment, pause_s, fresh and replaced, twice_s, place)

@@ -66,6 +66,11 @@ class _Spoilt(StageRunner):
         return None if gradient is None else _broken(gradient, "gradient")
 
 
-if __name__ == "__main__":
+def prepare() -> None:
+    """In a fork server: the runners of its processes can be spoilt."""
     setattr(runner, "StageRunner", _Spoilt)  # noqa: B010  # the role takes it from there, once it is needed
+
+
+if __name__ == "__main__":
+    prepare()
     forkserver.main()

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from swarmflow.chaos.cast import Cast, ChaosError, role_of
 from swarmflow.chaos.diary import Diary
 from swarmflow.chaos.meters import Meters
+from swarmflow.chaos.sabotage import block, damage, fill, resume, stall, unblock
 from swarmflow.chaos.schedule import Fault
+from swarmflow.chaos.spoiling import What, forgive, spoil
 from swarmflow.chaos.watch import Seen
 
 DRAIN_S = 90.0
 SERVE_S = 240.0
+_WHAT: tuple[What, ...] = ("activation", "gradient", "sum")
 
 # What the last line of its log says when a process that looked for the run found nobody, as it may while the leader is
 # being replaced: whoever started it starts it again.
@@ -56,6 +59,10 @@ class Trouble:
                 self._freeze(now, seen)
             case "drain":
                 self._drain(now, seen)
+            case "corrupt":
+                self._corrupt(now, seen)
+            case _:
+                self._harm(now, seen)
 
     def _frozen(self, now: float, seen: Seen | None) -> None:
         if now < self._since_s + self.fault.pause_s:
@@ -64,6 +71,15 @@ class Trouble:
         self._meters.freeze(self.process, False)
         self._diary.note(f"SIGCONT to {self.process.name}")
         self._since_s, self._state = now, self._coming
+
+    def _harmed(self, now: float, seen: Seen | None) -> None:
+        if self.process.exit_code is None and now < self._since_s + self.fault.pause_s:
+            return
+        self._heal()
+        self._diary.note(f"{self.process.name} is well again")
+        self._since_s, self._state = now, self._coming
+        if self.fault.kind == "spoil":
+            self.over = True  # who was put out for what it computed may serve again much later
 
     def _draining(self, now: float, seen: Seen | None) -> None:
         code = self.process.exit_code
@@ -119,6 +135,47 @@ class Trouble:
         self._strike(now, seen, f"SIGTERM to {self.process.name}", "drains")
         self.process.send(signal.SIGTERM)
         self._state = self._draining
+
+    def _corrupt(self, now: float, seen: Seen | None) -> None:
+        """A disk that was damaged is looked through when its process starts."""
+        path = damage(self._cast.swarm.state_folder(self.process.name), self.fault.place)
+        what = f"a byte of {path.parent.name}/{path.name} is flipped" if path is not None else "it has no file yet"
+        self._strike(now, seen, f"SIGKILL to {self.process.name}, {what}", "corruptions")
+        self._meters.read(self.process, killed=True)
+        self.process.kill()
+        self._replace()
+
+    def _harm(self, now: float, seen: Seen | None) -> None:
+        folder, seconds = self._cast.swarm.state_folder(self.process.name), f"for {self.fault.pause_s:.1f} s"
+        match self.fault.kind:
+            case "block":
+                other = self._other()
+                self._strike(now, seen, f"{self.process.name} reaches {other} no more {seconds}", "blocks")
+                block(folder, [name for name in (self._cast.libp2p_name(other),) if name is not None])
+            case "fill":
+                self._strike(now, seen, f"the disk of {self.process.name} is full {seconds}", "full_disks")
+                fill(self.process.pid, full=True)
+            case "stall":
+                self._strike(now, seen, f"{self.process.name} forms no microbatch {seconds}", "stalls")
+                stall(folder)
+            case "spoil":
+                what = _WHAT[int(self.fault.place * len(_WHAT))]
+                self._strike(now, seen, f"the {what} of {self.process.name} is not finite {seconds}", "spoils")
+                spoil(folder, what)
+        self._former = ""  # it may stay who it is
+        self._state = self._harmed
+
+    def _heal(self) -> None:
+        folder = self._cast.swarm.state_folder(self.process.name)
+        unblock(folder)
+        resume(folder)
+        forgive(folder)
+        if self.fault.kind == "fill" and self.process.exit_code is None:
+            fill(self.process.pid, full=False)
+
+    def _other(self) -> str:
+        others = [process.name for process in self._cast.swarm.processes if process.name != self.process.name]
+        return others[int(self.fault.place * len(others))]
 
     def _strike(self, now: float, seen: Seen | None, what: str, counts_as: str) -> None:
         sight = self._cast.sight(seen, self.process)

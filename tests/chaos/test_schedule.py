@@ -66,7 +66,10 @@ def test_trainers_are_spared_where_that_is_asked_for() -> None:
 
 def test_every_kind_moment_and_pause_comes_up() -> None:
     faults = all_faults(Schedule(0, 0.3), PEERS + TRAINERS)
-    assert {fault.kind for fault in faults} == {"kill", "stop", "drain"}
+    both = {"kill", "stop", "drain", "block", "fill", "corrupt"}
+    assert {fault.kind for fault in faults if fault.victim in PEERS} == {*both, "spoil"}
+    assert {fault.kind for fault in faults if fault.victim in TRAINERS} == {*both, "stall"}
+    assert 0 <= min(fault.place for fault in faults) < 0.05 < 0.95 < max(fault.place for fault in faults) < 1
     moments = [fault.moment for fault in faults]
     assert 0 <= min(moments) < 0.05
     assert MOMENT_MAX - 0.05 < max(moments) <= MOMENT_MAX
@@ -78,10 +81,10 @@ def test_every_kind_moment_and_pause_comes_up() -> None:
 def test_only_a_peer_that_ends_is_replaced() -> None:
     faults = all_faults(Schedule(0, 0.3), PEERS + TRAINERS)
     for fault in faults:
-        if fault.kind == "stop" or fault.victim.stage == TRAINER:
+        if fault.kind not in ("kill", "drain") or fault.victim.stage == TRAINER:
             assert not fault.fresh
             assert fault.again_s is None
-    ending = [fault for fault in faults if fault.kind != "stop" and fault.victim.stage != TRAINER]
+    ending = [fault for fault in faults if fault.kind in ("kill", "drain") and fault.victim.stage != TRAINER]
     assert {fault.fresh for fault in ending} == {True, False}
     assert {fault.again_s is None for fault in ending} == {True, False}
 

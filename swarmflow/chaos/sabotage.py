@@ -1,0 +1,113 @@
+"""A fork server whose processes can be sabotaged: messages to others lost, microbatches not formed, numbers spoilt.
+
+For `swarmflow chaos` and the tests alone: ForkServer(environment, "swarmflow.chaos.sabotage") starts ordinary
+processes, which look at files in their state folder before they act; no other process imports anything of it.
+What needs no help of the process is done to it from outside: its disk is full for it (`fill`), a file of it `damaged`.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from swarmflow.chaos import spoiling
+from swarmflow.core.events import Event, MicrobatchFormed
+from swarmflow.core.types import ProcessId
+from swarmflow.runtime import forkserver
+from swarmflow.runtime.driver import Driver
+from swarmflow.runtime.lanes import Body
+from swarmflow.runtime.links import Links
+
+_BLOCKED: Final = "blocked"
+_STALLED: Final = "stalled"
+# A stage's file is larger, logs are not.
+FULL_BYTES: Final = 1 << 18
+
+
+def block(state_folder: Path, names: Sequence[str]) -> None:
+    """From now on nothing that a process sends gets to those of these libp2p names; neither is told."""
+    part = state_folder / f"{_BLOCKED}.part"
+    part.write_text("\n".join(names), encoding="utf-8")
+    part.replace(state_folder / _BLOCKED)
+
+
+def unblock(state_folder: Path) -> None:
+    """What it sends arrives again."""
+    (state_folder / _BLOCKED).unlink(missing_ok=True)
+
+
+def stall(state_folder: Path) -> None:
+    """From now on a trainer forms no microbatch, and does all else."""
+    (state_folder / _STALLED).touch()
+
+
+def resume(state_folder: Path) -> None:
+    """It forms those that it was asked for meanwhile, and the others."""
+    (state_folder / _STALLED).unlink(missing_ok=True)
+
+
+def fill(pid: int, full: bool) -> None:
+    """A process's disk takes no file as large as a stage's, or takes everything again."""
+    hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (FULL_BYTES if full else hard, hard))
+
+
+def damage(state_folder: Path, place: float) -> Path | None:
+    """Flip a byte of the newest file of a stage in a folder. place: from 0 to 1 of the file. None: there is no file."""
+    files = sorted(state_folder.rglob("stage-*.safetensors"), key=lambda path: (path.stat().st_mtime_ns, path))
+    if not files:
+        return None
+    with files[-1].open("r+b") as file:
+        at = int(place * (files[-1].stat().st_size - 1))
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    return files[-1]
+
+
+# --- in the process ---------------------------------------------------------------------------------------------------
+
+
+def _own(name: str) -> Path:
+    return Path(sys.argv[sys.argv.index("--state-dir") + 1]) / name
+
+
+class _Blockable(Links):
+    def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, bulk: bool = False) -> None:
+        try:
+            blocked = _own(_BLOCKED).read_text(encoding="utf-8").split()
+        except FileNotFoundError:
+            blocked = []
+        if to.name not in blocked:
+            super().send(to, header, bodies, bulk=bulk)
+
+
+class _Stallable(Driver):
+    """Keeps back what was formed until it is not stalled any more, and something happens."""
+
+    def post(self, event: Event) -> None:
+        kept: list[Event] = self.__dict__.setdefault("formed", [])
+        if isinstance(event, MicrobatchFormed) and _own(_STALLED).exists():
+            kept.append(event)
+            return
+        while kept and not _own(_STALLED).exists():
+            super().post(kept.pop(0))
+        super().post(event)
+
+
+def main() -> None:
+    """As the fork server's main, for processes that can be sabotaged."""
+    spoiling.prepare()
+    from swarmflow.runtime import session
+
+    setattr(session, "Links", _Blockable)  # noqa: B010  # the session takes it from there
+    setattr(session, "Driver", _Stallable)  # noqa: B010
+    forkserver.main()
+
+
+if __name__ == "__main__":
+    main()
