@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 
+from swarmflow.core.peer import PeerMachine
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.faults import Churn, finish, kill_in_phase
+from swarmflow.simulator.faults import Churn, finish, kill_in_phase, peers_of
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SWARM, parameters
 
@@ -31,6 +32,12 @@ def newest(world: World) -> int:
     """The newest version of which a living peer holds a stage: whoever lacks its commit has reduced its gradient."""
     weights = [world.hosts[process].device.weights for process in world.living_peers()]
     return max(of.version for of in weights if of is not None)
+
+
+def names(world: World, peers: list[ProcessId]) -> set[str]:
+    """Of the states that these hold."""
+    machines = [world.hosts[process].machine for process in peers]
+    return {machine.memory.name for machine in machines if isinstance(machine, PeerMachine)}
 
 
 def check(world: World, killed: int) -> list[int]:
@@ -67,6 +74,29 @@ def test_trainers_that_die_together_again_and_again_among_other_faults(seed: int
     churn.unleash()
     check(world, 0)
     assert churn.happened["kill_every_trainer"] > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_memory_of_two_histories_is_never_put_together(seed: int) -> None:
+    """Both sides of a split have gone on; all trainers die, and the peers of both meet at the next leader."""
+    world = replace(LONG, peers=12, settings=replace(LONG.settings, steps=400)).start(seed)
+    world.clock.run(lambda: world.clock.now_s > KILLED_S, KILLED_S + 1.0)
+    side = {"t1", *(process.name for stage in range(3) for process in peers_of(world, stage)[::2])}
+    world.split(side, 90.0)
+    world.clock.run(lambda: world.clock.now_s > KILLED_S + 80.0, KILLED_S + 81.0)
+    trainers = [process for process in world.trainers if world.alive(process)]
+    one = [process for process in world.living_peers() if process.name in side]
+    other = [process for process in world.living_peers() if process.name not in side]
+    assert names(world, one).isdisjoint(names(world, other)), "both have gone on"
+    for trainer in trainers:
+        world.kill(trainer)
+    world.clock.after(11.0, lambda: world.start_trainer("t0", lead=True))
+    before = len(world.log)
+    recorded = len(world.results)
+    world.clock.run(lambda: len(world.results) > recorded + 3, 300.0)
+    resumed = {line.split()[1] for line in world.log[before:] if "is in memory" in line}
+    assert resumed
+    assert resumed <= side or resumed.isdisjoint(side)
 
 
 @pytest.mark.parametrize("how", ["freeze", "suspend"])
