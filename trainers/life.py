@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from secrets import token_hex
 from typing import Any
@@ -19,11 +20,12 @@ from swarmflow.core.actions import (
     FormMicrobatch,
     Record,
     Rejoin,
+    Saved,
     TookOver,
     Validate,
     WriteCheckpoint,
 )  # fmt: skip
-from swarmflow.core.events import DrainAsked, MicrobatchFormed, Progressed, Rival, Validated
+from swarmflow.core.events import DrainAsked, MicrobatchFormed, Progressed, Rival, SaveAsked, Validated
 from swarmflow.core.following import FIRST_TERM, Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.leading.memories import Former
@@ -48,8 +50,6 @@ from trainers.state import OnDisk, StateFolder
 from trainers.status import status_of
 from trainers.steplog import StepLog
 
-_SAVE_POLL_S = 0.1
-_SAVE_TIMEOUT_S = 300.0
 _MEASURE_EVERY_S = 1.0
 FORMER_PEERS_MAX = 256  # that are remembered by name
 _RIVALS_EVERY_S = 10.0
@@ -77,6 +77,8 @@ class Life:
         self._manifest: Manifest | None = None
         self._checkpoints: Checkpoints | None = None
         self._measuring: asyncio.Task[None] | None = None
+        self._numbers = itertools.count()
+        self._saves: dict[int, asyncio.Future[Saved]] = {}
         self._remembered = 0
 
     @property
@@ -89,7 +91,7 @@ class Life:
         return {
             Connect: self._connect, FormMicrobatch: self._form, WriteCheckpoint: self._write, Record: self._record,
             Validate: self._validate, TookOver: lambda action: self._took_over(), Exit: self._session.end,
-            Rejoin: self._session.end, Abandon: self._abandon,
+            Rejoin: self._session.end, Abandon: self._abandon, Saved: self._saved,
         }  # fmt: skip
 
     def read(self, body: Body) -> Callable[[], Buffer]:
@@ -311,17 +313,23 @@ class Life:
 
     async def _save(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
         """Bring a version to disk, unless there is one as new; its number."""
-        leader, driver = self._leader(), self._session.driver
-        wanted = leader.version
-        deadline_s = asyncio.get_running_loop().time() + _SAVE_TIMEOUT_S
-        while leader.safe.durable < wanted:
-            driver.perform(leader.save())
-            if asyncio.get_running_loop().time() > deadline_s:
-                raise NetworkError(f"version {wanted} could not be brought to disk in time")
-            await asyncio.sleep(_SAVE_POLL_S)
-        if leader.safe.durable == 0 and self._manifest is not None and self._manifest.from_seed:
+        number = next(self._numbers)
+        future = self._saves[number] = asyncio.get_running_loop().create_future()
+        self._session.driver.post(SaveAsked(number))
+        try:
+            saved = await future
+        finally:
+            del self._saves[number]
+        if saved.failed:
+            raise NetworkError(saved.failed)
+        if saved.version == 0 and self._manifest is not None and self._manifest.from_seed:
             raise NetworkError("no step has been committed yet: there is nothing to export")
-        return [msgspec.json.encode(leader.safe.durable)]
+        return [msgspec.json.encode(saved.version)]
+
+    def _saved(self, action: Saved) -> None:
+        future = self._saves.get(action.number)
+        if future is not None and not future.done():
+            future.set_result(action)
 
     async def _tokenizer(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
         files = {path.name: path.read_bytes() for path in sorted(self._folder.tokenizer.iterdir()) if path.is_file()}

@@ -219,6 +219,15 @@ class Abandon:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """The answer to a SaveAsked: this version is on disk, or (failed: why) none that is new enough."""
+
+    number: int
+    version: int
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """Write one line of the run's log."""
 
@@ -282,6 +291,6 @@ class Exit:
 Action = (
     Send | Release | RunForward | RunLoss | RunBackward | RunReplay | Discard | Reset | SumPiece | StorePiece | Seal
     | Apply | LoadState | Resume | FormMicrobatch | WriteCheckpoint | KeepCopies | DropCopies | Validate | Abandon
-    | Record
+    | Saved | Record
     | TookOver | Connect | Forget | Log | Count | Rejoin | Exit
 )  # fmt: skip

@@ -190,6 +190,13 @@ class CopiesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveAsked:
+    """Somebody wants the version that the run is at on a disk -> Saved."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progressed:
     """A part of something long is done. of: `load`, `save` or `validation`.
 
@@ -226,5 +233,5 @@ class DrainAsked:
 Event = (
     Received | Lost | Mishandled | Tick | ForwardComputed | LossComputed | BackwardComputed | Replayed | Overflowed
     | ComputeFailed | ComputedNotFinite | MicrobatchFormed | PieceReduced | Sealed | Applied | StateLoaded
-    | StateNotLoaded | CheckpointWritten | CopiesChanged | Progressed | Validated | Rival | DrainAsked
+    | StateNotLoaded | CheckpointWritten | CopiesChanged | SaveAsked | Progressed | Validated | Rival | DrainAsked
 )  # fmt: skip

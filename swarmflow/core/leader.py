@@ -15,6 +15,7 @@ from swarmflow.core.events import (
     Progressed,
     Received,
     Rival,
+    SaveAsked,
     Tick,
     Validated,
 )  # fmt: skip
@@ -128,6 +129,8 @@ class Leader(Reign):
                 actions = edge.checkpoint_written(self, event, now)
             case Validated():
                 actions = edge.validated(self, event, now)
+            case SaveAsked():
+                return saving.asked(self, event, now)
             case Progressed():
                 return progress.progressed(self, event, now)
             case Rival():
@@ -157,10 +160,6 @@ class Leader(Reign):
         """The person wants this trainer to go: keep the weights as they are now, then exit."""
         return saving.stop(self)
 
-    def save(self) -> list[Action]:
-        """Bring the present version to disk; the commit of the step at hand waits for it."""
-        return saving.save(self)
-
     @property
     def waiting_for(self) -> str:
         """What the run waits for, in words a person can act on."""
@@ -182,7 +181,7 @@ class Leader(Reign):
             self._next_beat_s, self._awake_s = now + self.settings.heartbeat_s, now
             beat = Beat(self.term, self.epoch)
             actions += [Send(process, beat) for process in self.membership.known if process != self.me.process]
-            actions += progress.see(self, now)
+            actions += progress.see(self, now) + saving.see(self, now)
             for process in self.membership.silent(now, self.settings.silence_s, self.me.process):
                 actions += departures.gone(self, process, f"silent for more than {self.settings.silence_s:.0f} s", now)
             actions += admission.readmit(self, now)

@@ -51,6 +51,7 @@ from swarmflow.core.messages import (
     Lead,
     Message,
     Named,
+    Needed,
     Negotiate,
     Open,
     Passed,
@@ -288,7 +289,7 @@ def _nothing(peer: Service, event: Event, now: float) -> list[Action]:
 
 _FROM_LEADER = frozenset((
     Named, Open, Reopen, Entered, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep,
-    Surplus, Postponed,
+    Surplus, Postponed, Needed,
 ))  # fmt: skip
 
 _ABOUT_HOPS = (
@@ -314,6 +315,7 @@ _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     Evicted: leaving.evicted,
     Released: leaving.released,
     Postponed: leaving.postponed,
+    Needed: leaving.needed,
     Finished: leaving.finished,
     Lead: leaders.lead,
     Rates: hopping.rates,

@@ -16,6 +16,7 @@ from swarmflow.core.actions import (
     Record,
     Rejoin,
     Release,
+    Saved,
     Send,
     WriteCheckpoint,
 )  # fmt: skip
@@ -29,6 +30,7 @@ from swarmflow.core.events import (
     Progressed,
     Received,
     Rival,
+    SaveAsked,
     Tick,
     Validated,
 )  # fmt: skip
@@ -188,7 +190,9 @@ class TrainerMachine(Feeder):
                 actions = self.lead.handle(event, now)
                 self.ended = any(isinstance(action, Rejoin) for action in actions)
                 return actions
-            case Tick() | Validated() | Rival() | Progressed():
+            case SaveAsked() if self.lead is None:
+                return [Saved(event.number, -1, "this trainer does not lead; ask the leader")]
+            case SaveAsked() | Tick() | Validated() | Rival() | Progressed():
                 return self.lead.handle(event, now) if self.lead is not None else []
         raise TypeError(f"a trainer has no use for {type(event).__name__}")
 

@@ -8,8 +8,8 @@ from dataclasses import InitVar, dataclass, field
 from functools import partial
 from random import Random
 
-from swarmflow.core.actions import Action, Count, Exit, Forget, Log, Record, Rejoin, Send, TookOver
-from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, Tick
+from swarmflow.core.actions import Action, Count, Exit, Forget, Log, Record, Rejoin, Saved, Send, TookOver
+from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, SaveAsked, Tick
 from swarmflow.core.following import FIRST_TERM, Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.leading.memories import Former
@@ -66,6 +66,7 @@ class World:
     counts: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
     ended: bool = False
+    saved: dict[int, Saved] = field(default_factory=dict)
     finisher: ProcessId | None = None
     spoiling: dict[str, Spoiling] = field(default_factory=dict)
     ways: Post = field(init=False)
@@ -222,6 +223,11 @@ class World:
         """A process breathes on, and does nothing of one kind of work (see STALLS), for so many actions of it."""
         self.hosts[process].device.stalls.begin(kind, times)
 
+    def ask_save(self, number: int) -> None:
+        """Somebody asks the leader to bring its version to disk; the answer is in `saved` under this number."""
+        if self.leader is not None:
+            self.post(self.leader, SaveAsked(number))
+
     def split(self, apart: set[str], seconds: float, symmetric: bool = True, told: bool = True) -> Partition:
         """The processes of these names, and those of all others, cannot reach each other for a while.
 
@@ -314,6 +320,8 @@ class World:
                 case Forget():
                     self.ways.forget(host, action.process)
                     host.device.perform(action)
+                case Saved():
+                    self.saved[action.number] = action
                 case Count():
                     self.counts[f"{action.name}:{action.label}" if action.label else action.name] += int(action.amount)
                 case Record():

@@ -8,7 +8,7 @@ from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.opening import try_open
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.leading.saving import save, stop_run
-from swarmflow.core.messages import Drain, Evicted, Gone, NotFinite, Released, Suspect
+from swarmflow.core.messages import Drain, Evicted, Gone, Needed, NotFinite, Released, Suspect
 from swarmflow.core.step import Step
 from swarmflow.core.types import ProcessId
 
@@ -16,10 +16,11 @@ from swarmflow.core.types import ProcessId
 def drain(reign: Reign, known: Known, message: Drain, now: float) -> list[Action]:
     """A process wants to go: at once, or after the step that it takes part in."""
     reign.membership.drain(known)
+    told = _needed(reign, known) if _alone(reign, known) else []
     serving = reign.step is not None and known.process in reign.step.roster.everybody
     if serving and known.process != reign.me.process:
-        return [Log("info", f"{known.process} leaves after this step")]
-    return let_go(reign) + (try_open(reign, now) if reign.phase == "gathering" else [])
+        return [Log("info", f"{known.process} leaves after this step"), *told]
+    return told + let_go(reign) + (try_open(reign, now) if reign.phase == "gathering" else [])
 
 
 def let_go(reign: Reign) -> list[Action]:
@@ -29,15 +30,27 @@ def let_go(reign: Reign) -> list[Action]:
     if reign.phase in ("finished", "unmeasured", "validating"):
         return []  # told to go as soon as the output is written, or the result is known
     for entry in [e for e in reign.membership.known.values() if e.draining and e.process not in serving]:
-        alone = entry.role == "peer" and not reign.membership.served(entry.member.stage, reign.version)
-        if alone and reign.step is None and reign.safe.durable < reign.version:
-            actions += save(reign)
+        if _alone(reign, entry) and reign.step is None and reign.safe.durable < reign.version:
+            actions += [*save(reign), *_needed(reign, entry, saving=True)]
             reign.phase = "saving"
             reign.waits_for = f"a copy of stage {entry.member.stage}, whose last peer wants to leave"
             continue
         _forget(reign, entry.process)
         actions.append(Send(entry.process, Released()))
     return actions
+
+
+def _alone(reign: Reign, entry: Known) -> bool:
+    """Whether a stage has nobody else that holds it and means to stay."""
+    return entry.role == "peer" and not reign.membership.served(entry.member.stage, reign.version)
+
+
+def _needed(reign: Reign, entry: Known, saving: bool = False) -> list[Action]:
+    """Tell who drains, once for each, what it waits for and what would be lost."""
+    told, entry.needed = entry.needed, (reign.version, saving)
+    if told == entry.needed or entry.phase != "ready":
+        return []
+    return [Send(entry.process, Needed(reign.version, min(reign.safe.durable, reign.version), saving))]
 
 
 def suspect(reign: Reign, known: Known, message: Suspect, now: float) -> list[Action]:

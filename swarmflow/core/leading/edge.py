@@ -98,22 +98,30 @@ def _next(reign: Reign, now: float) -> list[Action]:
     every = reign.settings.checkpoint_every
     if every and reign.version % every == 0:
         actions += save(reign)
-    return actions + spread(reign) + let_go(reign) + _rebalance(reign, now) + try_open(reign, now)
+    return actions + spread(reign) + let_go(reign) + _move(reign, now) + try_open(reign, now)
 
 
-def _rebalance(reign: Reign, now: float) -> list[Action]:
-    """Between two steps one peer may move to where it is needed more; it is missed by no step."""
+def _move(reign: Reign, now: float) -> list[Action]:
+    """Between two steps who stood in goes home, or one peer may move to where it is needed more: no step misses it."""
+    home: list[Action] = []
+    for entry in reign.membership.homeward(reign.version):
+        reason = f"it asked for it, and stage {entry.member.stage} has another peer by now"
+        entry.settled_s = now
+        home += grant(reign, entry, entry.wish, reason)
+    if home:
+        return home
     move = reign.membership.better_placed(reign.version, now)
     if move is None:
         return []
     entry = reign.membership.known[move.process]
     entry.settled_s = reign.membership.moved_s = now
+    entry.stands_in = False
     return [Count("rebalances"), *grant(reign, entry, move.stage, f"rebalanced, {move.reason}")]
 
 
 def checkpoint_written(reign: Reign, event: CheckpointWritten, now: float) -> list[Action]:
     """A version is on disk, or could not be brought there: go on with what waited for it."""
-    actions: list[Action] = [reign.safe.written(event)]
+    actions: list[Action] = [reign.safe.written(event), *reign.safe.answers(now)]
     if event.ok:
         actions += reign.safe.share(reign.me, [entry.member for entry in reign.membership.trainers()])
         actions += spread(reign)

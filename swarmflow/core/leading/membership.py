@@ -25,7 +25,8 @@ class Known:
     moved, 0: never. settled_s: when it was placed or moved last. heard_s: when it last spoke. hopeful: when it was
     granted its stage, somebody had the state that it is to load. tries: how often it has loaded a version that was out
     of date by then. grants: the number of its last grant. keeps: it has room for copies on its disk. duty: what
-    it owes now.
+    it owes now. needed: what it was told last of why it cannot go yet. stands_in: it serves another stage than the one
+    that it asked for, since nobody was left there.
     """
 
     member: Member
@@ -45,6 +46,8 @@ class Known:
     load: Heartbeat = field(default_factory=Heartbeat)
     rates: Rates | None = None
     duty: Duty = field(default_factory=Duty)
+    needed: tuple[int, bool] = (-1, False)
+    stands_in: bool = False
 
     @property
     def process(self) -> ProcessId:
@@ -135,6 +138,7 @@ class Membership:
     def move(self, entry: Known, stage: int) -> None:
         """It serves this stage from now on."""
         self._unlist(entry)
+        entry.stands_in &= stage != entry.wish
         entry.member = replace(entry.member, stage=stage)
         self._list(entry)
 
@@ -281,6 +285,16 @@ class Membership:
             serving = (e.speed for e in found.entries.values() if not e.draining and e.phase != "barred")
             found.speed = sum(serving, 0.0)
         return found.speed
+
+    def homeward(self, version: int) -> list[Known]:
+        """Those who stand in on a stage that others serve by now: they may go back to the one that they asked for."""
+        here = [e for e in self.peers() if e.stands_in and e.phase == "ready" and e.version == version]
+        found: list[Known] = []
+        for entry in here:
+            left = [e for e in self.ready(entry.member.stage, version) if e not in found]
+            if not entry.draining and len(left) > 1:
+                found.append(entry)
+        return found
 
     def better_placed(self, version: int, now: float) -> Move | None:
         """The move to be made now, if every stage is served and there are peers that have stayed long enough.

@@ -66,6 +66,7 @@ def _refill(reign: Reign, empty: list[int], now: float) -> list[Action]:
         spare = next(outside, None) or membership.spare(empty)
         if spare is not None:
             actions += grant(reign, spare, stage, "nobody is left there")
+            spare.stands_in = 0 <= spare.wish != stage
     reason = membership.lack(empty)
     if reason != reign.waits_for:
         reign.waits_for = reason

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from swarmflow.core.actions import Action, Connect, Log, Send, WriteCheckpoint
+from swarmflow.core.actions import Action, Connect, Log, Saved, Send, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten
 from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.duties import Duty
 from swarmflow.core.messages import Keep
 from swarmflow.core.types import Member, Roster, Snapshot
+
+ASKED_S = 300.0  # after which who asked for a version on disk is told that there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody waits for this version, or a later one, to be on disk."""
+
+    version: int
+    since_s: float
 
 
 @dataclass(slots=True)
@@ -19,9 +29,10 @@ class Safekeeping:
 
     retry_s: after which the last version is written once more when it failed although nobody is known to have died.
     copies: the disks of everybody else. known: the newest version that was on any disk, as far as is known here.
-    digests: of the files of the durable version, empty: there is none. parts: of states that came, all told; copied:
-    those of the version being written are all here. turn: how often nothing came any more, after which others are asked
-    first.
+    digests: of the files of the durable version, empty: there is none. parts: of states that came, all told;
+    copied: those of the version being written are all here. asked: who waits for a version, by its number; failure:
+    why the last one that was to be written was not. turn: how often nothing came any more, after which others are
+    asked first.
     """
 
     durable: int
@@ -35,6 +46,8 @@ class Safekeeping:
     parts: int = 0
     copied: bool = False
     turn: int = 0
+    asked: dict[int, Asked] = field(default_factory=dict)
+    failure: str = ""
     _disturbed: bool = False
     _waited: bool = False
 
@@ -94,7 +107,21 @@ class Safekeeping:
             self.known = max(self.known, event.version)
         if event.ok:
             return Log("info", f"version {event.version} is on disk")
+        self.failure = event.reason
         return Log("warning", f"version {event.version} could not be written: {event.reason}")
+
+    def answers(self, now: float) -> list[Action]:
+        """Tell those who asked for a version that it is on disk, or that it could not be brought there in time."""
+        told: list[Action] = []
+        for number, asked in list(self.asked.items()):
+            if self.durable >= asked.version:
+                told.append(Saved(number, self.durable))
+            elif now - asked.since_s >= ASKED_S:
+                told.append(Saved(number, self.durable, f"version {asked.version} is on no disk yet: {self.failure}"))
+            else:
+                continue
+            del self.asked[number]
+        return told
 
     def try_last_again(self, now: float) -> bool:
         """The last version failed: was it a peer's death, perhaps not known yet, or the disk? False: the disk."""

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action, Count, Exit, Log, Rejoin, Send
-from swarmflow.core.events import Rival
+from swarmflow.core.events import Rival, SaveAsked
 from swarmflow.core.leading.reign import Reign
+from swarmflow.core.leading.safekeeping import Asked
 from swarmflow.core.messages import Evicted, Finished
 
 
 def save(reign: Reign, last: bool = False) -> list[Action]:
     """Bring the present version to disk; the commit of the step at hand waits for it. last: and write the model."""
     return reign.safe.write(reign.version, reign.membership.holders(reign.version), last)
+
+
+def asked(reign: Reign, event: SaveAsked, now: float) -> list[Action]:
+    """Somebody wants the present version on disk; it is answered when it is there."""
+    reign.safe.asked[event.number] = Asked(reign.version, now)
+    return see(reign, now)
+
+
+def see(reign: Reign, now: float) -> list[Action]:
+    """Answer those who asked for a version; where it could not be written, it is tried again."""
+    answered = reign.safe.answers(now)
+    if not reign.safe.asked or reign.phase == "finished" or reign.restoring is not None:
+        return answered  # the last version is being written with all that belongs to it
+    return [*answered, *save(reign)]
 
 
 def spread(reign: Reign) -> list[Action]:

@@ -37,6 +37,7 @@ from swarmflow.core.messages.membership import (
     Kept,
     Left,
     LoadFailed,
+    Needed,
     Postponed,
     Rates,
     Ready,
@@ -74,10 +75,10 @@ __all__ = [
     "Accepted", "Adopt", "Assign", "Backward", "Beat", "Beyond", "Carried", "Carry", "Commit", "Committed",
     "Denied", "Deposed", "Done", "Drain", "ElectorateChange", "Entered", "Evicted", "Finished", "Forward", "Gone",
     "Granted", "Heartbeat", "Held", "Join", "Keep", "Kept", "Lead", "Left", "LoadFailed", "Message", "Named",
-    "Negotiate", "NotFinite", "Open", "Overflow", "Passed", "Postponed", "Prepare", "Prepared", "Probe", "Probed",
-    "Rates", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve", "Reopen",
-    "Report", "Reserve", "Reserved", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally", "Unprepared",
-    "Unrepairable", "Welcome", "state_name",
+    "Needed", "Negotiate", "NotFinite", "Open", "Overflow", "Passed", "Postponed", "Prepare", "Prepared", "Probe",
+    "Probed", "Rates", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve",
+    "Reopen", "Report", "Reserve", "Reserved", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally",
+    "Unprepared", "Unrepairable", "Welcome", "state_name",
 ]  # fmt: skip
 
 Message = (
@@ -85,6 +86,6 @@ Message = (
     | Recalled | Carry | Carried | Passed | Probe | Probed | Beyond | Done | Named | Open | Reopen | Entered | Gone
     | Assign | Overflow | NotFinite | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed | StepResult
     | ReducePart | ReduceSum | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain
-    | Released | Left | Postponed | Heartbeat | Rates | Beat | Suspect | Evicted | Finished | Lead | Report | Deposed
-    | Negotiate
+    | Released | Left | Needed | Postponed | Heartbeat | Rates | Beat | Suspect | Evicted | Finished | Lead | Report
+    | Deposed | Negotiate
 )  # fmt: skip

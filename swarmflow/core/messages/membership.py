@@ -151,6 +151,18 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Needed:
+    """To who drains and alone holds its stage: not yet; the run, at `version`, would go back to the durable one.
+
+    saving: a copy of its state is being written; else that is done after the step at hand.
+    """
+
+    version: int
+    durable: int
+    saving: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """To the leader, each second. queued, held: microbatches waiting and held. said: messages without bodies so far.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Exit, Log, Send
 from swarmflow.core.events import DrainAsked, Received
-from swarmflow.core.messages import Drain, Evicted, Finished, Postponed, Refused
+from swarmflow.core.messages import Drain, Evicted, Finished, Needed, Postponed, Refused
 from swarmflow.core.serving.service import Service
 
 
@@ -20,6 +20,22 @@ def drain_asked(peer: Service, event: DrainAsked, now: float) -> list[Action]:
     return [
         Send(peer.leader, Drain()),
         Log("info", f"draining: no new work; leaving after this step, in {peer.settings.drain_s:.0f} s at most"),
+    ]
+
+
+def needed(peer: Service, event: Received, now: float) -> list[Action]:
+    """It drains, and the run would lose its stage's state: say what it waits for, and what leaving now would cost."""
+    message = event.message
+    assert isinstance(message, Needed)
+    if peer.drain_until_s is None:
+        return []
+    steps = message.version - message.durable
+    lost = f"the {steps} steps since version {message.durable}" if steps else "the step that is under way"
+    when = "is on a disk" if message.saving else "and the step under way are on a disk"
+    left_s = max(0.0, peer.drain_until_s - now)
+    return [
+        Log("warning", f"no other peer serves stage {peer.stage}: leaving when version {message.version} {when}"),
+        Log("warning", f"to leave now, by a second Ctrl-C or in {left_s:.0f} s, costs the run {lost}"),
     ]
 
 

@@ -1,0 +1,85 @@
+"""What a stage's only peer is told while it drains, saves that somebody asks for, and who goes home again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmflow.simulator.faults import finish, peers_of, stage_of
+from swarmflow.simulator.world import World
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM
+
+STEPS = 40
+LONG = replace(SWARM, settings=replace(SETTINGS, steps=STEPS, checkpoint_every=0))
+
+
+def lines(world: World, text: str) -> list[str]:
+    return [line for line in world.log if text in line]
+
+
+def test_the_only_peer_of_a_stage_is_told_what_it_waits_for_and_what_leaving_now_would_cost() -> None:
+    slow = replace(LONG.settings, load_s=(3.0, 4.0))
+    world = replace(LONG, settings=slow, peers=3).start(0)
+    world.clock.at(20.0, lambda: world.drain(peers_of(world, 1)[0]))
+    world.clock.at(60.0, lambda: world.start_peer("next"))
+    finish(world)
+    told = lines(world, "no other peer serves stage 1: leaving when version")
+    costs = lines(world, "to leave now, by a second Ctrl-C or in")
+    assert len(told) == len(costs) == 2, "when it is asked, and when its state is being written"
+    assert float(told[0].split()[0]) < 20.2, "at once"
+    assert "and the step under way are on a disk" in told[0]
+    version = int(told[0].split("version ")[1].split()[0])
+    assert version > 0
+    assert costs[0].endswith(f"costs the run the {version} steps since version 0")
+    assert f"leaving when version {version + 1} is on a disk" in told[1]
+    assert lines(world, "drained: nothing depends on this process any more")
+    assert world.counts["rollbacks"] == 0
+
+
+def test_who_drains_beside_another_peer_is_told_nothing_of_the_kind() -> None:
+    world = LONG.start(0)
+    world.clock.at(SETTLED_S, lambda: world.drain(peers_of(world, 1)[0]))
+    finish(world)
+    assert not lines(world, "no other peer serves")
+
+
+def test_a_version_that_somebody_asks_for_is_brought_to_disk_and_told() -> None:
+    world = LONG.start(0)
+    world.clock.at(12.0, lambda: world.ask_save(7))
+    finish(world)
+    assert world.saved[7].failed == ""
+    assert 0 < world.saved[7].version < STEPS
+
+
+def test_a_save_that_fails_is_tried_again_and_one_that_cannot_be_is_told_so() -> None:
+    world = replace(LONG, settings=replace(LONG.settings, steps=400, stall_s=20.0)).start(0)
+    world.clock.at(12.0, lambda: world.stall(world.leader, "save", 2))  # type: ignore[arg-type]
+    world.clock.at(12.1, lambda: world.ask_save(1))
+    assert world.clock.run(lambda: 1 in world.saved, 300.0)
+    assert world.saved[1].failed == ""
+    assert len(lines(world, "could not be written: nothing of it has come")) == 2
+    now_s = world.clock.now_s
+    world.clock.at(now_s + 0.5, lambda: world.stall(world.leader, "save"))  # type: ignore[arg-type]
+    world.clock.at(now_s + 5.0, lambda: world.ask_save(2))
+    assert world.clock.run(lambda: 2 in world.saved, now_s + 330.0)
+    assert "is on no disk yet: nothing of it has come for" in world.saved[2].failed
+
+
+def test_who_stood_in_on_a_stage_goes_back_to_the_one_that_it_asked_for() -> None:
+    """All ask for their stage, and may be moved. One is moved where nobody is left; then another one comes there."""
+    world = replace(LONG, settings=replace(LONG.settings, rebalance_s=1e6), peers=0).start(0)
+    for name, wish in (("a", 0), ("b", 1), ("c", 2), ("d", 2), ("e", 2)):
+        world.clock.at(1.0, lambda name=name, wish=wish: world.start_peer(name, wish))  # type: ignore[misc]
+    world.clock.at(12.0, lambda: world.kill(peers_of(world, 1)[0]))
+    moved: list[str] = []
+
+    def come() -> None:
+        [stand_in] = peers_of(world, 1)
+        moved.append(stand_in.name)
+        world.start_peer("f", 1)
+
+    world.clock.at(40.0, come)
+    finish(world)
+    assert moved[0] in ("c", "d", "e")
+    assert lines(world, "loads stage 2: it asked for it, and stage 1 has another peer by now"), "\n".join(world.log)
+    [home] = [peer for peer in world.hosts if peer.name == moved[0]]
+    assert stage_of(world, home) == 2
