@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
+from swarmflow.core.messages import StepResult
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.faults import Scenario, finish, kill_in_phase, leader_phase, peers_of
 from swarmflow.simulator.world import World
@@ -142,3 +144,40 @@ def test_a_leader_that_starts_again_finds_the_one_that_has_taken_over(seed: int)
     world.clock.after(SETTLED_S + 2.0, lambda: world.start_trainer("t0", lead=True))
     check(world, LONG, restarts=1)
     assert world.results[-1].term == world.results[-2].term
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_trainer_that_half_of_the_swarm_is_left_to_goes_on_as_a_lineage_of_its_own(seed: int) -> None:
+    """The leader and a peer of each stage die at once, 4 of 8: nobody can be elected, and nothing is lost."""
+    world = SWARM.start(seed)
+    died_s: list[float] = []
+
+    def pick(world: World) -> list[ProcessId]:
+        died_s.append(world.clock.now_s)
+        return [*the_leader(world), *(peers_of(world, stage)[0] for stage in range(3))]
+
+    def opens(result: StepResult) -> None:
+        died_s.append(world.clock.now_s)
+
+    kill_in_phase(world, "working", pick, SETTLED_S)
+    world.on_result = opens
+    finish(world)
+    assert (world.counts["lineages"], world.counts["rollbacks"]) == (1, 0), "\n".join(world.log)
+    longest_s = max(after - before for before, after in pairwise(died_s))
+    assert 30.0 < longest_s < 45.0, "they wait for a majority, then redo the step"
+    assert world.disks.durable[STEPS] == {stage: parameters(stage, STEPS) for stage in range(3)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_most_may_leave_at_once_without_costing_a_majority(seed: int) -> None:
+    """Who is let go tells the leader that it follows nobody else: nobody has to wait for its vote."""
+    world = replace(SWARM, peers=9).start(seed)
+
+    def leave() -> None:
+        for leaver in [*world.living_trainers(), *(peer for stage in range(3) for peer in peers_of(world, stage)[:2])]:
+            world.drain(leaver)
+
+    world.clock.after(SETTLED_S, leave)
+    finish(world, limit_s=60.0)
+    assert world.counts["lineages"] == 0, "\n".join(world.log)
+    assert world.results[-1].peers == (1, 1, 1)

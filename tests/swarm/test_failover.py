@@ -50,6 +50,46 @@ def test_another_trainer_leads_on(again: bool, tmp_path: Path, forks: ForkServer
 
 @pytest.mark.swarm
 @pytest.mark.slow
+def test_half_of_the_processes_are_killed_at_once(tmp_path: Path, forks: ForkServer) -> None:
+    """The leader and a peer of each stage, 4 of 8: the other trainer goes on after 30 s, and nothing is lost."""
+    model, corpus = prepare(tmp_path, "llama")
+    of = recipe("adamw", steps=3 * STEPS)
+    with LocalSwarm(tmp_path / "swarm", settings(model, corpus, of), forks=forks) as swarm:
+        leader = start(swarm)
+        others = [swarm.start_peer(stage=stage) for stage in range(STAGES)]
+        swarm.wait(
+            lambda: any(sum(step["peers"]) == 2 * STAGES for step in swarm.steps("trainer-1")), "all peers", FINISH_S
+        )
+        for process in (leader, *others):
+            process.kill()
+        survivors = [process for process in swarm.processes if process.exit_code is None]
+        swarm.wait(lambda: all(p.exit_code is not None for p in survivors), "the end of the run", FINISH_S)
+        steps = swarm.steps("trainer-1")
+    log = _log(swarm, "trainer-1")
+    assert "most of the swarm stayed away: going on without it, as lineage" in log
+    assert "back from version" not in log, "no step is lost"
+    assert [step["step"] for step in steps] == list(range(3 * STEPS))
+    assert_learnt(parameters(load_model(swarm.output / "final")), model, corpus, of)
+
+
+@pytest.mark.swarm
+@pytest.mark.slow
+def test_one_trainer_with_one_peer_waits_for_no_majority(tmp_path: Path, forks: ForkServer) -> None:
+    model, corpus = prepare(tmp_path, "llama")
+    of = recipe("adamw", steps=STEPS)
+    with LocalSwarm(tmp_path / "swarm", settings(model, corpus, of, stages=1), forks=forks) as swarm:
+        swarm.start_trainer()
+        only = swarm.start_peer()
+        swarm.wait(lambda: len(swarm.steps()) > 2, "a few steps", FINISH_S)
+        only.kill()
+        swarm.start_peer()
+        swarm.wait(lambda: swarm.processes[0].exit_code is not None, "the end of the run", FINISH_S)
+    assert "most of the swarm" not in _log(swarm, "trainer-0")
+    assert_learnt(parameters(load_model(swarm.output / "final")), model, corpus, of)
+
+
+@pytest.mark.swarm
+@pytest.mark.slow
 def test_a_trainer_that_nobody_knows_yet_joins_whoever_leads_now(tmp_path: Path, forks: ForkServer) -> None:
     """The heir has the claim to the output, however long the former leader takes to end: there is one lineage."""
     model, corpus = prepare(tmp_path, "llama")
