@@ -1,0 +1,73 @@
+"""A stage that outlives its leader in memory: a reduced gradient is applied in the next life as it would have been."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from peers.kept import Between, Kept
+from swarmflow.core.actions import Apply, RunForward, Seal
+from swarmflow.core.events import Applied, Sealed
+from swarmflow.core.messages import Held, state_name
+from swarmflow.core.types import Microbatch
+from swarmflow.runtime.step_end import apply_update
+from tests.runtime.test_stage_host import EPOCH, GROUPS, Peer, manifest, peers
+
+FIRST = (0.0,)
+APPLY = Apply(EPOCH, 0.25, 0.01)
+UPCOMING = state_name("lineage", EPOCH, 1)
+HELD = Held(1, EPOCH.step, state_name("lineage", replace(EPOCH, step=EPOCH.step - 1), 1), upcoming=UPCOMING)
+
+
+async def sealed(peer: Peer) -> None:
+    """A step's gradient is accumulated and reduced by a peer that is alone in its stage."""
+    for index in range(peer.of.microbatches):
+        await peer.loss(index)
+    assert isinstance(await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS)), Sealed)
+
+
+@pytest.mark.parametrize("accumulate", ["exact", "fp32"])
+def test_a_reduced_gradient_that_was_kept_makes_the_same_update(accumulate: str) -> None:
+    async def main() -> None:
+        async with peers(manifest(accumulate=accumulate), 2) as (one, other):
+            await sealed(one)
+            await sealed(other)
+            applied = await one.ask(APPLY)
+            assert isinstance(applied, Applied)
+            assert other.host.served is not None
+            kept = Kept(HELD, other.host.served, "run", 4)
+            await other.compute.call(FIRST, kept.settle)
+            assert apply_update(kept.served, APPLY) == applied.digest
+            assert kept.served.version == EPOCH.step + 1
+
+    asyncio.run(main())
+
+
+def test_what_belongs_to_a_step_without_a_ballot_is_freed() -> None:
+    async def main() -> None:
+        async with peers(manifest()) as (peer,):
+            await peer.loss(0)
+            await peer.ask(RunForward(Microbatch(EPOCH, 1), peer.hidden(1)))
+            served = peer.host.served
+            assert served is not None
+            assert served.runner.held == 1
+            await peer.compute.call(FIRST, Kept(replace(HELD, upcoming=""), served, "run", 4).settle)
+            assert served.runner.held == 0
+            assert not any(group.summed.any() for group in served.stage.groups.values())
+
+    asyncio.run(main())
+
+
+def test_it_is_handed_over_once_and_only_to_its_run() -> None:
+    async def main() -> None:
+        async with peers(manifest()) as (peer,):
+            assert peer.host.served is not None
+            kept = Kept(HELD, peer.host.served, "run", 4)
+            between = Between(kept)
+            assert between.take("run") is kept
+            assert between.take("run") is None, "it takes no memory when another stage is loaded"
+            assert Between(kept).take("another run") is None
+
+    asyncio.run(main())

@@ -1,0 +1,29 @@
+"""How far a run had come, as a trainer that is started again finds it in the folders of its output."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from swarmflow.core.leading.memories import NOTHING, Former
+from trainers.state import StateFolder, newest_version
+
+
+def test_the_farthest_of_all_trainers_of_the_output_counts(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        one, other = (StateFolder.open(stack, None, tmp_path) for _ in range(2))
+        assert newest_version(one, tmp_path, "run").former == NOTHING
+        one.keep_former(Former(7, frozenset(("a", "b"))))
+        other.keep_former(Former(9, frozenset(("a",))))
+        for folder in (one, other):
+            assert newest_version(folder, tmp_path, "run").former == Former(9, frozenset(("a",)))
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"version": "many"}', b"[]"])
+def test_what_a_crash_has_cut_short_is_nothing(tmp_path: Path, data: bytes) -> None:
+    with ExitStack() as stack:
+        folder = StateFolder.open(stack, None, tmp_path)
+        (folder.path / "former").write_bytes(data)
+        assert newest_version(folder, tmp_path, "run").former == NOTHING
