@@ -18,7 +18,7 @@ from swarmflow import cli
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.step import Step
 from swarmflow.core.trainer import TrainerMachine
-from swarmflow.runtime import driver, forkserver, stage_host
+from swarmflow.runtime import driver, forkserver, step_end
 from swarmflow.runtime.worker import Worker
 
 FILE = "account.json"
@@ -49,7 +49,9 @@ def _account_for_workers(owner: object, name: str) -> None:
     def submitted(
         worker: object, priority: object, work: Callable[..., object], done: Callable[..., object]
     ) -> None:
-        ends_step = work.__qualname__.startswith(("StageHost.seal", "StageHost.apply"))
+        inner = [cell.cell_contents for cell in work.__closure__ or ()]  # a step's end is timed by a function around it
+        names = [getattr(each, "__qualname__", "") for each in (work, *inner)]
+        ends_step = any(name.startswith(("StepEnd.seal", "StepEnd.apply")) for name in names)
         submit(worker, priority, _timed(work, "update" if ends_step else "work"), done)
 
     setattr(owner, name, submitted)
@@ -59,9 +61,9 @@ def _account_for_edges(owner: object, ends: str, begins: str) -> None:
     """Between the end of a step's work and the opening of the next step."""
     end, begin = getattr(owner, ends), getattr(owner, begins)
 
-    def ended(step: Step, newcomers: object) -> object:
+    def ended(step: Step, *given: object) -> object:
         _edge[step.epoch.step] = -time.monotonic()
-        return end(step, newcomers)
+        return end(step, *given)
 
     def began(step: Step, *told: object) -> object:
         if step.epoch.step - 1 in _edge:
@@ -91,7 +93,7 @@ if __name__ == "__main__":
         _account_for(machine, "handle", "decisions")
     for function in ("encode_header", "decode_header"):
         _account_for(driver, function, "messages")
-    _account_for(stage_host, "digest", "digests")
+    _account_for(step_end, "digest", "digests")
     _account_for_workers(Worker, "submit")
     _account_for_edges(Step, "prepare", "open")
     _write_at_the_end(cli, "main")
