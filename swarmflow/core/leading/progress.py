@@ -21,6 +21,7 @@ from swarmflow.core.types import ProcessId
 
 FEED, WORK, REDUCE, UPDATE, LOAD, WRITE = "feed", "work", "reduce", "update", "load", "write"
 TRANSFER_FACTOR = 2.0  # of the least time: who asks another for a part of a state gives it a minute before the next
+_TASKS = {"working": WORK, "preparing": REDUCE, "committing": UPDATE}  # of a member, by the phase of the step
 _DOES = {
     FEED: "forms none of the microbatches that are its to form",
     WORK: "computes none of the microbatches that it has",
@@ -35,10 +36,11 @@ def see(reign: Reign, now: float) -> list[Action]:
     unfed = _unfed(reign)
     actions: list[Action] = []
     for entry in list(reign.membership.known.values()):
-        duty = entry.duty
+        duty, task = entry.duty, _task(reign, entry, unfed)
+        if not task and not duty.task:
+            continue  # most of a large swarm
         left = unfed.get(entry.process, 0) if entry.process == reign.me.process else 0  # it sends itself no heartbeats
-        progress = entry.load.done, left
-        duty.see(_task(reign, entry, unfed), progress, now, own=not entry.load.awaits)
+        duty.see(task, (entry.load.done, left), now, own=not entry.load.awaits)
         if duty.task and duty.task != REDUCE and now > _due_s(reign, entry):
             actions += _missed(reign, entry, now)
     return actions + _see_saving(reign, now) + edge.see_validation(reign, now)
@@ -112,13 +114,10 @@ def _task(reign: Reign, entry: Known, unfed: Counter[ProcessId]) -> str:
     if entry.phase == "loading":
         return LOAD
     step = reign.step
-    if step is None or entry.process not in step.roster.serving:
+    task = "" if step is None else _TASKS.get(step.phase, "")
+    if step is None or not task or entry.process not in step.roster.serving:
         return ""
-    if step.phase == "preparing":
-        return REDUCE if step.owes(entry.process) else ""
-    if step.phase == "committing":
-        return UPDATE if step.owes(entry.process) else ""
-    return WORK if step.phase == "working" and entry.load.queued else ""
+    return task if (entry.load.queued if task == WORK else step.owes(entry.process)) else ""
 
 
 def _due_s(reign: Reign, entry: Known) -> float:

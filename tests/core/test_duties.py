@@ -1,0 +1,91 @@
+"""Duties: when somebody stands still, by the measure of how fast it used to go; and for how long it is kept out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmflow.core.leading import progress
+from swarmflow.core.leading.duties import Duty, Pauses
+from swarmflow.core.messages import Done, Evicted, Heartbeat, Join, Postponed
+from swarmflow.core.types import ProcessId
+from tests.core.samples import member, messages, microbatch, process
+from tests.core.test_leader import SETTINGS, A, B, Bench, C
+
+
+def seen(*signs: tuple[str, int, float]) -> Duty:
+    duty = Duty()
+    for task, done, now in signs:
+        duty.see(task, (done,), now)
+    return duty
+
+
+def test_whoever_makes_progress_has_ten_times_what_is_usual_from_then_on() -> None:
+    assert seen(("work", 0, 0.0)).due_s(60.0) == 60.0
+    assert seen(("work", 0, 0.0)).due_s(60.0, first=8.0) == 480.0
+    assert seen(("work", 0, 0.0), ("work", 1, 5.0)).due_s(60.0) == 65.0
+    assert seen(("work", 0, 0.0), ("work", 1, 50.0)).due_s(60.0) == 550.0
+    assert seen(("work", 0, 0.0), ("load", 1, 50.0)).due_s(60.0) == 110.0, "another kind of work has its own measure"
+
+
+def test_each_miss_doubles_the_time_and_is_no_measure_of_what_is_usual() -> None:
+    duty = seen(("work", 0, 0.0))
+    duty.miss(60.0)
+    assert duty.due_s(60.0) == 180.0
+    duty.see("work", (1,), 170.0)
+    assert duty.due_s(60.0) == 230.0
+
+
+def test_time_in_which_nothing_is_owed_does_not_count_and_does_not_start_it_anew() -> None:
+    duty = seen(("work", 7, 0.0), ("", 7, 40.0), ("work", 7, 1000.0))
+    assert duty.due_s(60.0) == 1020.0
+    assert seen(("work", 7, 0.0), ("", 8, 40.0), ("work", 8, 1000.0)).due_s(60.0) == 1400.0, "it had done something"
+
+
+def test_pauses_grow_and_are_forgiven() -> None:
+    pauses = Pauses(30.0)
+    assert pauses.left("a", 0.0) == (0.0, "")
+    assert [pauses.put_out("a", "slept", now) for now in (0.0, 31.0, 100.0)] == [30.0, 60.0, 120.0]
+    assert pauses.left("a", 160.0) == (60.0, "slept")
+    assert pauses.left("a", 220.0) == (0.0, "")
+    assert pauses.put_out("a", "slept", 2000.0) == 30.0
+
+
+@pytest.mark.parametrize(
+    ("awaits", "culprit"),
+    [
+        ({A: (B,), B: (), C: (B,)}, B),  # who waits for nobody has something to compute
+        ({A: (B,), B: (A,), C: (B,)}, B),  # two wait for it
+        ({A: (C,), B: (C,), C: (A, B)}, C),
+        ({A: (B,), B: (C,), C: (A,)}, A),  # nobody is accused twice: the one that stopped first, of equals the least
+    ],
+)
+def test_who_holds_up_an_all_reduce_is_found(
+    awaits: dict[ProcessId, tuple[ProcessId, ...]], culprit: ProcessId
+) -> None:
+    bench = Bench()
+    bench.serve(A, B, C)
+    bench.hear(A, Done(microbatch(0), 0, 0, 2.0, 1))
+    for sender, others in awaits.items():
+        bench.hear(sender, Heartbeat(awaits=others))
+    assert bench.leader.step is not None
+    assert bench.leader.step.phase == "preparing"
+    assert progress.blame(bench.leader, bench.leader.step) == culprit
+
+
+def test_who_was_put_out_is_told_why_it_has_to_wait_and_its_heartbeats_evict_it_not() -> None:
+    bench = Bench(settings=replace(SETTINGS, pause_s=30.0))
+    bench.serve(A, B)
+    progress.put_out(bench.leader, B, "does nothing", 0.0)
+    again = ProcessId(B.name, 2)
+    bench.now = 10.0
+    join = Join("peer", "1.0", "run", replace(member(B.name, -1), process=again))
+    [(_, postponed)] = messages(bench.hear(again, join), Postponed)
+    assert postponed == Postponed("it does nothing", 20.0)
+    assert again not in bench.leader.membership.known
+    assert not messages(bench.hear(again, Heartbeat()), Evicted)
+    bench.now = 30.0
+    bench.hear(again, join)
+    assert again in bench.leader.membership.known
+    assert process("a") in bench.leader.membership.known
