@@ -7,6 +7,7 @@ import json
 import math
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -15,13 +16,17 @@ from swarmflow.errors import CheckpointError
 from swarmflow.ownership import check_file, is_object_with
 
 _LINE_BYTES_MAX = 1 << 20
+_TAIL_BYTES = 1 << 16
+_KNOWN_MAX = 64
+_RETOLD_OTHERWISE = ("time", "validation_loss")
 _START = b'{"step": '
 
 
 class StepLog:
     """Appends to a file what docs/json-log.md lists.
 
-    What a crash left of a half-written last line is cut off when it is opened.
+    What a crash left of a half-written last line is cut off when it is opened. A step that a leader tells again, after
+    it took over or after this trainer was started again, is known by the last lines and not written twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,6 +37,7 @@ class StepLog:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             self._cut_torn_line()
+            self._known = self._last_steps()
         except OSError as error:
             raise CheckpointError(f"--json {path} cannot be written: {error.strerror}") from None
 
@@ -45,6 +51,8 @@ class StepLog:
         }  # fmt: skip
         if result.validation_loss is not None:
             fields["validation_loss"] = _finite(result.validation_loss)
+        if self._has(fields):
+            return
         line = (json.dumps(fields) + "\n").encode()
         try:
             written = os.write(self._file, line)
@@ -52,10 +60,34 @@ class StepLog:
             raise CheckpointError(f"--json {self._path} cannot be written: {error.strerror}") from None
         if written != len(line):
             raise CheckpointError(f"--json {self._path} cannot be written: the disk is full")
+        self._known.pop(result.step, None)  # the last lines are the last in the order too
+        self._known[result.step] = fields
+        while len(self._known) > _KNOWN_MAX:
+            del self._known[next(iter(self._known))]
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
+
+    def _has(self, fields: dict[str, object]) -> bool:
+        """Whether the last line of this step says the same. Done again, a step does not take the same microseconds."""
+        known = self._known.get(fields["step"])
+        if known is None or ("validation_loss" in fields and "validation_loss" not in known):
+            return False
+        return all(known.get(name) == value for name, value in fields.items() if name not in _RETOLD_OTHERWISE)
+
+    def _last_steps(self) -> dict[object, dict[str, object]]:
+        """The last line of each of the last steps, as far as the end of the file holds them."""
+        size = os.fstat(self._file).st_size
+        start = max(0, size - _TAIL_BYTES)
+        lines = os.pread(self._file, size - start, start).split(b"\n")
+        found: dict[object, dict[str, object]] = {}
+        for line in lines[-_KNOWN_MAX - 1 :] if start == 0 else lines[1:][-_KNOWN_MAX - 1 :]:
+            with suppress(ValueError):  # whatever else somebody has written into it
+                fields = json.loads(line)
+                if isinstance(fields, dict):
+                    found[fields.get("step")] = fields
+        return found
 
     def _cut_torn_line(self) -> None:
         size = os.fstat(self._file).st_size

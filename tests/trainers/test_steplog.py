@@ -46,3 +46,42 @@ def test_a_torn_last_line_is_cut(tmp_path: Path) -> None:
         file.write('{"step": 8, "lo')
     lines = logged(path, replace(RESULT, epoch=Epoch(0, 8)))
     assert [line["step"] for line in lines] == [7, 8]
+
+
+def test_a_step_that_is_told_again_after_a_restart_has_one_line(tmp_path: Path) -> None:
+    """A leader that takes over tells the last step again, to a trainer that may have been started again meanwhile."""
+    path = tmp_path / "run.jsonl"
+    steps = [replace(RESULT, epoch=Epoch(0, step), seconds=0.5 + step) for step in range(200)]
+    logged(path, *steps[:150])
+    lines = logged(path, replace(steps[148], term=4), replace(steps[149], term=4), steps[150], steps[150])
+    assert [line["step"] for line in lines] == list(range(151))
+    assert [line["step"] for line in logged(path, *steps[149:160])] == list(range(160))
+
+
+def test_a_step_that_is_done_again_has_another_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    first, second = RESULT, replace(RESULT, epoch=Epoch(0, 8))
+    logged(path, first, second)
+    again = replace(first, epoch=Epoch(1, 7), seconds=first.seconds + 1e-6)
+    lines = logged(path, again, again, replace(second, seconds=0.7))
+    assert [(line["step"], line["seconds"]) for line in lines] == [(7, 0.9), (8, 0.9), (7, 0.900001), (8, 0.7)]
+    assert len(logged(path, first)) == 5, "what counts is the last line of a step"
+
+
+def test_a_validation_that_comes_with_what_is_told_again_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    without = replace(RESULT, validation_loss=None)
+    lines = logged(path, without, without, RESULT, without, RESULT)
+    assert [line.get("validation_loss") for line in lines] == [None, 5.5]
+
+
+def test_foreign_and_long_lines_are_no_steps(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    logged(path, RESULT)
+    with path.open("a", encoding="utf-8") as file:
+        file.write("# a note\n[1]\n" + "x" * 100_000 + "\n")
+    log = StepLog(path)
+    log.write(RESULT)
+    log.write(RESULT)
+    log.close()
+    assert path.read_text(encoding="utf-8").count('"step": 7,') == 2, "the first line is out of sight"
