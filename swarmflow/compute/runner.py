@@ -64,8 +64,10 @@ class StageRunner:
         """The output of `forward`, to the bit, keeping nothing.
 
         It builds the graph all the same: without one torch may choose other kernels, whose results round differently.
+        But what the graph would save for a backward pass goes at once: it may not cost the memory of one.
         """
-        return self._forward(x, draw)[1].detach()
+        with saved_tensors_hooks(lambda tensor: None, lambda nothing: nothing):
+            return self._forward(x, draw)[1].detach()
 
     def backward(self, key: Hashable, grad: Tensor) -> Tensor | None:
         """Backward of a kept microbatch, from the gradient [B, T, H] of its output; its graph is freed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from swarmflow.core.actions import Action, Count, Discard, Release, RunBackward, RunForward, RunLoss, RunReplay, Send
+from swarmflow.core.actions import Action, Count, Discard, Release, RunBackward, RunForward, RunLoss, Send
 from swarmflow.core.advertising import Advertising
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
 from swarmflow.core.hop import Hop
@@ -30,7 +30,7 @@ from swarmflow.core.messages import (
     Room,
     Routed,
     Unrepairable,
-)
+)  # fmt: skip
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.space import LEAN, Space
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
@@ -249,8 +249,8 @@ class Hops:
         self.journal.weigh(hop)
         if hop.graph:
             return [RunBackward(hop.microbatch, bodies[0])]
-        assert hop.input is not None, "only what is done is evicted"
-        return [RunReplay(hop.microbatch, hop.input, hop.targets, bodies[0], 1)]
+        self.space.waiting[hop.microbatch.index] = hop
+        return [*self.space.replays()]
 
     def backward_computed(self, event: BackwardComputed) -> list[Action]:
         """The gradient is accumulated: tell the leader, and pass the input's gradient upstream."""
@@ -304,7 +304,8 @@ class Hops:
 
     def _accumulates(self, hop: Hop) -> bool:
         """Whether the gradient of a hop that is not done is on its way into the accumulator."""
-        return hop.gradient_in is not None or (self.last and hop.computing)
+        comes = hop.gradient_in is not None and hop.microbatch.index not in self.space.waiting
+        return comes or (self.last and hop.computing)
 
     def _disown(self, hop: Hop) -> list[Action]:
         if hop.done is None and not self._accumulates(hop):
@@ -336,7 +337,7 @@ class Hops:
         sent = self.outbox.entries.get(microbatch.index)
         culprit = hop.upstream if sent is None else sent.holder
         denied = Send(hop.upstream, Denied(microbatch, self.stage, hop.attempt, "invalid"))
-        return culprit, [*self.journal.drop(hop), denied]
+        return culprit, [*self.journal.drop(hop), denied, *self.space.replays()]
 
     def accepted(self, sender: ProcessId, message: Accepted, now: float) -> list[Action]:
         """The successor has it."""
@@ -430,7 +431,7 @@ class Hops:
         return actions + self._make_room()
 
     def _make_room(self) -> list[Action]:
-        return [Send(waiting, Room(self.stage)) for waiting in self.space.offer()]
+        return [*self.space.replays(), *(Send(waiting, Room(self.stage)) for waiting in self.space.offer())]
 
     def _tell_successor(self, hop: Hop | None) -> list[Action]:
         """The predecessor has to know to whom a microbatch went, should this process die."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from swarmflow.core.actions import RunReplay
 from swarmflow.core.hop import Hop
 from swarmflow.core.smoothing import smoothed
 from swarmflow.core.types import ProcessId
@@ -22,7 +23,8 @@ class Space:
     has a microbatch only as long as it computes it, beyond is 0, and all count as with a graph. closed: a ballot is
     under way. reserved: for whom room is kept, and at which attempt. held, lean: microbatches with and without a
     graph whose gradient is not added yet. queued: those that wait for, or are in, computation; orphans: those that
-    are being taken away. The sets are kept up to date, as each event asks how many there are.
+    are being taken away. The sets are kept up to date, as each event asks how many there are. waiting: those without
+    a graph whose gradient has come, until there is memory for the graph that they get for their backward pass.
     """
 
     capacity: int
@@ -34,6 +36,7 @@ class Space:
     lean: set[int] = field(default_factory=set)
     queued: set[int] = field(default_factory=set)
     orphans: set[int] = field(default_factory=set)
+    waiting: dict[int, Hop] = field(default_factory=dict)
     now_s: float = 0.0
     _pass_s: float = 0.0
     _way_s: float = 0.0
@@ -50,6 +53,7 @@ class Space:
         """Nothing is held any more."""
         self.reserved.clear()
         self._since_s.clear()
+        self.waiting.clear()
         for indices in (self.held, self.lean, self.queued, self.orphans):
             indices.clear()
 
@@ -63,6 +67,7 @@ class Space:
 
     def forget(self, index: int) -> None:
         """A hop is not this peer's any more."""
+        self.waiting.pop(index, None)
         for indices in (self.held, self.lean, self.queued, self.orphans):
             indices.discard(index)
 
@@ -75,6 +80,17 @@ class Space:
     def graph(self) -> bool:
         """Whether there is memory for the graph of one more."""
         return self.beyond == 0 or len(self.held) < self.capacity
+
+    def replays(self) -> list[RunReplay]:
+        """Backward passes without a kept graph, as far as there is memory for them; they count as held from now on."""
+        begun: list[RunReplay] = []
+        while self.waiting and self.graph and not self.closed:
+            hop = self.waiting.pop(next(iter(self.waiting)))
+            assert hop.input is not None, "only what is done is evicted"
+            hop.graph = True
+            self.note(hop)
+            begun.append(RunReplay(hop.microbatch, hop.input, hop.targets, hop.gradient_in, 1))
+        return begun
 
     def admits(self, insist: bool, ahead: int = 0) -> bool:
         """Whether there is room for one more. insist: nobody else can take it. ahead: others that come before it."""

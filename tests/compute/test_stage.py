@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -214,3 +218,47 @@ def test_stage_out_of_range_and_bad_cuts_are_refused() -> None:
     for cut, stage, what in (((2,), 2, "stage 2"), ((0,), 0, "cut"), ((3, 2), 0, "cut"), ((1, 2, 3, 4), 0, "stages")):
         with pytest.raises(ModelError, match=what):
             build_stage(config, cut, stage, device="cpu")
+
+
+GROWTH = """
+import json, re
+from pathlib import Path
+
+import torch
+
+from swarmflow.compute.families import model_config
+from swarmflow.compute.runner import StageRunner
+from swarmflow.compute.stage import build_stage
+from swarmflow.compute.weights import init_stage
+
+def bytes_of(field):
+    return 1024 * int(re.search(rf"^{field}:\\s+(\\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)[1])
+
+def growth(work):
+    Path("/proc/self/clear_refs").write_text("5")
+    before = bytes_of("VmRSS")
+    result = work()
+    return bytes_of("VmHWM") - before, result
+
+torch.set_num_threads(1)
+sizes = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 2,
+         "num_key_value_heads": 2, "num_hidden_layers": 17, "vocab_size": 8, "max_position_embeddings": 1024}
+stage = build_stage(model_config(sizes), (16,), 0, device="cpu")
+init_stage(stage, 0)
+runner = StageRunner(stage)
+x = torch.zeros(1, 64, dtype=torch.int64)
+runner.backward("warm", torch.zeros_like(runner.forward("warm", x)))
+x = torch.zeros(1, 1024, dtype=torch.int64)
+again, output = growth(lambda: runner.recompute(x))
+kept, wanted = growth(lambda: runner.forward("m", x))
+assert torch.equal(output, wanted)
+print(json.dumps([again, kept]))
+"""
+
+
+def test_a_forward_pass_without_a_graph_takes_no_memory_for_one() -> None:
+    """Else a peer that takes more microbatches than it has memory for would need what it does not have."""
+    done = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, timeout=300, check=True)
+    again, kept = json.loads(done.stdout)
+    assert kept > 50e6, "what is measured is not lost in the noise"
+    assert again < kept / 3

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from swarmflow.core.actions import Count, Discard, RunBackward, RunForward, RunLoss, RunReplay, Send
+import itertools
+
+import pytest
+
+from swarmflow.core.actions import Action, Count, Discard, RunBackward, RunForward, RunLoss, RunReplay, Send
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
 from swarmflow.core.hop import Hop
 from swarmflow.core.hops import Hops
@@ -355,6 +359,13 @@ def test_what_is_known_of_the_way_beyond_is_told_to_those_before() -> None:
     assert (to, answer.rest_s) == (UP, machine.outbox.router.rest_s)
 
 
+def gradient(machine: Hops, index: int) -> list[Action]:
+    """The gradient of a microbatch comes from whoever has it."""
+    holder = machine.outbox.holder(index)
+    assert holder is not None
+    return machine.backward(holder, Backward(microbatch(index), 1, 0), (GRADIENT,), 3.0)
+
+
 def test_a_peer_that_would_be_idle_takes_what_it_has_no_memory_for_and_does_the_forward_pass_twice() -> None:
     machine = hops(capacity=1)
     machine.forward(UP, forward(0), (INPUT, TARGETS))
@@ -365,8 +376,11 @@ def test_a_peer_that_would_be_idle_takes_what_it_has_no_memory_for_and_does_the_
     assert machine.held == 1
     actions = machine.forward_computed(ForwardComputed(microbatch(1), OUTPUT), 2.0)
     [(to, _)] = messages(actions, Forward)
-    actions = machine.backward(to, Backward(microbatch(1), 1, 0), (GRADIENT,), 3.0)
-    assert actions == [RunReplay(microbatch(1), INPUT, TARGETS, GRADIENT, 1)]
+    assert machine.backward(to, Backward(microbatch(1), 1, 0), (GRADIENT,), 3.0) == [], "one graph is in memory"
+    assert gradient(machine, 0) == [RunBackward(microbatch(0), GRADIENT)]
+    actions = machine.backward_computed(BackwardComputed(microbatch(0), OWN))
+    assert of_type(actions, RunReplay) == [RunReplay(microbatch(1), INPUT, TARGETS, GRADIENT, 1)]
+    assert machine.held == 1
     actions = machine.replayed(Replayed(microbatch(1), 1, OWN))
     assert Send(UP, Backward(microbatch(1), 0, 0), (OWN,)) in actions
     assert messages(actions, Done) == [(LEADER, Done(microbatch(1), 1, 0))]
@@ -386,11 +400,67 @@ def test_the_gradient_of_a_relieved_hop_without_a_graph_is_not_dropped_while_it_
         machine.forward(UP, forward(index), (INPUT, TARGETS))
         actions = machine.forward_computed(ForwardComputed(microbatch(index), OUTPUT), 1.0)
     [(to, _)] = messages(actions, Forward)
+    gradient(machine, 0)
     machine.backward(to, Backward(microbatch(1), 1, 0), (GRADIENT,), 2.0)
+    actions = machine.backward_computed(BackwardComputed(microbatch(0), OWN))
+    assert [replay.weight for replay in of_type(actions, RunReplay)] == [1]
     assert machine.relieve(UP, Relieve(microbatch(1), 1, 0)) == []
     machine.reconcile(())
     undo = machine.replayed(Replayed(microbatch(1), 1, OWN))
     assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
+
+
+@pytest.mark.parametrize("how", ["done", "relieved", "taken away", "failed"])
+def test_what_waits_for_the_memory_of_a_graph_goes_on_however_that_is_freed(how: str) -> None:
+    machine = hops(capacity=1)
+    for index in range(2):
+        machine.forward(UP, forward(index), (INPUT, TARGETS))
+        machine.forward_computed(ForwardComputed(microbatch(index), OUTPUT), 1.0)
+    assert gradient(machine, 1) == []
+    match how:
+        case "done":
+            gradient(machine, 0)
+            actions = machine.backward_computed(BackwardComputed(microbatch(0), OWN))
+        case "relieved":
+            actions = machine.relieve(UP, Relieve(microbatch(0), 1, 0))
+        case "taken away":
+            actions = machine.reconcile(())[0]
+            assert machine.space.waiting == {}, "nobody counts it, and nothing of it was added"
+        case "failed":
+            actions = machine.failed(microbatch(0))[1]
+    begun = [] if how == "taken away" else [RunReplay(microbatch(1), INPUT, TARGETS, GRADIENT, 1)]
+    assert of_type(actions, RunReplay) == begun
+    assert machine.held == len(begun)
+
+
+def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
+    """Gradients come in any order; those without a graph wait for one that is freed."""
+    capacity = 2
+    for order in itertools.permutations(range(capacity + 3)):
+        machine = hops(capacity=capacity)
+        kept: set[int] = set()
+        for index in order:
+            work = of_type(machine.forward(UP, forward(index), (INPUT, TARGETS)), RunForward)
+            kept |= {action.microbatch.index for action in work if action.keep}
+            machine.forward_computed(ForwardComputed(microbatch(index), OUTPUT), 1.0)
+        computing: list[Action] = []
+        done: list[int] = []
+        for index in sorted(order):
+            computing += gradient(machine, index)
+            while computing:
+                action = computing.pop(0)
+                if not isinstance(action, RunBackward | RunReplay):
+                    continue
+                kept.add(action.microbatch.index)
+                assert len(kept) <= capacity
+                kept.remove(action.microbatch.index)
+                done.append(action.microbatch.index)
+                computing += (
+                    machine.backward_computed(BackwardComputed(action.microbatch, OWN))
+                    if isinstance(action, RunBackward)
+                    else machine.replayed(Replayed(action.microbatch, 1, OWN))
+                )
+        assert sorted(done) == sorted(order)
 
 
 def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_they_come() -> None:
