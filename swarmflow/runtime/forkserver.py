@@ -21,6 +21,7 @@ from typing import NoReturn, Self
 
 from swarmflow.errors import SwarmflowError
 from swarmflow.runtime.heap import heap_environment
+from swarmflow.runtime.patience import Patience, crowding
 
 _READY_S = 120.0
 _ANSWER_S = 20.0
@@ -45,9 +46,9 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit code, once it has ended. Raises subprocess.TimeoutExpired."""
-        deadline_s = time.monotonic() + (timeout if timeout is not None else float("inf"))
+        patience = Patience(timeout if timeout is not None else float("inf"))
         while (code := self.poll()) is None:
-            if time.monotonic() > deadline_s:
+            if patience.over():
                 raise subprocess.TimeoutExpired("swarmflow", timeout or 0.0)
             time.sleep(_POLL_S)
         return code
@@ -84,7 +85,7 @@ class ForkServer:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self._answer(_READY_S)
+        self._answer(_READY_S * crowding())
         return self
 
     def __exit__(
@@ -93,7 +94,7 @@ class ForkServer:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.close()
-        self._server.wait(_ANSWER_S)
+        self._server.wait(_ANSWER_S * crowding())
         self._server.stdout.close()
 
     def start(
@@ -113,7 +114,7 @@ class ForkServer:
         with self._lock:
             self._server.stdin.write(json.dumps(order).encode() + b"\n")
             self._server.stdin.flush()
-            return Forked(self, self._answer(_ANSWER_S))
+            return Forked(self, self._answer(_ANSWER_S * crowding()))
 
     def exit_code(self, pid: int) -> int | None:
         """Of a process that was forked here; None while it runs. Raises ForkServerError when nobody can know."""

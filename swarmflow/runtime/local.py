@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from swarmflow.errors import SwarmflowError
 from swarmflow.runtime.forkserver import Forked, ForkServer
 from swarmflow.runtime.invite import TRAINERS_MAX, Invite
+from swarmflow.runtime.patience import Patience, crowding
 
 POLL_S = 0.05
 STOP_S = 5.0
@@ -72,7 +73,7 @@ class LocalProcess:
     def kill(self) -> None:
         """SIGKILL, as by a power cut. The process is gone when this returns."""
         self.send(signal.SIGKILL)
-        self.process.wait(STOP_S)
+        self.process.wait(STOP_S * crowding())
 
     def tail(self) -> str:
         """The last lines of its log."""
@@ -84,7 +85,8 @@ class LocalSwarm:
     """Runs `swarmflow` processes until the `with` block ends, then stops every one of them.
 
     All that they write lies under `folder`: RUN.toml, a log, a state folder a process, a JSON file a trainer. Each
-    process computes with `threads` threads. Every wait has a deadline and fails with the end of the logs.
+    process computes with `threads` threads. Every wait has a deadline, in seconds of a machine that has time
+    (runtime/patience.py), and fails with the end of the logs.
     """
 
     def __init__(
@@ -192,22 +194,23 @@ class LocalSwarm:
         """Runs a `swarmflow` command to its end and returns what it printed. Raises LocalSwarmError if it fails."""
         try:
             done = subprocess.run(
-                _command(arguments), env=environment(self._threads), capture_output=True, text=True, timeout=COMMAND_S
-            )
+                _command(arguments), env=environment(self._threads), capture_output=True, text=True,
+                timeout=COMMAND_S * crowding(),
+            )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            raise LocalSwarmError(f"swarmflow {arguments[0]} took more than {COMMAND_S:.0f} s") from error
+            raise LocalSwarmError(f"swarmflow {arguments[0]} took more than {error.timeout:.0f} s") from error
         if done.returncode:
             raise LocalSwarmError(f"swarmflow {arguments[0]} ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
     def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float) -> T:
         """The first true value that `ready` gives. Raises LocalSwarmError when it is late or when a process fails."""
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         while True:
             self.check()
             if value := ready():
                 return value
-            if time.monotonic() > deadline:
+            if patience.over():
                 raise LocalSwarmError(f"waited {timeout_s:.0f} s in vain for {what}", self.processes)
             time.sleep(POLL_S)
 
@@ -237,7 +240,7 @@ class LocalSwarm:
             if process.exit_code is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                process.process.wait(STOP_S)
+                process.process.wait(STOP_S * crowding())
 
     def _start(self, name: str, *arguments: str, before: LocalProcess | None = None) -> LocalProcess:
         """before: the former life of the same process, whose place it takes."""

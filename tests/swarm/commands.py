@@ -15,6 +15,7 @@ from pathlib import Path
 
 from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.local import LocalProcess
+from swarmflow.runtime.patience import crowding
 
 DEADLINE_S = 60.0
 _LOG_LINE = re.compile(r"\d\d:\d\d:\d\d .*")
@@ -61,7 +62,7 @@ def swarmflow(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=DEADLINE_S * crowding(),
         preexec_fn=before,
     )
     ended = os.times()

@@ -1,0 +1,35 @@
+"""Deadlines of who waits for processes beside it: a crowded machine is given more time, and never less."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from swarmflow.runtime.patience import Patience, crowding
+
+
+def ticks(*times_s: float) -> Iterator[float]:
+    yield from times_s
+
+
+def test_seconds_of_a_machine_that_has_time_are_seconds() -> None:
+    clock = ticks(100.0, 109.0, 110.5)
+    patience = Patience(10.0, lambda: next(clock), lambda: 1.0)
+    assert [patience.over(), patience.over()] == [False, True]
+
+
+def test_seconds_of_a_crowded_machine_count_less() -> None:
+    clock, crowds = ticks(0.0, 40.0, 50.0, 56.0), ticks(8.0, 2.0, 1.0)
+    patience = Patience(15.0, lambda: next(clock), lambda: next(crowds))
+    assert [patience.over(), patience.over(), patience.over()] == [False, False, True]
+
+
+@pytest.mark.parametrize(("load", "times"), [(0.0, 1.0), (0.5, 1.0), (8.0, 8.0)])
+def test_the_crowd_is_what_wants_to_compute_by_the_cores(
+    load: float, times: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = len(os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * cores, 0.0, 0.0))
+    assert crowding() == times
