@@ -356,11 +356,11 @@ class Hops:
 
     def room(self, sender: ProcessId, now: float) -> list[Action]:
         """A peer of the next stage has room."""
-        return self._tell_all(self.outbox.room(sender, now))
+        return self.tell_all(self.outbox.room(sender, now))
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
-        return self._tell_all(self.outbox.tick(now)) + self.journal.tick(now)
+        return self.tell_all(self.outbox.tick(now)) + self.journal.tick(now)
 
     def next_deadline(self) -> float | None:
         """When tick is due."""
@@ -369,14 +369,14 @@ class Hops:
 
     def enter(self, process: ProcessId, share: int, now: float) -> list[Action]:
         """One more serves the next stage. share: what it has room for, of this peer's."""
-        return self._tell_all(self.outbox.enter(process, share, now))
+        return self.tell_all(self.outbox.enter(process, share, now))
 
     def gone(self, process: ProcessId, now: float, lost: tuple[tuple[int, int], ...] = ()) -> list[Action]:
         """A process died: what it held downstream is sent to others. lost: hops (stage, index) that nobody holds."""
         self.space.gone(process)
         self._dead.add(process)
         after = {index for stage, index in lost if stage == self.stage + 1 and index in self.hops}
-        return self._tell_all(self.outbox.gone(process, now, after)) + self.journal.gone(process)
+        return self.tell_all(self.outbox.gone(process, now, after)) + self.journal.gone(process)
 
     def again(self, to: ProcessId, message: Forward | Backward, now: float) -> list[Action]:
         """What was on its way to a peer was lost with another one that carried it."""
@@ -443,8 +443,6 @@ class Hops:
         hop.told = successor
         return [Send(hop.upstream, Routed(hop.microbatch, self.stage, hop.attempt, successor))]
 
-    def _tell_all(self, actions: list[Action]) -> list[Action]:
+    def tell_all(self, actions: list[Action]) -> list[Action]:
         """After something that may have moved several microbatches."""
-        if not actions:
-            return actions
-        return actions + [told for hop in self.hops.values() for told in self._tell_successor(hop)]
+        return actions + [told for hop in self.hops.values() if actions for told in self._tell_successor(hop)]

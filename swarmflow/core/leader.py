@@ -103,8 +103,9 @@ class Leader(Reign):
             # Forgotten first: it may yet live, and then it has to hear that it is gone.
             actions += [Forget(process), *step.gone(process, why, taken_over=True)]
             actions += departures.tell_loading(self, process, why)
-        for process in estate.suspects:
-            actions += departures.gone(self, process, "lost while nobody led", now)
+        for accuser, accused in estate.suspects:
+            if accused in self.membership.known:
+                self.suspicions.accuse(accuser, accused, "lost while nobody led", now)
         if not elected and step.phase in ("committing", "committed"):
             self.lineage, self.electors = self.settings.new_lineage(), None  # from the next step on
         elif not elected:
@@ -149,6 +150,11 @@ class Leader(Reign):
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
+        weighed_s = self.suspicions.next_deadline()
+        due_s = self._step_due_s()
+        return due_s if weighed_s is None else min(due_s, weighed_s)
+
+    def _step_due_s(self) -> float:
         if self.phase == "running" and self.step is not None:
             if self.complete_s is not None and self.step.phase == "complete":
                 return min(self._next_beat_s, self._held_until_s)
@@ -189,7 +195,19 @@ class Leader(Reign):
         if watch:
             self._watched = roster
             actions += self._watch_majority(now)
-        return actions + self._advance(now)
+        return actions + self._weigh(now) + self._advance(now)
+
+    def _weigh(self, now: float) -> list[Action]:
+        """See to accusations. Amid a ballot, what its members had to say to each other may be lost: it begins anew."""
+        heard = self.suspicions.heard(self.membership, now)
+        actions = departures.weigh(self, now)
+        step = self.step
+        if step is None or step.phase != "preparing" or not heard:
+            return actions
+        if not any(step.reduce_together(*pair) for pair in heard):
+            return actions
+        return [*actions, Log("info", f"ballot {step.ballot} is begun anew: a link between its members broke"),
+                Count("ballots_again"), *self._prepare(step, now)]  # fmt: skip
 
     def _advance(self, now: float) -> list[Action]:
         """Move on where something other than a message was awaited."""

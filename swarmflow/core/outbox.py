@@ -113,7 +113,7 @@ class Outbox:
             self._answered(entry)
             entry.reserving = False  # it was there already
         elif sender in entry.asked and entry.holder is None:
-            self._hand(entry, sender)
+            self.hand(entry, sender)
             entry.asked.clear()
 
     def again(self, index: int, to: ProcessId, now: float) -> list[Action]:
@@ -161,8 +161,8 @@ class Outbox:
         fresh = reason in ("full", "draining", "stage")
         entry.attempt = entry.attempt + 1 if fresh else _next_repair(entry.attempt)
         retried: list[Action] = [Count("retries", "asked" if entry.reserving and fresh else reason)]
-        self._hand(entry, None)
-        return retried + self._route(entry, now)
+        self.hand(entry, None)
+        return retried + self.route(entry, now)
 
     def room(self, sender: ProcessId, now: float) -> list[Action]:
         """A full peer has room again."""
@@ -175,7 +175,7 @@ class Outbox:
         if entry is not None:
             self._measure(entry, sender, now)
             entry.successor = successor
-            self._expect(entry, now + self._deadline_s(entry, sender))
+            self.expect(entry, now + self._deadline_s(entry, sender))
 
     def returned(self, sender: ProcessId, microbatch: Microbatch, attempt: int, now: float) -> bool:
         """The gradient came back. True: it is the first one, and from the right hands."""
@@ -211,7 +211,7 @@ class Outbox:
             return []
         del self.starved[index]
         entry.restored = True
-        return self._route(entry, now)
+        return self.route(entry, now)
 
     def gone(self, process: ProcessId, now: float, lost: Collection[int] = ()) -> list[Action]:
         """A process died: what it held is sent to others, and who holds the hop after it is told.
@@ -219,10 +219,9 @@ class Outbox:
         lost: microbatches of this stage that nobody holds any more, whoever the holder seemed to be: it may have been
         an orphan that was taken away.
         """
-        served = self.takers.gone(process)
+        served, actions = self.takers.gone(process), list[Action]()
         self.prober.gone(process)
         self.due_s = now
-        actions: list[Action] = []
         for entry in list(self.entries.values()):
             if process in entry.asked:
                 actions += self._unanswered(entry, process, now)
@@ -238,16 +237,16 @@ class Outbox:
 
     def _send_again(self, entry: Entry, now: float) -> list[Action]:
         if entry.reserving:  # it never had it
-            self._hand(entry, None)
-            return self._route(entry, now)
+            self.hand(entry, None)
+            return self.route(entry, now)
         entry.attempt = _next_repair(entry.attempt)
-        self._hand(entry, None)
+        self.hand(entry, None)
         entry.repair, entry.returned = True, False
         again: list[Action] = [Count("retries", "gone")]
         if entry.data is None:
             self.starved[entry.microbatch.index] = None
             return again
-        return again + self._route(entry, now)
+        return again + self.route(entry, now)
 
     def holder(self, index: int) -> ProcessId | None:
         """Who has a microbatch, as far as is known."""
@@ -290,8 +289,8 @@ class Outbox:
         while (first := self._first_late()) is not None and first.late_s <= now:
             actions += self._late(first, now)
         actions += self._retry(now) if rested else []
-        late_s = self._deadlines[0][0] if self._deadlines else None
-        times = (late_s, self.takers.next_rested_s(), self.prober.next_deadline())
+        first_s = self._deadlines[0][0] if self._deadlines else None
+        times = (first_s, self.takers.next_rested_s(), self.prober.next_deadline())
         self.due_s = min((time_s for time_s in times if time_s is not None), default=math.inf)
         return actions
 
@@ -303,7 +302,7 @@ class Outbox:
         if entry is None:
             return []
         unused = self._unreserve(entry)
-        self._hand(entry, None)
+        self.hand(entry, None)
         self.size_bytes -= entry.size_bytes
         return [*unused, Release(entry.bodies)]
 
@@ -314,7 +313,7 @@ class Outbox:
         """
         former, attempt = entry.holder, entry.attempt
         entry.patience += 1
-        self._expect(entry, now + self._deadline_s(entry, former))
+        self.expect(entry, now + self._deadline_s(entry, former))
         if former is None or not entry.awaited:
             silent = sorted(entry.asked) if former is None else [former]
             return [Send(process, Adopt(entry.microbatch, self.stage, attempt, entry.settled)) for process in silent]
@@ -323,17 +322,19 @@ class Outbox:
             return [Send(former, again(entry.microbatch, self.stage, attempt, settled=entry.settled))]
         if entry.reserving:
             unused = self._unreserve(entry)
-            self._hand(entry, None)
-            return unused + self._route(entry, now, but=former)
-        entry.attempt, entry.repair = _next_repair(attempt), True
-        self._hand(entry, None)
-        return [
-            Count("retries", "late"),
-            Send(former, Relieve(entry.microbatch, self.stage, attempt)),
-            *self._route(entry, now, but=former),
-        ]
+            self.hand(entry, None)
+            return unused + self.route(entry, now, but=former)
+        return self.move(entry, former, "late", now)
 
-    def _expect(self, entry: Entry, late_s: float) -> None:
+    def move(self, entry: Entry, former: ProcessId, reason: str, now: float) -> list[Action]:
+        """Another one gets a microbatch, although its holder may live."""
+        relieved = Send(former, Relieve(entry.microbatch, self.stage, entry.attempt))
+        entry.attempt, entry.repair = _next_repair(entry.attempt), True
+        self.hand(entry, None)
+        return [Count("retries", reason), relieved, *self.route(entry, now, but=former)]
+
+    def expect(self, entry: Entry, late_s: float) -> None:
+        """Its holder is late from then on."""
         entry.late_s = late_s
         self.due_s = min(self.due_s, late_s)
         heapq.heappush(self._deadlines, (late_s, entry.microbatch.index))
@@ -354,16 +355,16 @@ class Outbox:
     def _find_or_route(self, entry: Entry, now: float) -> list[Action]:
         """In a repair, ask first: the one who was told to have it, or everybody of the stage."""
         if not entry.repair:
-            return self._route(entry, now)
+            return self.route(entry, now)
         hinted = entry.hint is not None and entry.hint in self.takers
         entry.asked = {entry.hint} if entry.hint is not None and hinted else set(self.alive)
         return self._ask(entry, now)
 
     def _ask(self, entry: Entry, now: float) -> list[Action]:
         if not entry.asked:
-            return self._route(entry, now)
+            return self.route(entry, now)
         entry.measured = True  # an adoption takes no time that tells of the peer's speed
-        self._expect(entry, now + self._deadline_s(entry, None))
+        self.expect(entry, now + self._deadline_s(entry, None))
         return [Send(p, Adopt(entry.microbatch, self.stage, entry.attempt, entry.settled)) for p in sorted(entry.asked)]
 
     def _unanswered(self, entry: Entry, process: ProcessId, now: float) -> list[Action]:
@@ -377,7 +378,8 @@ class Outbox:
             entry.asked = {other for other in self.alive if other != process}
         return self._ask(entry, now)
 
-    def _route(self, entry: Entry, now: float, but: ProcessId | None = None) -> list[Action]:
+    def route(self, entry: Entry, now: float, but: ProcessId | None = None) -> list[Action]:
+        """Send it to whoever is chosen, or have it wait. but: not to this one."""
         index = entry.microbatch.index
         chosen = self.takers.choose(but, entry.source)
         if chosen is None:
@@ -386,18 +388,18 @@ class Outbox:
         self._waiting.pop(index, None)
         entry.sent_at_s, entry.measured = now, False
         entry.reserving = self.takers.asks(chosen)
-        self._hand(entry, chosen)
+        self.hand(entry, chosen)
         if not entry.reserving:
             entry.unasked = True
             self.takers.ahead[chosen] += 1
             return self._send(entry, chosen, now)
-        self._expect(entry, now + self._deadline_s(entry, chosen))
+        self.expect(entry, now + self._deadline_s(entry, chosen))
         insist, ahead = self.takers.insist, self.takers.ahead[chosen]
         return [Send(chosen, Reserve(entry.microbatch, self.stage, entry.attempt, insist, ahead, entry.settled))]
 
     def _send(self, entry: Entry, chosen: ProcessId, now: float) -> list[Action]:
         entry.reserving, entry.sent_at_s, entry.arrived_s = False, now, None
-        self._expect(entry, now + self._deadline_s(entry, chosen))
+        self.expect(entry, now + self._deadline_s(entry, chosen))
         how = entry.repair, entry.successor, self.takers.insist, entry.settled
         return [Send(chosen, Forward(entry.microbatch, self.stage, entry.attempt, *how), entry.bodies)]
 
@@ -407,7 +409,7 @@ class Outbox:
             return []
         return [Send(entry.holder, Relieve(entry.microbatch, self.stage, entry.attempt))]
 
-    def _hand(self, entry: Entry, holder: ProcessId | None) -> None:
+    def hand(self, entry: Entry, holder: ProcessId | None) -> None:
         """Whose hands it is in now. What it takes up there is counted."""
         self._answered(entry)
         if entry.held and entry.holder is not None:
@@ -426,7 +428,7 @@ class Outbox:
     def _retry(self, now: float) -> list[Action]:
         actions: list[Action] = []
         for index in list(self._waiting):
-            actions += self._route(self.entries[index], now)
+            actions += self.route(self.entries[index], now)
             if index in self._waiting:
                 break
         return actions

@@ -73,6 +73,7 @@ from swarmflow.core.messages import (
     Room,
     Routed,
     Surplus,
+    Suspect,
 )  # fmt: skip
 from swarmflow.core.messages.checks import MessageChecks, checks_of
 from swarmflow.core.serving import ballots, epochs, hopping, leaders, leaving, refusing, stages
@@ -203,6 +204,8 @@ class PeerMachine(Service):
         message, leader = event.message, self.following.leader
         if event.sender == leader:
             self.following.heard(now)
+        if self.standing is not None and self.standing.suspects:
+            self.standing.suspects.pop(event.sender, None)
         if isinstance(message, Carried) and message.origin != self.leader and self.phase != "gone":
             inner = message.forward or message.backward
             stranger = self.standing is None or not self.standing.takes_part(event.sender)
@@ -289,7 +292,7 @@ def _nothing(peer: Service, event: Event, now: float) -> list[Action]:
 
 _FROM_LEADER = frozenset((
     Named, Open, Reopen, Entered, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep,
-    Surplus, Postponed, Needed,
+    Surplus, Postponed, Needed, Suspect,
 ))  # fmt: skip
 
 _ABOUT_HOPS = (
@@ -318,6 +321,7 @@ _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     Needed: leaving.needed,
     Finished: leaving.finished,
     Lead: leaders.lead,
+    Suspect: leaders.accused,
     Rates: hopping.rates,
     Carry: hopping.carry,
     Beat: _nothing,

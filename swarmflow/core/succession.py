@@ -135,15 +135,16 @@ class Estate:
     """What a former leader left, put together from the reports.
 
     reports: of those who may go on. gone: named in the epoch, and dead or not heard of. expelled: who reported although
-    the former leader had declared it dead. suspects: lost by somebody, and not declared dead. doubtful: the former
-    leader may have committed the step, and what it committed cannot be had: what follows is another history.
+    the former leader had declared it dead. suspects: (accuser, accused) of those lost by somebody and not declared
+    dead. doubtful: the former leader may have committed the step, and what it committed cannot be had: what follows is
+    another history.
     """
 
     step: Step
     reports: dict[ProcessId, Report]
     gone: tuple[ProcessId, ...]
     expelled: tuple[ProcessId, ...]
-    suspects: tuple[ProcessId, ...]
+    suspects: tuple[tuple[ProcessId, ProcessId], ...]
     doubtful: bool = False
 
 
@@ -166,13 +167,13 @@ def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: floa
         step.opened = step.opened.without(process)
     living = {process: report for process, report in current.items() if process not in dead}
     doubtful = _resume(step, living, gone)
-    lost = {process for report in living.values() for process in report.suspects}
+    lost = [(accuser, accused) for accuser, report in living.items() for accused in report.suspects]
     return Estate(
         step,
         {p: r for p, r in sorted(candidacy.reports.items()) if p not in dead},
         gone,
         tuple(sorted(dead & set(candidacy.reports))),
-        tuple(sorted(lost - set(gone))),
+        tuple(pair for pair in lost if pair[1] not in gone),
         doubtful,
     )
 

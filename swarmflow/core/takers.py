@@ -11,6 +11,7 @@ from swarmflow.core.iwrr import Choice
 from swarmflow.core.smoothing import smoothed
 from swarmflow.core.types import ProcessId
 
+LOST_S = 0.5  # half of the first pause after a connection broke
 ASKED = 4  # peers that are asked in vain before one waits, times log2 of their number: in a large stage that is enough
 
 
@@ -80,6 +81,7 @@ class Takers:
     _alive: dict[ProcessId, None] = field(default_factory=dict)
     _paused_until_s: dict[ProcessId, float] = field(default_factory=dict)
     _draining: dict[ProcessId, None] = field(default_factory=dict)
+    _losses: Counter[ProcessId] = field(default_factory=Counter)
 
     def open(self, peers: tuple[ProcessId, ...], shares: Mapping[ProcessId, int] | None) -> None:
         """A new epoch: these peers serve the stage, and hold nothing."""
@@ -132,6 +134,12 @@ class Takers:
         else:
             self._paused_until_s[process] = now + self.pause_s
 
+    def lost(self, process: ProcessId, now: float) -> None:
+        """Its connection broke: it is left alone for a moment, and for twice as long each time."""
+        self._losses[process] += 1
+        pause_s = min(LOST_S * 2.0 ** self._losses[process], self.pause_s)
+        self._paused_until_s[process] = max(self._paused_until_s.get(process, 0.0), now + pause_s)
+
     def room(self, process: ProcessId) -> None:
         """It has room again."""
         self._paused_until_s.pop(process, None)
@@ -158,6 +166,7 @@ class Takers:
 
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
         """It has passed a microbatch on so long after it was sent. inside_s: after it had got it, if known."""
+        self._losses.pop(process, None)
         self._usual_s[process] = smoothed(self._usual_s.get(process), seconds)
         self._anybody_s = smoothed(self._anybody_s, seconds)
         self._awaited[process] -= 1

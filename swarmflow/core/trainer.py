@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from swarmflow.core import broken
 from swarmflow.core.actions import (
     Action,
     Connect,
@@ -221,7 +222,8 @@ class TrainerMachine(Feeder):
         if self.standing is None or event.process not in self._peers:
             return []
         self.standing.suspects[event.process] = None
-        return [Send(self.leader, Suspect(event.process, event.reason))]
+        suspect = Send(self.leader, Suspect(event.process, event.reason))
+        return [suspect, *broken.lost(self.source.outbox, event.process, now)]
 
     def _drain(self) -> list[Action]:
         if self.draining or (self.lead is None and not self.joined):
@@ -274,6 +276,8 @@ class TrainerMachine(Feeder):
             self.waiting.append(event)
             return []
         drop: list[Action] = [Release(event.bodies)] if event.bodies else []
+        if self.standing is not None and self.standing.suspects:
+            self.standing.suspects.pop(sender, None)
         drop += self._heard(sender, message, now)
         match message:
             case Lead():
@@ -345,6 +349,9 @@ class TrainerMachine(Feeder):
         self._peers.discard(message.process)
         first = {index for stage, index in message.lost if stage == 0}
         return actions + self.source.outbox.gone(message.process, now, first)
+
+    def _accused(self, message: Suspect, now: float) -> list[Action]:
+        return broken.lost(self.source.outbox, message.process, now)
 
     def _assign(self, message: Assign, now: float) -> list[Action]:
         return self.source.assign(message) if message.epoch == self.epoch else []
@@ -420,4 +427,5 @@ _FROM_LEADER: dict[type, Callable[[TrainerMachine, Any, float], list[Action]]] =
     Released: TrainerMachine._released,
     Finished: TrainerMachine._finished,
     Beat: TrainerMachine._beat,
+    Suspect: TrainerMachine._accused,
 }

@@ -293,7 +293,7 @@ def test_those_the_former_leader_gave_up_are_expelled_and_suspects_are_named() -
     told = peers()
     told[0] = replace(told[0], gone=(B,), suspects=(D, T0))
     estate = inherit(*told)
-    assert (estate.gone, estate.expelled, estate.suspects) == ((B, T0, T2), (B,), (D,))
+    assert (estate.gone, estate.expelled, estate.suspects) == ((B, T0, T2), (B,), ((A, D),))
     assert sorted(estate.reports) == [A, C, D, T1]
 
 

@@ -238,14 +238,22 @@ def test_who_was_loading_is_granted_its_stage_anew() -> None:
     assert bench.leader.membership.known[C].phase == "ready"
 
 
-def test_suspects_are_given_up_and_the_expelled_are_told() -> None:
+def test_the_expelled_are_told_and_suspects_have_to_show_that_they_live() -> None:
     told = peers()
-    told[0] = replace(told[0], suspects=(B,))
+    told[0] = replace(told[0], suspects=(B, C))
     told[2] = replace(told[2], gone=(T2,))
     bench = Bench([*told, report(TRAINERS[2])])
-    assert {dead.process for _, dead in messages(bench.began, Gone)} == {T0, T2, B}
-    assert {to for to, _ in messages(bench.began, Evicted)} == {B, T2}
+    assert {dead.process for _, dead in messages(bench.began, Gone)} == {T0, T2}
+    assert {to for to, _ in messages(bench.began, Evicted)} == {T2}
+    assert {dead.process for _, dead in messages(bench.wait(4.0, A, C), Gone)} == {B}
     assert sorted(bench.leader.membership.known) == [A, C, ME]
+
+
+def test_whom_two_have_lost_is_given_up_by_the_next_leader_too() -> None:
+    told = peers()
+    told[0], told[2] = replace(told[0], suspects=(B,)), replace(told[2], suspects=(B,))
+    bench = Bench(told)
+    assert {to for to, _ in messages(bench.began, Evicted)} == {B}
 
 
 def test_a_stage_that_nobody_is_left_of_goes_back_to_what_is_on_its_own_disk() -> None:
@@ -333,6 +341,7 @@ def test_the_next_step_begins_with_the_usual_exponent() -> None:
     assert {message.exponent for _, message in messages(bench.began, Open)} == {EXPONENT}
 
 
-def test_a_suspicion_is_a_death_to_the_next_leader_too() -> None:
+def test_two_suspicions_are_a_death_to_the_next_leader_too() -> None:
     bench = Bench(peers())
-    assert {dead.process for _, dead in messages(bench.hear(A, Suspect(B, "reset")), Gone)} == {B}
+    assert not messages(bench.hear(A, Suspect(B, "reset")), Gone)
+    assert {dead.process for _, dead in messages(bench.hear(C, Suspect(B, "reset")), Gone)} == {B}

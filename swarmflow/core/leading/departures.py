@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from swarmflow.core.actions import Action, Count, Forget, Log, Send
 from swarmflow.core.leading.findings import Finding, plain
 from swarmflow.core.leading.membership import Known
@@ -54,8 +56,34 @@ def _needed(reign: Reign, entry: Known, saving: bool = False) -> list[Action]:
 
 
 def suspect(reign: Reign, known: Known, message: Suspect, now: float) -> list[Action]:
-    """Somebody has lost its connection to another one, or got something unusable from it."""
-    return gone(reign, message.process, f"{known.process} lost it ({message.reason})", now)
+    """Somebody has lost its connection to another one, or got something unusable from it.
+
+    The other one is told too, so that both go around each other: a link may be broken in one direction.
+    """
+    accused = message.process
+    if accused not in reign.membership.known or accused == reign.me.process:
+        return []
+    reign.suspicions.accuse(known.process, accused, message.reason, now)
+    told: list[Action] = [Count("accusations")]
+    if reign.step is not None and accused in reign.step.roster.everybody:
+        told.append(Send(accused, Suspect(known.process, f"it accuses this process: {message.reason}")))
+    return told + weigh(reign, now)
+
+
+def weigh(reign: Reign, now: float) -> list[Action]:
+    """Put out those against whom accusations are enough by now."""
+    actions: list[Action] = []
+    while (found := reign.suspicions.verdict(reign.membership, now, partial(_alone, reign))) is not None:
+        actions += gone(reign, *found, now)
+    return actions
+
+
+def _alone(reign: Reign, process: ProcessId) -> bool:
+    """Whether a stage would be lost with a process."""
+    known = reign.membership.known.get(process)
+    if known is None or known.role == "trainer":
+        return False
+    return all(entry.process == process for entry in reign.membership.ready(known.member.stage, reign.version))
 
 
 def gone(reign: Reign, process: ProcessId, reason: str, now: float) -> list[Action]:
@@ -138,4 +166,5 @@ def _forget(reign: Reign, process: ProcessId) -> None:
     reign.safe.copies.leave(process)
     reign.memories.leave(process)
     reign.told.pop(process, None)
+    reign.suspicions.forget(process)
     reign.membership.leave(process)

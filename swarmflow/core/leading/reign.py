@@ -11,6 +11,7 @@ from swarmflow.core.leading.membership import Membership
 from swarmflow.core.leading.memories import NOTHING, Former, Memories, Remembered
 from swarmflow.core.leading.restoring import Restoring
 from swarmflow.core.leading.safekeeping import Safekeeping
+from swarmflow.core.leading.suspicions import Suspicions
 from swarmflow.core.messages import Open, StepResult
 from swarmflow.core.quorum import Electorate
 from swarmflow.core.rules import LeaderSettings
@@ -64,6 +65,7 @@ class Reign:
     bound: set[ProcessId] = field(default_factory=set)
     membership: Membership = field(init=False)
     safe: Safekeeping = field(init=False)
+    suspicions: Suspicions = field(init=False)
     restoring: Restoring | None = None
     restored: bool = False
     last: StepResult | None = None
@@ -84,6 +86,7 @@ class Reign:
     def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int) -> None:
         self.lineage = self.settings.new_lineage()
         self.bound.add(self.me.process)
+        self.suspicions = Suspicions(self.settings.silence_s)
         self.membership, self.memories = Membership(self.plan), Memories(self.plan.stages)
         self.pauses = Pauses(self.settings.pause_s)
         self.safe = Safekeeping(on_disk, self.settings.silence_s, Copies(self.plan.stages), known, digests)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from swarmflow.core import broken
 from swarmflow.core.actions import Action, Connect, Count, Log, Send
 from swarmflow.core.events import Lost, Received
 from swarmflow.core.messages import Deposed, Done, Gone, Lead, Message, Suspect
@@ -20,8 +21,21 @@ def lost(peer: Service, event: Lost, now: float) -> list[Action]:
         return [] if known else [Log("warning", f"the leader {peer.leader} was lost: {event.reason}")]
     if peer.standing is not None and peer.standing.takes_part(event.process):
         peer.standing.suspects[event.process] = None
-        return [Send(peer.leader, Suspect(event.process, event.reason))]
+        return [Send(peer.leader, Suspect(event.process, event.reason)), *go_around(peer, event.process, now)]
     return []
+
+
+def go_around(peer: Service, process: ProcessId, now: float) -> list[Action]:
+    """Nothing may have reached a process, or come from it: what it holds of this peer's goes to others, or is asked."""
+    if peer.hops is None or peer.phase != "member":
+        return []
+    return peer.hops.tell_all(broken.lost(peer.hops.outbox, process, now))
+
+
+def accused(peer: Service, event: Received, now: float) -> list[Action]:
+    """The leader passes on that a process has lost its connection to this one."""
+    assert isinstance(event.message, Suspect)
+    return go_around(peer, event.message.process, now)
 
 
 def heirs(peer: Service) -> list[ProcessId]:

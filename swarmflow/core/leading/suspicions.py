@@ -1,0 +1,111 @@
+"""Whom others cannot reach or do not understand: one accuser is not enough to put a member out.
+
+A link can fail while both of its ends are well. So an accusation counts against a member when a second accuser joins
+in, or when the leader hears nothing of the accused either. While neither is so, the two have a dispute: both go around
+each other. If it is still the same after a while, one of them has to go, lest the step stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from swarmflow.core.leading.membership import Membership
+from swarmflow.core.types import ProcessId
+
+CHECK_S = 2.5  # after an accusation: a member that lives has sent two heartbeats by then
+RECENT_S = 60.0  # accusations that are older and were not repeated are forgotten
+ALONE_MAX = 3  # members of whom one accuser alone cannot hear: then it is more likely the one that cannot be reached
+
+
+@dataclass(slots=True)
+class Accusation:
+    """One member cannot go on with another. since_s, last_s: when it said so, first and last.
+
+    answered: since the last time, the accused has sent something to the leader.
+    """
+
+    reason: str
+    since_s: float
+    last_s: float
+    answered: bool = False
+
+
+@dataclass(slots=True)
+class Suspicions:
+    """The accusations of a leader's members, by accused and accuser. settle_s: how long a dispute may last."""
+
+    settle_s: float
+    _of: dict[ProcessId, dict[ProcessId, Accusation]] = field(default_factory=dict)
+
+    def accuse(self, accuser: ProcessId, accused: ProcessId, reason: str, now: float) -> None:
+        """One member cannot go on with another."""
+        found = self._of.setdefault(accused, {}).get(accuser)
+        if found is None:
+            self._of[accused][accuser] = Accusation(reason, now, now)
+        else:
+            found.reason, found.last_s, found.answered = reason, now, False
+
+    def forget(self, process: ProcessId) -> None:
+        """A process is gone, with all that it has said."""
+        self._of.pop(process, None)
+        for accused in list(self._of):
+            self._of[accused].pop(process, None)
+            if not self._of[accused]:
+                del self._of[accused]
+
+    def heard(self, membership: Membership, now: float) -> list[tuple[ProcessId, ProcessId]]:
+        """Return the (accuser, accused) of accusations whose accused has spoken since; each once for each time."""
+        for accused in list(self._of):
+            accusers = self._of[accused]
+            for accuser in [by for by, said in accusers.items() if now - said.last_s > RECENT_S]:
+                del accusers[accuser]
+            if not accusers:
+                del self._of[accused]
+        found: list[tuple[ProcessId, ProcessId]] = []
+        for accused, accusers in self._of.items():
+            known = membership.known.get(accused)
+            for accuser, said in accusers.items():
+                if not said.answered and known is not None and known.heard_s > said.last_s:
+                    said.answered = True
+                    found.append((accuser, accused))
+        return found
+
+    def verdict(
+        self, membership: Membership, now: float, spared: Callable[[ProcessId], bool]
+    ) -> tuple[ProcessId, str] | None:
+        """Return who has to go now, and why. spared: whose stage nobody else could serve."""
+        for accused, accusers in self._of.items():
+            known = membership.known.get(accused)
+            if known is None:
+                continue
+            credible = [by for by in accusers if self._alone(by) < ALONE_MAX]
+            if len(credible) > 1:
+                said = accusers[credible[0]]
+                return accused, f"{credible[0]} and {credible[1]} lost it ({said.reason})"
+            for accuser, said in accusers.items():
+                if known.heard_s <= said.last_s and now - said.last_s >= CHECK_S:
+                    return accused, f"{accuser} lost it ({said.reason}), and it has been silent since"
+                if said.last_s - said.since_s >= self.settle_s:
+                    return self._settled(accuser, accused, said, spared)
+        return None
+
+    def next_deadline(self) -> float | None:
+        """When an accused that does not answer is given up."""
+        waits = (said for accusers in self._of.values() for said in accusers.values() if not said.answered)
+        return min((said.last_s + CHECK_S for said in waits), default=None)
+
+    def _alone(self, accuser: ProcessId) -> int:
+        """How many members one accuser accuses that nobody else does and that have answered the leader."""
+        own = (accusers for accusers in self._of.values() if accuser in accusers)
+        return sum(len(accusers) == 1 and accusers[accuser].answered for accusers in own)
+
+    def _settled(
+        self, accuser: ProcessId, accused: ProcessId, said: Accusation, spared: Callable[[ProcessId], bool]
+    ) -> tuple[ProcessId, str]:
+        dispute = f"{accuser} cannot go on with {accused} ({said.reason})"
+        if self._alone(accuser) >= ALONE_MAX:
+            return accuser, f"{dispute} nor with others, who are well"
+        if spared(accused) and not spared(accuser):
+            return accuser, f"{dispute}, whose stage has nobody else"
+        return accused, dispute
