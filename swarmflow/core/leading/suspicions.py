@@ -22,13 +22,14 @@ ALONE_MAX = 3  # members of whom one accuser alone cannot hear: then it is more 
 class Accusation:
     """One member cannot go on with another. since_s, last_s: when it said so, first and last.
 
-    answered: since the last time, the accused has sent something to the leader.
+    answered: since the last time, the accused has sent something to the leader. lived: it has so after an earlier one.
     """
 
     reason: str
     since_s: float
     last_s: float
     answered: bool = False
+    lived: bool = False
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Suspicions:
             known = membership.known.get(accused)
             for accuser, said in accusers.items():
                 if not said.answered and known is not None and known.heard_s > said.last_s:
-                    said.answered = True
+                    said.answered = said.lived = True
                     found.append((accuser, accused))
         return found
 
@@ -98,7 +99,7 @@ class Suspicions:
     def _alone(self, accuser: ProcessId) -> int:
         """How many members one accuser accuses that nobody else does and that have answered the leader."""
         own = (accusers for accusers in self._of.values() if accuser in accusers)
-        return sum(len(accusers) == 1 and accusers[accuser].answered for accusers in own)
+        return sum(len(accusers) == 1 and accusers[accuser].lived for accusers in own)
 
     def _settled(
         self, accuser: ProcessId, accused: ProcessId, said: Accusation, spared: Callable[[ProcessId], bool]
