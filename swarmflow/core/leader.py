@@ -23,6 +23,7 @@ from swarmflow.core.leading import admission, believing, departures, edge, openi
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.reign import Reign
+from swarmflow.core.leading.suspicions import reduce_together
 from swarmflow.core.messages import (
     Beat,
     Drain,
@@ -204,7 +205,7 @@ class Leader(Reign):
         step = self.step
         if step is None or step.phase != "preparing" or not heard:
             return actions
-        if not any(step.reduce_together(*pair) for pair in heard):
+        if not any(reduce_together(step.roster, self.plan.tied, *pair) for pair in heard):
             return actions
         return [*actions, Log("info", f"ballot {step.ballot} is begun anew: a link between its members broke"),
                 Count("ballots_again"), *self._prepare(step, now)]  # fmt: skip

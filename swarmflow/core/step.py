@@ -401,13 +401,6 @@ class Step:
         """What is known of it here cannot be relied on any more."""
         return [] if self.phase in ("committing", "committed", "failed") else self._fail(reason)
 
-    def reduce_together(self, one: ProcessId, other: ProcessId) -> bool:
-        """Whether two peers may have to send each other parts of a gradient."""
-        places = self.roster.places
-        if one not in places or other not in places or min(places[one], places[other]) < 0:
-            return False
-        return self.plan.tied or abs(places[one] - places[other]) <= 1
-
     def groups_of(self, process: ProcessId) -> tuple[str, ...]:
         """The names of the groups in which a member reduces."""
         return tuple(group.name for group in self._groups() if process in group.members)
