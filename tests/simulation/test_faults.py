@@ -64,7 +64,8 @@ def test_a_death_redoes_only_the_dead_peers_work(seed: int) -> None:
     finish(world)
     assert world.counts["gone"] == 1
     assert world.counts["backward"] == 6 * 8 * 3 + done_of_the_dead[0]
-    assert world.counts["forward"] <= 6 * 8 * 2 + world.counts["retries:gone"]
+    sent_again = world.counts["retries:gone"] + world.counts["retries:lost"]  # by whether its neighbour was told first
+    assert world.counts["forward"] <= 6 * 8 * 2 + sent_again
 
 
 @pytest.mark.parametrize("seed", range(5))
