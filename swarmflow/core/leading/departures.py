@@ -73,13 +73,13 @@ def suspect(reign: Reign, known: Known, message: Suspect, now: float) -> list[Ac
 def weigh(reign: Reign, now: float) -> list[Action]:
     """Put out those against whom accusations are enough by now."""
     actions: list[Action] = []
-    while (found := reign.suspicions.verdict(reign.membership, now, partial(_alone, reign))) is not None:
+    while (found := reign.suspicions.verdict(reign.membership, now, partial(_stage_is_lost_with, reign))) is not None:
         actions += gone(reign, *found, now)
     return actions
 
 
-def _alone(reign: Reign, process: ProcessId) -> bool:
-    """Whether a stage would be lost with a process."""
+def _stage_is_lost_with(reign: Reign, process: ProcessId) -> bool:
+    """Whether nobody else serves the stage of a process."""
     known = reign.membership.known.get(process)
     if known is None or known.role == "trainer":
         return False
