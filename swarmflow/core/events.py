@@ -169,16 +169,41 @@ class StateNotLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """What a disk lacked. path: the folder to be written to."""
+
+    path: str
+    needed_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointWritten:
     """The state of all stages at `version` is on disk (ok), or could not be written (reason).
 
-    digests: of the stages' files.
+    digests: of the stages' files. exported: what WriteCheckpoint asks for beside the state is written too, else reason
+    says why not. space: where it was room that lacked.
     """
 
     version: int
     ok: bool
     reason: str = ""
     digests: tuple[str, ...] = ()
+    exported: bool = True
+    space: DiskSpace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskChanged:
+    """What lay on the own disk is not there any more, or not as it was (reason).
+
+    version: the newest that is still whole there, 0: none. digests: of its files. parts: what is left of later ones.
+    """
+
+    version: int
+    reason: str
+    digests: tuple[str, ...] = ()
+    parts: tuple[Holding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,5 +258,6 @@ class DrainAsked:
 Event = (
     Received | Lost | Mishandled | Tick | ForwardComputed | LossComputed | BackwardComputed | Replayed | Overflowed
     | ComputeFailed | ComputedNotFinite | MicrobatchFormed | PieceReduced | Sealed | Applied | StateLoaded
-    | StateNotLoaded | CheckpointWritten | CopiesChanged | SaveAsked | Progressed | Validated | Rival | DrainAsked
+    | StateNotLoaded | CheckpointWritten | DiskChanged | CopiesChanged | SaveAsked | Progressed | Validated | Rival
+    | DrainAsked
 )  # fmt: skip

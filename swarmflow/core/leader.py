@@ -9,6 +9,7 @@ from typing import Any, get_args
 from swarmflow.core.actions import Action, Count, Forget, Log, Send
 from swarmflow.core.events import (
     CheckpointWritten,
+    DiskChanged,
     Event,
     Lost,
     Mishandled,
@@ -129,6 +130,8 @@ class Leader(Reign):
                 actions += believing.put_out(self, event.process, None, event.reason, now)
             case CheckpointWritten():
                 actions = edge.checkpoint_written(self, event, now)
+            case DiskChanged():
+                actions = edge.disk_changed(self, event, now)
             case Validated():
                 actions = edge.validated(self, event, now)
             case SaveAsked():
@@ -217,6 +220,8 @@ class Leader(Reign):
             return opening.try_open(self, now)
         if self.phase == "gathering" and self.restoring is not None:
             return opening.restore(self, self.restoring, now)
+        if self.phase == "gathering" and self.safe.failure:
+            return saving.save(self) if self.safe.due_again(now) else opening.try_open(self, now)
         if self.phase == "unmeasured":
             return edge.measure(self, now)
         return self._advance_step(self.step, now) if self.phase == "running" and self.step is not None else []

@@ -23,6 +23,7 @@ from swarmflow.core.actions import (
 )  # fmt: skip
 from swarmflow.core.events import (
     CheckpointWritten,
+    DiskChanged,
     DrainAsked,
     Event,
     Lost,
@@ -187,6 +188,8 @@ class TrainerMachine(Feeder):
                 return self._mishandled(event, now)
             case CheckpointWritten():
                 return self._written(event, now)
+            case DiskChanged():
+                return self._disk_changed(event, now)
             case Rival() if self.lead is not None:
                 actions = self.lead.handle(event, now)
                 self.ended = any(isinstance(action, Rejoin) for action in actions)
@@ -199,15 +202,25 @@ class TrainerMachine(Feeder):
 
     def _written(self, event: CheckpointWritten, now: float) -> list[Action]:
         if event.ok and event.version >= self.on_disk:
-            self.on_disk, self.digests = event.version, event.digests
+            self.on_disk, self.digests, self.parts = event.version, event.digests, ()
         if self.lead is not None:
             return self.lead.handle(event, now)
+        log = Log("warning", f"version {event.version} could not be copied here: {event.reason}")
+        return [*([] if event.ok else [log]), *self._tell_copies("" if event.ok else event.reason)]
+
+    def _disk_changed(self, event: DiskChanged, now: float) -> list[Action]:
+        self.on_disk, self.digests, self.parts = event.version, event.digests, event.parts
+        if self.lead is not None:
+            return self.lead.handle(event, now)
+        return [Log("warning", event.reason), *self._tell_copies()]
+
+    def _tell_copies(self, failed: str = "") -> list[Action]:
         self.join = replace(self.join, copies=self._copies())
-        return [Send(self.leader, Kept(self._copies(), event.reason))]
+        return [Send(self.leader, Kept(self._copies(), failed))]
 
     def _copies(self) -> tuple[Holding, ...]:
         snapshot = Snapshot(self.on_disk, self.digests)
-        return (Holding(snapshot, tuple(range(self.plan.stages))),) if self.digests else ()
+        return (*((Holding(snapshot, tuple(range(self.plan.stages))),) if self.digests else ()), *self.parts)
 
     def _lost(self, event: Lost, now: float) -> list[Action]:
         if event.process != self.leader or not self.joined:

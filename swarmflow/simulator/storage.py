@@ -84,6 +84,8 @@ class Storage:
             return
         copies: dict[int, str] = {}
         for stage, members in enumerate(action.roster.stages):
+            if self.world.disks.holds(self.process.name, action.version, stage) and not members:
+                copies[stage] = self.world.disks.durable[action.version][stage]  # it is here already
             for member in members:
                 if (parameters := self.held(member, stage, action.version)) is not None:
                     copies[stage] = parameters

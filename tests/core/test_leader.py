@@ -323,18 +323,6 @@ def test_the_run_ends_when_the_last_version_is_written() -> None:
     assert of_type(actions, Exit)[0].ok
 
 
-def test_a_full_disk_at_the_end_is_an_error() -> None:
-    bench = Bench(replace(SETTINGS, steps=1))
-    bench.serve(A)
-    bench.commit()
-    assert not of_type(bench.leader.handle(CheckpointWritten(1, False, "no space"), 0.0), Exit)
-    bench.now = SETTINGS.silence_s
-    bench.leader.membership.known[A].heard_s = bench.now
-    assert of_type(bench.leader.handle(Tick(), bench.now), WriteCheckpoint), "it may have been a death: once more"
-    [left] = of_type(bench.leader.handle(CheckpointWritten(1, False, "no space"), bench.now), Exit)
-    assert (left.ok, "no space" in left.reason) == (False, True)
-
-
 def test_stopping_writes_what_was_learnt() -> None:
     bench = Bench()
     bench.serve(A)

@@ -14,7 +14,7 @@ from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source
 from swarmflow.core.standing import Standing
 from swarmflow.core.succession import Candidacy
-from swarmflow.core.types import BEFORE_ALL, Epoch, Member, Plan, ProcessId
+from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Member, Plan, ProcessId
 
 
 @dataclass(slots=True)
@@ -22,8 +22,9 @@ class Feeder:
     """The state of a trainer. following: the leading one; itself when `lead` is set.
 
     settings: by which it would lead. on_disk: the newest version that it could go on from; digests: of its files.
-    waiting: what was said to this candidate as if it led already. flows: its part in their negotiation, where the
-    router follows them. postponed: why the leader does not let it in yet.
+    parts: what its disk holds of later ones, which are not whole there. waiting: what was said to this candidate as if
+    it led already. flows: its part in their negotiation, where the router follows them. postponed: why the leader does
+    not let it in yet.
     """
 
     me: Member
@@ -47,6 +48,7 @@ class Feeder:
     waiting: list[Received] = field(default_factory=list)
     flows: Negotiation | None = None
     postponed: str = ""
+    parts: tuple[Holding, ...] = ()
 
     @property
     def leader(self) -> ProcessId:

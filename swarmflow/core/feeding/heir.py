@@ -61,6 +61,7 @@ def _take_over(trainer: Feeder, candidacy: Candidacy, now: float, elected: bool 
     trainer.following.follow(trainer.me.process, candidacy.term, now)
     disk = trainer.on_disk, trainer.digests
     trainer.lead = Leader(trainer.me, trainer.plan, trainer.settings, candidacy.term, version, *disk)
+    trainer.lead.safe.copies.says(trainer.me, trainer.parts)
     began = trainer.lead.take_over(estate, now, elected)
     actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *began]
     waiting, trainer.waiting = trainer.waiting, []

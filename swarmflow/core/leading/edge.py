@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmflow.core.actions import Abandon, Action, Count, Exit, Log, Send, Validate
-from swarmflow.core.events import CheckpointWritten, Progressed, Validated
+from swarmflow.core.actions import Abandon, Action, Count, Log, Send, Validate
+from swarmflow.core.events import CheckpointWritten, DiskChanged, Progressed, Validated
 from swarmflow.core.leading.departures import evict, let_go, settle_findings
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.opening import try_open
@@ -95,8 +95,7 @@ def _next(reign: Reign, now: float) -> list[Action]:
         return actions + stop_now(reign)
     if reign.version >= reign.settings.steps:
         return actions + try_open(reign, now)
-    every = reign.settings.checkpoint_every
-    if every and reign.version % every == 0:
+    if reign.safe.due(reign.version):
         actions += save(reign)
     return actions + spread(reign) + let_go(reign) + _move(reign, now) + try_open(reign, now)
 
@@ -121,7 +120,7 @@ def _move(reign: Reign, now: float) -> list[Action]:
 
 def checkpoint_written(reign: Reign, event: CheckpointWritten, now: float) -> list[Action]:
     """A version is on disk, or could not be brought there: go on with what waited for it."""
-    actions: list[Action] = [reign.safe.written(event), *reign.safe.answers(now)]
+    actions: list[Action] = [*reign.safe.written(event, now), *reign.safe.answers(now)]
     if event.ok:
         actions += reign.safe.share(reign.me, [entry.member for entry in reign.membership.trainers()])
         actions += spread(reign)
@@ -132,18 +131,24 @@ def checkpoint_written(reign: Reign, event: CheckpointWritten, now: float) -> li
     if reign.stopping and reign.phase == "saving":
         return actions + (save(reign) if event.version < reign.version else stopped(reign, event.ok))
     if reign.phase == "finished":
-        return actions + _last_written(reign, event, now)
+        return actions + _last_written(reign, event)
     if reign.phase == "saving":
         reign.phase = "gathering"
         return actions + (let_go(reign) if event.ok else []) + try_open(reign, now)
-    return actions
+    return actions + (try_open(reign, now) if reign.phase == "gathering" else [])
 
 
-def _last_written(reign: Reign, event: CheckpointWritten, now: float) -> list[Action]:
+def _last_written(reign: Reign, event: CheckpointWritten) -> list[Action]:
     if event.version != reign.version:
         return save(reign, last=True)
-    if event.ok:
+    if event.ok and event.exported:
         return goodbye(reign)
-    if reign.safe.try_last_again(now):
-        return []
-    return [Exit(f"the last version could not be written: {event.reason}", ok=False)]
+    reign.waits_for = f"the output to be written: {event.reason}"  # by itself as soon as it can be
+    return []
+
+
+def disk_changed(reign: Reign, event: DiskChanged, now: float) -> list[Action]:
+    """Something that was on the own disk is of no use any more: it is written again, or fetched from who has it."""
+    reign.safe.lost(event, reign.me)
+    log = Log("warning", f"this trainer's disk: {event.reason}; its newest whole version is {event.version}")
+    return [log, *(try_open(reign, now) if reign.phase == "gathering" else [])]

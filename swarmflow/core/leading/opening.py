@@ -10,6 +10,7 @@ from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.memories import NOTHING, Former, Remembered
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.leading.restoring import Restoring
+from swarmflow.core.leading.safekeeping import NO_DISK
 from swarmflow.core.leading.saving import finish, stop_now, stop_run
 from swarmflow.core.messages import Open
 from swarmflow.core.quorum import change_since, electorate
@@ -39,6 +40,8 @@ def try_open(reign: Reign, now: float) -> list[Action]:
     if not has_majority(reign):
         reign.waits_for = "most of those who took part in the last step: they may have another leader"
         return []
+    if lack := reign.safe.holds_up(reign.version):
+        return _pause(reign, lack)
     reign.waits_for, reign.phase = "", "running"
     roster = membership.roster(reign.version)
     change = change_since(reign.electors, roster)
@@ -51,6 +54,13 @@ def try_open(reign: Reign, now: float) -> list[Action]:
     begun = reign.step.open(reign.opened, reign.told)
     reign.opened, reign.told = said, {member.process: member.stage for member in roster.everyone}
     return [Connect(tuple(m for m in roster.everyone if m.process != reign.me.process)), *begun]
+
+
+def _pause(reign: Reign, lack: str) -> list[Action]:
+    """More steps than checkpoint_every are on no disk: they would all be lost at a restart. The disk is asked again."""
+    begins = not reign.waits_for.startswith(NO_DISK)
+    reign.waits_for = lack
+    return [Log("warning", f"the run pauses and waits for {lack}"), Count("pauses")] if begins else []
 
 
 def _refill(reign: Reign, empty: list[int], now: float) -> list[Action]:

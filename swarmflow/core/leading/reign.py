@@ -89,7 +89,8 @@ class Reign:
         self.suspicions = Suspicions(self.settings.silence_s)
         self.membership, self.memories = Membership(self.plan), Memories(self.plan.stages)
         self.pauses = Pauses(self.settings.pause_s)
-        self.safe = Safekeeping(on_disk, self.settings.silence_s, Copies(self.plan.stages), known, digests)
+        settings, copies = self.settings, Copies(self.plan.stages)
+        self.safe = Safekeeping(on_disk, settings.silence_s, copies, known, digests, settings.checkpoint_every)
 
     @property
     def epoch(self) -> Epoch:

@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Connect, Log, Saved, Send, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten
+from swarmflow.core.events import CheckpointWritten, DiskChanged
 from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.duties import Duty
 from swarmflow.core.messages import Keep
 from swarmflow.core.types import Member, Roster, Snapshot
 
+RETRY_S_MAX = 64.0
+NO_DISK = "a disk that takes a copy"
 ASKED_S = 300.0  # after which who asked for a version on disk is told that there is none
 
 
@@ -27,12 +29,12 @@ class Asked:
 class Safekeeping:
     """durable: the newest version that is complete on disk, the leader's own. saving: the one being written.
 
-    retry_s: after which the last version is written once more when it failed although nobody is known to have died.
-    copies: the disks of everybody else. known: the newest version that was on any disk, as far as is known here.
-    digests: of the files of the durable version, empty: there is none. parts: of states that came, all told;
-    copied: those of the version being written are all here. asked: who waits for a version, by its number; failure:
-    why the last one that was to be written was not. turn: how often nothing came any more, after which others are
-    asked first.
+    every: steps between two checkpoints, 0: there are none. retry_s: after which a write that failed is tried again
+    when nobody is known to have died. copies: the disks of everybody else. known: the newest version that was on any
+    disk, as far as is known here. digests: of the files of the durable version, empty: there is none. failure: why the
+    last write failed, empty: it did not. again_s: when it is tried again. parts: of states that came, all told; copied:
+    those of the version being written are all here. turn: how often nothing came any more, after which others are asked
+    first. asked: who waits for a version, by its number.
     """
 
     durable: int
@@ -40,16 +42,17 @@ class Safekeeping:
     copies: Copies
     known: int
     digests: tuple[str, ...] = ()
+    every: int = 0
     saving: int | None = None
+    failure: str = ""
     again_s: float | None = None
     duty: Duty = field(default_factory=Duty)
     parts: int = 0
     copied: bool = False
     turn: int = 0
     asked: dict[int, Asked] = field(default_factory=dict)
-    failure: str = ""
+    _next_retry_s: float = 0.0
     _disturbed: bool = False
-    _waited: bool = False
 
     def write(self, version: int, stages: Roster, last: bool) -> list[Action]:
         """Begin to write a version, held by these peers, unless one is being written already. last: the model too."""
@@ -86,8 +89,14 @@ class Safekeeping:
         return newest is not None and newest.version > max(version, self.known) and not (begun and version > 0)
 
     def spread(self, me: Member, keepers: Iterable[Member]) -> list[Action]:
-        """Have these peers copy what they should hold of the durable version, and do not yet."""
-        return self.copies.spread(Snapshot(self.durable, self.digests), me, keepers) if self.digests else []
+        """Have these peers copy what they should hold of the durable version, and do not yet.
+
+        Where others hold a later one, the own disk has lost it or never had it: an earlier one must not replace it.
+        """
+        snapshot, whole = Snapshot(self.durable, self.digests), self.copies.newest_whole()
+        if not self.digests or (whole is not None and whole.version > self.durable):
+            return []
+        return self.copies.spread(snapshot, me, keepers)
 
     def share(self, me: Member, trainers: Iterable[Member]) -> list[Action]:
         """Have the other trainers copy the whole durable version: each of them may have to lead from it."""
@@ -98,17 +107,22 @@ class Safekeeping:
         """A process went: what is being written may miss its part."""
         self._disturbed = True
 
-    def written(self, event: CheckpointWritten) -> Log:
-        """It is written, or could not be."""
+    def written(self, event: CheckpointWritten, now: float) -> list[Action]:
+        """It is written, or could not be: a disk that has no room is asked again until it has, and told of once."""
         if event.version == self.saving:  # else it was begun for a former leader
             self.saving = None
         if event.ok and event.version >= self.durable:
             self.durable, self.digests = event.version, event.digests
             self.known = max(self.known, event.version)
+        before, self.failure = self.failure, event.reason if not (event.ok and event.exported) else ""
+        if not self.failure:
+            self.again_s, self._next_retry_s = None, 0.0
+            return [Log("info", f"version {event.version} is on disk")]
+        self._retry(event, now)
         if event.ok:
-            return Log("info", f"version {event.version} is on disk")
-        self.failure = event.reason
-        return Log("warning", f"version {event.version} could not be written: {event.reason}")
+            return [Log("warning", f"version {event.version} is on disk, but: {event.reason}")] * (before == "")
+        alike = _without_numbers(before) == _without_numbers(self.failure)
+        return [Log("warning", f"version {event.version} could not be written: {event.reason}")] * (not alike)
 
     def answers(self, now: float) -> list[Action]:
         """Tell those who asked for a version that it is on disk, or that it could not be brought there in time."""
@@ -123,18 +137,45 @@ class Safekeeping:
             del self.asked[number]
         return told
 
-    def try_last_again(self, now: float) -> bool:
-        """The last version failed: was it a peer's death, perhaps not known yet, or the disk? False: the disk."""
-        if not self._disturbed and self._waited:
-            return False
-        self._waited = not self._disturbed
-        self.again_s = now + self.retry_s if self._waited else now
-        return True
+    def _retry(self, event: CheckpointWritten, now: float) -> None:
+        """At once after a death. Else it is the disk, which costs little to ask, or a death that is not known yet."""
+        cheap = event.space is not None and event.space.free_bytes < event.space.needed_bytes
+        wait_s = self.retry_s if cheap else min(RETRY_S_MAX, max(self.retry_s, 2 * self._next_retry_s))
+        self._next_retry_s = 0.0 if self._disturbed else wait_s
+        self.again_s = now if self._disturbed else now + wait_s
+
+    def lost(self, event: DiskChanged, me: Member) -> None:
+        """Of what was on the own disk something is not there any more; what is left is as good as others' copies."""
+        self.durable, self.digests = event.version, event.digests
+        self.copies.says(me, event.parts)
 
     def went_back(self) -> None:
-        """The run is at an earlier version: nothing is written for the last time."""
-        self.again_s, self._waited = None, False
+        """The run is at an earlier version: nothing is written any more of those after it."""
+        self.failure, self.again_s, self._next_retry_s = "", None, 0.0
+
+    def due(self, version: int) -> bool:
+        """Whether a version is to be written: its turn has come, or that of one that could not be written."""
+        if not self.every or version <= self.durable:
+            return False
+        return version % self.every == 0 or version - self.durable >= self.every
 
     def due_again(self, now: float) -> bool:
-        """Whether the last version is to be written once more now."""
+        """Whether what failed is to be tried once more now."""
         return self.saving is None and self.again_s is not None and now >= self.again_s
+
+    def kept(self, version: int) -> int:
+        """The newest version, not beyond this one, that is whole on a disk, whosever it is."""
+        whole = self.copies.newest_whole()
+        others = whole.version if whole is not None and whole.version <= version else 0
+        return max(self.durable, others)
+
+    def holds_up(self, version: int) -> str:
+        """Why no step may be opened at a version: what no disk can keep would be lost. Empty: it may be."""
+        if not self.failure or not self.every or version - (kept := self.kept(version)) <= self.every:
+            return ""
+        return f"{NO_DISK} of version {version} (the newest one is of version {kept}): {self.failure}"
+
+
+def _without_numbers(text: str) -> str:
+    """What is said, whatever it is about: free bytes change all the time."""
+    return "".join(letter for letter in text if not letter.isdigit())
