@@ -7,10 +7,12 @@ import logging
 from pathlib import Path
 
 from swarmflow.compute.checkpoint import Generation, StageState, readable
+from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.actions import DropCopies, KeepCopies
 from swarmflow.core.events import CopiesChanged
 from swarmflow.core.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
+from swarmflow.files import require_room
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.exporting import state_elements
 from swarmflow.runtime.session import Session
@@ -29,6 +31,7 @@ class CopyKeeper:
         self._folder = folder
         self._manifest: Manifest | None = None
         self._session: Session | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._open: dict[tuple[int, int], StageState] = {}
         self._copying = asyncio.Lock()  # one Keep after the other: copying must not take the link from training
 
@@ -38,9 +41,9 @@ class CopyKeeper:
         return self._folder is not None
 
     async def begin(self, session: Session, manifest: Manifest) -> tuple[Holding, ...]:
-        """A life begins: what lies on the disk. What is corrupt is told of and deleted."""
+        """A life begins: what lies on the disk. What is corrupt is told of and set aside."""
         first = self._manifest is None
-        self._session, self._manifest = session, manifest
+        self._session, self._manifest, self._loop = session, manifest, asyncio.get_running_loop()
         return await asyncio.to_thread(self._holdings, verify=first)
 
     def keep(self, action: KeepCopies) -> None:
@@ -75,9 +78,13 @@ class CopyKeeper:
                     Generation.begin_copy, self._folder, snapshot.version, manifest.fingerprint, manifest.stages,
                     snapshot.digests,
                 )  # fmt: skip
-                for stage in [stage for stage in action.stages if stage not in generation.held]:
+                missing = [stage for stage in action.stages if stage not in generation.held]
+                elements = {stage: state_elements(manifest, stage) for stage in missing}
+                needed = sum(file_bytes(of) for of in elements.values())
+                require_room(f"a copy of version {snapshot.version}", generation.path, needed)
+                for stage in missing:
                     await copy_stage(
-                        session.requests, generation, stage, (action.holder,), state_elements(manifest, stage),
+                        session.requests, generation, stage, (action.holder,), elements[stage],
                         snapshot.digests[stage],
                     )  # fmt: skip
             except (SwarmflowError, OSError) as error:
@@ -115,21 +122,27 @@ class CopyKeeper:
         try:
             generation.state(stage).close()
         except CheckpointError as error:
-            log.warning("a copy is of no use: %s", error)
+            generation.set_aside(stage, str(error))
         else:
             return True
-        try:
-            generation.discard(stage)
-        except (CheckpointError, OSError) as error:
-            log.warning("it cannot be deleted: %s", error)
         return False
+
+    def _opened(self, generation: Generation, stage: int) -> StageState:
+        """A copy for who asks for it; the leader is told of one that is of no use any more."""
+        try:
+            return generation.state(stage)
+        except CheckpointError as error:
+            generation.set_aside(stage, str(error))
+            if self._session is not None and self._loop is not None:
+                self._loop.call_soon_threadsafe(self._session.driver.post, CopiesChanged(self._holdings()))
+            raise
 
     def _source(self, stage: int, version: int) -> StageState:
         key = (stage, version)
         if key not in self._open:
             for generation in self._generations():
                 if generation.version == version and stage in generation.held:
-                    self._open[key] = generation.state(stage)
+                    self._open[key] = self._opened(generation, stage)
                     return self._open[key]
             raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
         return self._open[key]

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from swarmflow.errors import NetworkError
-from swarmflow.files import write_whole
+from swarmflow.files import read_sealed, write_sealed
 from swarmflow.runtime.invite import TRAINERS_MAX, Invite
 
 log = logging.getLogger("swarmflow")
@@ -22,20 +22,24 @@ class Memory:
         self._run = folder / "run"
         self._trainers = folder / "trainers"
         self._kept: tuple[str, ...] = ()
+        self._refused = False
 
     def joined(self, run_id: str) -> bool:
         """Whether an earlier life had found this run: it is there, or will be again, and can be waited for."""
-        return self._run.is_file() and self._run.read_text(encoding="utf-8") == run_id
+        return _read(self._run) == run_id.encode()
 
     def join(self, run_id: str) -> None:
         """The run is found."""
         if not self.joined(run_id):
-            self._trainers.unlink(missing_ok=True)  # those of another run
-            self._write(self._run, run_id)
+            try:
+                self._trainers.unlink(missing_ok=True)  # those of another run
+                write_sealed(self._run, run_id.encode())
+            except OSError as error:
+                raise NetworkError(f"{self._run} cannot be written: {error.strerror}") from None
 
     def completed(self, invite: Invite) -> Invite:
         """The invite, with the trainers that were known last beside its own."""
-        known = self._trainers.read_text(encoding="utf-8").split() if self._trainers.is_file() else []
+        known = self._known()
         if not known or not self.joined(invite.run_id):
             return invite
         trainers = tuple(dict.fromkeys((*known[: TRAINERS_MAX // 2], *invite.trainers)))
@@ -46,13 +50,25 @@ class Memory:
             return invite
 
     def keep_trainers(self, addresses: tuple[str, ...]) -> None:
-        """Remember multiaddrs of the run's trainers. Raises NetworkError when the disk refuses."""
-        if addresses and addresses != self._kept:
-            self._write(self._trainers, "\n".join(addresses))
-            self._kept = addresses
-
-    def _write(self, path: Path, text: str) -> None:
+        """Remember multiaddrs of the run's trainers. Call it again and again: what a disk refuses is tried again."""
+        if not addresses or addresses == self._kept:
+            return
         try:
-            write_whole(path, text.encode())
+            write_sealed(self._trainers, "\n".join(addresses).encode())
         except OSError as error:
-            raise NetworkError(f"{path} cannot be written: {error.strerror}") from None
+            if not self._refused:
+                log.warning("%s cannot be written: %s; it is tried again", self._trainers, error.strerror)
+            self._refused = True
+        else:
+            self._kept, self._refused = addresses, False
+
+    def _known(self) -> list[str]:
+        return (_read(self._trainers) or b"").decode("utf-8", "replace").split()
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return read_sealed(path)
+    except OSError as error:
+        log.warning("%s cannot be read: %s", path, error.strerror)
+        return None

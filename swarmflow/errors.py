@@ -37,6 +37,14 @@ class CheckpointError(SwarmflowError):
     """A checkpoint is missing, incomplete, corrupt or belongs to another run."""
 
 
+class NoRoomError(CheckpointError):
+    """A disk has too little room. path: the folder that is written to."""
+
+    def __init__(self, line: str, path: str, needed_bytes: int, free_bytes: int) -> None:
+        super().__init__(line)
+        self.path, self.needed_bytes, self.free_bytes = path, needed_bytes, free_bytes
+
+
 class WrongCopyError(CheckpointError):
     """What was copied is not what it should be: its digest is another one."""
 

@@ -1,14 +1,26 @@
-"""Files that others find whole or not at all, whenever the machine stops."""
+"""Files that others find whole or not at all, whenever the machine stops; and disks that are full or corrupt them."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import logging
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from swarmflow.errors import NoRoomError
+
+log = logging.getLogger("swarmflow")
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_SEAL = re.compile(rb"(.*)\n# ([0-9a-f]{32})\n", re.DOTALL)
+_SEAL_BYTES = 36
 
 
 @contextmanager
@@ -33,6 +45,65 @@ def write_whole(path: Path, data: bytes) -> None:
     """Give a file this content. Raises OSError."""
     with replacing(path) as file:
         file.write(data)
+
+
+# --- small files in which a flipped bit would be believed -------------------------------------------------------------
+
+
+def write_sealed(path: Path, data: bytes) -> None:
+    """Give a file this content, with its digest in a last line. Raises OSError."""
+    write_whole(path, data + b"\n# " + _digest(data) + b"\n")
+
+
+def read_sealed(path: Path, *, mend: bool = True) -> bytes | None:
+    """What write_sealed wrote, or a file that was written without a seal; None: it is not there, or corrupt.
+
+    mend: what is corrupt is told of and set aside; else it stays as it is. Raises OSError.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    sealed = _SEAL.fullmatch(content)
+    if sealed is not None and _digest(sealed[1]) == sealed[2]:
+        return sealed[1]
+    if sealed is None and not content.endswith(b"\n") and b"\n# " not in content[-_SEAL_BYTES:]:
+        return content
+    if mend:
+        log.warning("%s is corrupt; it is kept as %s", path, set_aside(path).name)
+    return None
+
+
+def set_aside(path: Path) -> Path:
+    """Give a corrupt file or folder a name under which nobody looks for it; the new path. Raises OSError."""
+    number, aside = 1, path.with_name(f"{path.name}.corrupt")
+    while os.path.lexists(aside):
+        number += 1
+        aside = path.with_name(f"{path.name}.corrupt.{number}")
+    path.rename(aside)
+    return aside
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).hexdigest().encode()
+
+
+# --- room -------------------------------------------------------------------------------------------------------------
+
+
+def require_room(what: str, folder: Path, needed_bytes: int) -> None:
+    """Raises NoRoomError where a folder's file system has less room than something needs."""
+    free = free_bytes(folder)
+    if free < needed_bytes:
+        raise no_room(what, folder, needed_bytes)
+
+
+def no_room(what: str, folder: Path, needed_bytes: int, why: str = "") -> NoRoomError:
+    """The error of a disk that is full, or that lets this user write no more: then why says what the system says."""
+    free = free_bytes(folder)
+    lacks = f": make {in_words(needed_bytes - free)} free there" if needed_bytes > free else f", but: {why}"
+    line = f"{what} needs {in_words(needed_bytes)} in {folder}, where {in_words(free)} are free{lacks}"
+    return NoRoomError(line, str(folder), needed_bytes, free)
 
 
 def existing_parent(path: Path) -> Path:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from swarmflow.compute.checkpoint import Generation, StageState, generations, prune
+from swarmflow.compute.checkpoint import Generation, StageState, prune, readable, remove_unfinished
 from swarmflow.compute.export import KIND
 from swarmflow.compute.layout import StageLayout, stage_layout
+from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.compute.weights import LayoutReader
 from swarmflow.config import RunSection
 from swarmflow.core.actions import WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, Progressed
-from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.core.events import CheckpointWritten, DiskChanged, DiskSpace, Progressed
+from swarmflow.errors import CheckpointError, NetworkError, NoRoomError, SwarmflowError
+from swarmflow.files import in_words, require_room
 from swarmflow.manifest import Manifest
 from swarmflow.ownership import is_intact
 from swarmflow.runtime.exporting import content_of, export_generation, state_elements
 from swarmflow.runtime.session import Session, log
 from swarmflow.runtime.state_transfer import Listing, copy_stage, serve_state
 from trainers.data import Corpus
-from trainers.exports import final_folder, prune_exports, step_folder
-from trainers.state import StateFolder
+from trainers.exports import exports_bytes, final_folder, prune_exports, step_folder
+from trainers.state import StateFolder, parts
 
 
 class Checkpoints:
@@ -44,13 +46,17 @@ class Checkpoints:
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: dict[tuple[int, int], StageState | LayoutReader] = {}
 
-    def resume(self, generation: Generation | None) -> None:
-        """The newest version found on disk."""
-        self._newest = generation
-
-    def serve(self, session: Session) -> None:
-        """Give what is here to peers, and the tokenizer's files to whoever exports."""
+    def begin(self, session: Session, generation: Generation | None) -> None:
+        """A life begins: give what is here to peers. generation: the newest version found on disk."""
+        self._session, self._loop, self._newest = session, asyncio.get_running_loop(), generation
         serve_state(session.requests, self._listing, self._read)
+
+    def look(self) -> None:
+        """To be called now and again: see whether the newest version is still on the disk."""
+        newest = self._newest
+        if newest is None or self._writing.locked() or newest.complete:
+            return
+        self._changed(f"version {newest.version} is not in {newest.path} any more")
 
     def write(self, session: Session, action: WriteCheckpoint) -> None:
         """Do WriteCheckpoint."""
@@ -67,47 +73,80 @@ class Checkpoints:
         try:
             async with self._writing:
                 newest = self._newest
-                held = newest is not None and newest.version == action.version
+                held = newest is not None and newest.version == action.version and newest.complete
                 if newest is None or not held or (action.digests and newest.digests != action.digests):
                     newest = await self._copy(session, action)
                 session.driver.post(Progressed("save", version=action.version))
                 self._newest = newest
                 self._folder.keep_known(newest.version)
-                await asyncio.to_thread(self._after, newest, action)
-        except SwarmflowError as error:
-            session.driver.post(CheckpointWritten(action.version, False, str(error)))
+                lacks = await asyncio.to_thread(self._after, newest, action)
+        except (SwarmflowError, OSError) as error:
+            session.driver.post(self._failed(action.version, error))
         else:
-            session.driver.post(CheckpointWritten(action.version, True, digests=newest.digests))
+            session.driver.post(
+                CheckpointWritten(action.version, True, lacks, digests=newest.digests, exported=not lacks)
+            )
+
+    def _failed(self, version: int, error: SwarmflowError | OSError) -> CheckpointWritten:
+        """What could not be written, and what could be freed where it is room that lacks."""
+        if not isinstance(error, NoRoomError):
+            return CheckpointWritten(version, False, str(error))
+        spare = exports_bytes(self._output)
+        hint = f" (step-N in {self._output} take {in_words(spare)})" if spare else ""
+        space = DiskSpace(error.path, error.needed_bytes, error.free_bytes)
+        return CheckpointWritten(version, False, f"{error}{hint}", space=space)
+
+    def _changed(self, reason: str) -> None:
+        """Something is lost here: tell what is left. On the event loop."""
+        run = self._manifest.fingerprint
+        whole = [found for found in readable(self._folder.checkpoints, run) if found.complete and found.digests]
+        self._newest = newest = whole[0] if whole else None
+        version = newest.version if newest is not None else 0
+        for key in list(self._open):
+            if key[1] > version:
+                self._open.pop(key).close()
+        left = parts(self._folder.checkpoints, run, version)
+        digests = newest.digests if newest is not None else ()
+        self._session.driver.post(DiskChanged(version, reason, digests, left))
 
     async def _copy(self, session: Session, action: WriteCheckpoint) -> Generation:
         """All stages beside one another, each from the first of those who have it that can give it whole."""
         manifest = self._manifest
+        await asyncio.to_thread(remove_unfinished, self._folder.checkpoints, action.version)
         generation = await asyncio.to_thread(
             Generation.begin_copy, self._folder.checkpoints, action.version, manifest.fingerprint, manifest.stages,
             action.digests,
         )  # fmt: skip
+        missing = [stage for stage in range(manifest.stages) if stage not in generation.held]
+        needed = await asyncio.to_thread(lambda: sum(file_bytes(self._elements(stage)) for stage in missing))
+        require_room(f"a copy of version {action.version}", generation.path, needed)
         jobs = [
             copy_stage(
                 session.requests, generation, stage, action.roster.stages[stage], self._elements(stage),
                 action.digests[stage] if action.digests else None, lambda: session.driver.post(Progressed("save")),
             )
-            for stage in range(manifest.stages)
-            if stage not in generation.held
+            for stage in missing
         ]  # fmt: skip
         for outcome in await asyncio.gather(*jobs, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
         return generation
 
-    def _after(self, generation: Generation, action: WriteCheckpoint) -> None:
+    def _after(self, generation: Generation, action: WriteCheckpoint) -> str:
+        """Why the last version is not exported; empty: it is, or need not be."""
+        lacks = ""
         if action.last:
-            self._export(generation, final_folder(self._output))
+            try:
+                self._export(generation, final_folder(self._output))
+            except (SwarmflowError, OSError) as error:
+                lacks = str(error)
         if self._every and generation.version % self._every == 0 and generation.version > 0:
             self._export_step(generation)
         for key in list(self._open):  # other threads open more meanwhile, for those who ask
             if key[1] not in (generation.version, action.spare):
                 self._open.pop(key).close()
         prune(self._folder.checkpoints, spare={action.spare})
+        return lacks
 
     def _export_step(self, generation: Generation) -> None:
         try:
@@ -146,21 +185,28 @@ class Checkpoints:
     def _source(self, stage: int, version: int) -> StageState | LayoutReader:
         source = self._open.get((stage, version))
         if source is None:
-            if self._newest is not None and self._newest.version == version:
-                source = self._newest.state(stage)
-            elif version == 0 and self._weights is not None:
+            if version == 0 and self._weights is not None:
                 source = LayoutReader(self._layout(stage), self._weights)
             else:
-                source = self._older(version).state(stage)
+                source = self._state(stage, version)
             self._open[stage, version] = source
         return source
 
-    def _older(self, version: int) -> Generation:
-        """A version that is on disk beside the newest one: somebody may still be copying it."""
-        for generation in generations(self._folder.checkpoints):
-            if generation.version == version and generation.run == self._manifest.fingerprint and generation.complete:
-                return generation
-        raise NetworkError(f"version {version} is not on this trainer's disk")
+    def _state(self, stage: int, version: int) -> StageState:
+        """A stage of a version that is on disk: the newest, or one that somebody may still be copying."""
+        newest = self._newest
+        found = [newest] if newest is not None and newest.version == version else []
+        found += readable(self._folder.checkpoints, self._manifest.fingerprint)
+        for generation in found:
+            if generation.version != version or stage not in generation.held:
+                continue
+            try:
+                return generation.state(stage)
+            except CheckpointError as error:
+                generation.set_aside(stage, str(error))
+                self._loop.call_soon_threadsafe(self._changed, str(error))
+                raise
+        raise NetworkError(f"stage {stage} of version {version} is not on this trainer's disk")
 
     def _layout(self, stage: int) -> StageLayout:
         return stage_layout(self._manifest.model, self._manifest.cut, stage)

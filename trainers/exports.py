@@ -42,6 +42,12 @@ def prune_exports(output: Path, run: str, keep: int) -> None:
             log.info("%s is removed%s", path, "" if gone else ", but for what swarmflow did not write there")
 
 
+def exports_bytes(output: Path) -> int:
+    """What all `step-N` of an output take."""
+    files = [path for folder in _step_folders(output) for path in folder.rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files)
+
+
 def _step_folders(output: Path) -> list[Path]:
     """The newest first."""
     found = [path for path in output.glob("step-*") if _STEP.fullmatch(path.name)]

@@ -108,6 +108,7 @@ class Life:
             self._member(), manifest.plan, self._settings(manifest), FIRST_TERM, version, version, disk.digests,
             disk.known, disk.former,
         )  # fmt: skip
+        leader.safe.copies.says(leader.me, disk.parts)
         self._start(self._session.me, disk, leader)
 
     def join(self, found: Found, disk: OnDisk) -> None:
@@ -137,6 +138,20 @@ class Life:
         (status,) = await self._status(self._session.me, {})
         return status
 
+    def keep_tokenizer(self) -> None:
+        """Have its files in the state folder, for exports."""
+        try:
+            self._corpus.save_tokenizer(self._folder.tokenizer)
+        except OSError as error:
+            log.warning("the tokenizer is not kept in %s: %s", self._folder.tokenizer, error.strerror)
+
+    def look_at_disk(self) -> None:
+        """See whether the newest version is still there, and write what could not be written before."""
+        if self._checkpoints is not None:
+            self._checkpoints.look()
+        if self._steplog is not None:
+            self._steplog.flush()
+
     def drain(self) -> None:
         """The person wants this trainer to leave."""
         self._session.driver.post(DrainAsked())
@@ -148,9 +163,8 @@ class Life:
         chosen = self._config.run.export_every
         every = self._config.train.checkpoint_every if chosen is None else chosen
         self._checkpoints = Checkpoints(manifest, self._folder, self._config.run, weights, self._corpus, every)
-        self._checkpoints.resume(disk.newest)
-        self._checkpoints.serve(self._session)
-        self._corpus.save_tokenizer(self._folder.tokenizer)
+        self._checkpoints.begin(self._session, disk.newest)
+        self.keep_tokenizer()
         requests = self._session.requests
         requests.serve("describe", self._describe)
         requests.serve("status", self._status)
@@ -165,7 +179,7 @@ class Life:
         join = Join("trainer", __version__, manifest.fingerprint, me, copies=disk.holdings)
         machine = TrainerMachine(
             me, Following(leader_id), manifest.plan, self._settings(manifest), source, join, disk.version, disk.digests,
-            leader,
+            leader, parts=disk.parts,
         )  # fmt: skip
         self._machine = machine
         session.announce(lambda: "trainer", lambda: {"leads": machine.lead is not None, "version": machine.epoch.step})

@@ -207,13 +207,25 @@ async def _stay_in_charge(run: Run, life: Life, invite: Callable[[], Invite]) ->
     """Whoever leads holds the claim to its output, which a former leader that was frozen gives back only later.
 
     A trainer that nobody knows yet begins a lineage of its own where nobody holds it, and waits where no invite lies.
+    What was deleted of the output is made again.
     """
+    told = False
     while True:
         await asyncio.sleep(_CLAIM_EVERY_S)
-        if life.leads:
-            run.claim()
+        if run.folder.beat():
+            life.keep_tokenizer()
+        life.look_at_disk()
+        if not life.leads:
+            continue
+        try:
+            run.stay_in_charge()
             if run.lock is not None and not run.invite_path.is_file():
                 _write_invite(run.invite_path, invite())
+            told = False
+        except NetworkError as error:  # the disk refuses, for now
+            if not told:
+                log.warning("%s; it is tried again", error)
+            told = True
 
 
 def _named(invite: Invite | None) -> tuple[str, str]:
@@ -252,8 +264,11 @@ def _rank(name: str, others: tuple[str, ...]) -> int:
 
 def _lead_on(run: Run, invite: Invite) -> None:
     """This trainer has taken over: processes of this output find it by its invite."""
-    run.claim()
-    _tell_invite(run, invite, leads=True)
+    try:
+        run.claim()
+        _tell_invite(run, invite, leads=True)
+    except NetworkError as error:  # the disk refuses; the claim and the invite of the output are tried again
+        log.warning("%s", error)
 
 
 def _remember_end(run: Run, ended: Ended) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from swarmflow.config import RunConfig, fingerprint, first_difference, load
 from swarmflow.errors import ConfigError, DataError, ModelError
@@ -17,8 +16,9 @@ from swarmflow.runtime.folders import SHARED, state_folder
 from swarmflow.runtime.invite import is_invite
 from swarmflow.runtime.metrics import Metrics
 from trainers.data import Corpus, open_corpus
+from trainers.lock import FolderLock
 from trainers.options import Options
-from trainers.state import StateFolder, earlier_manifest, has_begun, newest_version, try_lock
+from trainers.state import StateFolder, earlier_manifest, has_begun, newest_version
 from trainers.steplog import StepLog
 
 log = logging.getLogger("swarmflow")
@@ -34,8 +34,7 @@ class Run:
     folder: StateFolder
     metrics: Metrics
     steplog: StepLog | None
-    locks: ExitStack
-    lock: IO[bytes] | None = None
+    lock: FolderLock | None = None
 
     @classmethod
     def open(cls, stack: ExitStack, options: Options) -> Run:
@@ -58,7 +57,9 @@ class Run:
         if options.metrics_port is not None:
             port = metrics.serve(options.metrics_port, options.metrics_host)
             log.info("metrics: http://%s:%d/metrics", options.metrics_host, port)
-        return cls(options, config, corpus, folder, metrics, steplog, stack)
+        run = cls(options, config, corpus, folder, metrics, steplog)
+        stack.callback(run.give_way)
+        return run
 
     @property
     def output(self) -> Path:
@@ -90,13 +91,24 @@ class Run:
         """Keep others of this output from leading too, if nobody does yet."""
         if self.lock is None:
             state_folder(self.output / "state", SHARED)
-            self.lock = try_lock(self.locks, self.output / "state" / "leader.lock")
+            self.lock = FolderLock.acquire(self.output / "state" / "leader.lock")
 
     def give_way(self) -> None:
         """Another trainer leads."""
         if self.lock is not None:
-            self.lock.close()
+            self.lock.release()
             self.lock = None
+
+    def stay_in_charge(self) -> None:
+        """Keep the right to lead, also where the output was deleted. Raises CheckpointError, NetworkError."""
+        if self.lock is not None:
+            self.lock.check()
+            if self.lock.is_there:
+                with suppress(OSError):
+                    self.lock.beat()
+                return
+            self.give_way()
+        self.claim()
 
     def earlier(self) -> Manifest | None:
         """What the run was started with, if it was, and goes on with.

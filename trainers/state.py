@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
-from contextlib import ExitStack
+import logging
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import msgspec
 from blake3 import blake3
 
-from swarmflow.compute.checkpoint import Generation, newest_complete, newest_known
+from swarmflow.compute.checkpoint import Generation, newest_complete, newest_known, readable
 from swarmflow.core.leading.memories import NOTHING, Former
 from swarmflow.core.types import Holding, Snapshot
-from swarmflow.errors import CheckpointError
-from swarmflow.files import write_whole
+from swarmflow.errors import CheckpointError, IncompatibleError, NetworkError
+from swarmflow.files import read_sealed, write_sealed, write_whole
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.folders import SHARED, state_folder
+from trainers.lock import FolderLock, holder
+
+log = logging.getLogger("swarmflow")
 
 _TRAINERS_MAX = 256
 
@@ -29,111 +31,201 @@ class StateFolder:
     of the run's other trainers, a line each. checkpoints/: the states of committed versions. known: the newest version
     that lay there. begun: exists once a step was committed. former: how far the run had come, with which peers.
     tokenizer/: the tokenizer's files, for exports.
+
+    What it keeps it also remembers: a disk that refuses to write for a while stops nothing, and is asked again.
     """
 
-    def __init__(self, path: Path, lock: IO[bytes]) -> None:
+    def __init__(self, path: Path, lock: FolderLock, link: Path | None = None) -> None:
+        """link: the name under which trainers of the same output find it, where it lies elsewhere."""
         self.path = path
         self._lock = lock
+        self._link = link
         self.identity = path / "identity.key"
         self.checkpoints = path / "checkpoints"
         self.tokenizer = path / "tokenizer"
         self._manifest = path / "run.json"
+        self._manifest_copy = path / "run.json.copy"
         self._port = path / "port"
         self._trainers = path / "trainers"
         self._known = path / "known"
         self._former = path / "former"
         self._begun = path / "begun"
+        self._kept: dict[Path, bytes] = {}
+        self._unwritten: set[Path] = set()
+        self._key = b""
+        self._refused = False
 
     @classmethod
     def open(cls, stack: ExitStack, asked_for: Path | None, output: Path) -> StateFolder:
         """The folder asked for, or the first free one under `output`. Raises CheckpointError when it is taken."""
         if asked_for is not None:
-            lock = try_lock(stack, state_folder(asked_for) / "lock")
+            path = state_folder(asked_for) / "lock"
+            lock = FolderLock.acquire(path)
             if lock is None:
-                raise CheckpointError(f"--state-dir {asked_for} is in use by another trainer; give another one")
-            _point_to(asked_for.absolute(), output / "state")
-            return cls(asked_for, lock)
+                whose = f"another trainer, {holder(path)}"
+                raise CheckpointError(f"--state-dir {asked_for} is in use by {whose}; give another one")
+            folder = cls(asked_for, lock, _point_to(asked_for.absolute(), output / "state"))
+            stack.callback(folder.release)
+            return folder
         state_folder(output / "state", SHARED)
         for number in range(_TRAINERS_MAX):
             path = state_folder(output / "state" / f"trainer-{number}")
-            lock = try_lock(stack, path / "lock")
+            lock = FolderLock.acquire(path / "lock")
             if lock is not None:
-                return cls(path, lock)
+                folder = cls(path, lock)
+                stack.callback(folder.release)
+                return folder
         raise CheckpointError(f"{_TRAINERS_MAX} trainers run from {output} already")
+
+    def release(self) -> None:
+        """Give the folder back."""
+        self._lock.release()
+
+    def beat(self) -> bool:
+        """To be called every second: see what has become of the folder. Whether it had to be made anew.
+
+        Raises CheckpointError when another trainer, on another machine, has taken it.
+        """
+        self._lock.check()
+        if not self._key and self.identity.is_file():
+            self._key = self.identity.read_bytes()
+        made = not self._lock.is_there and self._make_again()
+        with suppress(OSError):  # what has to be written complains by itself
+            self._lock.beat()
+        self._flush()
+        return made
 
     @property
     def port(self) -> int:
         """The port that it had last time, 0: none."""
-        return _number(self._port)
+        return _as_number(self._read(self._port))
 
     def keep_port(self, port: int) -> None:
         """Remember it, so that invites survive a restart."""
-        _replace(self._port, str(port).encode())
+        self._keep(self._port, str(port).encode())
 
     @property
     def trainers(self) -> tuple[str, ...]:
         """Multiaddrs of the run's other trainers, as known last time."""
-        return tuple(self._trainers.read_text().split()) if self._trainers.is_file() else ()
+        return tuple((self._read(self._trainers) or b"").decode("utf-8", "replace").split())
 
     def keep_trainers(self, addresses: tuple[str, ...]) -> None:
         """Remember where the others are: whoever starts again looks for them before it leads a run of its own."""
         if addresses != self.trainers:
-            _replace(self._trainers, "\n".join(addresses).encode())
+            self._keep(self._trainers, "\n".join(addresses).encode())
 
     @property
     def known(self) -> int:
         """The newest version of the run that this trainer has had on disk, 0: none, whatever is left of it."""
-        return _number(self._known)
+        return _as_number(self._read(self._known))
 
     def keep_known(self, version: int) -> None:
         """Remember that a version exists: a run must not begin again although its checkpoints are lost here."""
         if version > self.known:
-            _replace(self._known, str(version).encode())
+            self._keep(self._known, str(version).encode())
 
     def keep_begun(self) -> None:
         """Remember that a step of the run was committed: from now on what the run is does not change."""
-        if not self._begun.exists():
-            _replace(self._begun, b"")
+        if self._begun not in self._kept:
+            self._keep(self._begun, b"")
 
     def keep_former(self, former: Former) -> None:
-        """Remember how far the run has come, and who holds that version in memory. Raises CheckpointError."""
-        _replace(self._former, msgspec.json.encode(former))
+        """Remember how far the run has come, and who holds that version in memory."""
+        self._keep(self._former, msgspec.json.encode(former))
+
+    @property
+    def former(self) -> Former:
+        """How far the run had come, and with which peers."""
+        return _as_former(self._read(self._former))
 
     def manifest(self) -> Manifest | None:
-        """What the run was started with, if this folder has seen it. Raises CheckpointError when it is unreadable."""
-        return Manifest.decode(self._manifest.read_bytes()) if self._manifest.is_file() else None
+        """What the run was started with, if this folder has seen it.
+
+        A corrupt file is replaced by its copy. Raises CheckpointError where that is corrupt too.
+        """
+        for path in (self._manifest, self._manifest_copy):
+            data = self._read(path)
+            try:
+                if data is not None:
+                    return Manifest.decode(data)
+            except IncompatibleError as error:
+                raise CheckpointError(f"{path}: {error}") from None
+        if any(self.path.glob("run.json*.corrupt*")):
+            raise CheckpointError(
+                f"{self._manifest} and its copy are corrupt: bring back one of them, or that of another trainer of it"
+            )
+        return None
 
     def keep_manifest(self, manifest: Manifest) -> None:
         """Remember the run."""
-        _replace(self._manifest, manifest.encode())
+        for path in (self._manifest, self._manifest_copy):
+            self._keep(path, manifest.encode())
+
+    # --- the disk -----------------------------------------------------------------------------------------------------
+
+    def _read(self, path: Path) -> bytes | None:
+        if path not in self._kept:
+            try:
+                data = read_sealed(path)
+            except OSError as error:
+                raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+            if data is None:
+                return None
+            self._kept[path] = data
+        return self._kept[path]
+
+    def _keep(self, path: Path, data: bytes) -> None:
+        self._kept[path] = data
+        self._unwritten.add(path)
+        self._flush()
+
+    def _flush(self) -> None:
+        for path in sorted(self._unwritten):
+            try:
+                write_sealed(path, self._kept[path])
+            except OSError as error:
+                if not self._refused:
+                    log.warning("%s cannot be written: %s; it is tried again", path, error.strerror)
+                self._refused = True
+                return
+            self._unwritten.discard(path)
+        self._refused = False
+
+    def _make_again(self) -> bool:
+        """Somebody has deleted the folder, or the lock in it. Whether it is there again."""
+        try:
+            lock = FolderLock.acquire(state_folder(self.path) / "lock")
+            if lock is None:
+                raise CheckpointError(f"{self.path} was deleted, and is another trainer's now: start this one again")
+            if self._key and not self.identity.exists():
+                write_whole(self.identity, self._key)
+                self.identity.chmod(0o400)
+            if self._link is not None:
+                _point_to(self.path.absolute(), self._link.parent)
+        except (OSError, NetworkError) as error:
+            if not self._refused:
+                log.warning("the state folder %s is gone and cannot be made again yet: %s", self.path, error)
+            self._refused = True
+            return False
+        self._lock.release()
+        self._lock = lock
+        self._unwritten = set(self._kept)
+        log.warning("the state folder %s was deleted: what belongs there is written again", self.path)
+        return True
 
 
-def try_lock(stack: ExitStack, path: Path) -> IO[bytes] | None:
-    """Lock a file until the stack is closed or the process ends; None: another process holds it."""
-    try:
-        file = path.open("ab")
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return None
-    stack.callback(file.close)
-    return file
-
-
-def _point_to(folder: Path, state: Path) -> None:
-    """Leave a link to a folder elsewhere, so that whoever leads next finds what is in it."""
+def _point_to(folder: Path, state: Path) -> Path | None:
+    """Leave a link to a folder elsewhere, so that whoever leads next finds what is in it; the link."""
     if folder.parent == state.absolute():
-        return
+        return None
     link = state_folder(state, SHARED) / f"trainer-{blake3(bytes(folder)).hexdigest()[:16]}"
     try:
         link.symlink_to(folder, target_is_directory=True)
     except FileExistsError:
-        return
+        return link
     except OSError as error:
         raise CheckpointError(f"{link} cannot be made: {error.strerror}") from None
+    return link
 
 
 @dataclass(frozen=True)
@@ -141,12 +233,14 @@ class OnDisk:
     """What a trainer may go on from. newest: the newest version that is whole and right, None: there is none.
 
     known: the newest version that was on a disk, as far as the folders tell, whatever is left of it. former: how far
-    the run had come, and which peers took part then: they may hold that version in memory.
+    the run had come, and which peers took part then: they may hold that version in memory. parts: what the own folder
+    holds of later versions, which are not whole there.
     """
 
     newest: Generation | None
     known: int
     former: Former = NOTHING
+    parts: tuple[Holding, ...] = ()
 
     @property
     def version(self) -> int:
@@ -162,67 +256,106 @@ class OnDisk:
     def holdings(self) -> tuple[Holding, ...]:
         """The same, as it is told to others."""
         if self.newest is None:
-            return ()
-        return (Holding(Snapshot(self.version, self.digests), tuple(range(self.newest.stages))),)
+            return self.parts
+        return (Holding(Snapshot(self.version, self.digests), tuple(range(self.newest.stages))), *self.parts)
 
 
 def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
     """The newest complete version of a run in this folder and in those of the trainers beside it.
 
-    What is corrupt is told of and left out.
+    What is corrupt is told of and left out, and set aside where the folder is this trainer's own.
     """
-    folders = _places(folder, output)
     found: list[Generation] = []
-    known = max(_number(path / "known") for path in folders)
-    roots = [path / "checkpoints" for path in folders]
+    known = max((_known(path) for path in _beside(folder, output)), default=folder.known)
+    roots = [folder.checkpoints, *(path / "checkpoints" for path in _beside(folder, output))]
     for root in dict.fromkeys(path.absolute() for path in roots):
-        known = max(known, newest_known(root, run))
         try:
-            generation = newest_complete(root, run)
+            generation = newest_complete(root, run, mend=root == folder.checkpoints.absolute())
         except CheckpointError:
-            continue  # each was told of; others may have copies
+            generation = None  # each was told of; others may have copies
+        known = max(known, folder.known, newest_known(root, run))
         if generation is not None:
             found.append(generation)
-    former = max((_former(path / "former") for path in folders), key=lambda former: former.version)
-    return OnDisk(max(found, key=lambda generation: generation.version, default=None), known, former)
+    former = max((folder.former, *(_former(path) for path in _beside(folder, output))), key=lambda each: each.version)
+    newest = max(found, key=lambda generation: generation.version, default=None)
+    left = parts(folder.checkpoints, run, newest.version if newest is not None else 0)
+    return OnDisk(newest, known, former, left)
+
+
+def parts(root: Path, run: str, after: int) -> tuple[Holding, ...]:
+    """What a folder holds of versions after this one, none of which is whole there."""
+    later = [found for found in readable(root, run) if found.version > after and found.digests and found.held]
+    return tuple(Holding(Snapshot(found.version, found.digests), found.held) for found in later)
 
 
 def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
-    """The manifest of the run in this folder, or in that of a trainer beside it; of one that has begun first."""
-    places = [place for place in _places(folder, output) if (place / "run.json").is_file()]
-    place = next((place for place in places if _has_begun(place)), places[0] if places else None)
-    return None if place is None else Manifest.decode((place / "run.json").read_bytes())
+    """The manifest of the run in this folder, or in that of a trainer beside it; of one that has begun first.
+
+    Raises CheckpointError where the own one is corrupt and nobody has another.
+    """
+    found: list[tuple[bool, Manifest]] = []
+    failure: CheckpointError | None = None
+    try:
+        own = folder.manifest()
+        found += [(_has_begun(folder.path), own)] if own is not None else []
+    except CheckpointError as error:
+        failure = error
+    for place in _beside(folder, output):
+        manifest = _manifest_in(place)
+        found += [(_has_begun(place), manifest)] if manifest is not None else []
+    if not found and failure is not None:
+        raise failure
+    return max(found, key=lambda entry: entry[0], default=(False, None))[1]
 
 
 def has_begun(folder: StateFolder, output: Path) -> bool:
     """Whether a step of the run was committed, as far as this folder and those of the trainers beside it tell."""
-    return any(_has_begun(place) for place in _places(folder, output))
+    return any(_has_begun(place) for place in (folder.path, *_beside(folder, output)))
 
 
-def _places(folder: StateFolder, output: Path) -> list[Path]:
-    return [folder.path, *sorted(output.glob("state/*"))]
+def _beside(folder: StateFolder, output: Path) -> list[Path]:
+    """The folders of the other trainers of an output."""
+    own = folder.path.resolve()
+    return [path for path in sorted(output.glob("state/*")) if path.is_dir() and path.resolve() != own]
 
 
 def _has_begun(place: Path) -> bool:
-    return (place / "begun").exists() or _number(place / "known") > 0
+    return (place / "begun").exists() or _known(place) > 0
 
 
-def _former(path: Path) -> Former:
-    """What a file says; NOTHING: there is none, or a crash has cut it short."""
+def _former(place: Path) -> Former:
+    return _as_former(_of_another(place / "former"))
+
+
+def _as_former(data: bytes | None) -> Former:
+    """NOTHING: there is none, or it is none."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Former)
-    except (OSError, msgspec.DecodeError):
+        return NOTHING if data is None else msgspec.json.decode(data, type=Former)
+    except msgspec.DecodeError:
         return NOTHING
 
 
-def _number(path: Path) -> int:
-    """What a file says, 0: there is none, or it is no number."""
-    text = path.read_text().strip() if path.is_file() else ""
-    return int(text) if text.isascii() and text.isdigit() else 0
+def _known(place: Path) -> int:
+    return _as_number(_of_another(place / "known"))
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _manifest_in(place: Path) -> Manifest | None:
+    data = _of_another(place / "run.json") or _of_another(place / "run.json.copy")
     try:
-        write_whole(path, data)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
+        return None if data is None else Manifest.decode(data)
+    except IncompatibleError as error:
+        raise CheckpointError(f"{place / 'run.json'}: {error}") from None
+
+
+def _of_another(path: Path) -> bytes | None:
+    """A file that is another trainer's to mend: what cannot be read is as good as not there."""
+    try:
+        return read_sealed(path, mend=False)
+    except OSError:
+        return None
+
+
+def _as_number(data: bytes | None) -> int:
+    """0: there is none, or it is no number."""
+    text = (data or b"").decode("ascii", "replace").strip()
+    return int(text) if text.isascii() and text.isdigit() else 0

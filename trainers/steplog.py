@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import logging
 import math
 import os
 import time
@@ -14,6 +16,8 @@ from typing import IO
 from swarmflow.core.messages import StepResult
 from swarmflow.errors import CheckpointError
 from swarmflow.ownership import check_file, is_object_with
+
+log = logging.getLogger("swarmflow")
 
 _LINE_BYTES_MAX = 1 << 20
 _TAIL_BYTES = 1 << 16
@@ -32,6 +36,8 @@ class StepLog:
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError when the file cannot be written, ForeignFileError when it holds something else."""
         self._path = path
+        self._pending: list[bytes] = []
+        self._refused = False
         check_file(path, "--json", _is_step_log)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +48,7 @@ class StepLog:
             raise CheckpointError(f"--json {path} cannot be written: {error.strerror}") from None
 
     def write(self, result: StepResult) -> None:
-        """Append a step. Raises CheckpointError, for instance when the disk is full."""
+        """Append a step."""
         fields: dict[str, object] = {
             "step": result.step, "loss": _finite(result.loss), "tokens": result.tokens,
             "seconds": round(result.seconds, 6), "grad_norm": _finite(result.grad_norm), "lr": result.learning_rate,
@@ -53,20 +59,32 @@ class StepLog:
             fields["validation_loss"] = _finite(result.validation_loss)
         if self._has(fields):
             return
-        line = (json.dumps(fields) + "\n").encode()
-        try:
-            written = os.write(self._file, line)
-        except OSError as error:
-            raise CheckpointError(f"--json {self._path} cannot be written: {error.strerror}") from None
-        if written != len(line):
-            raise CheckpointError(f"--json {self._path} cannot be written: the disk is full")
         self._known.pop(result.step, None)  # the last lines are the last in the order too
         self._known[result.step] = fields
         while len(self._known) > _KNOWN_MAX:
             del self._known[next(iter(self._known))]
+        self._pending.append((json.dumps(fields) + "\n").encode())
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is not written yet; what a disk refuses is kept, told of once, and tried at the next time."""
+        try:
+            self._open_again_if_gone()
+            while self._pending:
+                _append(self._file, self._pending[0])
+                self._pending.pop(0)
+        except OSError as error:
+            if not self._refused:
+                log.warning("--json %s cannot be written: %s; it is tried again", self._path, error.strerror)
+            self._refused = True
+        else:
+            self._refused = False
 
     def close(self) -> None:
         """Close the file."""
+        self.flush()
+        if self._pending:
+            log.warning("--json %s lacks the last %d steps", self._path, len(self._pending))
         os.close(self._file)
 
     def _has(self, fields: dict[str, object]) -> bool:
@@ -89,6 +107,17 @@ class StepLog:
                     found[fields.get("step")] = fields
         return found
 
+    def _open_again_if_gone(self) -> None:
+        try:
+            if os.path.samestat(self._path.stat(), os.fstat(self._file)):
+                return
+        except FileNotFoundError:
+            log.warning("--json %s was deleted: it is written anew from here on", self._path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        os.close(self._file)
+        self._file = file
+
     def _cut_torn_line(self) -> None:
         size = os.fstat(self._file).st_size
         end = size
@@ -102,6 +131,18 @@ class StepLog:
             end = start
         if end < size:
             os.ftruncate(self._file, end)
+
+
+def _append(file: int, line: bytes) -> None:
+    """All of a line or nothing of it. Raises OSError."""
+    size = os.fstat(file).st_size
+    try:
+        if (written := os.write(file, line)) != len(line):
+            raise OSError(errno.ENOSPC, f"the disk took {written} of {len(line)} bytes")
+    except OSError:
+        if size < os.fstat(file).st_size:
+            os.ftruncate(file, size)
+        raise
 
 
 def _is_step_log(file: IO[bytes]) -> bool:

@@ -12,13 +12,14 @@ import os
 import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from swarmflow.compute.tensorfile import TensorFileWriter, file_digest, read_header, sync_folder
 from swarmflow.errors import CheckpointError, WrongCopyError
-from swarmflow.files import write_whole
+from swarmflow.files import NO_ROOM, no_room, set_aside, write_whole
 from swarmflow.ownership import names, remove_own
 
 log = logging.getLogger("swarmflow")
@@ -29,7 +30,8 @@ MANIFEST_BYTES_MAX = 1 << 20
 _MANIFEST = "manifest.json"
 _DIGESTS = "digests"  # the key in `extra` under which a copy says what the files of all stages are
 _NAME = re.compile(r"version-(\d{8,})")
-_STAGE_NAMES = names(r"stage-\d+\.safetensors", r"\.stage-\d+\.safetensors\.[0-9a-f]{8}\.part")
+_DRAFT_NAMES = names(r"\.stage-\d+\.safetensors\.[0-9a-f]{8}\.part")
+_STAGE_NAMES = names(r"stage-\d+\.safetensors", _DRAFT_NAMES.pattern)
 _MANIFEST_NAMES = names(r"manifest\.json")
 
 
@@ -113,8 +115,8 @@ class Generation:
         Raises CheckpointError when the folder holds another run's state, or cannot be written.
         """
         path = root / f"version-{version:08d}"
-        if (path / _MANIFEST).is_file():
-            found = cls.open(path)
+        found = cls._readable(path)
+        if found is not None:
             if (found.run, found.stages) == (run, stages):
                 return found
             raise CheckpointError(f"{path} belongs to another run; give another state folder")
@@ -131,11 +133,26 @@ class Generation:
         short, and is deleted: files of both would not fit together. Raises CheckpointError.
         """
         path = root / f"version-{version:08d}"
-        if (path / _MANIFEST).is_file():
-            found = cls.open(path)
+        found = cls._readable(path)
+        if found is not None:
+            found.remove_drafts()
             if found.run == run and (not digests or found.digests != tuple(digests)):
                 found.remove()
         return cls.begin(root, version, run, stages, {_DIGESTS: list(digests)} if digests else None)
+
+    @classmethod
+    def _readable(cls, path: Path) -> Generation | None:
+        """What is there of a version; a folder whose manifest is corrupt is set aside, and with it the version."""
+        if not (path / _MANIFEST).is_file():
+            return None
+        try:
+            return cls.open(path)
+        except CheckpointError as error:
+            try:
+                log.warning("%s; it is kept in %s", error, set_aside(path).name)
+            except OSError as refused:
+                raise CheckpointError(f"{error}; it cannot be set aside: {refused.strerror}") from None
+            return None
 
     @classmethod
     def open(cls, path: Path) -> Generation:
@@ -210,12 +227,26 @@ class Generation:
         """Opens and verifies a stage's file. Raises CheckpointError."""
         return StageState(self._path(stage), self.digest(stage))
 
-    def discard(self, stage: int) -> None:
-        """Deletes a stage's file, which is of no use. Raises CheckpointError."""
+    def set_aside(self, stage: int, reason: str) -> None:
+        """Keeps a stage's file, which is corrupt, under another name, so that a copy of it can come in its place.
+
+        What its digest should be stays known. A disk that refuses is told of.
+        """
         with self._adding:
+            if self.digests:
+                self.extra[_DIGESTS] = list(self.digests)
             self._files.pop(stage, None)
-            self._path(stage).unlink(missing_ok=True)
-            self._save()
+            try:
+                kept = f"; it is kept as {set_aside(self._path(stage)).name}" if self._path(stage).exists() else ""
+                log.warning("%s%s", reason, kept)
+                self._save()
+            except (OSError, CheckpointError) as error:
+                log.warning("%s; it cannot be set aside: %s", reason, error)
+
+    def remove_drafts(self) -> None:
+        """Removes what was left half-written by a process that was killed; nobody may be writing now."""
+        with suppress(OSError):
+            remove_own(self.path, _DRAFT_NAMES)
 
     def remove(self) -> None:
         """Removes what swarmflow has written into the folder; a disk that refuses is told of."""
@@ -225,10 +256,15 @@ class Generation:
         except OSError as error:
             log.warning("%s cannot be removed: %s", self.path, error.strerror)
 
-    def verify(self) -> None:
-        """Verifies the file of every stage. Raises CheckpointError, naming the first that is missing or corrupt."""
+    def wrong_stages(self) -> list[tuple[int, CheckpointError]]:
+        """The stages whose files are missing or corrupt, and what is wrong; reads all of them."""
+        wrong: list[tuple[int, CheckpointError]] = []
         for stage in range(self.stages):
-            self.state(stage).close()
+            try:
+                self.state(stage).close()
+            except CheckpointError as error:
+                wrong.append((stage, error))
+        return wrong
 
     def _path(self, stage: int) -> Path:
         return self.path / f"stage-{stage}.safetensors"
@@ -249,12 +285,20 @@ class Generation:
             write_whole(self.path / _MANIFEST, json.dumps(fields, indent=1).encode())
             sync_folder(self.path)
         except OSError as error:
+            if error.errno in NO_ROOM:
+                raise no_room(_MANIFEST, self.path, MANIFEST_BYTES_MAX, str(error.strerror)) from error
             raise CheckpointError(f"{self.path / _MANIFEST} cannot be written: {error.strerror or error}") from error
 
 
 def generations(root: Path) -> list[Generation]:
-    """The generations under a folder whose manifest can be read, the newest first."""
-    return [Generation.open(path) for path in _paths(root)]
+    """The generations under a folder, the newest first; one whose manifest cannot be read is told of."""
+    found: list[Generation] = []
+    for path in _paths(root):
+        try:
+            found.append(Generation.open(path))
+        except CheckpointError as error:
+            log.warning("a checkpoint is of no use: %s", error)
+    return found
 
 
 def _paths(root: Path) -> list[Path]:
@@ -265,11 +309,12 @@ def _paths(root: Path) -> list[Path]:
     )
 
 
-def newest_complete(root: Path, run: str | None = None) -> Generation | None:
+def newest_complete(root: Path, run: str | None = None, *, mend: bool = False) -> Generation | None:
     """The newest generation that holds every stage, whose digests are right; None when there is none.
 
     run: consider this run alone. What is corrupt, cut short or lost in part is left out with a warning; when nothing
-    else is there, raises CheckpointError rather than to let a run start again from nothing.
+    else is there, raises CheckpointError rather than to let a run start again from nothing. mend: set aside what is
+    corrupt, so that it is told of once and a copy can come in its place; for who owns the folder.
     """
     failure: CheckpointError | None = None
     for path in _paths(root):
@@ -277,12 +322,17 @@ def newest_complete(root: Path, run: str | None = None) -> Generation | None:
             generation = Generation.open(path)
             if not generation.finished or run not in (None, generation.run):
                 continue
-            generation.verify()
+            wrong = generation.wrong_stages()
+            if not wrong:
+                return generation
+            for stage, error in wrong:
+                if mend:
+                    generation.set_aside(stage, str(error))
+            raise wrong[0][1]
         except CheckpointError as error:
-            log.warning("a checkpoint is of no use: %s", error)
+            if not mend:
+                log.warning("a checkpoint is of no use: %s", error)
             failure = failure or error
-        else:
-            return generation
     if failure is not None:
         raise failure
     return None
@@ -290,16 +340,7 @@ def newest_complete(root: Path, run: str | None = None) -> Generation | None:
 
 def readable(root: Path, run: str) -> list[Generation]:
     """The generations of a run under a folder, the newest first; one whose manifest is corrupt is told of."""
-    found: list[Generation] = []
-    for path in _paths(root):
-        try:
-            generation = Generation.open(path)
-        except CheckpointError as error:
-            log.warning("a checkpoint is of no use: %s", error)
-            continue
-        if generation.run == run:
-            found.append(generation)
-    return found
+    return [generation for generation in generations(root) if generation.run == run]
 
 
 def newest_known(root: Path, run: str) -> int:
@@ -312,9 +353,17 @@ def prune(root: Path, keep: int = GENERATIONS_KEPT, spare: Collection[int] = ())
 
     spare: versions that stay in any case.
     """
-    complete = [generation.version for generation in generations(root) if generation.complete]
+    found = generations(root)
+    complete = [generation.version for generation in found if generation.complete]
     if len(complete) < keep:
         return
-    for generation in generations(root):
+    for generation in found:
         if generation.version < complete[keep - 1] and generation.version not in spare:
+            generation.remove()
+
+
+def remove_unfinished(root: Path, before: int) -> None:
+    """Deletes what was begun of versions before this one and was never whole anywhere: it only takes room."""
+    for generation in generations(root):
+        if generation.version < before and not generation.digests:
             generation.remove()

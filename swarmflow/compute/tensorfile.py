@@ -7,11 +7,13 @@ import math
 import os
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from blake3 import blake3
 
 from swarmflow.errors import CheckpointError
+from swarmflow.files import NO_ROOM, no_room
 
 HEADER_BYTES_MAX = 1 << 24
 _READ_BYTES = 1 << 22
@@ -61,7 +63,7 @@ class TensorFileWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._part.open("w+b", buffering=0)
         except OSError as error:
-            raise _refused(self.path, error) from error
+            raise self._refused(error) from error
         self._guard(lambda: _write_at(self._file.fileno(), memoryview(head), 0))
 
     def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
@@ -96,14 +98,20 @@ class TensorFileWriter:
     def abandon(self) -> None:
         """Closes and removes what was written so far; nothing happens after `finish`."""
         self._file.close()
-        self._part.unlink(missing_ok=True)
+        with suppress(OSError):  # the disk that refused to write may refuse this too
+            self._part.unlink(missing_ok=True)
 
     def _guard(self, act: Callable[[], object]) -> None:
         try:
             act()
         except OSError as error:
             self.abandon()
-            raise _refused(self.path, error) from error
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> CheckpointError:
+        if error.errno in NO_ROOM:
+            return no_room(self.path.name, self.path.parent, self.size_bytes, str(error.strerror))
+        return CheckpointError(f"{self.path} cannot be written: {error.strerror or error}")
 
 
 def file_digest(path: Path) -> str:
@@ -149,10 +157,6 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _refused(path: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(f"{path} cannot be written: {error.strerror or error}")
 
 
 def _write_at(handle: int, view: memoryview, at: int) -> None:

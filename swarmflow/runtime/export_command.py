@@ -13,6 +13,7 @@ from swarmflow.compute.checkpoint import Generation, newest_complete
 from swarmflow.compute.export import KIND
 from swarmflow.core.types import Member
 from swarmflow.errors import CheckpointError, NetworkError
+from swarmflow.files import read_sealed
 from swarmflow.manifest import Manifest
 from swarmflow.ownership import check_replaceable
 from swarmflow.runtime.client import visit
@@ -38,7 +39,10 @@ def export_folder(folder: Path, out: Path) -> int:
     path = folder / "run.json"
     if not path.is_file():
         raise CheckpointError(f"{folder} is not a trainer's state folder: it has no run.json")
-    manifest = Manifest.decode(path.read_bytes())
+    data = read_sealed(path, mend=False) or read_sealed(path.with_name("run.json.copy"), mend=False)
+    if data is None:
+        raise CheckpointError(f"{path} is corrupt: start its trainer, or give another one's --state-dir")
+    manifest = Manifest.decode(data)
     check_replaceable(out, KIND, manifest.run_id)  # a checkpoint takes its time to be verified
     generation = newest_complete(folder / "checkpoints", manifest.fingerprint)
     if generation is None:

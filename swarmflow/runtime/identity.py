@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -16,6 +19,9 @@ from hivemind.proto import crypto_pb2
 from hivemind.utils.crypto import RSAPrivateKey
 
 from swarmflow.errors import NetworkError
+from swarmflow.files import set_aside
+
+log = logging.getLogger("swarmflow")
 
 _SHA2_256 = b"\x12\x20"  # multihash: the code of the function and the size of its digest
 
@@ -42,24 +48,52 @@ def name_of(public_key: rsa.RSAPublicKey) -> str:
 def load_identity(path: Path) -> IdentityKey:
     """The key in this file; made, with its folder, when there is none.
 
-    Raises NetworkError when the file cannot be read or written, or holds no key.
+    A damaged one is set aside, and the copy that lies beside it takes its place; without that a new one is made.
+    Raises NetworkError when the file cannot be read or written.
     """
+    copy = path.with_name(f"{path.name}.copy")
     try:
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-            P2P.generate_identity(str(fresh))
-            fresh.rename(path)
-        content = path.read_bytes()
+            _make(path)
+        key = _parsed(path.read_bytes())
+        if key is None:
+            log.warning("the identity file %s is damaged; it is kept as %s", path, set_aside(path).name)
+            key = _restored(path, copy)
+        with suppress(OSError):  # whoever only reads an identity may not write beside it
+            if not copy.exists():
+                shutil.copy(path, copy)
     except OSError as error:
         raise NetworkError(f"cannot use the identity file {path}: {error.strerror}") from None
+    return key
+
+
+def _make(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    P2P.generate_identity(str(fresh))
+    fresh.rename(path)
+
+
+def _restored(path: Path, copy: Path) -> IdentityKey:
+    key = _parsed(copy.read_bytes()) if copy.is_file() else None
+    if key is not None:
+        shutil.copy(copy, path)
+        return key
+    log.warning("it had no copy: this process has a new name, and invites with its former name do not find it")
+    copy.unlink(missing_ok=True)
+    _make(path)
+    return load_identity(path)
+
+
+def _parsed(content: bytes) -> IdentityKey | None:
+    """None: it is no RSA key in libp2p's form."""
     try:
-        key = serialization.load_der_private_key(crypto_pb2.PrivateKey.FromString(content).data, password=None)
-    except Exception as error:  # protobuf and cryptography raise unrelated classes for a damaged file
-        raise NetworkError(f"the identity file {path} is damaged ({type(error).__name__}): remove it") from None
-    if not isinstance(key, rsa.RSAPrivateKey):
-        raise NetworkError(f"the identity file {path} holds no RSA key: remove it")
-    return IdentityKey(key)
+        stored = crypto_pb2.PrivateKey.FromString(content)
+        key = serialization.load_der_private_key(stored.data, password=None)
+    except Exception:  # protobuf and cryptography raise unrelated classes for a damaged file
+        return None
+    rightly_named = stored.key_type == crypto_pb2.RSA and stored.SerializeToString() == content
+    return IdentityKey(key) if rightly_named and isinstance(key, rsa.RSAPrivateKey) else None
 
 
 class IdentityLock:

@@ -12,7 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from swarmflow.compute.checkpoint import Generation, generations, newest_complete, newest_known, prune, readable
+from swarmflow.compute.checkpoint import (
+    Generation,
+    generations,
+    newest_complete,
+    newest_known,
+    prune,
+    readable,
+    remove_unfinished,
+)
 from swarmflow.compute.flat import memory_of
 from swarmflow.errors import CheckpointError
 
@@ -193,14 +201,69 @@ def test_a_copy_in_part_tells_that_the_version_was_whole_once(tmp_path: Path) ->
     assert newest_known(tmp_path / "unfinished", "run") == 0, "it never was"
 
 
-def test_a_stage_that_is_of_no_use_is_discarded(tmp_path: Path) -> None:
+def test_a_stage_that_is_of_no_use_is_set_aside_and_can_be_copied_again(tmp_path: Path) -> None:
     source = _complete(tmp_path / "source", 7)
     copy = Generation.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
     for stage in range(2):
         _fill(copy, stage, 7 + stage)
-    copy.discard(1)
-    assert copy.held == Generation.open(copy.path).held == (0,)
-    assert not (copy.path / "stage-1.safetensors").exists()
+    for number in ("", ".2"):
+        (copy.path / "stage-1.safetensors").write_bytes(b"garbage")
+        copy.set_aside(1, "it is corrupt")
+        assert copy.held == Generation.open(copy.path).held == (0,)
+        assert not (copy.path / "stage-1.safetensors").exists()
+        assert (copy.path / f"stage-1.safetensors.corrupt{number}").read_bytes() == b"garbage"
+        copy = Generation.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
+        assert copy.held == (0,)
+        _fill(copy, 1, 8)
+        assert copy.complete
+    copy.remove()
+    left = sorted(path.name for path in copy.path.iterdir())
+    assert left == ["stage-1.safetensors.corrupt", "stage-1.safetensors.corrupt.2"], "for who wants to look into it"
+
+
+def test_a_corrupt_version_is_mended_by_its_owner_and_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for version in (5, 7):
+        _complete(tmp_path, version)
+    digests = Generation.open(tmp_path / "version-00000007").digests
+    path = tmp_path / "version-00000007" / "stage-1.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert newest_complete(tmp_path, "run") is not None
+    assert path.exists(), "not its owner: nothing is touched"
+    caplog.clear()
+    for _ in range(2):
+        found = newest_complete(tmp_path, "run", mend=True)
+        assert found is not None
+        assert found.version == 5
+    assert [record.message for record in caplog.records if "corrupt" in record.message] == [
+        f"{path} is corrupt: its digest is not the one in manifest.json; it is kept as stage-1.safetensors.corrupt"
+    ]
+    half = Generation.open(path.parent)
+    assert (half.held, half.digests) == ((0,), digests), "what it was is known, so that it can be fetched"
+    assert newest_known(tmp_path, "run") == 7
+
+
+def test_a_corrupt_manifest_stops_neither_writing_nor_pruning(tmp_path: Path) -> None:
+    for version in (3, 4, 5, 7):
+        _complete(tmp_path, version)
+    (tmp_path / "version-00000007" / "manifest.json").write_text("{")
+    prune(tmp_path)
+    assert [generation.version for generation in generations(tmp_path)] == [5, 4]
+    again = Generation.begin_copy(tmp_path, 7, "run", 2, ())
+    assert again.held == ()
+    assert (tmp_path / "version-00000007.corrupt" / "stage-0.safetensors").is_file()
+
+
+def test_what_was_begun_and_never_whole_makes_room(tmp_path: Path) -> None:
+    _complete(tmp_path, 3)
+    begun = Generation.begin(tmp_path, 5, "run", 2)
+    _fill(begun, 0, 1)
+    copied = Generation.begin_copy(tmp_path, 6, "run", 2, ("a", "b"))
+    remove_unfinished(tmp_path, 7)
+    assert [generation.version for generation in generations(tmp_path)] == [copied.version, 3]
 
 
 def test_what_others_still_copy_is_spared(tmp_path: Path) -> None:

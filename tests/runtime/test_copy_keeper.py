@@ -17,6 +17,7 @@ from swarmflow.compute.checkpoint import Generation
 from swarmflow.core.actions import DropCopies, KeepCopies
 from swarmflow.core.events import CopiesChanged
 from swarmflow.core.types import Holding, Member, Snapshot
+from swarmflow.errors import NetworkError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.exporting import state_elements
 from swarmflow.runtime.metrics import Metrics
@@ -163,7 +164,7 @@ def test_a_disk_that_refuses_is_one_warning_and_no_failure(tmp_path: Path, caplo
     assert [record.message for record in caplog.records if "no copy of version 8 is kept here" in record.message]
 
 
-def test_a_corrupt_copy_is_left_out_and_deleted(tmp_path: Path) -> None:
+def test_a_corrupt_copy_is_left_out_and_set_aside(tmp_path: Path) -> None:
     of = manifest()
 
     async def main() -> None:
@@ -180,6 +181,31 @@ def test_a_corrupt_copy_is_left_out_and_deleted(tmp_path: Path) -> None:
             file.write_bytes(data)
             held = await CopyKeeper(tmp_path / "copy").begin(peer.session, of)
             assert held == (Holding(Snapshot(8, generation.digests), (1,)),)
+            assert file.with_name("stage-0.safetensors.corrupt").read_bytes() == data
             assert not file.exists()
+
+    run(main())
+
+
+def test_a_copy_that_becomes_corrupt_is_told_of_by_whoever_is_asked_for_it(tmp_path: Path) -> None:
+    of = manifest()
+
+    async def main() -> None:
+        generation = written(of, tmp_path / "peer", 8)
+        async with processes(tmp_path, 2) as (peer, reader):
+            keeper = CopyKeeper(tmp_path / "peer")
+            whole = Holding(Snapshot(8, generation.digests), (0, 1))
+            assert await keeper.begin(peer.session, of) == (whole,)
+            file = generation.path / "stage-0.safetensors"
+            data = bytearray(file.read_bytes())
+            data[-1] ^= 1
+            file.write_bytes(data)
+            serve_state(peer.session.requests, keeper.listing, keeper.read)
+            fetched = Generation.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, generation.digests)
+            args = (reader.session.requests, fetched, 0, (peer.member,), state_elements(of, 0))
+            with pytest.raises(NetworkError, match="is corrupt"):
+                await copy_stage(*args, generation.digests[0])
+            assert await peer.told() == CopiesChanged((Holding(whole.snapshot, (1,)),))
+            assert file.with_name("stage-0.safetensors.corrupt").exists()
 
     run(main())

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.files import replacing, write_whole
+from swarmflow.errors import NoRoomError
+from swarmflow.files import read_sealed, replacing, require_room, write_sealed, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -39,3 +40,32 @@ def test_a_file_stays_as_it_was_where_its_successor_is_not_finished(tmp_path: Pa
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_whole(tmp_path / "no" / "name", b"one")
+
+
+@pytest.mark.parametrize("data", [b"", b"40", b"one\ntwo", b"# no seal\n"])
+def test_every_flipped_bit_of_a_sealed_file_is_noticed(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "known"
+    write_sealed(path, data)
+    assert read_sealed(path) == data
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        spoilt = bytearray(whole)
+        spoilt[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(spoilt)
+        assert read_sealed(path, mend=False) is None, bit
+    assert read_sealed(path) is None
+    assert [found.name for found in tmp_path.iterdir()] == ["known.corrupt"], "it is kept, and not found again"
+    assert read_sealed(path) is None
+
+
+def test_a_file_of_before_there_were_seals_is_read(tmp_path: Path) -> None:
+    (tmp_path / "known").write_bytes(b"40")
+    assert read_sealed(tmp_path / "known") == b"40"
+
+
+def test_what_a_disk_lacks_is_told_with_its_place(tmp_path: Path) -> None:
+    require_room("it", tmp_path, 1)
+    with pytest.raises(NoRoomError, match=rf"it needs 1000000\.0 TB in {tmp_path}/new, where .* free: make") as caught:
+        require_room("it", tmp_path / "new", 10**18)
+    assert caught.value.needed_bytes == 10**18
+    assert 0 < caught.value.free_bytes < 10**18

@@ -124,10 +124,25 @@ def test_an_identity_is_held_by_one_process(tmp_path: Path) -> None:
     async def main() -> None:
         with IdentityLock(tmp_path / "failing.id"):
             assert "in use" in await fails(tmp_path)
-        (tmp_path / "failing.id").write_bytes(b"\x12\x02no")
-        assert "damaged" in await fails(tmp_path)
 
     run(main())
+
+
+def test_a_damaged_identity_is_set_aside_and_its_copy_takes_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "id"
+    name, content = load_identity(path).name, path.read_bytes()
+    for at in (1, 3, 40, len(content) // 2, len(content) - 1):
+        damaged = bytearray(content)
+        damaged[at] ^= 1
+        path.chmod(0o600)
+        path.write_bytes(damaged)
+        assert load_identity(path).name == name
+        assert path.read_bytes() == content
+    path.unlink()
+    (tmp_path / "id.copy").unlink()
+    path.write_bytes(b"\x12\x02no")
+    assert load_identity(path).name not in ("", name), "a new one, since nobody has the former"
+    assert len(list(tmp_path.glob("id.corrupt*"))) == 6
 
 
 def test_an_identity_file_is_private_and_names_what_hivemind_names(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from swarmflow.chaos.plain import load_model, parameters
 from swarmflow.compute.checkpoint import generations
 from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from tests.disks import flip_bit, newest_files, small_disk
 from tests.swarm.runs import FINISH_S, prepare, recipe, settings
 
 pytestmark = [pytest.mark.swarm, pytest.mark.slow]
@@ -143,6 +145,48 @@ def test_every_trainers_disk_is_lost(trainers: int, undisturbed: Undisturbed, tm
         swarm.wait_finished(FINISH_S)
         logs = "".join(log_of(trainer) for trainer in swarm.trainers)  # whichever of them led again
         assert " from the disks of others" in logs
+        assert "loading version 0" not in "".join(log_of(peer) for peer in swarm.peers)
+        assert_same(swarm, undisturbed)
+
+
+def test_a_full_disk_a_deleted_folder_and_a_flipped_bit_cost_no_step_that_was_learnt(
+    undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    """One run meets all three of them on its only trainer's disk, and is killed as a whole after that."""
+    with small_disk(tmp_path / "swarm" / "trainer-0", 16 << 20) as disk, undisturbed.swarm(tmp_path / "swarm") as swarm:
+        trainer = swarm.start_trainer()
+        assert "disk: up to " in log_of(trainer), "what the run will need is told before the invite"
+        disk.fill()
+        for _ in range(2 * STAGES):
+            swarm.start_peer()
+        swarm.wait(lambda: "the run pauses and waits for a disk" in log_of(trainer), "the pause", FINISH_S)
+        assert len(swarm.steps()) == EVERY + 1
+        waits_for = swarm.status()["waiting_for"]
+        assert f" in {disk.path}/checkpoints/version-0000000{EVERY + 1}, where " in waits_for
+        assert " free: make " in waits_for
+
+        for entry in disk.path.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        said = "was deleted: what belongs there is written again"
+        swarm.wait(lambda: said in log_of(trainer), "what was deleted", FINISH_S)
+        swarm.wait(lambda: "is on the disks of others too" in log_of(trainer), "the copies", FINISH_S)
+        swarm.wait_steps(EVERY + 3, FINISH_S)
+        again = {path.name for path in disk.path.iterdir()}
+        assert {"identity.key", "run.json", "known", "begun", "tokenizer"} <= again
+
+        for process in swarm.processes:
+            process.kill()
+        assert EVERY + 1 < len(swarm.steps()) < STEPS
+        spoilt = newest_files(disk.path)[0]
+        flip_bit(spoilt, Random(0))
+        for process in list(swarm.processes):
+            swarm.start_again(process)
+        swarm.wait_finished(FINISH_S)
+        assert log_of(swarm.trainers[0]).count(f"{spoilt} is corrupt") == 1
+        assert spoilt.with_name(f"{spoilt.name}.corrupt").is_file() or not spoilt.parent.exists()
         assert "loading version 0" not in "".join(log_of(peer) for peer in swarm.peers)
         assert_same(swarm, undisturbed)
 

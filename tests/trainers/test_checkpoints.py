@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
+
+import pytest
 
 from swarmflow.config import RunSection
 from swarmflow.core.actions import Connect, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, Progressed
-from swarmflow.core.types import Member, Roster
+from swarmflow.core.events import CheckpointWritten, DiskChanged, Event, Progressed
+from swarmflow.core.types import Holding, Member, Roster, Snapshot
+from swarmflow.errors import NetworkError
+from swarmflow.files import in_words, read_sealed
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.exporting import state_elements
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
-from swarmflow.runtime.state_transfer import Listing, serve_state
-from tests.runtime.nodes import RUN_ID, run, started
+from swarmflow.runtime.state_transfer import Listing, list_state, serve_state
+from tests.disks import flip_bit, small_disk
+from tests.runtime.nodes import DEADLINE_S, RUN_ID, run, started
 from tests.runtime.test_stage_host import Heard, manifest
 from tests.trainers.test_data import opened as corpus
 from trainers.checkpoints import Checkpoints
@@ -36,8 +44,10 @@ class Donor:
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     go: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def serve(self) -> Member:
+    def serve(self, *, at_once: bool = False) -> Member:
         loop = asyncio.get_running_loop()
+        if at_once:
+            self.go.set()
 
         def listing(stage: int, version: int) -> Listing:
             self.listed.append(stage)
@@ -113,6 +123,7 @@ def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_once(tmp
                 own.driver.perform([Connect((member,))])
                 data = corpus(tmp_path, path=str(text))
                 checkpoints = Checkpoints(of, folder, RunSection(output=tmp_path / "out"), None, data, every=1000)
+                checkpoints.begin(own, None)
                 action = WriteCheckpoint(VERSION, Roster(((member,),) * of.stages))
                 checkpoints.write(own, action)
                 await donor.asked.wait()
@@ -126,3 +137,161 @@ def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_once(tmp
                 await other.close()
 
     run(main())
+
+
+@dataclass
+class Trainer:
+    """A trainer's copies in `folder`, and what its machine was told."""
+
+    of: Manifest
+    own: Session
+    heard: Heard
+    donor: Donor
+    member: Member
+    folder: StateFolder
+    output: Path
+    checkpoints: Checkpoints
+
+    def write(self, version: int, last: bool = False) -> None:
+        self.checkpoints.write(self.own, WriteCheckpoint(version, Roster(((self.member,),) * self.of.stages), last))
+
+    async def told(self) -> Event:
+        while isinstance(event := await asyncio.wait_for(self.heard.events.get(), DEADLINE_S), Progressed):
+            continue
+        return event
+
+    async def written(self, version: int, last: bool = False) -> CheckpointWritten:
+        self.write(version, last)
+        event = await self.told()
+        assert isinstance(event, CheckpointWritten)
+        return event
+
+
+@asynccontextmanager
+async def trainer(tmp_path: Path, folder: Path) -> AsyncIterator[Trainer]:
+    """Beside one that gives it every version at once."""
+    of, text, output = manifest(), tmp_path / "text", tmp_path / "out"
+    text.write_bytes(bytes(range(256)))
+    with ExitStack() as stack:
+        state = StateFolder.open(stack, folder, output)
+        async with started(tmp_path, 2) as nodes:
+            (own, heard), (other, _) = [await session(node) for node in nodes]
+            donor = Donor(of, other)
+            member = donor.serve(at_once=True)
+            own.driver.perform([Connect((member,))])
+            data = corpus(tmp_path, path=str(text))
+            made = Checkpoints(of, state, RunSection(output=output, keep_exports=1), None, data, every=4)
+            made.begin(own, None)
+            yield Trainer(of, own, heard, donor, member, state, output, made)
+            await own.close()
+            await other.close()
+
+
+def test_a_full_disk_is_asked_before_anything_is_copied_and_takes_the_version_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        with small_disk(tmp_path / "disk", 4 << 20) as disk:
+            async with trainer(tmp_path, disk.path / "state") as t:
+                assert (await t.written(3)).ok
+                disk.fill()
+                t.donor.listed.clear()
+                failed = await t.written(7)
+                assert (failed.ok, t.donor.listed) == (False, [])
+                assert failed.space is not None
+                assert failed.space.needed_bytes > failed.space.free_bytes
+                assert failed.space.path.startswith(str(disk.path))
+                assert f"needs {in_words(failed.space.needed_bytes)} in {failed.space.path}" in failed.reason
+                t.folder.keep_known(7)
+                t.folder.beat()
+                disk.empty()
+                assert (await t.written(7)).ok
+                t.folder.beat()
+                assert read_sealed(t.folder.path / "known") == b"7", "what could not be kept is written later"
+
+    run(main())
+
+
+def test_a_disk_that_went_read_only_is_told_and_written_to_when_it_may_be(tmp_path: Path) -> None:
+    async def main() -> None:
+        with small_disk(tmp_path / "state" / "checkpoints", 4 << 20) as disk:
+            async with trainer(tmp_path, tmp_path / "state") as t:
+                disk.remount("ro")
+                refused = await t.written(9)
+                assert (refused.ok, refused.space) == (False, None)
+                assert "Read-only file system" in refused.reason
+                disk.remount("rw")
+                assert (await t.written(9)).ok
+
+    run(main())
+
+
+def test_what_is_in_the_way_of_an_export_costs_no_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with trainer(tmp_path, tmp_path / "state") as t:
+            for name in ("final", "step-4"):
+                (t.output / name).mkdir(parents=True)
+                (t.output / name / "mine").write_text("years of work")
+            written = await t.written(4, last=True)
+            assert (written.ok, written.exported) == (True, False)
+            assert "final holds something that swarmflow did not write" in written.reason
+            (t.output / "final" / "mine").unlink()
+            written = await t.written(4, last=True)
+            assert (written.ok, written.exported, written.reason) == (True, True, "")
+            assert (t.output / "final" / "config.json").is_file()
+            assert (t.output / "step-4" / "mine").read_text() == "years of work"
+            for version in (8, 12):
+                assert (await t.written(version)).ok
+            assert sorted(path.name for path in t.output.glob("step-*")) == ["step-12", "step-4"]
+
+    run(main())
+    assert any("version 4 is not exported" in record.message for record in caplog.records)
+
+
+def test_a_corrupt_file_of_the_newest_version_is_told_by_the_first_who_asks_for_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with trainer(tmp_path, tmp_path / "state") as t:
+            older, newer = [await t.written(version) for version in (3, 7)]
+            file = t.folder.checkpoints / "version-00000007" / "stage-1.safetensors"
+            flip_bit(file, Random(0))
+            requests, elements = t.donor.session.requests, state_elements(t.of, 1)
+            t.donor.session.driver.perform([Connect((member_of(t.own),))])
+            with pytest.raises(NetworkError, match="corrupt"):
+                await list_state(requests, t.own.me, 1, 7, elements)
+            changed = await t.told()
+            assert isinstance(changed, DiskChanged)
+            assert (changed.version, changed.digests) == (3, older.digests)
+            assert changed.parts == (Holding(Snapshot(7, newer.digests), (0,)),)
+            assert file.with_name("stage-1.safetensors.corrupt").is_file()
+            with pytest.raises(NetworkError, match="is not on this trainer's disk"):
+                await list_state(requests, t.own.me, 1, 7, elements)
+            await list_state(requests, t.own.me, 0, 7, state_elements(t.of, 0))
+            roster = Roster(((t.member,),) * t.of.stages)
+            t.donor.listed.clear()
+            t.checkpoints.write(t.own, WriteCheckpoint(7, roster, digests=newer.digests))
+            assert await t.told() == CheckpointWritten(7, True, digests=newer.digests)
+            assert t.donor.listed == [1], "only what was lost is fetched"
+
+    run(main())
+
+
+def test_versions_that_somebody_deletes_are_missed_and_written_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with trainer(tmp_path, tmp_path / "state") as t:
+            t.checkpoints.look()
+            assert (await t.written(7)).ok
+            t.checkpoints.look()
+            shutil.rmtree(tmp_path / "state")
+            assert t.folder.beat()
+            t.checkpoints.look()
+            changed = await t.told()
+            assert isinstance(changed, DiskChanged)
+            assert (changed.version, changed.parts) == (0, ())
+            assert (await t.written(7)).ok
+            assert (t.folder.checkpoints / "version-00000007" / "stage-1.safetensors").is_file()
+
+    run(main())
+
+
+def member_of(session: Session) -> Member:
+    return Member(session.me, -1, 1, tuple(session.node.addresses()))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from swarmflow.core.messages import StepResult
 from swarmflow.core.types import Epoch
+from tests.disks import small_disk
 from trainers.steplog import StepLog
 
 DOCS = Path(__file__).parents[2] / "docs" / "json-log.md"
@@ -85,3 +89,33 @@ def test_foreign_and_long_lines_are_no_steps(tmp_path: Path) -> None:
     log.write(RESULT)
     log.close()
     assert path.read_text(encoding="utf-8").count('"step": 7,') == 2, "the first line is out of sight"
+
+
+def test_a_full_disk_ends_no_run_and_no_line_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with small_disk(tmp_path / "disk", 1 << 20) as disk:
+        path = disk.path / "run.jsonl"
+        log = StepLog(path)
+        log.write(RESULT)
+        disk.fill()
+        whole = path.read_bytes()
+        for step in range(8, 48):
+            log.write(replace(RESULT, epoch=Epoch(0, step)))
+        assert path.read_bytes().startswith(whole)
+        assert path.read_bytes().endswith(b"\n"), "no half of a line"
+        disk.empty()
+        log.flush()
+        log.close()
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [line["step"] for line in lines] == list(range(7, 48))
+    assert len([record for record in caplog.records if "is tried again" in record.message]) == 1
+
+
+def test_a_file_that_was_deleted_is_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "logs" / "run.jsonl"
+    log = StepLog(path)
+    log.write(RESULT)
+    shutil.rmtree(path.parent)
+    log.write(replace(RESULT, epoch=Epoch(0, 8)))
+    log.close()
+    assert [json.loads(line)["step"] for line in path.read_text(encoding="utf-8").splitlines()] == [8]
+    assert ["was deleted: it is written anew" in record.message for record in caplog.records] == [True]

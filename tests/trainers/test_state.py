@@ -1,0 +1,135 @@
+"""A trainer's state folder: what is corrupt is replaced, what is deleted is made again, who else writes is noticed."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from swarmflow.core.types import Holding, Snapshot
+from swarmflow.errors import CheckpointError
+from swarmflow.runtime.identity import load_identity
+from tests.runtime.test_copy_keeper import written
+from tests.runtime.test_stage_host import manifest
+from tests.trainers.test_lock import held_elsewhere
+from trainers.state import StateFolder, earlier_manifest, newest_version
+
+
+def flip(path: Path, at: int = -1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def folder_of(stack: ExitStack, tmp_path: Path) -> StateFolder:
+    return StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
+
+
+def again(stack: ExitStack, folder: StateFolder, tmp_path: Path) -> StateFolder:
+    """The next life of the trainer."""
+    folder.release()
+    return folder_of(stack, tmp_path)
+
+
+@pytest.mark.parametrize("at", [0, 20, -1])
+def test_a_flipped_byte_in_a_small_file_costs_no_run(
+    at: int, stack: ExitStack, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    of, folder = manifest(), folder_of(stack, tmp_path)
+    folder.keep_manifest(of)
+    folder.keep_known(40)
+    folder.keep_trainers(("/ip4/192.0.2.7/tcp/7/p2p/Qm",))
+    for name in ("run.json", "known", "trainers"):
+        flip(folder.path / name, at)
+    folder = again(stack, folder, tmp_path)
+    with caplog.at_level(logging.WARNING, "swarmflow"):
+        assert folder.manifest() == of
+        assert (folder.known, folder.trainers) == (0, ())
+        assert folder.manifest() == of
+    assert len(caplog.records) == 3, "each is told of once"
+    assert len(list(folder.path.glob("*.corrupt"))) == 3
+
+
+def test_a_manifest_that_nobody_has_begins_no_other_run(stack: ExitStack, tmp_path: Path) -> None:
+    of, folder = manifest(), folder_of(stack, tmp_path)
+    folder.keep_manifest(of)
+    for name in ("run.json", "run.json.copy"):
+        flip(folder.path / name)
+    for _ in range(2):
+        folder = again(stack, folder, tmp_path)
+        with pytest.raises(CheckpointError, match=r"run\.json and its copy are corrupt: bring back one of them"):
+            earlier_manifest(folder, tmp_path / "out")
+    beside = StateFolder.open(stack, None, tmp_path / "out")
+    beside.keep_manifest(of)
+    assert earlier_manifest(folder, tmp_path / "out") == of
+
+
+def test_a_corrupt_stage_of_the_newest_version_is_left_to_whoever_has_it(stack: ExitStack, tmp_path: Path) -> None:
+    of, folder = manifest(), folder_of(stack, tmp_path)
+    older, newer = (written(of, folder.checkpoints, version) for version in (4, 8))
+    flip(newer.path / "stage-1.safetensors")
+    for _ in range(2):
+        disk = newest_version(folder, tmp_path / "out", of.fingerprint)
+        assert (disk.version, disk.digests, disk.known) == (4, older.digests, 8)
+        assert disk.parts == (Holding(Snapshot(8, newer.digests), (0,)),)
+        assert disk.holdings[1:] == disk.parts
+    assert (newer.path / "stage-1.safetensors.corrupt").is_file()
+
+
+def test_the_folder_of_another_trainer_is_read_and_not_mended(stack: ExitStack, tmp_path: Path) -> None:
+    of, own, other = manifest(), folder_of(stack, tmp_path), StateFolder.open(stack, None, tmp_path / "out")
+    spoilt = written(of, other.checkpoints, 8)
+    flip(spoilt.path / "stage-1.safetensors")
+    other.keep_known(8)
+    flip(other.path / "known")
+    disk = newest_version(own, tmp_path / "out", of.fingerprint)
+    assert (disk.newest, disk.known) == (None, 8)
+    assert not list((tmp_path / "out").rglob("*.corrupt"))
+
+
+@pytest.mark.parametrize("what", ["trainer", "trainer/lock"])
+def test_a_deleted_folder_is_made_again_with_all_that_belongs_there(
+    what: str, stack: ExitStack, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    of, folder = manifest(), folder_of(stack, tmp_path)
+    name = load_identity(folder.identity).name
+    folder.keep_manifest(of)
+    folder.keep_port(7400)
+    folder.keep_known(8)
+    folder.keep_trainers(("/ip4/192.0.2.7/tcp/7/p2p/Qm",))
+    folder.keep_begun()
+    assert not folder.beat()
+    if what == "trainer":
+        shutil.rmtree(tmp_path / what)
+    else:
+        (tmp_path / what).unlink()
+    shutil.rmtree(tmp_path / "out")
+    assert folder.beat(), "it had to be made anew"
+    assert not folder.beat()
+    assert [r.message for r in caplog.records if "was deleted: what belongs there is written again" in r.message]
+    with pytest.raises(CheckpointError, match="is in use by another trainer, process"):
+        folder_of(stack, tmp_path)
+    folder = again(stack, folder, tmp_path)
+    assert load_identity(folder.identity).name == name
+    assert (folder.manifest(), folder.port, folder.known, len(folder.trainers)) == (of, 7400, 8, 1)
+    assert (folder.path / "begun").exists()
+    [link] = (tmp_path / "out" / "state").glob("trainer-*")
+    assert link.resolve() == folder.path.resolve()
+
+
+def test_a_trainer_on_another_machine_that_took_the_folder_is_noticed(stack: ExitStack, tmp_path: Path) -> None:
+    folder = folder_of(stack, tmp_path)
+    folder.beat()
+    held_elsewhere(tmp_path / "trainer" / "lock")
+    with pytest.raises(CheckpointError, match="in use by another trainer now, process 12 on node7"):
+        folder.beat()

@@ -1,0 +1,152 @@
+"""A lock on a folder that also holds against other machines that share its file system."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from swarmflow.errors import CheckpointError
+from swarmflow.files import NO_ROOM
+
+WATCH_S = 5.0  # a holder on another machine beats once a second
+_POLL_S = 0.25
+_RECORD_BYTES_MAX = 4096
+
+
+class FolderLock:
+    """A locked file that says who holds it, and whose time is set every second while it is held.
+
+    The system's lock is enough between processes of one machine; over a network file system it may not be. So the
+    holder beats, who comes from another machine watches for that, and the holder sees when the file is another one's.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path = path
+        self._file = file
+        self._token = secrets.token_hex(8)
+        self._written = False
+        self._write()
+
+    @classmethod
+    def acquire(cls, path: Path, watch_s: float = WATCH_S) -> FolderLock | None:
+        """None: another process holds it. Takes `watch_s` where one of another machine did last.
+
+        Raises CheckpointError when the file cannot be written.
+        """
+        try:
+            file = path.open("r+b" if path.exists() else "x+b")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                return None
+            record = _record(path)
+            if record and record.get("machine") != _machine() and _beats(path, watch_s):
+                file.close()
+                return None
+            return cls(path, file)
+        except FileExistsError:  # made by another process since
+            return cls.acquire(path, watch_s)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
+
+    def beat(self) -> None:
+        """Show that it is held. Raises OSError when the disk refuses."""
+        if not self._written:
+            self._write()
+        os.utime(self._file.fileno())
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file is still in its folder."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # the file system is out of reach for now
+
+    def check(self) -> None:
+        """Raises CheckpointError when another process, on another machine, has taken it over."""
+        record = _record(self.path)
+        if record and record.get("token") != self._token:
+            raise CheckpointError(
+                f"{self.path.parent} is in use by another trainer now, {_who(record)}: two cannot share it; give each "
+                "a --state-dir of its own"
+            )
+
+    def release(self) -> None:
+        """Give it back; nobody has to watch whether it beats."""
+        if self._file.closed:
+            return
+        with self._file, suppress(OSError):  # where the disk refuses, whoever comes next watches
+            if (_record(self.path) or {}).get("token") == self._token:
+                os.ftruncate(self._file.fileno(), 0)
+
+    def _write(self) -> None:
+        record = {"token": self._token, "machine": _machine(), "host": socket.gethostname(), "process": os.getpid()}
+        data = json.dumps(record).encode()
+        os.ftruncate(self._file.fileno(), 0)
+        with _unless_full():  # the lock holds all the same: whoever holds it can say so later
+            self._written = os.pwrite(self._file.fileno(), data, 0) == len(data)
+            os.fsync(self._file.fileno())
+
+
+@contextmanager
+def _unless_full() -> Iterator[None]:
+    """Go on where a disk has no room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+
+
+def holder(path: Path) -> str:
+    """Who holds a lock, in words."""
+    return _who(_record(path) or {})
+
+
+def _who(record: dict[str, object]) -> str:
+    return f"process {record.get('process', '?')} on {record.get('host', 'this machine')}"
+
+
+def _record(path: Path) -> dict[str, object] | None:
+    """What the file says; opened anew, since a network file system then looks what is there."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_RECORD_BYTES_MAX))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _beats(path: Path, watch_s: float, wait: Callable[[float], None] = time.sleep) -> bool:
+    """Whether the file's time changes while it is watched."""
+    before, until_s = _time_of(path), time.monotonic() + watch_s
+    while time.monotonic() < until_s:
+        wait(min(_POLL_S, watch_s))
+        if _time_of(path) != before:
+            return True
+    return False
+
+
+def _time_of(path: Path) -> int:
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_mtime_ns
+
+
+def _machine() -> str:
+    """Processes with the same one share a kernel, and with it its locks."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()
