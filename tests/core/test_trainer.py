@@ -37,13 +37,17 @@ from swarmflow.core.messages import (
     Keep,
     Kept,
     Lead,
+    Left,
     Message,
     Open,
+    Prepare,
+    Prepared,
     Refused,
     Released,
     Report,
     StepResult,
     Suspect,
+    Tally,
     Welcome,
 )  # fmt: skip
 from swarmflow.core.outbox import TAKEOVER, Outbox
@@ -407,3 +411,23 @@ def test_a_leader_that_has_missed_a_message_gives_its_sender_up_and_tells_it_so(
     assert not messages(bench.hear(Heartbeat(said=2), SECOND), Evicted)
     for _ in range(2):  # nor does it forget to tell one that it has forgotten
         assert messages(bench.hear(Heartbeat(said=9), SECOND), Evicted)
+
+
+def test_a_trainer_promises_each_ballot_and_reports_it_to_the_next_leader() -> None:
+    bench = Bench()
+    bench.join()
+    tally = Tally(2.0, 30, 0)
+    assert messages(bench.hear(Prepare(1, EPOCH, 3, (), (), tally)), Prepared) == [(LEADER, Prepared(EPOCH, 3, ()))]
+    assert not messages(bench.hear(Prepare(1, Epoch(9, 9), 4, (), (), tally)), Prepared), "of no epoch that it knows"
+    assert bench.trainer.standing is not None
+    assert (bench.trainer.standing.ballot, bench.trainer.standing.tally) == (3, tally)
+
+
+def test_the_last_message_of_a_trainer_that_is_let_go_binds_it_to_its_leader() -> None:
+    bench = Bench()
+    bench.join()
+    assert messages(bench.hear(Released()), Left) == [(LEADER, Left(1))]
+    bench = Bench()
+    bench.join()
+    bench.lose()
+    assert not messages(bench.wait(SETTINGS.quorum_timeout_s + 10.0), Left), "it may have promised another one"
