@@ -66,8 +66,8 @@ is_report = is_object_with("runs", "lose_stage", "accumulate")
 def show(results: list[Result], setup: Setup, console: Console) -> None:
     """Three tables: what was done, what the swarm did about it, and what that cost."""
     columns = ("seed", "rate", "steps", "s", "kills", "stops", "drains", "others", "trainers", "learnt")
-    done = Table(*columns, title="What was done", box=SIMPLE_HEAD)  # with lines between it has over 80 columns
-    about = Table("seed", "rate", *_REPAIRS.values(), title="What the swarm did about it", box=SIMPLE_HEAD)
+    done = Table(*columns, title="What was done", box=SIMPLE_HEAD, padding=0)  # fits 80 columns
+    about = Table("seed", "rate", *_REPAIRS.values(), title="What the swarm did about it", box=SIMPLE_HEAD, padding=0)
     cost = Table(
         "seed",
         "rate",
@@ -78,6 +78,7 @@ def show(results: list[Result], setup: Setup, console: Console) -> None:
         "unused by the living",
         title="What that cost",
         box=SIMPLE_HEAD,
+        padding=0,
     )
     for result in results:
         name = ("-" if result.seed is None else str(result.seed), f"{result.rate:g}")
