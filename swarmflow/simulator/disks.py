@@ -44,6 +44,7 @@ class Disks:
             return False
         self.durable[version] = copies
         self.trainers[name].add(version)
+        self.copies.get(name, {}).pop(version, None)
         self.damaged -= {(name, version, stage) for stage in copies}
         return True
 
@@ -57,10 +58,13 @@ class Disks:
         return True
 
     def set_aside(self, name: str) -> None:
-        """A process that starts looks through its disk: what is damaged does not count."""
+        """A process has looked through its disk: what is damaged does not count, the version's other files do."""
         for owner, version, stage in [each for each in self.damaged if each[0] == name]:
-            self.trainers.get(owner, set()).discard(version)
-            self.copies.get(owner, {}).get(version, set()).discard(stage)
+            held = self.copies.setdefault(owner, {}).setdefault(version, set())
+            if version in self.trainers.get(owner, ()):
+                self.trainers[owner].discard(version)
+                held.update(range(self.stages))
+            held.discard(stage)
             self.damaged.discard((owner, version, stage))
 
     def roll_back(self, name: str, versions: int) -> None:
@@ -76,6 +80,11 @@ class Disks:
             self.copies.pop(name, None)
             if name in self.trainers:
                 self.trainers[name] = {0}
+
+    def whole(self, name: str, version: int) -> bool:
+        """Whether a trainer has every stage of a version, undamaged."""
+        intact = all((name, version, stage) not in self.damaged for stage in range(self.stages))
+        return intact and version in self.trainers.get(name, ())
 
     def digests(self, version: int) -> tuple[str, ...]:
         """Of the stages' files of a version that was written; of version 0 there are none."""

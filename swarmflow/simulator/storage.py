@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarmflow.core.actions import DropCopies, KeepCopies, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, CopiesChanged, Progressed
+from swarmflow.core.events import CheckpointWritten, CopiesChanged, DiskChanged, Progressed
 from swarmflow.core.types import Member, ProcessId
 from swarmflow.simulator.transfer import Transfer
 
@@ -53,6 +53,8 @@ class Storage:
         frozen = host.frozen_until_s > self.world.clock.now_s or not host.device.stalls.gives
         if not host.alive or frozen or not self._reaches(donor.process):
             return None
+        if (donor.process.name, version, stage) in self.world.disks.damaged:
+            host.device.storage.find_damage()
         if self.world.disks.holds(donor.process.name, version, stage):
             return self.world.disks.durable[version][stage]
         weights = host.device.weights
@@ -112,6 +114,17 @@ class Storage:
         for version in [v for v in held if not action.oldest <= v <= action.newest]:
             del held[version]
         self.world.clock.after(0.0, partial(self.world.post, self.process, self._holdings()))
+
+    def find_damage(self) -> None:
+        """A file that is read does not fit its digest: it is set aside, and the machine is told what is left."""
+        disks, name = self.world.disks, self.process.name
+        disks.set_aside(name)
+        if name not in disks.trainers:
+            self.world.post(self.process, self._holdings())
+            return
+        newest = max(disks.trainers[name])
+        parts = disks.holdings(name)
+        self.world.post(self.process, DiskChanged(newest, "a file is damaged", disks.digests(newest), parts))
 
     def _holdings(self, failed: str = "") -> CopiesChanged:
         return CopiesChanged(self.world.disks.holdings(self.process.name), failed)

@@ -43,8 +43,8 @@ def disk_full(fate: Fate) -> None:
 def _safe_without(world: World, name: str) -> bool:
     """Whether what is on a process's disk is on others, as far as anybody has to go back to it."""
     disks = world.disks
-    others = [held for owner, held in disks.trainers.items() if owner != name]
-    return name not in disks.trainers or any(disks.newest() in held for held in others)
+    newest = disks.newest()
+    return name not in disks.trainers or any(disks.whole(other, newest) for other in disks.trainers if other != name)
 
 
 def _start_again(world: World, process: ProcessId) -> None:
@@ -75,7 +75,7 @@ def disk_rolled_back(fate: Fate) -> None:
 
 
 def disk_corrupt(fate: Fate) -> None:
-    """A file on a disk does not fit its digest any more; another process has an intact copy."""
+    """A file on a disk does not fit its digest any more; of a trainer's, another one has the newest version intact."""
     world, disks = fate.world, fate.world.disks
     stages = range(disks.stages)
     held = [(name, v, s) for name, versions in disks.trainers.items() for v in versions if v for s in stages]
@@ -83,7 +83,7 @@ def disk_corrupt(fate: Fate) -> None:
     alive = {process.name for process in _everybody(world)}
     intact = [each for each in held if each not in disks.damaged and each[0] in alive]
     for name, version, stage in fate.random.sample(sorted(intact), min(1, len(intact))):
-        if any(other[0] != name and other[1:] == (version, stage) for other in intact):
+        if _safe_without(world, name):
             disks.damaged.add((name, version, stage))
 
 
@@ -152,9 +152,9 @@ def kill_every_trainer(fate: Fate) -> None:
 
 
 TROUBLES = (
-    clock_jump, suspend, disk_full, disk_lost, disk_rolled_back, flip_sum, flip_frame, slow_link, little_memory,
+    clock_jump, suspend, disk_full, disk_lost, disk_rolled_back, disk_corrupt, flip_sum, flip_frame, slow_link,
+    little_memory,
 )  # fmt: skip
-# Parameters that differ are noticed only where most of the stage commit to one leader, and damage on the leader's disk
-# only as it starts: neither is mixed with splits and deaths at random. Nor is the end of all trainers, after which
-# everything waits for peers.
-ALONE = (flip_parameters, disk_corrupt, kill_every_trainer)
+# Parameters that differ are noticed only where most of a stage commit to one leader: they are not mixed with splits and
+# deaths at random. Nor is the end of all trainers, after which everything waits for peers.
+ALONE = (flip_parameters, kill_every_trainer)
