@@ -32,6 +32,7 @@ from swarmflow.core.messages import (
     Done,
     Drain,
     Forward,
+    Gone,
     Heartbeat,
     Join,
     Kept,
@@ -86,8 +87,8 @@ _MAY_SAY: dict[tuple[str, str], tuple[type, ...]] = {
     ("peer", "peer"): _PEERS,
     ("peer", "trainer"): (*_BACK, Negotiate, Report, Deposed),
     ("peer", "leader"): (*_BACK, *_TO_LEADER, Negotiate, Report, Deposed),
-    ("trainer", "peer"): (*_HOPS, Lead),
-    ("trainer", "trainer"): (Lead, Report, Deposed, Negotiate),
+    ("trainer", "peer"): (*_HOPS, Lead, Gone),  # Gone: it may lead by then, in a later term
+    ("trainer", "trainer"): (Lead, Report, Deposed, Negotiate, Gone),
     ("trainer", "leader"): (*_TO_LEADER, Report, Deposed, Lead, Negotiate),
     ("leader", "peer"): KINDS,
     ("leader", "trainer"): KINDS,
