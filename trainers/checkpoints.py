@@ -13,6 +13,7 @@ from swarmflow.compute.weights import LayoutReader
 from swarmflow.config import RunSection
 from swarmflow.core.actions import WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, DiskChanged, DiskSpace, Progressed
+from swarmflow.core.leading.memories import NOTHING
 from swarmflow.errors import CheckpointError, NetworkError, NoRoomError, SwarmflowError
 from swarmflow.files import in_words, require_room
 from swarmflow.manifest import Manifest
@@ -138,6 +139,7 @@ class Checkpoints:
         if action.last:
             try:
                 self._export(generation, final_folder(self._output))
+                self._folder.keep_former(NOTHING)  # the peers are let go: none of them holds a version any more
             except (SwarmflowError, OSError) as error:
                 lacks = str(error)
         if self._every and generation.version % self._every == 0 and generation.version > 0:
