@@ -59,9 +59,11 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
         if copies != expected:
             raise _violated(world, f"version {version} on disk is damaged: {copies}, not {expected}")
     settled = world.settings.load_s[0] > 2 * world.settings.latency_s[1]  # writing the model takes longer than a way
+    lead = world.trainers[world.finisher].lead if world.finisher is not None else None
     for process, host in sorted(world.hosts.items()):
         following = host.machine.following
         left = following.leader != world.finisher or following.lost_s is not None
+        left |= lead is not None and process not in lead.membership.known  # put out, and not told so over a slow link
         left |= world.finisher is not None and not world.ways.reaches(process.name, world.finisher.name)
         left |= world.clock.now_s - world.ways.partitions.dropped_s.get(process.name, -MISSED_S) < MISSED_S
         behind = left or host.frozen_until_s > world.clock.now_s
