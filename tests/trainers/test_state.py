@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from swarmflow.core.leading.memories import Former
 from swarmflow.core.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError
+from swarmflow.ownership import MARKER
 from swarmflow.runtime.identity import load_identity
 from tests.runtime.test_copy_keeper import written
 from tests.runtime.test_stage_host import manifest
@@ -133,3 +135,19 @@ def test_a_trainer_on_another_machine_that_took_the_folder_is_noticed(stack: Exi
     held_elsewhere(tmp_path / "trainer" / "lock")
     with pytest.raises(CheckpointError, match="in use by another trainer now, process 12 on node7"):
         folder.beat()
+
+
+def test_a_folder_without_its_marker_is_still_known_by_every_file_that_a_trainer_writes(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    """It was deleted in mid-run, and one of these files was written before the marker was there again."""
+    folder = folder_of(stack, tmp_path)
+    folder.keep_manifest(manifest())
+    folder.keep_port(1)
+    folder.keep_trainers(("/ip4/1.2.3.4/tcp/1",))
+    folder.keep_known(3)
+    folder.keep_begun()
+    folder.keep_former(Former(3, frozenset(("a",))))
+    (folder.path / "known.0123abcd.tmp").touch()
+    (folder.path / MARKER).unlink()
+    assert again(stack, folder, tmp_path).former.version == 3
