@@ -10,6 +10,7 @@ import torch
 
 from peers.copies import CopyKeeper
 from peers.kept import Kept
+from peers.left import LeftState
 from swarmflow.compute.device import free_memory_bytes
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import FixedPoint
@@ -19,10 +20,10 @@ from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
 from swarmflow.compute.stage_state import StageState
 from swarmflow.compute.weights import init_stage
-from swarmflow.core.actions import LoadState, Resume
-from swarmflow.core.events import Progressed, StateLoaded, StateNotLoaded
+from swarmflow.core.actions import LoadState, Resume, StoreState
+from swarmflow.core.events import Progressed, StateLoaded, StateNotLoaded, StateStored
 from swarmflow.core.messages import Held
-from swarmflow.errors import NetworkError
+from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.served import Served
 from swarmflow.runtime.session import Session
@@ -43,7 +44,7 @@ class StageLoader:
 
     def __init__(
         self, manifest: Manifest, session: Session, host: StageHost, compute: Worker, device: torch.device,
-        capacity: int | None, copies: CopyKeeper, kept: Kept | None = None,
+        capacity: int | None, copies: CopyKeeper, left: LeftState, kept: Kept | None = None,
     ) -> None:  # fmt: skip
         self._manifest = manifest
         self._session = session
@@ -52,6 +53,7 @@ class StageLoader:
         self._device = device
         self._capacity = capacity
         self._copies = copies
+        self._left = left
         self._loading: asyncio.Task[Any] | None = None
         self._listed: tuple[int, str] | None = None
         self._kept = kept
@@ -65,7 +67,7 @@ class StageLoader:
         self._loading = self._session.spawn(self._load(action), "loading a stage")
 
     def resume(self, action: Resume) -> None:
-        """Serve what is kept from an earlier incarnation; the machine is told how it ended."""
+        """Serve what is kept from an earlier incarnation, or lies in the folder; the machine is told how it ended."""
         if self._loading is not None:
             self._loading.cancel()
         self._loading = self._session.spawn(self._resume(action, self._kept), "resuming a stage")
@@ -85,6 +87,22 @@ class StageLoader:
             return None
         return kept
 
+    def store(self, action: StoreState) -> None:
+        """Write what this process holds into its folder; the machine is told how it ended."""
+        self._session.spawn(self._store(action.held), "writing a stage to the state folder")
+
+    async def _store(self, held: Held) -> None:
+        failed = ""
+        try:
+            if held != self._left.held:  # it lies there still
+                kept = await self.keep(held)
+                if kept is None:
+                    raise CheckpointError(f"stage {held.stage} at version {held.version} is not in memory")
+                await asyncio.to_thread(self._left.write, kept)
+        except (SwarmflowError, OSError) as error:
+            failed = str(error)
+        self._session.driver.post(StateStored(failed))
+
     def serve(self) -> None:
         """Give the state of the own stage to who asks for the version that it is at, and the copies of others."""
         serve_state(self._session.requests, self._listing, self._read)
@@ -93,6 +111,7 @@ class StageLoader:
         post = self._session.driver.post
         try:
             self._host.unload()  # what was served before makes room
+            await asyncio.to_thread(self._left.remove)
             self._listed = None  # another stage, or the same one gone back, has a version of that number too
             await self._host.warm_up()
             self._came()
@@ -110,8 +129,10 @@ class StageLoader:
 
     async def _resume(self, action: Resume, kept: Kept | None) -> None:
         post, update = self._session.driver.post, action.update
-        if kept is None:
-            post(StateNotLoaded(action.stage, action.version, f"stage {action.stage} is not in memory any more"))
+        try:
+            kept = kept if kept is not None else await self._compute.call(_FIRST, lambda: self._restore(action.stage))
+        except CheckpointError as error:
+            post(StateNotLoaded(action.stage, action.version, f"stage {action.stage} is not here any more: {error}"))
             return
         served = kept.served
 
@@ -130,6 +151,12 @@ class StageLoader:
             return
         self._kept = None
         self._serve(served, digest, kept.capacity)
+        await asyncio.to_thread(self._left.remove)
+
+    def _restore(self, number: int) -> Kept:
+        """What an earlier life has left in the folder. Raises CheckpointError."""
+        served, _ = self._build(number)
+        return self._left.fill(served)
 
     def _serve(self, served: Served, digest: str, capacity: int) -> None:
         self._host.served, self._fits = served, capacity

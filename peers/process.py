@@ -8,26 +8,27 @@ import signal
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
 from peers.copies import CopyKeeper
-from peers.kept import Between
+from peers.kept import Between, Kept
+from peers.left import LeftState
 from peers.loading import StageLoader
 from peers.memory import Memory
 from peers.options import Options
 from swarmflow import __version__
 from swarmflow.compute.device import choose_device, measure_speed
-from swarmflow.core.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin, Resume
+from swarmflow.core.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin, Resume, StoreState
 from swarmflow.core.events import DrainAsked
 from swarmflow.core.following import Following
 from swarmflow.core.messages import Join
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.serving.service import PeerSettings
-from swarmflow.core.types import Body, Holding, Member, Roster, Slice
-from swarmflow.errors import IncompatibleError, NetworkError
+from swarmflow.core.types import Body, Member, Roster, Slice
+from swarmflow.errors import IncompatibleError, NetworkError, SwarmflowError
 from swarmflow.runtime.evaluation import EvaluationService
 from swarmflow.runtime.finding import Found, find_leader
 from swarmflow.runtime.folders import state_folder
@@ -72,11 +73,14 @@ async def _run(options: Options, folder: Path) -> int:
         stack.push_async_callback(node.stop)
         metrics.describe_process("peer", node.name, invite.run_id)
         copies = CopyKeeper(folder / "copies" / invite.run_id if options.state_dir and options.keep_copies else None)
+        left = LeftState(folder / "left" / invite.run_id if options.state_dir else None)
         stop, between = _Signals(), Between()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
         while True:
-            outcome = await _one_life(options, memory, node, metrics, copies, between, stop, first=first)
+            outcome = await _one_life(options, memory, node, metrics, copies, left, between, stop, first=first)
             if isinstance(outcome, Exit):
+                if stop.count == 1 and between.kept is not None:  # it waited for somebody who leads
+                    await _outlive(left, between.kept)
                 log.info("%s", outcome.reason)
                 if not outcome.ok:
                     raise IncompatibleError(outcome.reason)
@@ -88,25 +92,35 @@ async def _run(options: Options, folder: Path) -> int:
             first = False
 
 
+async def _outlive(left: LeftState, kept: Kept) -> None:
+    """Bring what is in memory to the disk before the process ends."""
+    if left.keeps:
+        try:
+            await asyncio.to_thread(left.write, kept)
+        except (SwarmflowError, OSError) as error:
+            log.warning("stage %d at version %d is lost: %s", kept.held.stage, kept.held.version, error)
+
+
 async def _one_life(
-    options: Options, memory: Memory, node: Node, metrics: Metrics, copies: CopyKeeper, between: Between,
-    stop: _Signals, *, first: bool,
+    options: Options, memory: Memory, node: Node, metrics: Metrics, copies: CopyKeeper, left: LeftState,
+    between: Between, stop: _Signals, *, first: bool,
 ) -> Exit | Rejoin:  # fmt: skip
     """One incarnation: from joining until it leaves or has to join again. After the first, it waits for a trainer."""
     session = Session(node, options.invite.run_id, metrics)
-    life = _Life(session, options, between)
+    life = _Life(session, options, between, left)
     session.open({Exit: session.end, Rejoin: session.end}, life.read, life.evaluate)
     await session.links.start()
     try:
-        stop.on_first = lambda: session.end(Exit("left before it had joined"))
-        stop.on_second = lambda: session.end(Exit("left at once"))
+        at_once = partial(session.end, Exit("left at once"))
+        stop.handlers = (partial(session.end, Exit("left before it had joined")), at_once)
         finding = find_leader(session, memory.completed(options.invite), timeout_s=FIRST_FIND_S if first else None)
         found = await session.unless_ended(finding)
         if found is not None:
             memory.join(options.invite.run_id)
-            life.begin(found, memory, copies, await copies.begin(session, found.manifest))
+            await life.begin(found, memory, copies)
             session.spawn(report_reach(session, options.invite, found.leader), "trying what trainers announce")
-            stop.on_first = lambda: session.driver.post(DrainAsked())
+            asked = partial(session.driver.post, DrainAsked())
+            stop.handlers = (asked, asked, at_once)
         outcome: Exit | Rejoin = await session.ended
         await life.keep(outcome)
         return outcome
@@ -118,38 +132,44 @@ async def _one_life(
 class _Life:
     """The parts of one incarnation that compute."""
 
-    def __init__(self, session: Session, options: Options, between: Between) -> None:
+    def __init__(self, session: Session, options: Options, between: Between, left: LeftState) -> None:
         self._session = session
         self._between = between
+        self._left = left
         self._loader: StageLoader | None = None
         self._options = options
         self._host: StageHost | None = None
         self._evaluation: EvaluationService | None = None
         self._workers: list[Worker] = []
 
-    def begin(self, found: Found, memory: Memory, copies: CopyKeeper, held: tuple[Holding, ...]) -> None:
-        """The run is known: make the workers and the machine, and join."""
+    async def begin(self, found: Found, memory: Memory, copies: CopyKeeper) -> None:
+        """The run is known: see what lies on the disk, make the workers and the machine, and join."""
         session, options, manifest = self._session, self._options, found.manifest
         compute, codec = Worker("compute", session.fail), Worker("codec", session.fail)
         self._workers = [compute, codec]
         self._host = StageHost(manifest, session.driver, compute, codec)
         device = choose_device(options.device)
+        holdings = await copies.begin(session, manifest)
+        left = await asyncio.to_thread(self._left.find, manifest.fingerprint)
         kept = self._between.take(manifest.fingerprint)
-        loader = StageLoader(manifest, session, self._host, compute, device, options.capacity, copies, kept)
+        held = kept.held if kept is not None else left
+        loader = StageLoader(manifest, session, self._host, compute, device, options.capacity, copies, self._left, kept)
         self._loader = loader
         self._evaluation = EvaluationService(session, self._host)
-        session.driver.add_effects({**self._host.effects(), LoadState: loader.load, Resume: loader.resume,
-                                    KeepCopies: copies.keep, DropCopies: copies.drop})  # fmt: skip
+        session.driver.add_effects({
+            **self._host.effects(), LoadState: loader.load, Resume: loader.resume, StoreState: loader.store,
+            KeepCopies: copies.keep, DropCopies: copies.drop,
+        })  # fmt: skip
         loader.serve()
         member = Member(session.me, options.stage, options.capacity or 1, tuple(session.node.addresses()))
         speed = measure_speed(device)
         join = Join(
-            "peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period, copies.keeps, held,
-            kept.held if kept is not None else None,
+            "peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period, copies.keeps, holdings,
+            held,
         )  # fmt: skip
         settings = PeerSettings(
             join, options.drain_seconds, stay=options.stay, journal_bytes_max=options.journal_bytes_max,
-            recompute=options.recompute,
+            recompute=options.recompute, stores=self._left.keeps,
         )  # fmt: skip
         machine = PeerMachine(session.me, Following(found.leader), manifest.plan, settings)
         session.announce(
@@ -184,18 +204,21 @@ class _Life:
 
 
 class _Signals:
-    """The first Ctrl-C or SIGTERM drains, the second leaves at once."""
+    """The first Ctrl-C or SIGTERM drains, the second leaves at once, a third does not wait for the disk either.
+
+    handlers: what follows from each; from further ones, what followed from the last.
+    """
 
     def __init__(self) -> None:
         self.count = 0
-        self.on_first: Any = lambda: None
-        self.on_second: Any = lambda: None
+        self.handlers: tuple[Callable[[], object], ...] = ()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled)
 
     def _signalled(self) -> None:
         self.count += 1
-        (self.on_first if self.count == 1 else self.on_second)()
+        if self.handlers:
+            self.handlers[min(self.count, len(self.handlers)) - 1]()
 
 
 async def _measure(machine: PeerMachine, metrics: Metrics, memory: Memory) -> None:

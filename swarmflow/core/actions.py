@@ -281,6 +281,13 @@ class Rejoin:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreState:
+    """Write what this process holds into its folder, for a later life of it. Done with StateStored."""
+
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """The process has nothing more to do."""
 
@@ -290,7 +297,7 @@ class Exit:
 
 Action = (
     Send | Release | RunForward | RunLoss | RunBackward | RunReplay | Discard | Reset | SumPiece | StorePiece | Seal
-    | Apply | LoadState | Resume | FormMicrobatch | WriteCheckpoint | KeepCopies | DropCopies | Validate | Abandon
-    | Saved | Record
+    | Apply | LoadState | Resume | StoreState | FormMicrobatch | WriteCheckpoint | KeepCopies | DropCopies | Validate
+    | Abandon | Saved | Record
     | TookOver | Connect | Forget | Log | Count | Rejoin | Exit
 )  # fmt: skip

@@ -169,6 +169,13 @@ class StateNotLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class StateStored:
+    """The state is in the process's folder. failed: why it is not, empty: it is."""
+
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DiskSpace:
     """What a disk lacked. path: the folder to be written to."""
 
@@ -258,6 +265,6 @@ class DrainAsked:
 Event = (
     Received | Lost | Mishandled | Tick | ForwardComputed | LossComputed | BackwardComputed | Replayed | Overflowed
     | ComputeFailed | ComputedNotFinite | MicrobatchFormed | PieceReduced | Sealed | Applied | StateLoaded
-    | StateNotLoaded | CheckpointWritten | DiskChanged | CopiesChanged | SaveAsked | Progressed | Validated | Rival
-    | DrainAsked
+    | StateNotLoaded | StateStored | CheckpointWritten | DiskChanged | CopiesChanged | SaveAsked | Progressed
+    | Validated | Rival | DrainAsked
 )  # fmt: skip

@@ -195,7 +195,8 @@ class Leader(Reign):
             for process in self.membership.silent(now, self.settings.silence_s, self.me.process):
                 actions += departures.gone(self, process, f"silent for more than {self.settings.silence_s:.0f} s", now)
             actions += admission.readmit(self, now)
-            actions += opening.try_open(self, now) if self.phase == "gathering" and self._alone_s is not None else []
+            awaits = self._alone_s is not None or self.absent
+            actions += opening.try_open(self, now) if self.phase == "gathering" and awaits else []
         if watch:
             self._watched = roster
             actions += self._watch_majority(now)
@@ -303,8 +304,7 @@ class Leader(Reign):
         if isinstance(message, Join):
             return admission.join(self, sender, message, now)
         if isinstance(message, Left):
-            self.bound |= {sender} if message.term == self.term else set()
-            return opening.try_open(self, now) if self.phase == "gathering" else []
+            return departures.left(self, sender, message, now)
         known = self.membership.known.get(sender)
         if known is None:
             waits = isinstance(message, Heartbeat) and self.pauses.left(sender.name, now)[0] > 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from swarmflow.core.actions import Action, Count, Exit, Send
+from swarmflow.core.actions import Action, Count, Send
 from swarmflow.core.detours import Detours
 from swarmflow.core.events import (
     Applied,
@@ -28,6 +29,7 @@ from swarmflow.core.events import (
     Sealed,
     StateLoaded,
     StateNotLoaded,
+    StateStored,
     Tick,
 )  # fmt: skip
 from swarmflow.core.messages import (
@@ -135,6 +137,8 @@ class PeerMachine(Service):
             return self._received(event, now) if wrong is None else refusing.refused(self, event, wrong, now)
         if isinstance(event, Lost) and (event.process != self.leader or self.phase == "joining"):
             self.words.lost(event.process)  # a leader that comes back has to notice what it has missed
+        if self.phase == "gone" and type(event) is not StateStored:
+            return []  # it has made its last promise, and waits for its disk alone
         self.done += type(event) in _WORK
         handler = _LOCAL.get(type(event))
         if handler is None:
@@ -143,6 +147,8 @@ class PeerMachine(Service):
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
+        if self.phase == "gone":
+            return math.inf
         due_s = self._next_heartbeat_s
         if self.phase == "joining":
             due_s = min(due_s, self._next_join_s)
@@ -173,8 +179,8 @@ class PeerMachine(Service):
             reason = f"the leader {self.leader} was lost, and there is no other one"
             return [*actions, *self.leave(reason, leaderless=True)]
         if self.drain_until_s is not None and now >= self.drain_until_s:
-            self.phase = "gone"
-            return [*actions, *self.last_promise(), Exit("left without waiting for the step: the drain time is over")]
+            why = "left without waiting for the step: the drain time is over"
+            return [*actions, *leaving.leave_now(self, why)]
         if self.hops is not None and self.hops.journal.due_s <= now:
             actions += self._say(self.hops.tick(now), now)
         if self.flows is not None:
@@ -332,6 +338,7 @@ _LOCAL: dict[type, Callable[[Service, Any, float], list[Action]]] = {
     DrainAsked: leaving.drain_asked,
     StateLoaded: stages.loaded,
     StateNotLoaded: stages.not_loaded,
+    StateStored: leaving.stored,
     CopiesChanged: stages.copies_changed,
     ForwardComputed: hopping.computed,
     LossComputed: hopping.computed,

@@ -325,6 +325,11 @@ class Step:
         self._commit = message
         return [Send(member.process, message) for member in self.roster.members()]
 
+    @property
+    def decision(self) -> Commit | None:
+        """The commit, once it is decided."""
+        return self._commit
+
     def committed(self, sender: ProcessId, message: Committed) -> list[Action]:
         """A member has applied the update."""
         if message.epoch != self.epoch or self.phase != "committing" or sender not in self._members():

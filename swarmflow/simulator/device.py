@@ -27,6 +27,7 @@ from swarmflow.core.actions import (
     RunReplay,
     Seal,
     StorePiece,
+    StoreState,
     SumPiece,
     Validate,
     WriteCheckpoint,
@@ -132,12 +133,17 @@ class Device:
             case LoadState():
                 self._load += 1
                 self.kept = None
+                self.storage.let_go()
                 states = [(list(action.donors), action.stage)]
                 then = partial(self._loaded, action, self._load, self.world.clock.now_s)
                 self.storage.fetch(states, then, Progressed("load"))
             case Resume():
                 self._load += 1
                 self._resume(action)
+            case StoreState():
+                kept = self.keep(action.held)
+                self._run += 1  # it computes nothing more
+                self.storage.store(kept)
             case Forget():
                 self.storage.forgotten.add(action.process)
             case FormMicrobatch():
@@ -371,6 +377,7 @@ class Device:
 
     def _resume(self, action: Resume) -> None:
         kept, self.kept = self.kept, None
+        self.storage.let_go()
         assert kept is not None, "the machine says what is in memory"
         if action.update is not None:
             kept.update(self.world, action.update.epoch)

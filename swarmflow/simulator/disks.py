@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.types import Holding, Snapshot
 from swarmflow.simulator.arithmetic import digest
+from swarmflow.simulator.kept import Kept
 
 
 @dataclass(slots=True)
@@ -14,9 +15,10 @@ class Disks:
     """What was ever written. stages: of the run.
 
     durable: the digests of every version that was ever on a disk, by stage. trainers: the versions on each trainer's.
-    copies: the stages of each version on each peer's disk. remembered: a trainer that starts with nothing knows all
-    the same how far the run had come. full: processes whose disks take nothing at the moment. damaged: (name, version,
-    stage) of files whose digests do not fit any more, which nobody can read.
+    copies: the stages of each version on each peer's disk. remembered: a trainer that starts with nothing knows all the
+    same how far the run had come. full: processes whose disks take nothing at the moment. damaged: (name, version,
+    stage) of files whose digests do not fit any more, which nobody can read. left: by whom, what peers that left at
+    once have in their folders.
     """
 
     stages: int
@@ -26,6 +28,7 @@ class Disks:
     copies: dict[str, dict[int, set[int]]] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)
     damaged: set[tuple[str, int, int]] = field(default_factory=set)
+    left: dict[str, Kept] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.durable[0] = {stage: digest("initial", stage) for stage in range(self.stages)}
@@ -57,6 +60,13 @@ class Disks:
         self.damaged -= {(name, version, stage) for stage in held}
         return True
 
+    def leave(self, name: str, kept: Kept) -> bool:
+        """A peer that leaves writes what it serves. False: its disk is full."""
+        if name in self.full:
+            return False
+        self.left[name] = kept
+        return True
+
     def set_aside(self, name: str) -> None:
         """A process has looked through its disk: what is damaged does not count, the version's other files do."""
         for owner, version, stage in [each for each in self.damaged if each[0] == name]:
@@ -73,11 +83,13 @@ class Disks:
             self.trainers[name] -= set(sorted(self.trainers[name] - {0})[-versions:])
         for version in sorted(self.copies.get(name, {}))[-versions:]:
             del self.copies[name][version]
+        self.left.pop(name, None)
 
     def lose(self, *names: str) -> None:
         """What trainers and peers of these names had is gone; the processes themselves are dead by now."""
         for name in names:
             self.copies.pop(name, None)
+            self.left.pop(name, None)
             if name in self.trainers:
                 self.trainers[name] = {0}
 

@@ -1,8 +1,8 @@
-"""What a pretended peer that joins again still has in memory."""
+"""What a pretended peer that joins again still has, in memory or in its folder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from swarmflow.core.messages import Held
@@ -21,6 +21,10 @@ class Kept:
     held: Held
     weights: Weights
     sealed: dict[str, Sum]
+
+    def copied(self) -> Kept:
+        """The same in another place: what is done with one of both changes nothing in the other."""
+        return replace(self, weights=Weights(self.weights.stage, self.weights.version, self.weights.parameters))
 
     def end_update(self, world: World) -> None:
         """The update that was under way is ended before the next life begins."""

@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarmflow.core.actions import DropCopies, KeepCopies, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, CopiesChanged, DiskChanged, Progressed
+from swarmflow.core.events import CheckpointWritten, CopiesChanged, DiskChanged, Progressed, StateStored
 from swarmflow.core.types import Member, ProcessId
+from swarmflow.simulator.kept import Kept
 from swarmflow.simulator.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -114,6 +115,20 @@ class Storage:
         for version in [v for v in held if not action.oldest <= v <= action.newest]:
             del held[version]
         self.world.clock.after(0.0, partial(self.world.post, self.process, self._holdings()))
+
+    def store(self, kept: Kept | None) -> None:
+        """Write what this life leaves to the next one, which takes as long as to load a stage."""
+        self.world.clock.after(self.world.hardware.load_s() or 0.0, partial(self._stored, kept))
+
+    def _stored(self, kept: Kept | None) -> None:
+        if not self.world.hosts[self.process].alive:
+            return
+        ok = kept is not None and self.world.disks.leave(self.process.name, kept)
+        self.world.post(self.process, StateStored("" if ok else "the disk is full"))
+
+    def let_go(self) -> None:
+        """Delete what an earlier life has left: this one serves something by now."""
+        self.world.disks.left.pop(self.process.name, None)
 
     def find_damage(self) -> None:
         """A file that is read does not fit its digest: it is set aside, and the machine is told what is left."""

@@ -140,6 +140,22 @@ def _relieve(world: World, process: ProcessId, hardware: RandomHardware) -> None
         machine.hops.journal.bytes_max = world.settings.journal_bytes_max
 
 
+def leave_at_once(fate: Fate) -> None:
+    """A peer is asked to go, and does not get the time that it needs; it may be started again with its folder."""
+    world = fate.world
+    for leaver in fate.some(world.living_peers()):
+        world.drain(leaver)
+        again_s = fate.random.uniform(0.0, 2.0)
+        world.clock.after(again_s, partial(world.drain, leaver))
+        if fate.random.random() < 0.7:
+            world.clock.after(again_s + fate.random.choice((5.0, 30.0, 90.0)), partial(_back, world, leaver))
+
+
+def _back(world: World, process: ProcessId) -> None:
+    if not world.alive(process) and world.latest[process.name] == process:
+        world.start_peer(process.name)
+
+
 def kill_every_trainer(fate: Fate) -> None:
     """All trainers die at one moment, and some of them are started again: the peers hold what is newest in memory."""
     world = fate.world
@@ -153,7 +169,7 @@ def kill_every_trainer(fate: Fate) -> None:
 
 TROUBLES = (
     clock_jump, suspend, disk_full, disk_lost, disk_rolled_back, disk_corrupt, flip_sum, flip_frame, slow_link,
-    little_memory,
+    little_memory, leave_at_once,
 )  # fmt: skip
 # Parameters that differ are noticed only where most of a stage commit to one leader: they are not mixed with splits and
 # deaths at random. Nor is the end of all trainers, after which everything waits for peers.

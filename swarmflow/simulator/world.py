@@ -144,7 +144,10 @@ class World:
         return Former(max(result.step for result in self.results) + 1, frozenset(names))
 
     def start_peer(self, name: str, wish: int = -1, kept: Kept | None = None) -> ProcessId | None:
-        """Start a peer, which has `kept` in memory; it joins at the leader, as soon as there is one. None: not yet."""
+        """Start a peer, which has `kept` in memory; it joins at the leader, as soon as there is one. None: not yet.
+
+        Where it has nothing in memory, it has what lies in its folder.
+        """
         leader = self._leader_for(name)
         if self.ended:
             return None
@@ -152,6 +155,8 @@ class World:
             self.clock.after(FIND_AGAIN_S, partial(self.start_peer, name, wish, kept))
             return None
         self.disks.set_aside(name)
+        if kept is None and name in self.disks.left:
+            kept = self.disks.left[name].copied()
         process = self._new_process(name)
         member = Member(process, wish, self.hardware.capacity(name, wish))
         join = Join("peer", "sim", "run", member, self.hardware.speed(name), self.settings.rebalance_s,
@@ -159,8 +164,8 @@ class World:
                     held=kept.held if kept is not None else None)  # fmt: skip
         settings = PeerSettings(
             join, journal_bytes_max=self.settings.journal_bytes_max, late_min_s=self.settings.late_min_s,
-            recompute=self.settings.recompute,
-        )
+            recompute=self.settings.recompute, stores=self.settings.keeps,
+        )  # fmt: skip
         machine = self.machines.peer(process, Following(leader), self.settings.plan, settings)
         device = Device(self, process, kept=kept)
         self.hosts[process] = Host(process, machine, device, wish, began_s=self.clock.now_s)

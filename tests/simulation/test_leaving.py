@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
-from swarmflow.simulator.faults import finish, peers_of, stage_of
+import pytest
+
+from swarmflow.simulator.faults import finish
+from swarmflow.simulator.moments import at_phase, peers_of, stage_of
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM
 
@@ -17,7 +21,7 @@ def lines(world: World, text: str) -> list[str]:
 
 
 def test_the_only_peer_of_a_stage_is_told_what_it_waits_for_and_what_leaving_now_would_cost() -> None:
-    slow = replace(LONG.settings, load_s=(3.0, 4.0))
+    slow = replace(LONG.settings, load_s=(3.0, 4.0), keeps=False)
     world = replace(LONG, settings=slow, peers=3).start(0)
     world.clock.at(20.0, lambda: world.drain(peers_of(world, 1)[0]))
     world.clock.at(60.0, lambda: world.start_peer("next"))
@@ -40,6 +44,88 @@ def test_who_drains_beside_another_peer_is_told_nothing_of_the_kind() -> None:
     world.clock.at(SETTLED_S, lambda: world.drain(peers_of(world, 1)[0]))
     finish(world)
     assert not lines(world, "no other peer serves")
+
+
+def leave_at_once(world: World, at_s: float, stage: int = 1) -> str:
+    """The only peer of a stage is asked to go twice, before its step can end; its name."""
+    names: list[str] = []
+
+    def go() -> None:
+        [peer] = peers_of(world, stage)
+        names.append(peer.name)
+        world.drain(peer)
+        world.clock.after(0.2, lambda: world.drain(peer))
+
+    world.clock.at(at_s, go)
+    assert world.clock.run(lambda: bool(lines(world, "it left, with its state")), at_s + 30.0), "\n".join(world.log)
+    return names[0]
+
+
+def test_the_only_peer_of_a_stage_leaves_at_once_and_comes_back_with_what_it_had() -> None:
+    world = replace(LONG, peers=3).start(0)
+    name = leave_at_once(world, 20.0)
+    assert lines(world, "waiting for")[-1].endswith(
+        f"{name} with stage 1, left in its state folder; without it the run goes back to version 0"
+    )
+    world.clock.after(20.0, lambda: world.start_peer(name))
+    finish(world)
+    [cost] = lines(world, "to leave now, by a second Ctrl-C or in")
+    assert cost.endswith("unless it is started again within 40 s: its state stays in the state folder")
+    assert lines(world, "left with its state in the state folder; started again within 40 s it goes on from there")
+    assert lines(world, f"peer {world.latest[name]} holds stage 1: it holds that one")
+    assert world.counts["rollbacks"] == 0
+    assert Counter(result.step for result in world.results) == dict.fromkeys(range(STEPS), 2), "once by each trainer"
+
+
+def test_who_does_not_come_back_is_waited_for_no_longer_than_was_told() -> None:
+    world = replace(LONG, peers=3).start(0)
+    name = leave_at_once(world, 20.0)
+    world.clock.after(5.0, lambda: world.start_peer("next"))
+    world.clock.after(60.0, lambda: world.start_peer(name))
+    finish(world)
+    [back] = lines(world, "stage 1 has lost everybody: back from version")
+    [left] = lines(world, "is gone: it left, with its state in its folder")
+    assert 40.0 <= float(back.split()[0]) - float(left.split()[0]) < 42.0
+    assert world.counts["rollbacks"] == 1
+
+
+def test_a_folder_that_takes_nothing_is_not_waited_for() -> None:
+    world = replace(LONG, peers=3).start(0)
+    world.clock.at(19.0, lambda: world.disks.full.add(peers_of(world, 1)[0].name))
+    leave_at_once(world, 20.0)
+    world.start_peer("next")
+    finish(world)
+    [failed] = lines(world, "left, and its state is lost: the disk is full")
+    [back] = lines(world, "stage 1 has lost everybody: back from version")
+    assert float(back.split()[0]) - float(failed.split()[0]) < 1.0
+
+
+def test_who_leaves_beside_another_peer_writes_nothing() -> None:
+    world = replace(LONG, peers=6).start(0)
+    world.clock.at(20.0, lambda: world.drain(peers_of(world, 1)[0]))
+    world.clock.at(20.05, lambda: world.drain(peers_of(world, 1)[0]))
+    finish(world)
+    assert not lines(world, "to the state folder")
+
+
+@pytest.mark.parametrize("phase", ["working", "preparing", "committing", ""])
+@pytest.mark.parametrize("seed", range(3))
+def test_in_whatever_phase_of_a_step_it_leaves_nothing_is_lost(phase: str, seed: int) -> None:
+    world = replace(LONG, peers=3).start(seed)
+    left: list[str] = []
+
+    def strike() -> None:
+        [peer] = peers_of(world, 1)
+        left.append(peer.name)
+        world.drain(peer)
+        world.drain(peer)
+        world.clock.after(15.0, lambda: world.start_peer(peer.name))
+
+    at_phase(world, phase, strike, since_s=20.0)
+    finish(world)
+    assert left
+    assert world.counts["rollbacks"] == 0, "\n".join(world.log)
+    assert Counter(result.step for result in world.results) == dict.fromkeys(range(STEPS), 2), "once by each trainer"
 
 
 def test_a_version_that_somebody_asks_for_is_brought_to_disk_and_told() -> None:

@@ -94,7 +94,7 @@ def test_the_memory_of_two_histories_is_never_put_together(seed: int) -> None:
     before = len(world.log)
     recorded = len(world.results)
     world.clock.run(lambda: len(world.results) > recorded + 3, 300.0)
-    resumed = {line.split()[1] for line in world.log[before:] if "is in memory" in line}
+    resumed = {line.split()[1] for line in world.log[before:] if "is here already" in line}
     assert resumed
     assert resumed <= side or resumed.isdisjoint(side)
 

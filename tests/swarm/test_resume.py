@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,7 +231,7 @@ def test_every_trainer_is_killed_and_the_peers_live(undisturbed: Undisturbed, tm
         assert "from the memory of peers" in "".join(log_of(trainer) for trainer in swarm.trainers)
         for peer in swarm.peers:
             assert log_of(peer).count("; loading version") == 1
-            assert "is in memory" in log_of(peer)
+            assert "is here already" in log_of(peer)
         steps = [json.loads(line)["step"] for line in swarm.json_file("trainer-0").read_text().splitlines()]
         assert steps[: len(lines)] == list(range(len(lines)))
         assert steps[len(lines) :] in (list(range(len(lines), STEPS)), list(range(len(lines) - 1, STEPS)))
@@ -238,6 +239,28 @@ def test_every_trainer_is_killed_and_the_peers_live(undisturbed: Undisturbed, tm
 
 
 # --- every peer of a stage --------------------------------------------------------------------------------------------
+
+
+def test_the_only_peer_of_a_stage_leaves_at_once_and_comes_back(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    """Its state is in its folder: nobody goes back, and no step is trained twice."""
+    with undisturbed.swarm(tmp_path / "swarm") as swarm:
+        trainer = swarm.start_trainer()
+        peers = [swarm.start_peer(stage=stage) for stage in range(STAGES)]
+        swarm.wait_steps(EVERY + 2, FINISH_S)
+        peers[1].send(signal.SIGINT)
+        swarm.wait(lambda: "no other peer serves stage 1" in log_of(peers[1]), "the cost of leaving", FINISH_S)
+        peers[1].send(signal.SIGINT)
+        assert peers[1].process.wait(FINISH_S) == 0
+        assert "left with its state in the state folder" in log_of(peers[1])
+        again = swarm.start_again(peers[1])
+        swarm.wait_finished(FINISH_S)
+        assert "is here already" in log_of(again)
+        assert "loading version" not in log_of(again)
+        assert "back from version" not in log_of(trainer)
+        lines = swarm.json_file("trainer-0").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == list(range(STEPS)), "each once"
+        assert not any((swarm.state_folder(again.name) / "left").rglob("*.safetensors")), "it is of no use any more"
+        assert_same(swarm, undisturbed)
 
 
 @pytest.mark.parametrize("new", [False, True], ids=["others move", "new ones come"])

@@ -8,6 +8,7 @@ from swarmflow.core.actions import Action, Connect, Log, Send
 from swarmflow.core.leading.departures import gone
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.membership import Known
+from swarmflow.core.leading.memories import holds
 from swarmflow.core.leading.opening import learnt, try_open
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.messages import Evicted, Join, Kept, LoadFailed, Postponed, Ready, Refused, Welcome
@@ -42,9 +43,11 @@ def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Act
     if message.role == "trainer":
         return [*actions, *_join_trainer(reign, sender, message, now)]
     reign.memories.says(message.member, message.held)
+    reign.absent.back(sender.name)
     held = reign.memories.of(sender)
     stage, reason = reign.membership.place(message.member.stage)
-    if held is not None and (reign.restoring is not None or held.version > reign.version or held.name == reign.name):
+    later = held is not None and (reign.restoring is not None or held.version > reign.version)
+    if held is not None and (later or holds(held, reign.version, reign.name)):
         stage, reason = held.stage, "it holds that one"
     entry = reign.membership.enter(message, stage, now)
     reign.safe.copies.says(entry.member, message.copies)

@@ -10,7 +10,7 @@ from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.opening import try_open
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.leading.saving import save, stop_run
-from swarmflow.core.messages import Drain, Evicted, Gone, Needed, NotFinite, Released, Suspect
+from swarmflow.core.messages import Drain, Evicted, Gone, Left, Needed, NotFinite, Released, Suspect
 from swarmflow.core.step import Step
 from swarmflow.core.types import ProcessId
 
@@ -52,7 +52,30 @@ def _needed(reign: Reign, entry: Known, saving: bool = False) -> list[Action]:
     told, entry.needed = entry.needed, (reign.version, saving)
     if told == entry.needed or entry.phase != "ready":
         return []
-    return [Send(entry.process, Needed(reign.version, min(reign.safe.durable, reign.version), saving))]
+    wait_s = _absence_s(reign)
+    return [Send(entry.process, Needed(reign.version, min(reign.safe.durable, reign.version), saving, wait_s))]
+
+
+def _absence_s(reign: Reign) -> float:
+    """How long a peer with the only state of a stage is waited for: as long as it takes to do its steps again.
+
+    Who waits as long as the other choice would take is never more than twice as late as with the better one. No less
+    than a person needs to start it again.
+    """
+    steps = max(0, reign.version - reign.safe.durable)
+    return max(reign.settings.memory_wait_s, steps * reign.last.seconds if reign.last is not None else 0.0)
+
+
+def left(reign: Reign, process: ProcessId, message: Left, now: float) -> list[Action]:
+    """A life has ended: it follows no other leader, and may have left what the run needs in its folder."""
+    reign.bound |= {process} if message.term == reign.term else set()
+    known, held = reign.membership.known.get(process), message.held
+    if known is None or held is None or held.stage != known.member.stage or not reign.memories.possible(held):
+        reign.absent.back(process.name)
+    else:
+        reign.absent.left(process.name, held, now + _absence_s(reign))
+        return gone(reign, process, "it left, with its state in its folder", now)
+    return try_open(reign, now) if reign.phase == "gathering" else []
 
 
 def suspect(reign: Reign, known: Known, message: Suspect, now: float) -> list[Action]:

@@ -25,7 +25,8 @@ def close(reign: Reign, step: Step, now: float) -> list[Action]:
         actions += [Count("resynchronisations"), *evict(reign, process, reason)]
     reign.version += 1
     reign.restored = False
-    reign.name = state_name(step.said.lineage, step.epoch, step.ballot)
+    reign.name, reign.commit = state_name(step.said.lineage, step.epoch, step.ballot), step.decision
+    reign.absent.keep(reign.version, reign.name)
     if step.said.lineage == reign.lineage:  # else it was finished for a history that this leader has left
         reign.electors = electorate(step.said)
         reign.bound &= {*reign.electors.processes, reign.me.process}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Connect, Log, Send
 from swarmflow.core.leading.membership import DONORS_MAX, Known
-from swarmflow.core.leading.memories import completes
+from swarmflow.core.leading.memories import holds
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.messages import Granted
 
@@ -17,12 +17,13 @@ def grant(reign: Reign, entry: Known, stage: int, reason: str, turn: int = 0) ->
     donors, commit = reign.membership.donors(stage, reign.version, entry.process, turn), None
     if reign.name:
         donors = donors or reign.memories.donors(stage, reign.name, entry.process)[:DONORS_MAX]
-    if not _holds(reign, entry, stage):
+    held = reign.memories.of(entry.process)
+    resumes = held is not None and held.stage == stage and holds(held, reign.version, reign.name)
+    if resumes:
+        commit = reign.commit
+    else:
         reign.memories.leave(entry.process)  # it lets go of it
-    elif reign.remembered is not None and reign.remembered.version == reign.version:
-        commit = reign.remembered.commit
-    holds = reign.memories.of(entry.process) is not None
-    entry.hopeful = bool(donors) or holds or reign.version == reign.safe.durable
+    entry.hopeful = bool(donors) or resumes or reign.version == reign.safe.durable
     if not donors and not (reign.version == 0 and reign.settings.from_seed):
         donors = (reign.me,)
     reign.membership.move(entry, stage)
@@ -31,13 +32,5 @@ def grant(reign: Reign, entry: Known, stage: int, reason: str, turn: int = 0) ->
     return [
         Connect((entry.member,)),
         Send(entry.process, Granted(reign.term, stage, reign.version, donors, entry.grants, reign.name, commit)),
-        Log("info", f"peer {entry.process} {'holds' if holds else 'loads'} stage {stage}: {reason}"),
+        Log("info", f"peer {entry.process} {'holds' if resumes else 'loads'} stage {stage}: {reason}"),
     ]
-
-
-def _holds(reign: Reign, entry: Known, stage: int) -> bool:
-    """Whether a peer has the state that it is granted in memory, or all but the commit."""
-    held = reign.memories.of(entry.process)
-    if held is None or held.stage != stage or not reign.name:
-        return False
-    return (held.version, held.name) == (reign.version, reign.name) or completes(held, reign.version, reign.name)

@@ -54,7 +54,7 @@ class Memories:
     def says(self, member: Member, held: Held | None) -> None:
         """A process has told what it holds; what cannot be true is left out."""
         self._held.pop(member.process, None)
-        if held is not None and self._possible(held):
+        if held is not None and self.possible(held):
             self._held[member.process] = member, held
 
     def leave(self, process: ProcessId) -> None:
@@ -99,7 +99,8 @@ class Memories:
         reduced = [p for p, held in here.items() if commit is not None and completes(held, version, name)]
         return tuple(sorted([*(p for p, digest in made.items() if digest in ("", right)), *reduced]))
 
-    def _possible(self, held: Held) -> bool:
+    def possible(self, held: Held) -> bool:
+        """Whether it can be true."""
         made = held.commit is None or held.commit.epoch.step == held.version - 1
         names = {len(held.name), len(held.upcoming)} <= {0, NAME_CHARACTERS} and (held.name or held.upcoming)
         placed = 0 <= held.stage < self.stages and held.version >= (1 if held.name else 0)
@@ -109,3 +110,8 @@ class Memories:
 def completes(held: Held, version: int, name: str) -> bool:
     """Whether what is held becomes the state of this version and name by the commit that made it elsewhere."""
     return held.version == version - 1 and held.upcoming == name
+
+
+def holds(held: Held, version: int, name: str) -> bool:
+    """Whether what is held is the state of this version and name (empty: not known), or lacks the commit alone."""
+    return bool(name) and ((held.version, held.name) == (version, name) or completes(held, version, name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmflow.core.actions import Action, Connect, Count, Log, Send
+from swarmflow.core.leading.absent import Absent
 from swarmflow.core.leading.findings import Finding
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.memories import NOTHING, Former, Remembered
@@ -70,7 +71,8 @@ def _refill(reign: Reign, empty: list[int], now: float) -> list[Action]:
     coming = [s for s in empty if any(e.phase == "loading" and e.hopeful for e in membership.peers(s))]
     lost = [s for s in empty if s not in coming]
     if reign.version != reign.safe.durable and lost:
-        return _roll_back(reign, lost, now)
+        away = reign.absent.awaited(lost, reign.version, reign.name, now)
+        return _await(reign, away) if away else _roll_back(reign, lost, now)
     for stage in lost:
         outside = (entry for entry in membership.barred() if entry.movable or entry.wish == stage)
         spare = next(outside, None) or membership.spare(empty)
@@ -82,6 +84,14 @@ def _refill(reign: Reign, empty: list[int], now: float) -> list[Action]:
         reign.waits_for = reason
         actions.append(Log("info", f"waiting for {reason}"))
     return actions
+
+
+def _await(reign: Reign, away: list[Absent]) -> list[Action]:
+    """Who left has what is lost here in a folder: to wait for it costs no more than to do the steps again."""
+    names = ", ".join(f"{one.name} with stage {one.held.stage}" for one in away)
+    reason = f"{names}, left in its state folder; without it the run goes back to version {reign.safe.durable}"
+    begins, reign.waits_for = reason != reign.waits_for, reason
+    return [Log("warning", f"waiting for {reason}")] if begins else []
 
 
 def _roll_back(reign: Reign, lost: list[int], now: float) -> list[Action]:
@@ -120,8 +130,9 @@ def restore(reign: Reign, restoring: Restoring, now: float) -> list[Action]:
         return actions
     reign.restoring, reign.version, reign.safe.known = None, decision.version, restoring.known
     reign.restored = True
-    reign.remembered, reign.name = decision.memory, decision.memory.name if decision.memory is not None else ""
+    reign.commit, reign.name = None, ""
     if decision.memory is not None:
+        reign.commit, reign.name = decision.memory.commit, decision.memory.name
         actions += [Log("info", f"going on from {decision.reason}"), *_tell_again(reign, decision.memory)]
     for entry in reign.membership.peers():
         actions += grant(reign, entry, entry.member.stage, decision.reason)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
 
+from swarmflow.core.leading.absent import Absentees
 from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.duties import Duty, Pauses
 from swarmflow.core.leading.findings import Findings
 from swarmflow.core.leading.membership import Membership
-from swarmflow.core.leading.memories import NOTHING, Former, Memories, Remembered
+from swarmflow.core.leading.memories import NOTHING, Former, Memories
 from swarmflow.core.leading.restoring import Restoring
 from swarmflow.core.leading.safekeeping import Safekeeping
 from swarmflow.core.leading.suspicions import Suspicions
-from swarmflow.core.messages import Open, StepResult
+from swarmflow.core.messages import Commit, Open, StepResult
 from swarmflow.core.quorum import Electorate
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.step import Step
@@ -40,9 +41,9 @@ class Reign:
     and who has left for good: they follow nobody else. restoring: which version to go on from is not decided yet;
     restored: it is, and no step has been committed since. last: the result of the step before. waits_for: what opening
     the next one waits for. name: of the version's states, empty: not known. memories: what peers that joined still
-    hold; remembered: the version of those from which this leader went on. former: what it knew of the run. stopping:
-    the person wants this trainer to go, or (fate: why) the run cannot go on. findings: values that were not finite.
-    opened: the last Open, and told: who was told it, and on which stage it was then.
+    hold. commit: the one that made the version, where it is known. absent: who may come back with it. former: what it
+    knew of the run. stopping: the person wants this trainer to go, or (fate: why) the run cannot go on. findings:
+    values that were not finite. opened: the last Open, and told: who was told it, and on which stage it was then.
     pauses: who was put out, and for how long. left: this trainer has given up the lead.
     """
 
@@ -78,7 +79,8 @@ class Reign:
     waits_for: str = ""
     name: str = ""
     memories: Memories = field(init=False)
-    remembered: Remembered | None = None
+    commit: Commit | None = None
+    absent: Absentees = field(default_factory=Absentees)
     pauses: Pauses = field(init=False)
     measuring: Measuring = field(default_factory=Measuring)
     left: bool = False

@@ -16,7 +16,8 @@ def state_name(lineage: str, epoch: Epoch, ballot: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A stage's state that a peer still holds in memory although every leader that it knew is gone.
+    """A stage's state that a peer holds beyond one life: in memory, where every leader that it knew is gone; or in its
+    folder, where it left at once and nobody else had it.
 
     name: of the state (state_name), which says which history it is of; empty: it was loaded from a disk. digest: of its
     parameters, as in Committed; empty: not known. commit: the one that made it, where this peer has heard it. upcoming:
@@ -140,9 +141,14 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """To the leader of this term, the last message of a life: it follows nobody else any more."""
+    """To the leader of this term, the last message of a life: it follows nobody else any more.
+
+    held: it alone had this, writes it into its folder, and may come back with it; should the disk refuse, it says Left
+    once more, without.
+    """
 
     term: int
+    held: Held | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +160,14 @@ class Released:
 class Needed:
     """To who drains and alone holds its stage: not yet; the run, at `version`, would go back to the durable one.
 
-    saving: a copy of its state is being written; else that is done after the step at hand.
+    saving: a copy of its state is being written; else that is done after the step at hand. wait_s: for how long the
+    run would wait for who leaves at once, and has its state in a folder of its own.
     """
 
     version: int
     durable: int
     saving: bool
+    wait_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from swarmflow.core.actions import Action, Exit, Log, Send
-from swarmflow.core.events import DrainAsked, Received
+from swarmflow.core.actions import Action, Exit, Log, Send, StoreState
+from swarmflow.core.events import DrainAsked, Received, StateStored
 from swarmflow.core.messages import Drain, Evicted, Finished, Needed, Postponed, Refused
 from swarmflow.core.serving.service import Service
 
 
 def drain_asked(peer: Service, event: DrainAsked, now: float) -> list[Action]:
-    """Leave at the end of the step, and take no new work unless nobody else can."""
-    if peer.drain_until_s is not None or peer.phase in ("joining", "loading", "gone"):
-        peer.phase = "gone"
-        return [*peer.last_promise(), Exit("left")]
+    """Leave at the end of the step, and take no new work unless nobody else can. Asked again, leave at once."""
+    if peer.drain_until_s is not None or peer.phase in ("joining", "loading"):
+        return leave_now(peer, "left" if peer.drain_until_s is None else "left at once")
     peer.drain_until_s = now + peer.settings.drain_s
     if peer.hops is not None:
-        alone = peer.standing is not None and len(peer.standing.living().stages[peer.stage]) == 1
-        peer.hops.space.draining = not (alone and peer.phase == "member")
+        peer.hops.space.draining = not (peer.alone and peer.phase == "member")
     return [
         Send(peer.leader, Drain()),
         Log("info", f"draining: no new work; leaving after this step, in {peer.settings.drain_s:.0f} s at most"),
     ]
+
+
+def leave_now(peer: Service, reason: str) -> list[Action]:
+    """Wait for nothing more, but for the own disk to take what nobody else may have."""
+    held = peer.outlives() if peer.settings.stores and peer.alone else None
+    peer.phase = "gone"
+    if held is None:
+        return [*peer.last_promise(), Exit(reason)]
+    text = f"writing stage {held.stage} at version {held.version} to the state folder: nobody else may have it"
+    return [*peer.last_promise(held), StoreState(held), Log("info", text)]
+
+
+def stored(peer: Service, event: StateStored, now: float) -> list[Action]:
+    """What it leaves is in its folder, or could not be written."""
+    if event.failed:
+        return [*peer.last_promise(), Exit(f"left, and its state is lost: {event.failed}", ok=False)]
+    wait_s = peer.needed.wait_s if peer.needed is not None else 0.0
+    soon = f"within {wait_s:.0f} s it" if wait_s else "it"
+    return [Exit(f"left with its state in the state folder; started again {soon} goes on from there")]
 
 
 def needed(peer: Service, event: Received, now: float) -> list[Action]:
@@ -29,10 +46,13 @@ def needed(peer: Service, event: Received, now: float) -> list[Action]:
     assert isinstance(message, Needed)
     if peer.drain_until_s is None:
         return []
+    peer.needed = message
     steps = message.version - message.durable
     lost = f"the {steps} steps since version {message.durable}" if steps else "the step that is under way"
     when = "is on a disk" if message.saving else "and the step under way are on a disk"
     left_s = max(0.0, peer.drain_until_s - now)
+    if peer.settings.stores:
+        lost += f", unless it is started again within {message.wait_s:.0f} s: its state stays in the state folder"
     return [
         Log("warning", f"no other peer serves stage {peer.stage}: leaving when version {message.version} {when}"),
         Log("warning", f"to leave now, by a second Ctrl-C or in {left_s:.0f} s, costs the run {lost}"),

@@ -9,7 +9,7 @@ from swarmflow.core.detours import Detours
 from swarmflow.core.flow.live import Negotiation
 from swarmflow.core.following import Following
 from swarmflow.core.hops import Hops
-from swarmflow.core.messages import Held, Join, Left, Prepare
+from swarmflow.core.messages import Held, Join, Left, Needed, Prepare
 from swarmflow.core.naming import Naming
 from swarmflow.core.reduce import Ballot
 from swarmflow.core.serving.memory import Memory
@@ -21,7 +21,8 @@ from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Re
 class PeerSettings:
     """What the process was started with. join: what it says of itself (member.stage -1: any stage).
 
-    recompute: when idle it takes microbatches for whose graphs there is no memory.
+    recompute: when idle it takes microbatches for whose graphs there is no memory. stores: it has a folder, in which
+    its stage outlives the process.
     """
 
     join: Join
@@ -32,6 +33,7 @@ class PeerSettings:
     journal_bytes_max: int = 1 << 30
     late_min_s: float = 15.0
     recompute: bool = True
+    stores: bool = False
 
 
 @dataclass(slots=True)
@@ -42,7 +44,8 @@ class Service:
     leader's last one, which an answer names. ballot: the one that it takes part in. unsettled: one that waits for
     orphans to be taken away. flows: its part in their negotiation, where the router follows them. elements: of each
     reduction group's flat gradient; element_bytes: of one of them. done: how much it has done in its life, as its
-    heartbeats tell. postponed: why the leader does not let it in yet.
+    heartbeats tell. postponed: why the leader does not let it in yet. needed: what its leaving would cost, where nobody
+    else has its stage.
     """
 
     me: ProcessId
@@ -67,6 +70,7 @@ class Service:
     flows: Negotiation | None = None
     done: int = 0
     postponed: str = ""
+    needed: Needed | None = None
     memory: Memory = field(init=False)
 
     @property
@@ -93,10 +97,20 @@ class Service:
         held = self.outlives() if leaderless else self.memory.held
         return [Log("warning", reason), *self.last_promise(), Rejoin(reason, held)]
 
-    def last_promise(self) -> list[Action]:
-        """Tell the leader that this life, which may have a vote, follows nobody after it: it ends."""
+    def last_promise(self, held: Held | None = None) -> list[Action]:
+        """Tell the leader that this life, which may have a vote, follows nobody after it: it ends.
+
+        held: what it leaves in its folder.
+        """
         voter = self.standing is not None and self.following.lost_s is None and self.leader != self.me
-        return [Send(self.leader, Left(self.following.term))] if voter else []
+        return [Send(self.leader, Left(self.following.term, held))] if voter else []
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else may have what this process holds."""
+        if self.needed is not None or self.hops is None:
+            return True
+        return self.standing is not None and len(self.standing.living().stages[self.stage]) == 1
 
     def outlives(self) -> Held | None:
         """What this process holds of the run's state, for whoever leads next."""

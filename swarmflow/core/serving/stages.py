@@ -27,7 +27,7 @@ def granted(peer: Service, event: Received, now: float) -> list[Action]:
     dropped = [*moved, *revoke(peer), *journal]
     resumed = peer.memory.granted(message)
     if resumed is not None:
-        log = Log("info", f"granted stage {message.stage}; version {message.version} is in memory")
+        log = Log("info", f"granted stage {message.stage}; version {message.version} is here already")
         return [*dropped, resumed, log]
     whence = ", ".join(str(donor.process) for donor in message.donors) or "the seed"
     return [
