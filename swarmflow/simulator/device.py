@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -139,7 +140,7 @@ class Device:
                 self.storage.fetch(states, then, Progressed("load"))
             case Resume():
                 self._load += 1
-                self._resume(action)
+                self.world.clock.after(0.0, partial(self._resume, action, self._load))
             case StoreState():
                 kept = self.keep(action.held)
                 self._run += 1  # it computes nothing more
@@ -360,8 +361,15 @@ class Device:
 
     # --- states -------------------------------------------------------------------------------------------------------
 
+    def _goes_on(self, load: int, then: Callable[[], None]) -> bool:
+        """Whether a load has not been ended by a newer grant. Who is stopped goes on when it wakes: by `then`."""
+        asleep_s = self.world.hosts[self.process].frozen_until_s - self.world.clock.now_s
+        if load == self._load and asleep_s > 0:
+            self.world.clock.after(asleep_s, then)
+        return load == self._load and asleep_s <= 0 and self._alive()
+
     def _loaded(self, action: LoadState, load: int, began_s: float) -> None:
-        if load != self._load:
+        if not self._goes_on(load, partial(self._loaded, action, load, began_s)):
             return
         if self.storage.waits_for(action.donors, action.stage, action.version, began_s):
             self.world.clock.after(ASK_AGAIN_S, partial(self._loaded, action, load, began_s))
@@ -369,13 +377,20 @@ class Device:
         weights = self._copy(action)
         if weights is None:
             failed = StateNotLoaded(action.stage, action.version, "no donor has it")
-            self.world.clock.after(1.0, partial(self.world.post, self.process, failed))
+            self.world.clock.after(1.0, partial(self._load_failed, failed, load))
             return
         self.weights = weights
         self._run += 1
         self._is_loaded(weights)
 
-    def _resume(self, action: Resume) -> None:
+    def _load_failed(self, failed: StateNotLoaded, load: int) -> None:
+        if self._goes_on(load, partial(self._load_failed, failed, load)):
+            self.world.post(self.process, failed)
+
+    def _resume(self, action: Resume, load: int) -> None:
+        """Serve what is kept. Until then it stays what is kept: the same may be granted once more."""
+        if not self._goes_on(load, partial(self._resume, action, load)):
+            return
         kept, self.kept = self.kept, None
         self.storage.let_go()
         assert kept is not None, "the machine says what is in memory"
@@ -389,7 +404,8 @@ class Device:
         hardware, stage = self.world.hardware, weights.stage
         groups = tuple((group, hardware.elements(group)) for group in (f"stage-{stage}", "tied"))
         capacity = hardware.capacity(self.process.name, stage)
-        self._answer(StateLoaded(stage, weights.version, weights.parameters, capacity, groups))
+        loaded = StateLoaded(stage, weights.version, weights.parameters, capacity, groups)
+        self.world.post(self.process, loaded)  # at once: nothing may come between
 
     def _copy(self, action: LoadState) -> Weights | None:
         if not action.donors and action.version == 0:

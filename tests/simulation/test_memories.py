@@ -7,6 +7,8 @@ from functools import partial
 
 import pytest
 
+from swarmflow.core.events import Received
+from swarmflow.core.messages import Granted
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.faults import Churn, finish, kill_in_phase, peers_of
@@ -97,6 +99,33 @@ def test_the_memory_of_two_histories_is_never_put_together(seed: int) -> None:
     resumed = {line.split()[1] for line in world.log[before:] if "is here already" in line}
     assert resumed
     assert resumed <= side or resumed.isdisjoint(side)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_who_wakes_to_two_grants_answers_the_later_one(same: bool) -> None:
+    """What is in memory is granted to a peer that sleeps, and then once more, or version 0 instead."""
+    world = LONG.start(0)
+    world.clock.run(lambda: world.clock.now_s > KILLED_S, KILLED_S + 1.0)
+    for trainer in [process for process in world.trainers if world.alive(process)]:
+        world.kill(trainer)
+    back_s = KILLED_S + 20.0
+    world.clock.at(back_s, partial(world.start_trainer, "t0", lead=True))
+    world.clock.run(lambda: world.clock.now_s > back_s and bool(world.living_peers()), back_s + 10.0)
+    leader, peer = world.latest["t0"], world.living_peers()[0]
+    host = world.hosts[peer]
+    machine, device = host.machine, host.device
+    assert isinstance(machine, PeerMachine)
+    held = machine.memory.held
+    assert held is not None
+    first = Granted(2, held.stage, held.version, (), 0, held.name)  # in a later term than what the leader grants
+    second = replace(first, grant=1) if same else Granted(2, held.stage, 0, (), 1)
+    world.freeze(peer, 5.0)
+    for granted in (first, second):
+        world.post(peer, Received(leader, granted))
+    world.clock.run(lambda: machine.phase == "ready", world.clock.now_s + 10.0)
+    assert (machine.version, machine.grant) == (second.version, 1)
+    assert device.weights is not None
+    assert device.weights.version == second.version
 
 
 @pytest.mark.parametrize("how", ["freeze", "suspend"])
