@@ -13,6 +13,7 @@ Planned = tuple[float, int, Callable[[], object], int, Cause]
 
 SLOTS_PER_S = 256.0  # 10,000 peers plan some 150 things for each
 FAR_S = 1e12
+LOOK_S = 0.002  # how closely phases are watched for; the shortest lasts a message's way
 
 
 @dataclass(slots=True)
@@ -34,6 +35,8 @@ class Clock:
     _marked: int = 0
     _mark: Cause = BEGINNING
     _cause: Cause = BEGINNING
+    _watches: list[Callable[[], bool]] = field(default_factory=list)
+    _look_s: float = FAR_S
 
     def after(self, delay_s: float, callback: Callable[[], object], why: int = TIMER) -> None:
         """Plan a callback. delay_s: at least 0, from now. why: what it waits for (simulator/causes.py)."""
@@ -59,7 +62,8 @@ class Clock:
     def follow(self, time_s: float, callback: Callable[[], object], why: int = TIMER) -> None:
         """The same, as the last thing that a callback does: where nothing comes in between, it runs at once."""
         between = bool(self._heap) and self._heap[0][0] <= time_s
-        if between or not self.now_s <= time_s <= self._limit_s or int(time_s * SLOTS_PER_S) > self._slot:
+        looked_for = time_s >= self._look_s or int(time_s * SLOTS_PER_S) > self._slot
+        if between or looked_for or not self.now_s <= time_s <= self._limit_s:
             self.at(time_s, callback, why)
             return
         self._planned += 1
@@ -68,6 +72,11 @@ class Clock:
             self._cause = self._cause.then(time_s, why)
         self.now_s = time_s
         callback()
+
+    def watch(self, look: Callable[[], bool]) -> None:
+        """Call this after what happens, but once in LOOK_S at most, until it returns True."""
+        self._watches.append(look)
+        self._look_s = min(self._look_s, self.now_s)
 
     @property
     def happened(self) -> int:
@@ -98,7 +107,14 @@ class Clock:
                 cause = self._mark
             self._cause = cause.then(time_s, why) if time_s > cause.now_s or why == CHANCE else cause
             callback()
+            if self.now_s >= self._look_s:
+                self._look()
         return until()
+
+    def _look(self) -> None:
+        watches, self._watches = self._watches, []
+        self._watches += [look for look in watches if not look()]
+        self._look_s = self.now_s + LOOK_S if self._watches else FAR_S
 
     def _advance(self) -> bool:
         """Go on to the next slot in which something happens. False: there is none."""

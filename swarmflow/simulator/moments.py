@@ -11,7 +11,6 @@ from swarmflow.simulator.world import World
 
 Pick = Callable[[World], list[ProcessId]]
 Apart = Callable[[World], set[str]]
-POLL_S = 0.002  # how closely a phase is watched for; the shortest lasts a message's way
 STEP_PHASES = ("working", "complete", "preparing", "prepared", "committing", "")  # the last: between two steps
 ELECTION_PHASES = ("doubted", "standing", "followed", "taken over")
 JOINING_PHASES = ("joining", "loading", "ready")
@@ -73,21 +72,19 @@ def at_phase(
 ) -> None:  # fmt: skip
     """The first time from since_s to until_s that a phase begins: delay_s later, strike."""
     began = False
-    poll_s = 4 * POLL_S if phase in JOINING_PHASES else POLL_S  # which costs more, and lasts longer
     present = in_phase(world, phase)
 
-    def poll() -> None:
+    def look() -> bool:
         nonlocal began
         if world.ended or world.clock.now_s > until_s:
-            return
+            return True
         now = present()
         before, began = began, began or not now
         if before and now:
             world.clock.after(delay_s, strike)
-        else:
-            world.clock.after(poll_s, poll)
+        return before and now
 
-    world.clock.after(max(0.0, since_s - world.clock.now_s), poll)
+    world.clock.after(max(0.0, since_s - world.clock.now_s), lambda: world.clock.watch(look))
 
 
 def kill_in_phase(

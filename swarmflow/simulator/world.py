@@ -176,11 +176,14 @@ class World:
     @property
     def leader(self) -> ProcessId | None:
         """Who leads, of those alive; of two, the one that began later."""
-        return next(reversed(self._leaders()), None)
+        return next((process for process in reversed(self._led) if self._leads(process)), None)
 
     def _leaders(self) -> list[ProcessId]:
         """In the order in which they began to lead."""
-        return [process for process in self._led if self.trainers[process].lead and self.hosts[process].alive]
+        return [process for process in self._led if self._leads(process)]
+
+    def _leads(self, process: ProcessId) -> bool:
+        return self.trainers[process].lead is not None and self.hosts[process].alive
 
     def _leader_for(self, name: str) -> ProcessId | None:
         """Whom a process of this name finds."""
