@@ -347,11 +347,11 @@ class World:
     def _exit(self, process: ProcessId, action: Exit) -> None:
         """A process ends by itself. With a leader the run ends, unless it was asked to go: then it is started again."""
         self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} exits: {action.reason}")
-        led = process in self._leaders()
+        led = self.trainers[process].lead if process in self._leaders() else None
         self.kill(process)
-        if led and action.ok and self.settings.steps not in self.disks.durable:
+        if led is not None and not led.fate and self.settings.steps not in self.disks.durable:
             self.start_trainer(process.name, lead=True)
-        elif led and not self.ended:
+        elif led is not None and not self.ended:
             self.ended, self.finisher = True, process
 
     def store(self, owner: ProcessId, value: object, size_bytes: int = 0) -> Ref:

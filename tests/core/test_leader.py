@@ -332,6 +332,16 @@ def test_stopping_writes_what_was_learnt() -> None:
     assert of_type(bench.leader.handle(CheckpointWritten(1, ok=True), 0.0), Exit)[0].ok
 
 
+def test_who_stops_and_cannot_write_what_was_learnt_says_so_and_what_is_on_disk() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.commit()
+    bench.leader.stop()
+    [end] = of_type(bench.leader.handle(CheckpointWritten(1, ok=False, reason="the disk is full"), 0.0), Exit)
+    why = "which could not be written (the disk is full): no version is on disk"
+    assert end == Exit(f"stopped at version 1, {why}; start it again to go on", ok=False)
+
+
 def test_stopping_in_the_middle_of_an_update_waits_for_it() -> None:
     bench = Bench()
     bench.serve(A)

@@ -170,3 +170,13 @@ def test_who_stood_in_on_a_stage_goes_back_to_the_one_that_it_asked_for() -> Non
     assert lines(world, "loads stage 2: it asked for it, and stage 1 has another peer by now"), "\n".join(world.log)
     [home] = [peer for peer in world.hosts if peer.name == moved[0]]
     assert stage_of(world, home) == 2
+
+
+def test_a_leader_that_stops_without_having_written_its_version_is_not_the_end_of_the_run() -> None:
+    world = replace(LONG, trainers=1).start(0)
+    world.clock.run(lambda: world.clock.now_s > SETTLED_S and bool(world.results), 2 * SETTLED_S)
+    world.disks.full.add("t0")
+    world.drain(world.latest["t0"])
+    assert world.clock.run(lambda: bool(lines(world, "could not be written (")), 60.0)
+    world.disks.full.clear()
+    finish(world)

@@ -69,10 +69,12 @@ def stop_now(reign: Reign) -> list[Action]:
 
 def stopped(reign: Reign, ok: bool = True) -> list[Action]:
     """The end of a trainer that was asked to go, or of a run that cannot go on."""
-    if not reign.fate:
-        return [Exit(f"stopped at version {reign.version}; start it again to go on", ok)]
-    told = [Send(process, Finished(reign.version, reign.fate)) for process in reign.others]
     kept = f"version {reign.safe.durable} is on disk" if reign.safe.durable else "no version is on disk"
+    if not reign.fate:
+        here = f"stopped at version {reign.version}"
+        unwritten = f", which could not be written ({reign.safe.failure}): {kept}"
+        return [Exit(f"{here}{'' if ok else unwritten}; start it again to go on", ok)]
+    told = [Send(process, Finished(reign.version, reign.fate)) for process in reign.others]
     return [*told, Exit(f"{reign.fate}; {kept}", ok=False)]
 
 
