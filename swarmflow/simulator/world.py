@@ -423,7 +423,7 @@ class World:
 
     def _wake(self, host: Host, due_s: float) -> None:
         if host.wake_s == due_s and host.alive:
-            host.wake_s = float("inf")
+            host.wake(self.clock.now_s)
             self.happen(host, TICK)
 
     # --- what a simulation asks of any swarm --------------------------------------------------------------------------

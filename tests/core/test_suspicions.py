@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from swarmflow.core.leading.membership import Membership
 from swarmflow.core.leading.suspicions import ALONE_MAX, CHECK_S, RECENT_S, Suspicions
@@ -97,3 +99,17 @@ def test_who_has_lost_its_credit_is_no_second_accuser() -> None:
     bench.wait(1.0)
     assert bench.accuse(B, process("e")) is None
     assert bench.accuse(A, process("e")) is None
+
+
+@given(st.floats(0.0, 1e9))
+@example(6.2964790047645325)  # plus 2.5 and minus 2.5 is less
+def test_who_is_silent_is_given_up_at_the_deadline_and_not_a_rounding_error_later(said_s: float) -> None:
+    bench = Bench()
+    bench.now = said_s
+    for known in bench.membership.known.values():
+        known.heard_s = said_s
+    assert bench.accuse(A, C) is None
+    due_s = bench.suspicions.next_deadline()
+    assert due_s is not None
+    bench.now = due_s
+    assert bench.verdict() == C

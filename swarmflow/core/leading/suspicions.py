@@ -39,6 +39,11 @@ class Accusation:
     answered: bool = False
     lived: bool = False
 
+    @property
+    def due_s(self) -> float:
+        """By when the accused has to have answered."""
+        return self.last_s + CHECK_S
+
 
 @dataclass(slots=True)
 class Suspicions:
@@ -93,7 +98,7 @@ class Suspicions:
                 said = accusers[credible[0]]
                 return accused, f"{credible[0]} and {credible[1]} lost it ({said.reason})"
             for accuser, said in accusers.items():
-                if known.heard_s <= said.last_s and now - said.last_s >= CHECK_S:
+                if known.heard_s <= said.last_s and now >= said.due_s:
                     return accused, f"{accuser} lost it ({said.reason}), and it has been silent since"
                 if said.last_s - said.since_s >= self.settle_s:
                     return self._settled(accuser, accused, said, spared)
@@ -102,7 +107,7 @@ class Suspicions:
     def next_deadline(self) -> float | None:
         """When an accused that does not answer is given up."""
         waits = (said for accusers in self._of.values() for said in accusers.values() if not said.answered)
-        return min((said.last_s + CHECK_S for said in waits), default=None)
+        return min((said.due_s for said in waits), default=None)
 
     def _alone(self, accuser: ProcessId) -> int:
         """How many members one accuser accuses that nobody else does and that have answered the leader."""
