@@ -19,7 +19,8 @@ NORM_TOLERANCE = 1e-6  # of a squared norm: the bits are the same for all member
 def agree(results: Sequence[tuple[float, str]]) -> bool:
     """Whether the members of a group, by (squared norm, digest), have reduced the same gradient."""
     norms, digests = [norm for norm, _ in results], {digest for _, digest in results}
-    return len(digests) == 1 and "" not in digests and max(norms) - min(norms) <= NORM_TOLERANCE * max(norms)
+    alike = max(norms) == min(norms) or max(norms) - min(norms) <= NORM_TOLERANCE * max(norms)  # two infinite ones are
+    return len(digests) == 1 and "" not in digests and alike
 
 
 def differing(group: Group, results: Sequence[tuple[float, str]]) -> tuple[ProcessId, ...]:

@@ -288,12 +288,17 @@ class Step:
             return []
         if self._blamed:
             return self._find(blame(self.epoch.step, self._blamed, self.roster))
+        return self._judge()
+
+    def _judge(self) -> list[Action]:
+        """Every member has reduced: may it be committed, as far as the sums tell?"""
+        assert self.tally is not None, "known since the ballot began"
         for group in self._groups():
             results = [self._prepared[process].get(group.name, (0.0, "")) for process in group.members]
             if not agree(results):
                 self.differing = differing(group, results)
                 return self._fail(f"the members of {group.name} do not agree on the reduced gradient")
-        if not fits(squared_norms(self._groups(), self._prepared), self.ledger.tokens, self.clip):
+        if not fits(squared_norms(self._groups(), self._prepared), self.tally.tokens, self.clip):
             return self._find(Finding(self.epoch.step, -1, -1, None, "gradient"))
         self.phase = "prepared"
         return []
@@ -374,11 +379,13 @@ class Step:
         self.phase, self.failure = "failed", reason
 
     def resume_prepared(self, tally: Tally, results: dict[ProcessId, tuple[tuple[str, float, str], ...]]) -> None:
-        """Take over from a leader that may have committed this ballot: everybody who is left has reduced."""
-        self.phase, self.tally = "prepared", tally
+        """Take over from a leader that may have committed this ballot: everybody who is left has reduced.
+
+        Where their sums do not agree it has not.
+        """
+        self.tally = tally
         self._prepared = {p: {name: (norm, digest) for name, norm, digest in rows} for p, rows in results.items()}
-        if not fits(squared_norms(self._groups(), self._prepared), tally.tokens, self.clip):
-            self._find(Finding(self.epoch.step, -1, -1, None, "gradient"))
+        self._judge()
 
     def commit_again(self) -> list[Action]:
         """Tell those who have not applied the former leader's commit."""

@@ -11,6 +11,9 @@ from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
 from swarmflow.core.leader import Leader
 from swarmflow.core.leading.memories import NOTHING, Former
 from swarmflow.core.messages import (
+    Commit,
+    Committed,
+    Done,
     Granted,
     Heartbeat,
     Held,
@@ -19,13 +22,16 @@ from swarmflow.core.messages import (
     Kept,
     Message,
     Open,
+    Prepare,
+    Prepared,
     Ready,
+    Reopen,
     StepResult,
     Welcome,
 )
 from swarmflow.core.rules import LeaderSettings
-from swarmflow.core.types import Holding, Plan, ProcessId, Snapshot
-from tests.core.samples import member, messages, of_type, process
+from swarmflow.core.types import Epoch, Holding, Plan, ProcessId, Snapshot
+from tests.core.samples import member, messages, microbatch, of_type, process
 from tests.core.test_memories import commit, held, name_of
 
 ME = member("t0", -1)
@@ -217,6 +223,27 @@ def test_a_leader_that_has_begun_goes_over_to_what_peers_still_hold() -> None:
     assert not granted, "somebody may hold a later one"
     granted = messages(bench.wait(6, A, B, C), Granted)
     assert {message.version for _, message in granted} == {9}
+
+
+def test_a_step_that_is_decided_is_not_given_up_for_what_peers_still_hold() -> None:
+    bench = Bench(on_disk=4)
+    for peer in (C, D):
+        bench.join(peer)
+    bench.serve(C, D)
+    epoch = Epoch(0, 4)
+    actions = [
+        each for peer, stage in ((C, 0), (D, 1))
+        for each in bench.hear(peer, Done(replace(microbatch(0), epoch=epoch), stage, 0, 2.0, 1))
+    ]  # fmt: skip
+    for asked, prepare in messages(actions, Prepare):
+        results = tuple((group.name, 1.0, "x") for group in prepare.groups)
+        actions = bench.hear(asked, Prepared(epoch, prepare.ballot, results))
+    assert {to for to, _ in messages(actions, Commit)} == {C, D}
+    bench.join_again(A, held(0, 9))
+    bench.join_again(B, held(1, 9))
+    bench.hear(C, Committed(epoch, 5, "same"))
+    opened = messages(bench.hear(D, Committed(epoch, 5, "same")), Reopen)
+    assert {message.epoch for _, message in opened} == {Epoch(0, 5)}
 
 
 def test_the_memory_of_one_stage_is_not_waited_for_twice() -> None:

@@ -157,6 +157,15 @@ def test_a_ballot_that_everybody_has_reduced_is_committed_at_once() -> None:
     assert (to, result.epoch, result.loss, result.tokens, result.retries) == (ME, EPOCH, 2.0, 30, 1)
 
 
+def test_sums_that_do_not_agree_were_not_committed_and_whose_is_another_goes() -> None:
+    told = [reduced(told) for told in peers()]
+    told[2] = replace(told[2], results=(("stage-0", 1.0, "y"),))
+    bench = Bench(told)
+    assert not messages(bench.began, Commit)
+    assert [to for to, _ in messages(bench.began, Evicted)] == [C]
+    assert bench.leader.epoch == Epoch(EPOCH.generation + 1, EPOCH.step)
+
+
 def test_a_commit_is_told_to_those_who_have_not_applied_it() -> None:
     told = [reduced(told) for told in peers()]
     told[1] = replace(told[1], commit=COMMIT, digest="same", version=6)

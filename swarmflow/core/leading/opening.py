@@ -156,7 +156,8 @@ def learnt(reign: Reign, now: float) -> list[Action]:
     """
     began_here = reign.founded and reign.last is None
     begun = reign.phase == "running"
-    if reign.restoring is None and reign.restored and (begun or reign.phase == "gathering"):
+    decided = reign.step is not None and reign.step.decision is not None
+    if reign.restoring is None and reign.restored and not decided and (begun or reign.phase == "gathering"):
         on_disks = began_here and reign.safe.later(reign.version, begun)
         if not (on_disks or reign.memories.later(reign.version)):
             return []
