@@ -80,6 +80,14 @@ def test_what_was_loaded_from_a_disk_is_not_kept() -> None:
     assert bereft(bench) is None
 
 
+def test_a_commit_that_was_heard_makes_nothing_of_a_state_that_was_loaded_after_it() -> None:
+    bench = sealed()
+    bench.hear(COMMIT)
+    bench.hear(Granted(1, 0, EPOCH.step, DONOR, 3))
+    bench.event(StateLoaded(0, EPOCH.step, "digest", 4, (("stage-0", 10),)))
+    assert bereft(bench) is None
+
+
 def test_a_peer_that_its_leader_sends_away_keeps_nothing() -> None:
     assert left(applied().hear(Evicted("its parameters differ from its stage's"))) is None
 

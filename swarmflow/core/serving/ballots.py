@@ -102,6 +102,7 @@ def commit(peer: Service, event: Received, now: float) -> list[Action]:
     if ballot is None or ballot.number != message.ballot or not ballot.sealed:
         return peer.leave(f"ballot {message.ballot} of step {peer.epoch.step} was committed without this process")
     peer.ballot, standing.commit = None, message
+    peer.memory.committed(standing, message)
     return [Apply(peer.epoch, message.scale, message.learning_rate)]
 
 
@@ -112,7 +113,7 @@ def applied(peer: Service, event: Applied, now: float) -> list[Action]:
     peer.version = event.epoch.step + 1
     if peer.standing is not None:
         peer.standing.digest = event.digest
-        peer.memory.committed(peer.standing, event.digest)
+        peer.memory.applied(event.digest)
     journal = peer.hops.clear() if peer.hops is not None else []
     return [*journal, Send(peer.leader, Committed(event.epoch, peer.version, event.digest))]
 

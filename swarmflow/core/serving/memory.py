@@ -14,18 +14,20 @@ class Memory:
     """The state of a stage, over the lives of one process.
 
     held: what an earlier life has left, until this one serves a stage. name: of the state that is served now,
-    empty: not known. commit: the one that made it, where it was made here; digest: of its parameters then.
+    empty: not known. commit: the one that made it, where it was made here; digest: of its parameters then. update: the
+    name and the commit of the next one, while it is made.
     """
 
     held: Held | None = None
     name: str = ""
     commit: Commit | None = None
     digest: str = ""
+    update: tuple[str, Commit] | None = None
 
     def granted(self, message: Granted) -> Resume | None:
         """A stage is to be served. None: it has to be loaded, and what was held is let go of."""
         held, commit = self.held, message.commit
-        self.name, self.commit, self.digest = message.name, None, ""
+        self.name, self.commit, self.digest, self.update = message.name, None, "", None
         if held is not None and message.name and held.stage == message.stage:
             if (held.version, held.name) == (message.version, message.name):
                 self.commit, self.digest = held.commit, held.digest
@@ -37,20 +39,23 @@ class Memory:
         self.held = None
         return None
 
-    def committed(self, standing: Standing, digest: str) -> None:
-        """An update was applied."""
-        if standing.commit is not None:
-            self.commit, self.digest = standing.commit, digest
-            self.name = _name(standing, standing.commit.ballot)
+    def committed(self, standing: Standing, commit: Commit) -> None:
+        """An update is to be applied."""
+        self.update = _name(standing, commit.ballot), commit
+
+    def applied(self, digest: str) -> None:
+        """It was."""
+        if self.update is not None:
+            (self.name, self.commit), self.digest, self.update = self.update, digest, None
 
     def kept(self, stage: int, version: int, standing: Standing | None, sealed: int | None) -> Held | None:
         """What is left for the next life, which ends the update that is under way. None: it is of no known history.
 
         sealed: the ballot whose gradient is reduced here, and that may have been committed.
         """
-        commit = standing.commit if standing is not None else None
-        if standing is not None and commit is not None and commit.epoch.step == version:
-            return Held(stage, version + 1, _name(standing, commit.ballot), "", commit)
+        if self.update is not None:
+            name, commit = self.update
+            return Held(stage, commit.epoch.step + 1, name, "", commit)
         upcoming = _name(standing, sealed) if standing is not None and sealed is not None else ""
         known = self.name or upcoming
         return Held(stage, version, self.name, self.digest, self.commit, upcoming) if known else None
