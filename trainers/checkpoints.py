@@ -113,7 +113,9 @@ class Checkpoints:
     async def _copy(self, session: Session, action: WriteCheckpoint) -> Generation:
         """All stages beside one another, each from the first of those who have it that can give it whole."""
         manifest = self._manifest
-        await asyncio.to_thread(remove_unfinished, self._folder.checkpoints, action.version)
+        await asyncio.to_thread(
+            remove_unfinished, self._folder.checkpoints, manifest.fingerprint, action.version
+        )
         generation = await asyncio.to_thread(
             Generation.begin_copy, self._folder.checkpoints, action.version, manifest.fingerprint, manifest.stages,
             action.digests,
@@ -147,7 +149,7 @@ class Checkpoints:
         for key in list(self._open):  # other threads open more meanwhile, for those who ask
             if key[1] not in (generation.version, action.spare):
                 self._open.pop(key).close()
-        prune(self._folder.checkpoints, spare={action.spare})
+        prune(self._folder.checkpoints, self._manifest.fingerprint, spare={action.spare})
         return lacks
 
     def _export_step(self, generation: Generation) -> None:

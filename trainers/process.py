@@ -102,9 +102,9 @@ def _check_disk(run: Run, manifest: Manifest) -> None:
 
 
 async def _invite_to_join(run: Run) -> Invite:
-    """The invite given, or that of the trainer that leads from the same folder. Raises NetworkError."""
+    """The invite given, or that of the trainer that leads from the same folder. Raises NetworkError, ConfigError."""
     if run.options.invite is not None:
-        return run.options.invite
+        return run.may_join(run.options.invite)
     path = run.invite_path
     deadline_s = asyncio.get_running_loop().time() + _INVITE_WAIT_S
     log.info("another trainer leads from %s; waiting for its invite", run.output)
@@ -112,14 +112,14 @@ async def _invite_to_join(run: Run) -> Invite:
         if asyncio.get_running_loop().time() > deadline_s:
             raise NetworkError(f"the trainer that leads from {run.output} has written no invite; is it alive?")
         await asyncio.sleep(_POLL_S)
-    return Invite.parse(path.read_text())
+    return run.may_join(Invite.parse(path.read_text()))
 
 
 def _latest_invite(run: Run, invite: Invite | None) -> Invite | None:
     """Another trainer of the same output may lead by now, and have left its invite there."""
     if run.options.invite is not None or not run.invite_path.is_file():
         return invite
-    return Invite.parse(run.invite_path.read_text())
+    return run.may_join(Invite.parse(run.invite_path.read_text()))
 
 
 async def _start_node(run: Run, invite: Invite | None, *, first: bool) -> Node:
@@ -163,8 +163,7 @@ async def _one_life(
         found = await _find(run, session, where, first, invited=invite is not None)
         if found is not None:
             run.give_way()
-            run.folder.keep_manifest(found.manifest)
-            await asyncio.to_thread(_check_disk, run, found.manifest)
+            await take_up(run, found.manifest)
             life.join(found, newest_version(run.folder, run.output, found.manifest.fingerprint))
             session.spawn(report_reach(session, own_invite(), found.leader), "trying what trainers announce")
         elif not session.ended.done():
@@ -188,10 +187,15 @@ async def _one_life(
         await session.close()
 
 
+async def take_up(run: Run, manifest: Manifest) -> None:
+    """Make a run that of this trainer's folder, once nothing stands against it. Raises ForeignFileError."""
+    await asyncio.to_thread(_check_disk, run, manifest)
+    run.folder.keep_manifest(manifest)
+
+
 async def _lead(run: Run, life: Life, manifest: Manifest) -> None:
     """Begin or resume the run, once all that it needs is there."""
-    run.folder.keep_manifest(manifest)  # not before: another trainer might have led the run as it was
-    await asyncio.to_thread(_check_disk, run, manifest)
+    await take_up(run, manifest)  # not before: another trainer might have led the run as it was
     newest = newest_version(run.folder, run.output, manifest.fingerprint)
     if newest.version == 0 and not manifest.from_seed:
         raise_all(check_weights(run.config.model, manifest.model))
@@ -253,7 +257,7 @@ async def _find(run: Run, session: Session, where: Invite | None, first: bool, *
             session.end(Rejoin(str(error)))
         return None
     if found is not None:
-        run.check_same(found.manifest, f"the run {found.manifest.name}")
+        run.check_joins(found.manifest)
     return found
 
 

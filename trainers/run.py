@@ -13,12 +13,12 @@ from swarmflow.errors import ConfigError, DataError, ModelError
 from swarmflow.manifest import Manifest
 from swarmflow.ownership import check_file
 from swarmflow.runtime.folders import SHARED, state_folder
-from swarmflow.runtime.invite import is_invite
+from swarmflow.runtime.invite import Invite, is_invite
 from swarmflow.runtime.metrics import Metrics
 from trainers.data import Corpus, open_corpus
 from trainers.lock import FolderLock
 from trainers.options import Options
-from trainers.state import StateFolder, earlier_manifest, has_begun, newest_version
+from trainers.state import StateFolder, check_joins, earlier_manifest, has_begun, newest_version
 from trainers.steplog import StepLog
 
 log = logging.getLogger("swarmflow")
@@ -135,6 +135,16 @@ class Run:
         """Whether all steps are done and the model is written."""
         version = newest_version(self.folder, self.output, manifest.fingerprint).version
         return version >= self.config.train.steps and (self.output / "final").is_dir()
+
+    def may_join(self, invite: Invite) -> Invite:
+        """The invite. Raises ConfigError where this folder, or one beside it, holds another run, which has begun."""
+        check_joins(self.folder, self.output, invite.run_id)
+        return invite
+
+    def check_joins(self, manifest: Manifest) -> None:
+        """Raises ConfigError or DataError where the run of others is not that of RUN.toml, the data and this folder."""
+        self.check_same(manifest, f"the run {manifest.name}")
+        check_joins(self.folder, self.output, manifest.run_id, manifest.fingerprint)
 
     def check_same(self, manifest: Manifest, whose: str) -> None:
         """Raises ConfigError or DataError that names what differs between RUN.toml or the data and the run's.

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
-from swarmflow.compute.checkpoint import Generation, newest_complete, newest_known, readable
+from swarmflow.compute.checkpoint import Generation, generations, newest_complete, newest_known, readable
 from swarmflow.core.leading.memories import NOTHING, Former
 from swarmflow.core.types import Holding, Snapshot
-from swarmflow.errors import CheckpointError, IncompatibleError, NetworkError
+from swarmflow.errors import CheckpointError, ConfigError, IncompatibleError, NetworkError
 from swarmflow.files import read_sealed, write_sealed, write_whole
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.folders import SHARED, state_folder
@@ -311,6 +311,31 @@ def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
 def has_begun(folder: StateFolder, output: Path) -> bool:
     """Whether a step of the run was committed, as far as this folder and those of the trainers beside it tell."""
     return any(_has_begun(place) for place in (folder.path, *_beside(folder, output)))
+
+
+def check_joins(folder: StateFolder, output: Path, run_id: str, run: str | None = None) -> None:
+    """Raises ConfigError where the own folder, or one beside it, holds another run than the one that is to be joined.
+
+    A run that has not begun is no loss. run: fingerprint of the one that is to be joined, where it is known already.
+    """
+    own = folder.manifest()
+    if own is None or own.run_id != run_id:
+        known = own is not None or run is not None
+        foreign = known and any(found.run != run for found in generations(folder.checkpoints))
+        if foreign or (own is not None and _has_begun(folder.path)):
+            raise _another_run(folder.path, own, run_id)
+    for place in _beside(folder, output):
+        held = _manifest_in(place)
+        if held is not None and held.run_id != run_id and _has_begun(place):
+            raise _another_run(place, held, run_id)
+
+
+def _another_run(place: Path, held: Manifest | None, run_id: str) -> ConfigError:
+    whose = f"the run {held.name} ({held.run_id})" if held is not None else "versions of another run"
+    return ConfigError(
+        f"{place} holds {whose}, which the invite's ({run_id}) would take the place of: join with another [run] "
+        "output, and another --state-dir where one is given"
+    )
 
 
 def _beside(folder: StateFolder, output: Path) -> list[Path]:

@@ -348,12 +348,12 @@ def newest_known(root: Path, run: str) -> int:
     return max((generation.version for generation in readable(root, run) if generation.digests), default=0)
 
 
-def prune(root: Path, keep: int = GENERATIONS_KEPT, spare: Collection[int] = ()) -> None:
-    """Deletes what is older than the `keep` newest generations that are complete; incomplete newer ones stay.
+def prune(root: Path, run: str, keep: int = GENERATIONS_KEPT, spare: Collection[int] = ()) -> None:
+    """Deletes what is older than the `keep` newest complete generations of a run; incomplete newer ones stay.
 
-    spare: versions that stay in any case.
+    spare: versions that stay in any case. What is another run's is neither counted nor touched.
     """
-    found = generations(root)
+    found = readable(root, run)
     complete = [generation.version for generation in found if generation.complete]
     if len(complete) < keep:
         return
@@ -362,8 +362,8 @@ def prune(root: Path, keep: int = GENERATIONS_KEPT, spare: Collection[int] = ())
             generation.remove()
 
 
-def remove_unfinished(root: Path, before: int) -> None:
-    """Deletes what was begun of versions before this one and was never whole anywhere: it only takes room."""
-    for generation in generations(root):
+def remove_unfinished(root: Path, run: str, before: int) -> None:
+    """Deletes what was begun of a run's versions before this one and was never whole anywhere: it only takes room."""
+    for generation in readable(root, run):
         if generation.version < before and not generation.digests:
             generation.remove()

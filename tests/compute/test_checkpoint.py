@@ -46,8 +46,8 @@ def _fill(generation: Generation, stage: int, seed: int) -> str:
     return generation.add(stage, writer)
 
 
-def _complete(root: Path, version: int, stages: int = 2) -> Generation:
-    generation = Generation.begin(root, version, "run", stages, {"step": version})
+def _complete(root: Path, version: int, stages: int = 2, run: str = "run") -> Generation:
+    generation = Generation.begin(root, version, run, stages, {"step": version})
     for stage in range(stages):
         _fill(generation, stage, version + stage)
     return generation
@@ -134,7 +134,7 @@ def test_two_complete_generations_are_kept(tmp_path: Path) -> None:
     for version in (1, 2, 3, 4):
         _complete(tmp_path, version)
     Generation.begin(tmp_path, 5, "run", 2)
-    prune(tmp_path)
+    prune(tmp_path, "run")
     assert [generation.version for generation in generations(tmp_path)] == [5, 4, 3]
 
 
@@ -250,7 +250,7 @@ def test_a_corrupt_manifest_stops_neither_writing_nor_pruning(tmp_path: Path) ->
     for version in (3, 4, 5, 7):
         _complete(tmp_path, version)
     (tmp_path / "version-00000007" / "manifest.json").write_text("{")
-    prune(tmp_path)
+    prune(tmp_path, "run")
     assert [generation.version for generation in generations(tmp_path)] == [5, 4]
     again = Generation.begin_copy(tmp_path, 7, "run", 2, ())
     assert again.held == ()
@@ -262,15 +262,25 @@ def test_what_was_begun_and_never_whole_makes_room(tmp_path: Path) -> None:
     begun = Generation.begin(tmp_path, 5, "run", 2)
     _fill(begun, 0, 1)
     copied = Generation.begin_copy(tmp_path, 6, "run", 2, ("a", "b"))
-    remove_unfinished(tmp_path, 7)
+    remove_unfinished(tmp_path, "run", 7)
     assert [generation.version for generation in generations(tmp_path)] == [copied.version, 3]
 
 
 def test_what_others_still_copy_is_spared(tmp_path: Path) -> None:
     for version in (1, 2, 3, 4):
         _complete(tmp_path, version)
-    prune(tmp_path, spare={2})
+    prune(tmp_path, "run", spare={2})
     assert [generation.version for generation in generations(tmp_path)] == [4, 3, 2]
+
+
+def test_of_another_run_in_the_same_folder_nothing_is_deleted_or_counted(tmp_path: Path) -> None:
+    for version, run in ((1, "run"), (2, "run"), (3, "run"), (4, "other"), (90, "other"), (100, "other")):
+        _complete(tmp_path, version, run=run)
+    Generation.begin(tmp_path, 2000, "other", 2)
+    remove_unfinished(tmp_path, "run", 3000)
+    prune(tmp_path, "run")
+    assert [found.version for found in readable(tmp_path, "run")] == [3, 2], "its newest two stay, older or not"
+    assert [found.version for found in readable(tmp_path, "other")] == [2000, 100, 90, 4]
 
 
 def test_one_broken_manifest_hides_no_other(tmp_path: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from swarmflow.errors import ConfigError, DataError
+from swarmflow.errors import ConfigError, DataError, ForeignFileError
 from swarmflow.manifest import Manifest
+from swarmflow.runtime.invite import Invite
+from tests.runtime.test_copy_keeper import written
 from trainers.options import Options
 from trainers.plan import new_manifest
+from trainers.process import main, take_up
 from trainers.run import Run
 
 RUN = """
@@ -85,3 +90,70 @@ def test_a_folder_where_the_run_has_begun_counts_more_than_one_where_it_has_not(
         run = opened(stack, tmp_path, state="elsewhere")
         run.folder.keep_manifest(new_manifest(run.config, run.corpus, "other"))
         assert run.earlier() == former
+
+
+NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
+INVITE = Invite("theirs", "name", (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
+
+
+@pytest.mark.parametrize("holds", ["its own folder", "a folder beside"])
+@pytest.mark.parametrize("begins", ["begun", "known", "checkpoints"])
+def test_a_folder_that_holds_a_run_joins_no_other_one(holds: str, begins: str, tmp_path: Path) -> None:
+    """It may have been begun from the same RUN.toml: then nothing but the id tells them apart."""
+    if (holds, begins) == ("a folder beside", "checkpoints"):
+        begins = "begun"  # those of another trainer are not this one's to delete
+    own = begun(tmp_path)
+    with ExitStack() as stack:
+        folder = opened(stack, tmp_path).folder
+        if begins == "begun":
+            folder.keep_begun()
+        elif begins == "known":
+            folder.keep_known(2)
+        else:
+            written(own, folder.checkpoints, 2)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("run.json*")}
+    theirs = replace(own, run_id="theirs")
+    with ExitStack() as stack:
+        run = opened(stack, tmp_path, state="" if holds == "its own folder" else "elsewhere")
+        run.options = replace(run.options, invite=INVITE)
+        with pytest.raises(ConfigError, match=rf"trainer-0 holds the run .*{own.run_id}.*another \[run\] output"):
+            main(run)
+        with pytest.raises(ConfigError, match="trainer-0 holds the run"):
+            run.check_joins(theirs)
+        run.check_joins(own)
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("run.json*")} == before
+
+
+def test_versions_of_another_run_whose_manifest_is_lost_are_not_built_on(tmp_path: Path) -> None:
+    own = begun(tmp_path)
+    with ExitStack() as stack:
+        written(own, opened(stack, tmp_path).folder.checkpoints, 2)
+    for path in (tmp_path / "out").rglob("run.json*"):
+        path.unlink()
+    with ExitStack() as stack:
+        run = opened(stack, tmp_path)
+        run.may_join(INVITE)
+        run.check_joins(own)
+        with pytest.raises(ConfigError, match="trainer-0 holds versions of another run"):
+            run.check_joins(replace(own, run_id="theirs"))
+
+
+def test_a_run_that_has_not_begun_gives_way_to_the_one_that_is_joined(tmp_path: Path) -> None:
+    theirs = replace(begun(tmp_path), run_id="theirs")
+    with ExitStack() as stack:
+        run = opened(stack, tmp_path)
+        run.may_join(INVITE)
+        run.check_joins(theirs)
+        asyncio.run(take_up(run, theirs))
+        assert run.earlier() == theirs
+
+
+def test_a_run_whose_exports_have_no_place_is_not_taken_up(tmp_path: Path) -> None:
+    own = begun(tmp_path)
+    (tmp_path / "out" / "final").mkdir()
+    (tmp_path / "out" / "final" / "thesis.tex").write_text("years of work")
+    with ExitStack() as stack:
+        run = opened(stack, tmp_path)
+        with pytest.raises(ForeignFileError, match="final holds something"):
+            asyncio.run(take_up(run, replace(own, run_id="theirs")))
+        assert run.earlier() == own
