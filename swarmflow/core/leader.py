@@ -187,7 +187,7 @@ class Leader(Reign):
         if now >= self._next_beat_s:
             watch = True
             if self._awake_s is not None and now - self._awake_s > self.settings.silence_s / 2:
-                self.membership.hear_all(now)  # it was this process that slept: nobody could be heard
+                self._slept(now - self._awake_s, now)
             self._next_beat_s, self._awake_s = now + self.settings.heartbeat_s, now
             beat = Beat(self.term, self.epoch)
             actions += [Send(process, beat) for process in self.membership.known if process != self.me.process]
@@ -201,6 +201,13 @@ class Leader(Reign):
             self._watched = roster
             actions += self._watch_majority(now)
         return actions + self._weigh(now) + self._advance(now)
+
+    def _slept(self, seconds: float, now: float) -> None:
+        """It was this process that did nothing: nobody could be heard, and the time counts against nobody."""
+        self.membership.hear_all(now)
+        progress.slept(self, seconds)
+        if self._alone_s is not None:
+            self._alone_s += seconds
 
     def _weigh(self, now: float) -> list[Action]:
         """See to accusations. Amid a ballot, what its members had to say to each other may be lost: it begins anew."""

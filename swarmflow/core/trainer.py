@@ -37,7 +37,7 @@ from swarmflow.core.events import (
     Validated,
 )  # fmt: skip
 from swarmflow.core.feeding import heir
-from swarmflow.core.feeding.feeder import Feeder
+from swarmflow.core.feeding.feeder import Feeder, until_end
 from swarmflow.core.flow.live import TRAINER, negotiation_of
 from swarmflow.core.messages import (
     Accepted,
@@ -125,7 +125,7 @@ class TrainerMachine(Feeder):
             return [Release(event.bodies)] if isinstance(event, Received) and event.bodies else []
         actions = self._local(event, now) if not isinstance(event, Received) else self._heard_all(event, now)
         self.ended |= self.lead is not None and self.lead.left
-        return self.words.say(actions + self._due(now))
+        return self.words.say(until_end(actions + self._due(now)))
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""

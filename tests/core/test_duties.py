@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from swarmflow.core.actions import Rejoin
+from swarmflow.core.events import Tick
 from swarmflow.core.leading import progress
 from swarmflow.core.leading.duties import Duty, Pauses
 from swarmflow.core.messages import Done, Evicted, Heartbeat, Join, Postponed
 from swarmflow.core.types import ProcessId
-from tests.core.samples import member, messages, microbatch, process
-from tests.core.test_leader import SETTINGS, A, B, Bench, C
+from tests.core.samples import member, messages, microbatch, of_type, process
+from tests.core.test_leader import OTHER, SETTINGS, A, B, Bench, C
 
 
 def seen(*signs: tuple[str, int, float]) -> Duty:
@@ -89,3 +91,20 @@ def test_who_was_put_out_is_told_why_it_has_to_wait_and_its_heartbeats_evict_it_
     bench.hear(again, join)
     assert again in bench.leader.membership.known
     assert process("a") in bench.leader.membership.known
+
+
+def test_the_time_in_which_the_leader_itself_slept_counts_against_nobody() -> None:
+    """Its own microbatches lay there, and the others it could not see: nobody is put out, and it goes on leading."""
+    bench = Bench(settings=replace(SETTINGS, stall_s=60.0))
+    bench.join(OTHER, role="trainer")
+    bench.serve(A, B)
+    for bench.now in (1.0, 2.0, 3.0):
+        bench.leader.handle(Tick(), bench.now)
+    bench.now = 500.0
+    actions = bench.leader.handle(Tick(), bench.now)
+    assert not of_type(actions, Rejoin)
+    assert not messages(actions, Evicted)
+    for bench.now in (500.0 + second for second in range(1, 65)):
+        actions += [action for each in (A, B, OTHER) for action in bench.hear(each, Heartbeat())]
+    assert of_type(actions, Rejoin), "awake it has as long as ever"
+    assert not messages(actions, Evicted)

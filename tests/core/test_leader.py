@@ -411,11 +411,13 @@ def test_a_ballot_that_does_not_end_is_begun_anew_with_more_time() -> None:
     bench.hear(A, Done(microbatch(0), 0, 0, 2.0, 1))
     bench.hear(A, Prepared(step.epoch, 1, (("stage-0", 1.0, "x"),)))
     begun = []
-    for bench.now in (1.0, 5.9, 6.1):
+    for bench.now in (1.0, 3.5, 5.9, 6.1):
         actions = bench.hear(A, Heartbeat()) + bench.hear(B, Heartbeat())
         begun.append({message.ballot for _, message in messages(actions, Prepare)})
-    assert begun == [set(), set(), {2}]
+    assert begun == [set(), set(), set(), {2}]
     bench.hear(A, Prepared(step.epoch, 1, (("stage-0", 1.0, "x"),)))
     assert str(A) in step.waits_for(), "what it has reduced for a former ballot is void"
+    for bench.now in (9.0, 12.0, 15.0):
+        bench.leader.handle(Tick(), bench.now)
     bench.now = 15.9
     assert not messages(bench.hear(A, Heartbeat()) + bench.hear(B, Heartbeat()), Prepare), "it has twice as long"

@@ -18,7 +18,7 @@ from swarmflow.core.actions import (
     TookOver,
     WriteCheckpoint,
 )  # fmt: skip
-from swarmflow.core.events import CheckpointWritten, DrainAsked, Event, Lost, Received, Tick
+from swarmflow.core.events import CheckpointWritten, DrainAsked, Event, Lost, MicrobatchFormed, Received, Tick
 from swarmflow.core.feeding.heir import CANDIDACY_S, RANK_DELAY_S
 from swarmflow.core.following import Following
 from swarmflow.core.iwrr import Iwrr
@@ -54,7 +54,7 @@ from swarmflow.core.outbox import TAKEOVER, Outbox
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source
 from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Epoch, Holding, Member, Plan, ProcessId, Roster, Snapshot
+from swarmflow.core.types import Epoch, Holding, Member, Plan, ProcessId, Ref, Roster, Snapshot
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
 
 A, B, C = process("a"), process("b"), process("c")
@@ -380,6 +380,16 @@ def test_a_leader_that_is_deposed_joins_again() -> None:
     assert not of_type(first.hear(Deposed(2), A), Rejoin), "a stranger follows nobody of this run"
     first.hear(Join("peer", "1.0", "run", Member(A, 0)), A)
     assert of_type(first.hear(Deposed(2), A), Rejoin)
+
+
+def test_who_has_to_join_again_does_nothing_more() -> None:
+    bench = Bench()
+    [form] = of_type(bench.join(), FormMicrobatch)
+    bench.event(MicrobatchFormed(form.microbatch, Ref(1), Ref(2)))
+    late_s = bench.trainer.source.outbox.next_deadline()
+    assert late_s is not None
+    bench.now = late_s + 1.0  # the microbatch is to be asked for, which is another life's
+    assert isinstance(bench.hear(Evicted("it is gone"))[-1], Rejoin)
 
 
 def test_a_leader_needs_no_copy_of_its_own() -> None:

@@ -84,6 +84,18 @@ def test_a_leader_that_forms_nothing_leaves_the_lead_to_another_trainer() -> Non
     assert any("this trainer forms none of the microbatches" in line for line in world.log)
 
 
+def test_a_leader_that_leaves_the_lead_decides_nothing_more() -> None:
+    """Both trainers form nothing: the one that leads goes, and leaves the other one, who is to lead, alone."""
+    world = LONG.start(0)
+    leader, other = stall_at(world, "feed", "leader"), stall_at(world, "feed", "trainer")
+    assert world.clock.run(lambda: world.counts["successions"] > 0, 200.0)
+    assert not world.alive(leader[0])
+    assert world.alive(other[0])
+    assert world.leader == other[0]
+    assert world.counts["stalled"] == 0
+    finish(world)
+
+
 def test_the_only_trainer_is_waited_for_with_a_reason() -> None:
     world = replace(LONG, trainers=1).start(0)
     stall_at(world, "feed", "leader")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.actions import Action, Log, Rejoin, Send
+from swarmflow.core.actions import Action, Exit, Log, Rejoin, Send
 from swarmflow.core.events import Received
 from swarmflow.core.flow.live import Negotiation
 from swarmflow.core.following import Following
@@ -65,3 +65,11 @@ class Feeder:
         voter = self.standing is not None and self.following.lost_s is None and self.leader != self.me.process
         return [Send(self.leader, Left(self.following.term))] if voter else []
 
+
+def until_end(actions: list[Action]) -> list[Action]:
+    """What a process does, up to its end: after that it has nothing to send, and decides for nobody."""
+    ends = next((number for number, action in enumerate(actions) if type(action) in _ENDS), None)
+    return actions if ends is None else actions[: ends + 1]
+
+
+_ENDS = (Exit, Rejoin)

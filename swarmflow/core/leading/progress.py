@@ -46,6 +46,13 @@ def see(reign: Reign, now: float) -> list[Action]:
     return actions + _see_saving(reign, now) + edge.see_validation(reign, now)
 
 
+def slept(reign: Reign, seconds: float) -> None:
+    """This process slept so long: what the others did meanwhile it could not see, and its own work stood still."""
+    duties = [entry.duty for entry in reign.membership.known.values()]
+    for duty in (*duties, reign.safe.duty, reign.measuring.duty):
+        duty.since_s += seconds
+
+
 def reduction_due_s(reign: Reign, step: Step, patience: float) -> float:
     """When an all-reduce stands still in which nobody who is not done with it does any more of it.
 
