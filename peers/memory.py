@@ -7,6 +7,7 @@ from pathlib import Path
 
 from swarmflow.errors import NetworkError
 from swarmflow.files import read_sealed, write_sealed
+from swarmflow.runtime.addresses import lasting
 from swarmflow.runtime.invite import TRAINERS_MAX, Invite
 
 log = logging.getLogger("swarmflow")
@@ -43,18 +44,19 @@ class Memory:
         if not known or not self.joined(invite.run_id):
             return invite
         trainers = tuple(dict.fromkeys((*known[: TRAINERS_MAX // 2], *invite.trainers)))
-        try:
-            return Invite(invite.run_id, invite.name, trainers[:TRAINERS_MAX])
-        except NetworkError as error:
-            log.warning("%s is of no use: %s", self._trainers, error)
-            return invite
+        return Invite(invite.run_id, invite.name, trainers[:TRAINERS_MAX])
 
     def keep_trainers(self, addresses: tuple[str, ...]) -> None:
-        """Remember multiaddrs of the run's trainers. Call it again and again: what a disk refuses is tried again."""
-        if not addresses or addresses == self._kept:
+        """Remember multiaddrs of the run's trainers, but for those that are none.
+
+        Call it again and again: what a disk refuses is tried again.
+        """
+        if addresses == self._kept:
             return
+        good = lasting(addresses)
         try:
-            write_sealed(self._trainers, "\n".join(addresses).encode())
+            if good:
+                write_sealed(self._trainers, "\n".join(good).encode())
         except OSError as error:
             if not self._refused:
                 log.warning("%s cannot be written: %s; it is tried again", self._trainers, error.strerror)
@@ -62,8 +64,8 @@ class Memory:
         else:
             self._kept, self._refused = addresses, False
 
-    def _known(self) -> list[str]:
-        return (_read(self._trainers) or b"").decode("utf-8", "replace").split()
+    def _known(self) -> tuple[str, ...]:
+        return lasting((_read(self._trainers) or b"").decode("utf-8", "replace").split())
 
 
 def _read(path: Path) -> bytes | None:

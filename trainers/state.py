@@ -16,6 +16,7 @@ from swarmflow.core.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError, ConfigError, IncompatibleError, NetworkError
 from swarmflow.files import read_sealed, write_sealed, write_whole
 from swarmflow.manifest import Manifest
+from swarmflow.runtime.addresses import lasting
 from swarmflow.runtime.folders import SHARED, state_folder
 from trainers.lock import FolderLock, holder
 
@@ -107,12 +108,16 @@ class StateFolder:
     @property
     def trainers(self) -> tuple[str, ...]:
         """Multiaddrs of the run's other trainers, as known last time."""
-        return tuple((self._read(self._trainers) or b"").decode("utf-8", "replace").split())
+        return lasting((self._read(self._trainers) or b"").decode("utf-8", "replace").split())
 
     def keep_trainers(self, addresses: tuple[str, ...]) -> None:
-        """Remember where the others are: whoever starts again looks for them before it leads a run of its own."""
-        if addresses != self.trainers:
-            self._keep(self._trainers, "\n".join(addresses).encode())
+        """Remember where the others are: whoever starts again looks for them before it leads a run of its own.
+
+        What is no address of a process is left out.
+        """
+        good = lasting(addresses)
+        if good != self.trainers:
+            self._keep(self._trainers, "\n".join(good).encode())
 
     @property
     def known(self) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarmflow.errors import NetworkError
+from swarmflow.runtime.invite import is_address
 
 
 def multiaddr(text: str, *, listening: bool) -> str:
@@ -32,17 +33,19 @@ def _host(host: str, text: str, listening: bool) -> str:
         return f"/ip{ipaddress.ip_address(host).version}/{host}"
     except ValueError:
         if not listening:
-            return str(_parsed(f"/dns4/{host}"))
+            return str(_parsed(f"/dns4/{host.removesuffix('.')}"))  # a multiaddr knows no dot at the end of a name
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError as error:
-        raise NetworkError(f"cannot listen on {text!r}: the host name is not known ({error.strerror})") from None
+    except (OSError, UnicodeError) as error:
+        raise NetworkError(f"cannot listen on {text!r}: the host name is not known ({error})") from None
     return f"/ip4/{found[0][4][0]}"
 
 
 def _parsed(text: str) -> Multiaddr:
     try:
-        return Multiaddr(text)
+        address = Multiaddr(text)
+        list(address.items())  # host names are looked at only when they are read
+        return address
     except Exception as error:  # the parser raises whatever its codecs raise, of no common class
         raise NetworkError(f"{text!r} is no multiaddr: {' '.join(str(error).split())}") from None
 
@@ -56,6 +59,21 @@ def peer_of(maddr: str) -> str:
     if not items or items[-1][0].name != "p2p" or not items[-1][1]:
         raise NetworkError(f"{maddr!r} names no process: it must end in /p2p/NAME")
     return str(items[-1][1])
+
+
+def lasting(maddrs: Iterable[str]) -> tuple[str, ...]:
+    """Those that name a process and that an invite can hold: others may come from the network, and are not remembered.
+
+    What a file of earlier addresses holds would be read at each start, and must not be able to prevent it.
+    """
+    return tuple(text for text in maddrs if is_address(text) and _names_process(text))
+
+
+def _names_process(maddr: str) -> bool:
+    try:
+        return bool(peer_of(maddr))
+    except NetworkError:
+        return False
 
 
 def parts_of(maddr: str) -> dict[str, str]:

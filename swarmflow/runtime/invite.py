@@ -47,7 +47,7 @@ class Invite:
         if not 0 < len(self.trainers) <= TRAINERS_MAX:
             raise NetworkError(f"an invite holds 1 to {TRAINERS_MAX} addresses of trainers, not {len(self.trainers)}")
         for address in self.trainers:
-            if not _ADDRESS.fullmatch(address):
+            if not is_address(address):
                 raise NetworkError(f"an invite's address must be a multiaddr ending in /p2p/NAME, not {address!r}")
 
     def __str__(self) -> str:
@@ -76,6 +76,11 @@ class Invite:
         except msgspec.DecodeError:
             raise NetworkError("the invite holds something else than an invite: ask for a new one") from None
         return cls(run_id, name, trainers)
+
+
+def is_address(text: str) -> bool:
+    """Whether a text has the form of an invite's address; its host and its name may be none all the same."""
+    return _ADDRESS.fullmatch(text) is not None
 
 
 def _payload(encoded: str) -> bytes:

@@ -12,7 +12,7 @@ import msgspec
 
 from swarmflow.core.types import ProcessId
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.addresses import multiaddr, parts_of, peer_of
+from swarmflow.runtime.addresses import lasting, multiaddr, parts_of, peer_of
 from swarmflow.runtime.invite import Invite
 from swarmflow.runtime.requests import Arguments, Requests
 from swarmflow.runtime.session import Session
@@ -67,10 +67,11 @@ class Announced:
 
 async def report_reach(session: Session, invite: Invite, leader: ProcessId) -> None:
     """Try what the trainers of an invite announce, and tell each of them what came of it; those that answer."""
-    names = {peer_of(address) for address in invite.trainers} - {leader.name, session.me.name}
+    invited = lasting(invite.trainers)
+    names = {peer_of(address) for address in invited} - {leader.name, session.me.name}
     for trainer in (leader, *(ProcessId(name, 0) for name in sorted(names))):
         if trainer != leader:
-            session.links.addresses(trainer, [text for text in invite.trainers if peer_of(text) == trainer.name])
+            session.links.addresses(trainer, [text for text in invited if peer_of(text) == trainer.name])
         try:
             answer = await session.requests.ask(trainer, "announced")
             addresses = msgspec.json.decode(answer[0], type=list[str])[:ADDRESSES_MAX]
@@ -101,7 +102,7 @@ async def try_address(text: str, timeout_s: float = TIMEOUT_S) -> str | None:
             said = await reader.readexactly(len(_GREETING))
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
-    except (asyncio.IncompleteReadError, UnicodeError):
+    except (asyncio.IncompleteReadError, ValueError):  # ValueError: of a host name that no resolver takes
         return "what answers there is no libp2p process"
     except OSError as error:
         return error.strerror or str(error) or type(error).__name__

@@ -17,13 +17,18 @@ from hivemind.dht.node import DHTNode
 from hivemind.p2p import P2P
 
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.addresses import check_port_free, dialable, multiaddr, peer_of
+from swarmflow.runtime.addresses import check_port_free, dialable, lasting, multiaddr, peer_of
 from swarmflow.runtime.daemon import remove_stale_sockets
 from swarmflow.runtime.identity import IdentityLock, load_identity
 from swarmflow.runtime.node import Node, refusal
 from tests.runtime.nodes import run, started
 
 NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
+NO_PROCESSES = (
+    "x", "", f"/dns4/..a/tcp/1/p2p/{NAME}", f"/dns4/a./tcp/1/p2p/{NAME}", f"/dns4/{300 * 'a'}/tcp/1/p2p/{NAME}",
+    f"/ip4/1.2.3.4/tcp/x/p2p/{NAME}", "/ip4/1.2.3.4/tcp/1", f"/ip4/1.2.3.4/tcp/1/p2p/Qm{20 * 'A'}",
+    f"/dns4/ü/p2p/{NAME}", f"/dns4/{250 * 'a.'}a/tcp/1/p2p/{NAME}", f"/dns4/a b/tcp/1/p2p/{NAME}", "/dns4/\udcff/tcp/1",
+)  # fmt: skip
 
 
 async def fails(folder: Path, *, listen: str = "127.0.0.1:0", bootstrap: tuple[str, ...] = ()) -> str:
@@ -213,6 +218,7 @@ def test_addresses_are_understood(text: str, expected: str) -> None:
 
 def test_a_name_is_announced_as_a_name() -> None:
     assert multiaddr("example.org:80", listening=False) == "/dns4/example.org/tcp/80"
+    assert multiaddr("example.org.:80", listening=False) == "/dns4/example.org/tcp/80"
 
 
 @pytest.mark.parametrize("text", ["", "7000", "host:", ":7000", "host:99999", "host:-1", "/ip4/1.2.3", "/tcp/x", "h:٣"])
@@ -220,6 +226,22 @@ def test_other_addresses_are_refused_in_one_line(text: str) -> None:
     with pytest.raises(NetworkError) as caught:
         multiaddr(text, listening=True)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a..b:1", "-:1", "/dns4/..a/tcp/1", "/dns4/a./tcp/1", f"{300 * 'a'}:1"])
+@pytest.mark.parametrize("listening", [True, False])
+def test_a_host_that_is_no_name_is_refused_in_one_line(text: str, listening: bool) -> None:
+    """The parser of multiaddrs looks at names only when they are read."""
+    with pytest.raises(NetworkError) as caught:
+        multiaddr(text, listening=listening)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", NO_PROCESSES)
+def test_only_what_leads_to_a_process_lasts(text: str) -> None:
+    good = f"/dns4/example.org/tcp/1/p2p/{NAME}"
+    assert lasting((text, good, text)) == (good,)
+    assert [str(address) for address in dialable([text, good], NAME)][-1] == "/dns4/example.org/tcp/1"
 
 
 def test_a_port_of_zero_cannot_be_announced() -> None:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
-from swarmflow.runtime.reach import ADDRESSES_MAX, Announced, local_addresses, try_address
-from tests.runtime.nodes import run, started
+import msgspec
+
+from swarmflow.core.types import ProcessId
+from swarmflow.runtime.invite import Invite
+from swarmflow.runtime.reach import ADDRESSES_MAX, Announced, local_addresses, report_reach, try_address
+from swarmflow.runtime.requests import Arguments
+from tests.runtime.nodes import RUN_ID, run, started
+from tests.runtime.test_session import opened
 
 HERE, THERE = "/ip4/192.0.2.7/tcp/7400", "/dns4/train.example.org/tcp/7400"
 GIVEN = ("192.0.2.7:7400", "train.example.org:7400")
@@ -42,10 +49,36 @@ def test_why_it_is_not_is_told() -> None:
 
 def test_what_is_not_plain_tcp_is_not_tried() -> None:
     async def main() -> None:
-        for address in ("/ip4/127.0.0.1/udp/9/quic", f"{HERE}/p2p/{WHO}/p2p-circuit", "nonsense", "/ip4/1.2.3.4"):
+        circuit = f"{HERE}/p2p/{WHO}/p2p-circuit"
+        for address in ("/ip4/127.0.0.1/udp/9/quic", circuit, "nonsense", "/ip4/1.2.3.4", "/dns4/..a/tcp/1"):
             assert await try_address(address) is None
 
     asyncio.run(main())
+
+
+def test_a_trainer_that_announces_no_addresses_ends_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(tmp_path, 2) as nodes:
+            here, trainer = [await opened(node) for node in nodes]
+            heard: asyncio.Future[Arguments] = asyncio.get_running_loop().create_future()
+
+            async def announced(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+                return [msgspec.json.encode(["x", "/dns4/..a/tcp/1", "/ip4/127.0.0.1/tcp/1"])]
+
+            async def reached(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+                heard.set_result(arguments)
+                return []
+
+            trainer.requests.serve("announced", announced)
+            trainer.requests.serve("reached", reached)
+            here.links.addresses(trainer.me, trainer.node.addresses())
+            invite = Invite(RUN_ID, "run", (*nodes[1].addresses(), f"/dns4/..a/tcp/1/p2p/{WHO}"))
+            await report_reach(here, invite, trainer.me)
+            assert "/ip4/127.0.0.1/tcp/1" in await heard
+            await here.close()
+            await trainer.close()
+
+    run(main())
 
 
 def test_each_address_is_warned_of_once_and_cleared_once() -> None:

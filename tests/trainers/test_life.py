@@ -13,12 +13,13 @@ from swarmflow.core.types import Member, ProcessId
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.session import Session
 from tests.runtime.nodes import RUN_ID, run, started
+from tests.runtime.test_node import NAME
 from tests.runtime.test_stage_host import manifest
 from tests.trainers.test_data import configured, opened
 from trainers.life import Life
 from trainers.state import OnDisk, StateFolder
 
-OTHER = Member(ProcessId("QmOther", 1), -1, 1, ("/ip4/127.0.0.1/tcp/9/p2p/QmOther",))
+OTHER = Member(ProcessId(NAME, 1), -1, 1, (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
 
 
 def test_a_trainer_remembers_the_others_from_the_opening_of_their_first_step(tmp_path: Path) -> None:

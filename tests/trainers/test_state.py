@@ -13,12 +13,16 @@ import pytest
 from swarmflow.core.leading.memories import Former
 from swarmflow.core.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError
+from swarmflow.files import write_sealed
 from swarmflow.ownership import MARKER
 from swarmflow.runtime.identity import load_identity
 from tests.runtime.test_copy_keeper import written
+from tests.runtime.test_node import NAME, NO_PROCESSES
 from tests.runtime.test_stage_host import manifest
 from tests.trainers.test_lock import held_elsewhere
 from trainers.state import StateFolder, earlier_manifest, newest_version
+
+ADDRESS = f"/ip4/192.0.2.7/tcp/7/p2p/{NAME}"
 
 
 def flip(path: Path, at: int = -1) -> None:
@@ -50,7 +54,7 @@ def test_a_flipped_byte_in_a_small_file_costs_no_run(
     of, folder = manifest(), folder_of(stack, tmp_path)
     folder.keep_manifest(of)
     folder.keep_known(40)
-    folder.keep_trainers(("/ip4/192.0.2.7/tcp/7/p2p/Qm",))
+    folder.keep_trainers((ADDRESS,))
     for name in ("run.json", "known", "trainers"):
         flip(folder.path / name, at)
     folder = again(stack, folder, tmp_path)
@@ -99,6 +103,16 @@ def test_the_folder_of_another_trainer_is_read_and_not_mended(stack: ExitStack, 
     assert not list((tmp_path / "out").rglob("*.corrupt"))
 
 
+def test_what_is_no_address_of_a_process_is_not_remembered(stack: ExitStack, tmp_path: Path) -> None:
+    """A process that joins says where it is, and what it says would be read at the start of every other one."""
+    folder = folder_of(stack, tmp_path)
+    folder.keep_trainers((*NO_PROCESSES, ADDRESS))
+    assert folder.trainers == again(stack, folder, tmp_path).trainers == (ADDRESS,)
+    write_sealed(tmp_path / "trainer" / "trainers", "\n".join((*NO_PROCESSES[:-1], ADDRESS)).encode())
+    stack.close()
+    assert folder_of(stack, tmp_path).trainers == (ADDRESS,), "an earlier version may have written it"
+
+
 @pytest.mark.parametrize("what", ["trainer", "trainer/lock"])
 def test_a_deleted_folder_is_made_again_with_all_that_belongs_there(
     what: str, stack: ExitStack, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -108,7 +122,7 @@ def test_a_deleted_folder_is_made_again_with_all_that_belongs_there(
     folder.keep_manifest(of)
     folder.keep_port(7400)
     folder.keep_known(8)
-    folder.keep_trainers(("/ip4/192.0.2.7/tcp/7/p2p/Qm",))
+    folder.keep_trainers((ADDRESS,))
     folder.keep_begun()
     assert not folder.beat()
     if what == "trainer":
@@ -144,7 +158,7 @@ def test_a_folder_without_its_marker_is_still_known_by_every_file_that_a_trainer
     folder = folder_of(stack, tmp_path)
     folder.keep_manifest(manifest())
     folder.keep_port(1)
-    folder.keep_trainers(("/ip4/1.2.3.4/tcp/1",))
+    folder.keep_trainers((ADDRESS,))
     folder.keep_known(3)
     folder.keep_begun()
     folder.keep_former(Former(3, frozenset(("a",))))
