@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from swarmflow.core.actions import Rejoin
-from swarmflow.core.events import Tick
+from swarmflow.core.events import Lost, Tick
 from swarmflow.core.leading import progress
 from swarmflow.core.leading.duties import Duty, Pauses
-from swarmflow.core.messages import Done, Evicted, Heartbeat, Join, Postponed
+from swarmflow.core.messages import Done, Evicted, Granted, Heartbeat, Join, Open, Postponed, Ready
 from swarmflow.core.types import ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process
 from tests.core.test_leader import OTHER, SETTINGS, A, B, Bench, C
@@ -108,3 +108,34 @@ def test_the_time_in_which_the_leader_itself_slept_counts_against_nobody() -> No
         actions += [action for each in (A, B, OTHER) for action in bench.hear(each, Heartbeat())]
     assert of_type(actions, Rejoin), "awake it has as long as ever"
     assert not messages(actions, Evicted)
+
+
+@pytest.mark.parametrize("asks", ["after", "before"])
+def test_a_stage_that_nobody_else_serves_takes_who_was_put_out_before_its_time(asks: str) -> None:
+    bench = Bench(settings=replace(SETTINGS, pause_s=30.0))
+    bench.serve(A, B)
+    for _ in range(6):
+        progress.put_out(bench.leader, B, "does nothing", 0.0)
+    again = ProcessId(B.name, 2)
+    if asks == "before":
+        assert messages(bench.join(again), Postponed) == [(again, Postponed("it does nothing", 960.0))]
+    bench.leader.handle(Lost(A, "reset"), 0.0)
+    [(to, granted)] = messages(bench.join(again), Granted)
+    assert (to, granted.stage) == (again, 0)
+    assert messages(bench.hear(again, Ready(0, 0, "digest", 4, granted.grant)), Open)
+
+
+def test_who_was_put_out_comes_back_early_only_where_it_may_serve_and_nobody_is_coming() -> None:
+    bench = Bench(settings=replace(SETTINGS, pause_s=30.0), stages=2)
+    for peer, stage in ((A, 0), (B, 1), (C, 0)):
+        bench.join(peer, stage)
+    bench.ready(A, 0)
+    bench.ready(B, 1)
+    progress.put_out(bench.leader, C, "does nothing", 0.0)
+    bench.leader.handle(Lost(B, "reset"), 0.0)
+    again = ProcessId(C.name, 2)
+    assert messages(bench.join(again, 0), Postponed), "it serves stage 0 alone, which has another peer"
+    bench.join(process("d"), 1)
+    assert messages(bench.join(again, 1), Postponed), "somebody loads stage 1"
+    bench.leader.handle(Lost(process("d"), "reset"), 0.0)
+    assert [granted.stage for _, granted in messages(bench.join(again, 1), Granted)] == [1]

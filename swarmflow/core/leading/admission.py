@@ -38,7 +38,7 @@ def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Act
         reign.membership.retire(former)
         actions += gone(reign, former, "it has started again", now)
     wait_s, reason = reign.pauses.left(sender.name, now)
-    if wait_s > 0:
+    if wait_s > 0 and not _serves_alone(reign, message):
         return [*actions, Connect((message.member,)), Send(sender, Postponed(f"it {reason}", wait_s))]
     if message.role == "trainer":
         return [*actions, *_join_trainer(reign, sender, message, now)]
@@ -59,18 +59,31 @@ def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Act
         actions.append(Log("warning", text))
     if entry.phase == "loading":
         return actions
-    if reign.findings.barred(sender.name, now):
+    if _outside(reign, sender.name, now):
         reign.membership.mark(entry, "barred")
         log = Log("info", f"peer {sender} was put out a while ago: it is granted nothing yet")
         return [*actions, Connect((entry.member,)), log, *(try_open(reign, now) if reign.phase == "gathering" else [])]
     return [*actions, *grant(reign, entry, stage, reason)]
 
 
+def _outside(reign: Reign, name: str, now: float) -> bool:
+    """Whether a process was put out a while ago, and is granted a stage only where nobody else serves it."""
+    return reign.findings.barred(name, now) or reign.pauses.left(name, now)[0] > 0
+
+
+def _serves_alone(reign: Reign, message: Join) -> bool:
+    """Whether a stage that a peer may serve has nobody else: the leader itself always trains, so no trainer does."""
+    if message.role != "peer":
+        return False
+    wish, lost = message.member.stage, reign.membership.lost(reign.version)
+    return bool(lost) and (wish < 0 or message.rebalance_s > 0 or wish in lost)
+
+
 def readmit(reign: Reign, now: float) -> list[Action]:
     """Grant a stage to each peer that was put out and whose time has passed."""
     actions: list[Action] = []
     for entry in reign.membership.barred():
-        if not reign.findings.barred(entry.process.name, now):
+        if not _outside(reign, entry.process.name, now):
             stage, reason = reign.membership.place(entry.wish)
             actions += grant(reign, entry, stage, f"its time outside is over; {reason}")
     return actions

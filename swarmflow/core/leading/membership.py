@@ -181,6 +181,11 @@ class Membership:
         entries = self._stages[stage].entries.values()
         return any(e.phase == "ready" and e.version == version and not e.draining for e in entries)
 
+    def lost(self, version: int) -> list[int]:
+        """Stages that nobody serves who means to stay, and that nobody can be expected to serve soon."""
+        empty = (stage for stage in range(self.plan.stages) if not self.served(stage, version))
+        return [stage for stage in empty if not any(map(_coming, self._stages[stage].entries.values()))]
+
     def _trusted(self, entries: list[Known]) -> list[Known]:
         """Of a stage's peers those that are not suspended; all of them where there are no others."""
         return [e for e in entries if e.process not in self.suspended] or entries
@@ -328,3 +333,7 @@ class Membership:
             if stage not in lost and movable and size > best_size:
                 best, best_size = movable[-1], size
         return best
+
+
+def _coming(entry: Known) -> bool:
+    return entry.phase == "waiting" or (entry.phase == "loading" and entry.hopeful)

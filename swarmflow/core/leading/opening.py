@@ -68,8 +68,7 @@ def _refill(reign: Reign, empty: list[int], now: float) -> list[Action]:
     """Stages without a ready peer: wait for those that load; move a spare; go back to a version that is on disk."""
     actions: list[Action] = []
     membership = reign.membership
-    coming = [s for s in empty if any(e.phase == "loading" and e.hopeful for e in membership.peers(s))]
-    lost = [s for s in empty if s not in coming]
+    lost = membership.lost(reign.version)
     if reign.version != reign.safe.durable and lost:
         away = reign.absent.awaited(lost, reign.version, reign.name, now)
         return _await(reign, away) if away else _roll_back(reign, lost, now)
