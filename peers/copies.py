@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from swarmflow.compute.checkpoint import Generation, StageState, readable
@@ -11,7 +12,7 @@ from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.actions import DropCopies, KeepCopies
 from swarmflow.core.events import CopiesChanged
 from swarmflow.core.types import Holding, Snapshot
-from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
+from swarmflow.errors import CheckpointError, CorruptError, NetworkError, SwarmflowError
 from swarmflow.files import require_room
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.exporting import state_elements
@@ -20,15 +21,21 @@ from swarmflow.runtime.state_transfer import Listing, copy_stage
 
 log = logging.getLogger("swarmflow")
 
+AGAIN_S = 30.0
+
 
 class CopyKeeper:
     """The copies of one run that this process keeps, over all of its lives. folder: for them; None: it keeps none.
 
-    Version 40 of stage 1 is FOLDER/version-00000040/stage-1.safetensors, as in a trainer's checkpoints.
+    Version 40 of stage 1 is FOLDER/version-00000040/stage-1.safetensors, as in a trainer's checkpoints. again_s: after
+    which what the disk did not give is asked for again.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, again_s: float = AGAIN_S) -> None:
         self._folder = folder
+        self._again_s = again_s
+        self._unread: set[tuple[int, int]] = set()  # (stage, version): intact or not, the disk did not give it
+        self._unlisted = False  # nor what there is
         self._manifest: Manifest | None = None
         self._session: Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -44,6 +51,7 @@ class CopyKeeper:
         """A life begins: what lies on the disk. What is corrupt is told of and set aside."""
         first = self._manifest is None
         self._session, self._manifest, self._loop = session, manifest, asyncio.get_running_loop()
+        session.spawn(self._look_again(session), "looking again at copies that could not be read")
         return await asyncio.to_thread(self._holdings, verify=first)
 
     def keep(self, action: KeepCopies) -> None:
@@ -78,6 +86,7 @@ class CopyKeeper:
                     Generation.begin_copy, self._folder, snapshot.version, manifest.fingerprint, manifest.stages,
                     snapshot.digests,
                 )  # fmt: skip
+                self._close(lambda stage, version: version == generation.version and stage not in generation.held)
                 missing = [stage for stage in action.stages if stage not in generation.held]
                 elements = {stage: state_elements(manifest, stage) for stage in missing}
                 needed = sum(file_bytes(of) for of in elements.values())
@@ -98,12 +107,22 @@ class CopyKeeper:
             session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings)))
 
     def _delete(self, action: DropCopies) -> None:
-        for key in list(self._open):  # other threads open more meanwhile, for those who ask
-            if not action.oldest <= key[1] <= action.newest:
-                self._open.pop(key).close()
+        self._close(lambda stage, version: not action.oldest <= version <= action.newest)
         for generation in self._generations():
             if not action.oldest <= generation.version <= action.newest:
                 generation.remove()
+
+    def _close(self, of_no_use: Callable[[int, int], bool]) -> None:
+        """Close the files of these (stage, version): what lies under their names is, or will be, something else."""
+        for key in list(self._open):  # other threads open more meanwhile, for those who ask
+            if of_no_use(*key):
+                self._open.pop(key).close()
+
+    async def _look_again(self, session: Session) -> None:
+        while True:
+            await asyncio.sleep(self._again_s)
+            if self._unread or self._unlisted:
+                session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings)))
 
     def _generations(self) -> list[Generation]:
         if self._manifest is None or self._folder is None:
@@ -112,26 +131,40 @@ class CopyKeeper:
 
     def _holdings(self, verify: bool = False) -> tuple[Holding, ...]:
         found: list[Holding] = []
-        for generation in self._generations():
-            stages = [stage for stage in generation.held if not verify or self._right(generation, stage)]
+        try:
+            generations = self._generations()
+        except CheckpointError as error:
+            log.warning("no copy is offered: %s; it is tried again", error)
+            self._unlisted = True
+            return ()
+        verify, self._unlisted = verify or self._unlisted, False
+        for generation in generations:
+            version = generation.version
+            trusted = {stage for stage in generation.held if not verify and (stage, version) not in self._unread}
+            stages = [stage for stage in generation.held if stage in trusted or self._right(generation, stage)]
             if stages:
                 found.append(Holding(Snapshot(generation.version, generation.digests), tuple(stages)))
         return tuple(found)
 
     def _right(self, generation: Generation, stage: int) -> bool:
+        key = (stage, generation.version)
         try:
             generation.state(stage).close()
-        except CheckpointError as error:
+        except CorruptError as error:
             generation.set_aside(stage, str(error))
-        else:
-            return True
-        return False
+        except CheckpointError as error:
+            if key not in self._unread:
+                log.warning("a copy is not offered: %s; it is tried again", error)
+            self._unread.add(key)
+            return False
+        self._unread.discard(key)
+        return stage in generation.held
 
     def _opened(self, generation: Generation, stage: int) -> StageState:
         """A copy for who asks for it; the leader is told of one that is of no use any more."""
         try:
             return generation.state(stage)
-        except CheckpointError as error:
+        except CorruptError as error:
             generation.set_aside(stage, str(error))
             if self._session is not None and self._loop is not None:
                 self._loop.call_soon_threadsafe(self._session.driver.post, CopiesChanged(self._holdings()))

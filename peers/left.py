@@ -15,7 +15,7 @@ from swarmflow.compute.checkpoint import Generation, tensor_name
 from swarmflow.compute.flat import memory_of
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.messages import Held
-from swarmflow.errors import CheckpointError
+from swarmflow.errors import CheckpointError, CorruptError
 from swarmflow.files import read_sealed, require_room, set_aside, write_sealed
 from swarmflow.runtime.served import Served
 
@@ -66,7 +66,10 @@ class LeftState:
                 generation = self._generation(note)
                 generation.state(note.held.stage).close()
                 self._note = note
-        except (OSError, msgspec.DecodeError, CheckpointError) as error:
+        except (OSError, CheckpointError) as error:
+            kept = self._set_aside() if isinstance(error, CorruptError) else "; it stays for the next start"
+            log.warning("what this peer has left of a stage cannot be used: %s%s", error, kept)
+        except msgspec.DecodeError as error:
             log.warning("what this peer has left of a stage is of no use: %s%s", error, self._set_aside())
         return self.held
 

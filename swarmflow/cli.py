@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -81,11 +82,23 @@ def run() -> NoReturn:
     Nothing is taken apart at the end: a peer that had finished its run was once aborted by a C++ thread of a library
     that was still there when Python had unloaded it (exit code -6), and it takes seconds.
     """
+    raise_file_limit()
     exit_code = main()
     with contextlib.suppress(OSError):  # whoever read the output has gone
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(exit_code)
+
+
+def raise_file_limit() -> None:
+    """Let this process, and those that it starts, open as many files as the system allows them.
+
+    The usual soft limit, 1024, is for programs of the time of select(); a process of a large swarm has a link to each
+    other one, and what cannot be opened then is not only links but checkpoints.
+    """
+    with contextlib.suppress(OSError, ValueError):  # some systems let nobody have what they call the hard limit
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:

@@ -37,6 +37,13 @@ class CheckpointError(SwarmflowError):
     """A checkpoint is missing, incomplete, corrupt or belongs to another run."""
 
 
+class CorruptError(CheckpointError):
+    """What lies on a disk is not what was written: of another digest, size or form, or not there any more.
+
+    Only this lets it be set aside: what a disk merely refuses to give may be read at the next time.
+    """
+
+
 class NoRoomError(CheckpointError):
     """A disk has too little room. path: the folder that is written to."""
 

@@ -14,7 +14,7 @@ from swarmflow.config import RunSection
 from swarmflow.core.actions import WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, DiskChanged, DiskSpace, Progressed
 from swarmflow.core.leading.memories import NOTHING
-from swarmflow.errors import CheckpointError, NetworkError, NoRoomError, SwarmflowError
+from swarmflow.errors import CorruptError, NetworkError, NoRoomError, SwarmflowError
 from swarmflow.files import in_words, require_room
 from swarmflow.manifest import Manifest
 from swarmflow.ownership import is_intact
@@ -206,7 +206,7 @@ class Checkpoints:
                 continue
             try:
                 return generation.state(stage)
-            except CheckpointError as error:
+            except CorruptError as error:
                 generation.set_aside(stage, str(error))
                 self._loop.call_soon_threadsafe(self._changed, str(error))
                 raise

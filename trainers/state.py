@@ -271,14 +271,15 @@ def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
     What is corrupt is told of and left out, and set aside where the folder is this trainer's own.
     """
     found: list[Generation] = []
-    known = max((_known(path) for path in _beside(folder, output)), default=folder.known)
+    known = max(folder.known, *(_known(path) for path in _beside(folder, output)), 0)
     roots = [folder.checkpoints, *(path / "checkpoints" for path in _beside(folder, output))]
     for root in dict.fromkeys(path.absolute() for path in roots):
         try:
             generation = newest_complete(root, run, mend=root == folder.checkpoints.absolute())
         except CheckpointError:
             generation = None  # each was told of; others may have copies
-        known = max(known, folder.known, newest_known(root, run))
+        with suppress(CheckpointError):  # it cannot be listed: neither can what there is of it now
+            known = max(known, newest_known(root, run))
         if generation is not None:
             found.append(generation)
     former = max((folder.former, *(_former(path) for path in _beside(folder, output))), key=lambda each: each.version)

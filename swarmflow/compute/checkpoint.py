@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from swarmflow.compute.tensorfile import TensorFileWriter, file_digest, read_header, sync_folder
-from swarmflow.errors import CheckpointError, WrongCopyError
+from swarmflow.compute.tensorfile import TensorFileWriter, file_digest, read_header, sync_folder, unreadable
+from swarmflow.errors import CheckpointError, CorruptError, WrongCopyError
 from swarmflow.files import NO_ROOM, no_room, set_aside, write_whole
 from swarmflow.ownership import names, remove_own
 
@@ -43,22 +43,23 @@ def tensor_name(group: str, part: str) -> str:
 class StageState:
     """A stage's file, open for reading by ranges. elements: tensor name -> number of elements.
 
-    Opening it reads it whole once: raises CheckpointError when its digest, size or header is wrong.
+    Opening it reads it whole once: raises CorruptError when its digest, size or header is wrong, CheckpointError when
+    it cannot be read now.
     """
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path = path
         shapes, self._data_at = read_header(path)
         if file_digest(path) != digest:
-            raise CheckpointError(f"{path} is corrupt: its digest is not the one in {_MANIFEST}")
+            raise CorruptError(f"{path} is corrupt: its digest is not the one in {_MANIFEST}")
         if any(len(shape) != 1 for shape in shapes.values()):
-            raise CheckpointError(f"{path} does not hold flat tensors")
+            raise CorruptError(f"{path} does not hold flat tensors")
         self.elements = {name: shape[0] for name, shape in shapes.items()}
         self._reading = threading.Lock()  # closed meanwhile, its descriptor could be another file's when it is read
         try:
             self._file = path.open("rb", buffering=0)
         except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+            raise unreadable(path, error) from error
 
     def __enter__(self) -> StageState:
         return self
@@ -74,7 +75,7 @@ class StageState:
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Elements start to stop of a tensor, as little-endian fp32 bytes. Safe to call from several threads.
 
-        Raises CheckpointError for what is not there, and when the file was closed.
+        Raises CheckpointError for what is not there or cannot be read, and when the file was closed.
         """
         if name not in self.elements or not 0 <= start <= stop <= self.elements[name]:
             raise CheckpointError(f"{self.path} has no elements {start} to {stop} of {name}")
@@ -86,7 +87,10 @@ class StageState:
         with self._reading:
             if self._file.closed:
                 raise CheckpointError(f"{self.path} was closed: a newer version is here")
-            data = os.pread(self._file.fileno(), 4 * (stop - start), at + 4 * start)
+            try:
+                data = os.pread(self._file.fileno(), 4 * (stop - start), at + 4 * start)
+            except OSError as error:
+                raise unreadable(self.path, error) from error
         if len(data) != 4 * (stop - start):
             raise CheckpointError(f"{self.path} was cut short while it was read")
         return data
@@ -142,12 +146,15 @@ class Generation:
 
     @classmethod
     def _readable(cls, path: Path) -> Generation | None:
-        """What is there of a version; a folder whose manifest is corrupt is set aside, and with it the version."""
-        if not (path / _MANIFEST).is_file():
-            return None
+        """What is there of a version; a folder whose manifest is corrupt is set aside, and with it the version.
+
+        Raises CheckpointError where it cannot be read now.
+        """
         try:
-            return cls.open(path)
-        except CheckpointError as error:
+            return cls.open(path) if (path / _MANIFEST).is_file() else None
+        except OSError as error:
+            raise unreadable(path / _MANIFEST, error) from error
+        except CorruptError as error:
             try:
                 log.warning("%s; it is kept in %s", error, set_aside(path).name)
             except OSError as refused:
@@ -156,7 +163,10 @@ class Generation:
 
     @classmethod
     def open(cls, path: Path) -> Generation:
-        """Reads the manifest; the stages' files are verified when they are opened. Raises CheckpointError."""
+        """Reads the manifest; the stages' files are verified when they are opened.
+
+        Raises CorruptError, and CheckpointError where it cannot be read now.
+        """
         manifest = path / _MANIFEST
         try:
             if manifest.stat().st_size > MANIFEST_BYTES_MAX:
@@ -165,8 +175,10 @@ class Generation:
             if fields["format"] != FORMAT:
                 raise ValueError(f"its format is {fields['format']!r}, this software reads {FORMAT}")
             return cls(path, fields)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{manifest} is missing or corrupt: {error}") from error
+        except OSError as error:
+            raise unreadable(manifest, error) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptError(f"{manifest} is corrupt: {error}") from error
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -257,7 +269,7 @@ class Generation:
             log.warning("%s cannot be removed: %s", self.path, error.strerror)
 
     def wrong_stages(self) -> list[tuple[int, CheckpointError]]:
-        """The stages whose files are missing or corrupt, and what is wrong; reads all of them."""
+        """The stages whose files are missing, corrupt (CorruptError) or cannot be read now; reads all of them."""
         wrong: list[tuple[int, CheckpointError]] = []
         for stage in range(self.stages):
             try:
@@ -291,7 +303,10 @@ class Generation:
 
 
 def generations(root: Path) -> list[Generation]:
-    """The generations under a folder, the newest first; one whose manifest cannot be read is told of."""
+    """The generations under a folder, the newest first; one whose manifest cannot be read is told of.
+
+    Raises CheckpointError where the folder cannot be listed now.
+    """
     found: list[Generation] = []
     for path in _paths(root):
         try:
@@ -302,11 +317,13 @@ def generations(root: Path) -> list[Generation]:
 
 
 def _paths(root: Path) -> list[Path]:
-    """The folders of generations that have a manifest, the newest first."""
-    names = [path for path in root.iterdir() if _NAME.fullmatch(path.name)] if root.is_dir() else []
-    return sorted(
-        (path for path in names if (path / _MANIFEST).is_file()), key=lambda path: -int(path.name.split("-")[1])
-    )
+    """The folders of generations that have a manifest, the newest first. Raises CheckpointError."""
+    try:
+        found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)] if root.is_dir() else []
+        found = [path for path in found if (path / _MANIFEST).is_file()]
+    except OSError as error:
+        raise CheckpointError(f"{root} cannot be read now: {error.strerror or error}") from error
+    return sorted(found, key=lambda path: -int(path.name.split("-")[1]))
 
 
 def newest_complete(root: Path, run: str | None = None, *, mend: bool = False) -> Generation | None:
@@ -314,7 +331,8 @@ def newest_complete(root: Path, run: str | None = None, *, mend: bool = False) -
 
     run: consider this run alone. What is corrupt, cut short or lost in part is left out with a warning; when nothing
     else is there, raises CheckpointError rather than to let a run start again from nothing. mend: set aside what is
-    corrupt, so that it is told of once and a copy can come in its place; for who owns the folder.
+    corrupt, so that it is told of once and a copy can come in its place; for who owns the folder. What cannot be read
+    now stays as it is.
     """
     failure: CheckpointError | None = None
     for path in _paths(root):
@@ -326,12 +344,13 @@ def newest_complete(root: Path, run: str | None = None, *, mend: bool = False) -
             if not wrong:
                 return generation
             for stage, error in wrong:
-                if mend:
+                if mend and isinstance(error, CorruptError):
                     generation.set_aside(stage, str(error))
-            raise wrong[0][1]
+                else:
+                    log.warning("a checkpoint is of no use: %s", error)
+            failure = failure or wrong[0][1]
         except CheckpointError as error:
-            if not mend:
-                log.warning("a checkpoint is of no use: %s", error)
+            log.warning("a checkpoint is of no use: %s", error)
             failure = failure or error
     if failure is not None:
         raise failure

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from swarmflow.errors import CheckpointError
+from swarmflow.errors import CheckpointError, CorruptError
 from swarmflow.files import NO_ROOM, no_room
 
 HEADER_BYTES_MAX = 1 << 24
@@ -115,21 +115,32 @@ class TensorFileWriter:
 
 
 def file_digest(path: Path) -> str:
-    """blake3 hex digest of a file, read in pieces. Raises CheckpointError when it cannot be read."""
+    """blake3 hex digest of a file, read in pieces.
+
+    Raises CheckpointError when it cannot be read, CorruptError when it is not there.
+    """
     hasher = blake3()
     try:
         with path.open("rb") as file:
             while piece := file.read(_READ_BYTES):
                 hasher.update(piece)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error) from error
     return hasher.hexdigest()
+
+
+def unreadable(path: Path, error: OSError) -> CheckpointError:
+    """The error of a file that is not there any more, or that the system does not give now."""
+    if isinstance(error, FileNotFoundError):
+        return CorruptError(f"{path} is missing")
+    return CheckpointError(f"{path} cannot be read now: {error.strerror or error}")
 
 
 def read_header(path: Path) -> tuple[dict[str, tuple[int, ...]], int]:
     """(tensor -> shape, first byte of the data) of a file that `TensorFileWriter` wrote.
 
-    The bytes must be exactly those that the writer makes: raises CheckpointError otherwise, also for a wrong size.
+    The bytes must be exactly those that the writer makes: raises CorruptError otherwise, also for a wrong size;
+    CheckpointError where it cannot be read.
     """
     try:
         size = path.stat().st_size
@@ -142,11 +153,13 @@ def read_header(path: Path) -> tuple[dict[str, tuple[int, ...]], int]:
         metadata = fields.pop("__metadata__", None)
         shapes = {name: tuple(int(n) for n in field["shape"]) for name, field in fields.items()}
         expected = header_bytes(shapes, metadata)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is corrupt: {error}") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptError(f"{path} is corrupt: {error}") from error
     data_bytes = 4 * sum(math.prod(shape) for shape in shapes.values())
     if length.to_bytes(8, "little") + text != expected or size != len(expected) + data_bytes:
-        raise CheckpointError(f"{path} is corrupt or cut short: {size} bytes, {len(expected) + data_bytes} expected")
+        raise CorruptError(f"{path} is corrupt or cut short: {size} bytes, {len(expected) + data_bytes} expected")
     return shapes, len(expected)
 
 

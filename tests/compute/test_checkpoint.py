@@ -22,7 +22,8 @@ from swarmflow.compute.checkpoint import (
     remove_unfinished,
 )
 from swarmflow.compute.flat import memory_of
-from swarmflow.errors import CheckpointError
+from swarmflow.errors import CheckpointError, CorruptError
+from tests.disks import no_more_files
 
 ELEMENTS = {"own.params": 1000, "own.exp_avg": 1000, "tied.params": 30}
 
@@ -304,3 +305,30 @@ def test_a_file_that_is_closed_amid_reads_never_gives_another_files_bytes(tmp_pa
             assert read.result() == wanted if refused is None else isinstance(refused, CheckpointError), refused
         with pytest.raises(CheckpointError, match="was closed"):
             state.read("own.params", 0, 1000)
+
+
+def test_what_cannot_be_read_now_stays_as_it_is_and_is_read_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An intact version was once set aside as corrupt because too many files were open."""
+    generation = _complete(tmp_path, 7)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with no_more_files():
+        with pytest.raises(CheckpointError, match=r"cannot be read now: Too many open files") as refused:
+            generation.state(0)
+        assert not isinstance(refused.value, CorruptError)
+        with pytest.raises(CheckpointError, match="cannot be read now"):
+            newest_complete(tmp_path, "run", mend=True)
+        with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read now"):
+            Generation.begin_copy(tmp_path, 7, "run", 2, generation.digests)
+        with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read now"):
+            Generation.begin_copy(tmp_path, 7, "run", 2, ())
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    found = newest_complete(tmp_path, "run", mend=True)
+    assert found is not None
+    assert found.held == (0, 1)
+    (generation.path / "stage-1.safetensors").unlink()
+    with pytest.raises(CorruptError, match=r"stage-1\.safetensors is missing"):
+        newest_complete(tmp_path, "run", mend=True)
+    assert Generation.open(generation.path).held == (0,)
+    assert "is missing" in caplog.records[-1].message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,3 +75,13 @@ def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str])
 def test_a_commands_integer_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cli.cli.commands, "fail", click.Command("fail", callback=lambda: 3))
     assert cli.main(["fail"]) == 3
+
+
+def test_a_process_may_open_as_many_files_as_the_system_allows() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+        cli.raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -17,13 +17,14 @@ from swarmflow.compute.checkpoint import Generation
 from swarmflow.core.actions import DropCopies, KeepCopies
 from swarmflow.core.events import CopiesChanged
 from swarmflow.core.types import Holding, Member, Snapshot
-from swarmflow.errors import NetworkError
+from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.exporting import state_elements
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
-from swarmflow.runtime.state_transfer import Listing, copy_stage, serve_state
+from swarmflow.runtime.state_transfer import Listing, copy_stage, list_state, serve_state
+from tests.disks import no_more_files
 from tests.runtime.nodes import DEADLINE_S, run, started
 from tests.runtime.test_stage_host import Heard, manifest
 
@@ -207,5 +208,48 @@ def test_a_copy_that_becomes_corrupt_is_told_of_by_whoever_is_asked_for_it(tmp_p
                 await copy_stage(*args, generation.digests[0])
             assert await peer.told() == CopiesChanged((Holding(whole.snapshot, (1,)),))
             assert file.with_name("stage-0.safetensors.corrupt").exists()
+
+    run(main())
+
+
+def test_a_copy_that_cannot_be_read_now_is_offered_when_it_can(tmp_path: Path) -> None:
+    of = manifest()
+
+    async def main() -> None:
+        generation = written(of, tmp_path / "peer", 8)
+        whole = Holding(Snapshot(8, generation.digests), (0, 1))
+        async with processes(tmp_path, 2) as (peer, reader):
+            keeper = CopyKeeper(tmp_path / "peer", again_s=0.05)
+            with no_more_files():
+                assert await keeper.begin(peer.session, of) == ()
+                assert await peer.told() == CopiesChanged(())
+            while (told := await peer.told()) != CopiesChanged((whole,)):
+                assert told == CopiesChanged(())
+            serve_state(peer.session.requests, keeper.listing, keeper.read)
+            with no_more_files(), pytest.raises(CheckpointError, match="cannot be read now"):
+                keeper.listing(0, 8)
+            assert peer.heard.events.empty(), "the leader is told of none that is lost"
+            await list_state(reader.session.requests, peer.session.me, 0, 8, state_elements(of, 0))
+        assert not list(tmp_path.rglob("*.corrupt"))
+
+    run(main())
+
+
+def test_a_version_that_is_made_anew_is_not_served_from_the_file_of_the_former(tmp_path: Path) -> None:
+    of = manifest()
+
+    async def main() -> None:
+        former = written(of, tmp_path / "peer", 8)
+        anew = written(of, tmp_path / "trainer", 8, seed=1)
+        async with processes(tmp_path, 2) as (trainer, peer):
+            serve(trainer, anew)
+            keeper = CopyKeeper(tmp_path / "peer")
+            await keeper.begin(peer.session, of)
+            name, count = next(iter(state_elements(of, 1).items()))
+            before = keeper.read(1, 8, name, 0, count)
+            assert before == former.state(1).read(name, 0, count)
+            keeper.keep(KeepCopies(trainer.member, Snapshot(8, anew.digests), (1,)))
+            assert (await peer.told()).copies == (Holding(Snapshot(8, anew.digests), (1,)),)
+            assert keeper.read(1, 8, name, 0, count) == anew.state(1).read(name, 0, count) != before
 
     run(main())

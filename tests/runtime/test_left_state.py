@@ -16,7 +16,7 @@ from swarmflow.core.events import Applied
 from swarmflow.core.messages import Held
 from swarmflow.errors import CheckpointError
 from swarmflow.runtime.step_end import apply_update
-from tests.disks import flip_bit
+from tests.disks import flip_bit, no_more_files
 from tests.runtime.test_kept_stage import APPLY, FIRST, HELD, sealed
 from tests.runtime.test_stage_host import Peer, manifest, peers
 
@@ -92,5 +92,16 @@ def test_what_is_corrupt_is_told_of_kept_and_not_believed(
             assert peer.host.served is not None
             with pytest.raises(CheckpointError):
                 found.fill(peer.host.served)
+
+    asyncio.run(main())
+
+
+def test_what_the_disk_does_not_give_now_stays_for_the_next_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with peers(manifest(), 1) as (one,):
+            await leave(one, tmp_path / "left")
+        with no_more_files():
+            assert LeftState(tmp_path / "left").find(RUN) is None
+        assert LeftState(tmp_path / "left").find(RUN) == HELD
 
     asyncio.run(main())
