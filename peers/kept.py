@@ -28,11 +28,12 @@ class Kept:
 
 @dataclass
 class Between:
-    """Holds it from the end of one incarnation until the next one takes it: nobody else may keep it in memory."""
+    """Holds it from the end of one incarnation until a later one serves it, or needs the room."""
 
     kept: Kept | None = None
 
-    def take(self, run: str) -> Kept | None:
-        """Hand it over. None: there is nothing, or it is of another run."""
-        kept, self.kept = self.kept, None
-        return kept if kept is not None and kept.run == run else None
+    def of(self, run: str) -> Kept | None:
+        """What is there of a run; what is of another one is dropped."""
+        if self.kept is not None and self.kept.run != run:
+            self.kept = None
+        return self.kept

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from peers.copies import CopyKeeper
-from peers.kept import Kept
+from peers.kept import Between, Kept
 from peers.left import LeftState
 from swarmflow.compute.device import free_memory_bytes
 from swarmflow.compute.dropout import DrawKey
@@ -44,7 +44,7 @@ class StageLoader:
 
     def __init__(
         self, manifest: Manifest, session: Session, host: StageHost, compute: Worker, device: torch.device,
-        capacity: int | None, copies: CopyKeeper, left: LeftState, kept: Kept | None = None,
+        capacity: int | None, copies: CopyKeeper, left: LeftState, between: Between,
     ) -> None:  # fmt: skip
         self._manifest = manifest
         self._session = session
@@ -56,12 +56,12 @@ class StageLoader:
         self._left = left
         self._loading: asyncio.Task[Any] | None = None
         self._listed: tuple[int, str] | None = None
-        self._kept = kept
+        self._between = between
         self._fits = 0
 
     def load(self, action: LoadState) -> None:
         """Begin to load; the machine is told how it ended."""
-        self._kept = None  # it makes room
+        self._between.kept = None  # it makes room
         if self._loading is not None:
             self._loading.cancel()
         self._loading = self._session.spawn(self._load(action), "loading a stage")
@@ -70,11 +70,11 @@ class StageLoader:
         """Serve what is kept from an earlier incarnation, or lies in the folder; the machine is told how it ended."""
         if self._loading is not None:
             self._loading.cancel()
-        self._loading = self._session.spawn(self._resume(action, self._kept), "resuming a stage")
+        self._loading = self._session.spawn(self._resume(action, self._between.kept), "resuming a stage")
 
     async def keep(self, held: Held | None) -> Kept | None:
         """Return what this incarnation leaves to the next one, after the update that is under way."""
-        kept, served = self._kept, self._host.served
+        kept, served = self._between.kept, self._host.served
         if held is None or (kept is None and served is None):
             return None
         if kept is None and served is not None:
@@ -146,10 +146,10 @@ class StageLoader:
         try:
             digest = await self._compute.call(_FIRST, update_once)
         except NotFinite as error:
-            self._kept = None
+            self._between.kept = None
             post(StateNotLoaded(action.stage, action.version, f"its update failed: {error}"))
             return
-        self._kept = None
+        self._between.kept = None
         self._serve(served, digest, kept.capacity)
         await asyncio.to_thread(self._left.remove)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -14,7 +13,8 @@ from pathlib import Path
 import uvloop
 
 from peers.copies import CopyKeeper
-from peers.kept import Between, Kept
+from peers.ending import Signals, live
+from peers.kept import Between
 from peers.left import LeftState
 from peers.loading import StageLoader
 from peers.memory import Memory
@@ -28,7 +28,7 @@ from swarmflow.core.messages import Join
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Body, Member, Roster, Slice
-from swarmflow.errors import IncompatibleError, NetworkError, SwarmflowError
+from swarmflow.errors import NetworkError
 from swarmflow.runtime.evaluation import EvaluationService
 from swarmflow.runtime.finding import Found, find_leader
 from swarmflow.runtime.folders import state_folder
@@ -74,59 +74,45 @@ async def _run(options: Options, folder: Path) -> int:
         metrics.describe_process("peer", node.name, invite.run_id)
         copies = CopyKeeper(folder / "copies" / invite.run_id if options.state_dir and options.keep_copies else None)
         left = LeftState(folder / "left" / invite.run_id if options.state_dir else None)
-        stop, between = _Signals(), Between()
+        stop, between = Signals(), Between()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
-        while True:
-            outcome = await _one_life(options, memory, node, metrics, copies, left, between, stop, first=first)
-            if isinstance(outcome, Exit):
-                if stop.count == 1 and between.kept is not None:  # it waited for somebody who leads
-                    await _outlive(left, between.kept)
-                log.info("%s", outcome.reason)
-                if not outcome.ok:
-                    raise IncompatibleError(outcome.reason)
-                return 0
-            if stop.count:
-                log.info("left: %s", outcome.reason)
-                return 0
-            log.warning("joining again: %s", outcome.reason)
-            first = False
+
+        async def life(first: bool) -> Exit | Rejoin:
+            return await one_life(options, memory, node, metrics, copies, left, between, stop, first=first)
+
+        return await live(life, stop, between, left, first=first)
 
 
-async def _outlive(left: LeftState, kept: Kept) -> None:
-    """Bring what is in memory to the disk before the process ends."""
-    if left.keeps:
-        try:
-            await asyncio.to_thread(left.write, kept)
-        except (SwarmflowError, OSError) as error:
-            log.warning("stage %d at version %d is lost: %s", kept.held.stage, kept.held.version, error)
-
-
-async def _one_life(
+async def one_life(
     options: Options, memory: Memory, node: Node, metrics: Metrics, copies: CopyKeeper, left: LeftState,
-    between: Between, stop: _Signals, *, first: bool,
+    between: Between, stop: Signals, *, first: bool,
 ) -> Exit | Rejoin:  # fmt: skip
     """One incarnation: from joining until it leaves or has to join again. After the first, it waits for a trainer."""
     session = Session(node, options.invite.run_id, metrics)
     life = _Life(session, options, between, left)
+    at_once = partial(session.end, Exit("left at once"))
+    stop.handlers = (partial(session.end, Exit("left before it had joined")), at_once)
     session.open({Exit: session.end, Rejoin: session.end}, life.read, life.evaluate)
-    await session.links.start()
+    outcome: Exit | Rejoin | None = None
     try:
-        at_once = partial(session.end, Exit("left at once"))
-        stop.handlers = (partial(session.end, Exit("left before it had joined")), at_once)
+        await session.links.start()
         finding = find_leader(session, memory.completed(options.invite), timeout_s=FIRST_FIND_S if first else None)
         found = await session.unless_ended(finding)
         if found is not None:
             memory.join(options.invite.run_id)
-            await life.begin(found, memory, copies)
+            await session.unless_ended(life.begin(found, memory, copies))
+        if found is not None and not session.ended.done():
             session.spawn(report_reach(session, options.invite, found.leader), "trying what trainers announce")
             asked = partial(session.driver.post, DrainAsked())
             stop.handlers = (asked, asked, at_once)
-        outcome: Exit | Rejoin = await session.ended
-        await life.keep(outcome)
+        outcome = await session.ended
         return outcome
     finally:
-        life.close()
-        await session.close()
+        try:
+            await life.keep(outcome, over=isinstance(outcome, Exit) and outcome.ok and not stop.count)
+        finally:
+            life.close()
+            await session.close()
 
 
 class _Life:
@@ -151,9 +137,11 @@ class _Life:
         device = choose_device(options.device)
         holdings = await copies.begin(session, manifest)
         left = await asyncio.to_thread(self._left.find, manifest.fingerprint)
-        kept = self._between.take(manifest.fingerprint)
+        kept = self._between.of(manifest.fingerprint)
         held = kept.held if kept is not None else left
-        loader = StageLoader(manifest, session, self._host, compute, device, options.capacity, copies, self._left, kept)
+        loader = StageLoader(
+            manifest, session, self._host, compute, device, options.capacity, copies, self._left, self._between
+        )
         self._loader = loader
         self._evaluation = EvaluationService(session, self._host)
         session.driver.add_effects({
@@ -190,10 +178,17 @@ class _Life:
         if self._evaluation is not None:
             self._evaluation.handle(message, bodies)
 
-    async def keep(self, outcome: Exit | Rejoin) -> None:
-        """Leave to the next incarnation what its leader may need."""
-        if self._loader is not None and isinstance(outcome, Rejoin):
-            self._between.kept = await self._loader.keep(outcome.held)
+    async def keep(self, outcome: Exit | Rejoin | None, *, over: bool) -> None:
+        """Leave to the next incarnation what its leader may need: nothing where the run is over.
+
+        outcome: None where an error ends this one.
+        """
+        if over:
+            self._between.kept = None
+        elif self._loader is not None:
+            kept = self._between.kept
+            held = outcome.held if isinstance(outcome, Rejoin) else kept.held if kept is not None else None
+            self._between.kept = await self._loader.keep(held)
 
     def close(self) -> None:
         """End the threads."""
@@ -201,24 +196,6 @@ class _Life:
             self._host.unload()
         for worker in self._workers:
             worker.stop()
-
-
-class _Signals:
-    """The first Ctrl-C or SIGTERM drains, the second leaves at once, a third does not wait for the disk either.
-
-    handlers: what follows from each; from further ones, what followed from the last.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.handlers: tuple[Callable[[], object], ...] = ()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._signalled)
-
-    def _signalled(self) -> None:
-        self.count += 1
-        if self.handlers:
-            self.handlers[min(self.count, len(self.handlers)) - 1]()
 
 
 async def _measure(machine: PeerMachine, metrics: Metrics, memory: Memory) -> None:

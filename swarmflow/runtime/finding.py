@@ -41,10 +41,11 @@ class Found:
 async def find_leader(session: Session, invite: Invite, timeout_s: float | None = 20.0) -> Found:
     """Ask the trainers of the invite, and those in the DHT, until one names a leader who answers.
 
-    timeout_s: None waits for ever, saying so. Raises NetworkError, IncompatibleError (other software).
+    timeout_s: None waits for ever, saying so, also where only trainers of other software answer. Raises NetworkError,
+    IncompatibleError (other software).
     """
     began_s = asyncio.get_running_loop().time()
-    told = False
+    told: set[str] = set()
     while True:
         reasons: list[str] = []
         unfit: IncompatibleError | None = None
@@ -58,14 +59,16 @@ async def find_leader(session: Session, invite: Invite, timeout_s: float | None 
                 reasons.append(str(error))
             except IncompatibleError as error:  # it may be the one that is out of date, and another one answer
                 unfit = error
-        if unfit is not None:
+        if unfit is not None and timeout_s is not None:
             raise unfit
-        reason = reasons[-1] if reasons else "no trainer of it is known"
+        reason = str(unfit) if unfit is not None else reasons[-1] if reasons else "no trainer of it is known"
         if timeout_s is not None and asyncio.get_running_loop().time() - began_s > timeout_s:
             raise NetworkError(f"run {invite.name} does not answer: {reason}; is its trainer running?")
-        if not told:
-            log.info("waiting for a trainer of run %s (%s)", invite.name, reason)
-            told = True
+        kind = "" if unfit is None else reason
+        if kind not in told:
+            level = logging.INFO if unfit is None else logging.WARNING
+            log.log(level, "waiting for a trainer of run %s (%s)", invite.name, reason)
+            told.add(kind)
         await asyncio.sleep(_AGAIN_S)
 
 

@@ -60,14 +60,14 @@ def test_what_belongs_to_a_step_without_a_ballot_is_freed() -> None:
     asyncio.run(main())
 
 
-def test_it_is_handed_over_once_and_only_to_its_run() -> None:
+def test_it_is_handed_over_to_its_run_alone() -> None:
     async def main() -> None:
         async with peers(manifest()) as (peer,):
             assert peer.host.served is not None
             kept = Kept(HELD, peer.host.served, "run", 4)
             between = Between(kept)
-            assert between.take("run") is kept
-            assert between.take("run") is None, "it takes no memory when another stage is loaded"
-            assert Between(kept).take("another run") is None
+            assert between.of("run") is between.of("run") is kept, "until it is served, a life may end again"
+            assert between.of("another run") is None
+            assert between.kept is None, "it takes no memory for nothing"
 
     asyncio.run(main())

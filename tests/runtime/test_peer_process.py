@@ -1,0 +1,129 @@
+"""One incarnation of a peer on a real network: what ends it before it has joined, and what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from peers.copies import CopyKeeper
+from peers.ending import Signals
+from peers.kept import Between, Kept
+from peers.left import LeftState
+from peers.memory import Memory
+from peers.options import Options
+from peers.process import one_life
+from swarmflow import __version__
+from swarmflow.core.actions import Exit
+from swarmflow.core.messages import Held
+from swarmflow.core.types import ProcessId
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.finding import Description
+from swarmflow.runtime.invite import Invite
+from swarmflow.runtime.metrics import Metrics
+from swarmflow.runtime.node import Node
+from swarmflow.runtime.requests import Arguments
+from swarmflow.runtime.session import Session
+from tests.runtime.nodes import RUN_ID, run, started
+from tests.runtime.test_kept_stage import HELD
+from tests.runtime.test_session import opened
+from tests.runtime.test_stage_host import manifest, peers
+
+
+def options(node: Node) -> Options:
+    """Of a peer that was invited by a node."""
+    invite = Invite(RUN_ID, "run", tuple(node.addresses()))
+    return Options(
+        invite, stage=-1, device="cpu", capacity=4, metrics_port=None, metrics_host="", state_dir=None,
+        keep_copies=False, listen="127.0.0.1:0", announce=(), drain_seconds=1.0, journal_bytes_max=1 << 20,
+        recompute=False, rebalance_period=0.0, stay=False,
+    )  # fmt: skip
+
+
+async def life(folder: Path, trainer: Node, node: Node, left: LeftState, between: Between, stop: Signals) -> Exit:
+    """That of a peer which was a member of the run once; as a rule it waits."""
+    copies = CopyKeeper(None)
+    outcome = await one_life(
+        options(trainer), Memory(folder), node, Metrics(), copies, left, between, stop, first=False
+    )
+    assert isinstance(outcome, Exit)
+    return outcome
+
+
+async def until(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """Wait for words in the log."""
+    async with asyncio.timeout(10):
+        while text not in caplog.text:
+            await asyncio.sleep(0.02)
+
+
+def describe(session: Session, software: str) -> None:
+    """It says that it leads a run of this software."""
+
+    async def answer(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        leader = (session.me.name, session.me.incarnation, tuple(session.node.addresses()))
+        return [msgspec.json.encode(Description(software, leader)), manifest(run_id=RUN_ID).encode()]
+
+    session.requests.serve("describe", answer)
+
+
+class SlowLeft(LeftState):
+    """A folder with many GB: to read it takes as long as it takes."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.begun, self.ended = threading.Event(), threading.Event()
+
+    def find(self, run: str) -> Held | None:
+        """Nothing, in the end."""
+        self.begun.set()
+        self.ended.wait(20)
+        return None
+
+
+def test_who_waits_keeps_what_it_has_when_its_network_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with started(tmp_path, 2) as [trainer, node], peers(manifest()) as (peer,):
+            assert peer.host.served is not None
+            between = Between(Kept(HELD, peer.host.served, "fingerprint", 4))
+            waiting = asyncio.create_task(life(tmp_path, trainer, node, LeftState(None), between, Signals()))
+            await until(caplog, "waiting for a trainer")
+            os.kill(node.daemon_pid, signal.SIGKILL)
+            with pytest.raises(NetworkError, match="daemon"):
+                await waiting
+            assert between.kept is not None
+
+    with caplog.at_level(logging.INFO, "swarmflow"):
+        run(main())
+
+
+def test_who_was_a_member_waits_for_a_trainer_that_fits_and_can_be_told_to_go_while_it_reads_its_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody starts the trainer with other software by mistake: the peers may hold the newest version."""
+
+    async def main() -> None:
+        async with started(tmp_path, 2) as [other, node]:
+            trainer, left, stop = await opened(other), SlowLeft(), Signals()
+            describe(trainer, "another")
+            between = Between()
+            waiting = asyncio.create_task(life(tmp_path, other, node, left, between, stop))
+            await until(caplog, "this run uses swarmflow another")
+            describe(trainer, __version__)
+            assert await asyncio.to_thread(left.begun.wait, 10)
+            stop.signalled()
+            assert (await waiting).reason == "left before it had joined"
+            left.ended.set()
+            await trainer.close()
+
+    with caplog.at_level(logging.INFO, "swarmflow"):
+        run(main())
+    [warning] = [record for record in caplog.records if "swarmflow another" in record.getMessage()]
+    assert warning.levelno == logging.WARNING
