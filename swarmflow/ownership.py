@@ -67,21 +67,30 @@ class Marker:
 # --- folders in which swarmflow keeps files of its own ----------------------------------------------------------------
 
 
-def claim_folder(path: Path, kind: str, own_names: re.Pattern[str]) -> None:
+def claim_folder(path: Path, kind: str, own_names: re.Pattern[str], is_own: Callable[[Path], bool]) -> None:
     """Make a folder, or take one that is empty or that swarmflow made, and leave the marker in it.
 
-    own_names: of what swarmflow writes there. A folder that holds nothing else is its own also without a marker, which
-    a crash, a full disk or an older version may have kept from it. Raises ForeignFileError; OSError.
+    own_names: of what swarmflow writes there, which others may call theirs too. So without a marker, which an older
+    version did not leave and somebody may have deleted, a folder of nothing else is taken only where is_own tells by
+    its content that swarmflow wrote it. Folders with nothing in them, as file systems of their own are mounted on,
+    count for nothing. Raises ForeignFileError; OSError.
     """
     path.mkdir(parents=True, exist_ok=True)
     found = Marker.read(path)
     if found is not None and found.kind == kind:
         return
     own = names(re.escape(MARKER), own_names.pattern)
-    foreign = _foreign(path, lambda name: own.fullmatch(name) is not None)
+    foreign = _first(path, lambda name: own.fullmatch(name) is None)
     if found is not None or foreign is not None:
         what = f"is an {found.kind}" if found is not None else f"holds {foreign}, which is not swarmflow's"
         raise ForeignFileError(f"the folder {path} {what}: give another one, or one that is empty")
+    drafts = names(re.escape(MARKER))
+    unproven = _first(path, lambda name: drafts.fullmatch(name) is None and not _is_empty_folder(path / name))
+    if unproven is not None and not is_own(path):
+        raise ForeignFileError(
+            f"the folder {path} holds {unproven}, and nothing in it says that it is swarmflow's: give another one, or "
+            "one that is empty"
+        )
     Marker(kind).write(path)
 
 
@@ -188,9 +197,13 @@ def is_object_with(*keys: str) -> Callable[[IO[bytes]], bool]:
     return check
 
 
-def _foreign(folder: Path, own: Callable[[str], bool]) -> str | None:
-    """The first name in a folder that is not swarmflow's."""
-    return next((name for name in sorted(os.listdir(folder)) if name not in _NO_ONES and not own(name)), None)
+def _first(folder: Path, such: Callable[[str], bool]) -> str | None:
+    """The first such name in a folder."""
+    return next((name for name in sorted(os.listdir(folder)) if name not in _NO_ONES and such(name)), None)
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and _first(path, lambda name: True) is None
 
 
 def _contents(folder: Path) -> list[str]:

@@ -120,27 +120,48 @@ def test_a_marker_that_came_with_a_download_reaches_no_other_file(tmp_path: Path
     assert outside.read_text() == "mine"
 
 
+def has_a_port(folder: Path) -> bool:
+    return (folder / "port").is_file() and (folder / "port").read_text() == "x"
+
+
+def claim(folder: Path) -> None:
+    claim_folder(folder, "state", OWN, has_a_port)
+
+
 def test_a_state_folder_is_taken_when_it_is_empty_or_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "state"
-    claim_folder(folder, "state", OWN)
+    claim(folder)
     (folder / "anything").write_text("made later")
-    claim_folder(folder, "state", OWN)
+    claim(folder)
     older = tmp_path / "older"
     older.mkdir()
     for name in ("port", "data-3", "port.0a1b2c3d.tmp", "lost+found", f"{MARKER}.0a1b2c3d.tmp"):
         (older / name).write_text("x")
-    claim_folder(older, "state", OWN)
+    claim(older)
     assert Marker.read(older) == Marker("state")
+    mounted = tmp_path / "mounted"
+    (mounted / "data-3" / "lost+found").mkdir(parents=True)
+    (mounted / f"{MARKER}.0a1b2c3d.tmp").write_text("{")
+    claim(mounted)
+    assert Marker.read(mounted) == Marker("state"), "empty, but for where another disk is mounted"
+
+
+@pytest.mark.parametrize("name", ["port", "data-3", "data-3/file", "port.0a1b2c3d.tmp"])
+def test_names_that_others_may_use_too_make_no_folder_swarmflows(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    assert "and nothing in it says that it is swarmflow's: give another one" in refusal(lambda: claim(tmp_path))
+    assert everything(tmp_path) == {name: b"mine"}
 
 
 @pytest.mark.parametrize("name", ["data", "port.txt", ".ssh", "data-3.bak"])
 def test_a_state_folder_with_something_else_in_it_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "port").write_text("x")
     (tmp_path / name).write_text("mine")
-    assert f"holds {name}, which is not swarmflow's" in refusal(lambda: claim_folder(tmp_path, "state", OWN))
+    assert f"holds {name}, which is not swarmflow's" in refusal(lambda: claim(tmp_path))
     assert not (tmp_path / MARKER).exists()
     seal(tmp_path, "export", "run", "")
-    assert "is an export:" in refusal(lambda: claim_folder(tmp_path, "state", OWN))
+    assert "is an export:" in refusal(lambda: claim(tmp_path))
 
 
 def test_only_files_of_its_own_names_are_removed(tmp_path: Path) -> None:

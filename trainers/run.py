@@ -12,7 +12,7 @@ from swarmflow.config import RunConfig, fingerprint, first_difference, load
 from swarmflow.errors import ConfigError, DataError, ModelError
 from swarmflow.manifest import Manifest
 from swarmflow.ownership import check_file
-from swarmflow.runtime.folders import SHARED, state_folder
+from swarmflow.runtime.folders import shared_folder
 from swarmflow.runtime.invite import Invite, is_invite
 from swarmflow.runtime.metrics import Metrics
 from trainers.data import Corpus, open_corpus
@@ -90,7 +90,7 @@ class Run:
     def claim(self) -> None:
         """Keep others of this output from leading too, if nobody does yet."""
         if self.lock is None:
-            state_folder(self.output / "state", SHARED)
+            shared_folder(self.output / "state", held=True)
             self.lock = FolderLock.acquire(self.output / "state" / "leader.lock")
 
     def give_way(self) -> None:

@@ -17,7 +17,7 @@ from swarmflow.errors import CheckpointError, ConfigError, IncompatibleError, Ne
 from swarmflow.files import read_sealed, write_sealed, write_whole
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import lasting
-from swarmflow.runtime.folders import SHARED, state_folder
+from swarmflow.runtime.folders import shared_folder, state_folder
 from trainers.lock import FolderLock, holder
 
 log = logging.getLogger("swarmflow")
@@ -68,7 +68,7 @@ class StateFolder:
             folder = cls(asked_for, lock, _point_to(asked_for.absolute(), output / "state"))
             stack.callback(folder.release)
             return folder
-        state_folder(output / "state", SHARED)
+        shared_folder(output / "state")
         for number in range(_TRAINERS_MAX):
             path = state_folder(output / "state" / f"trainer-{number}")
             lock = FolderLock.acquire(path / "lock")
@@ -199,14 +199,14 @@ class StateFolder:
     def _make_again(self) -> bool:
         """Somebody has deleted the folder, or the lock in it. Whether it is there again."""
         try:
-            lock = FolderLock.acquire(state_folder(self.path) / "lock")
+            lock = FolderLock.acquire(state_folder(self.path, held=True) / "lock")
             if lock is None:
                 raise CheckpointError(f"{self.path} was deleted, and is another trainer's now: start this one again")
             if self._key and not self.identity.exists():
                 write_whole(self.identity, self._key)
                 self.identity.chmod(0o400)
             if self._link is not None:
-                _point_to(self.path.absolute(), self._link.parent)
+                _point_to(self.path.absolute(), self._link.parent, held=True)
         except (OSError, NetworkError) as error:
             if not self._refused:
                 log.warning("the state folder %s is gone and cannot be made again yet: %s", self.path, error)
@@ -219,11 +219,11 @@ class StateFolder:
         return True
 
 
-def _point_to(folder: Path, state: Path) -> Path | None:
+def _point_to(folder: Path, state: Path, *, held: bool = False) -> Path | None:
     """Leave a link to a folder elsewhere, so that whoever leads next finds what is in it; the link."""
     if folder.parent == state.absolute():
         return None
-    link = state_folder(state, SHARED) / f"trainer-{blake3(bytes(folder)).hexdigest()[:16]}"
+    link = shared_folder(state, held=held) / f"trainer-{blake3(bytes(folder)).hexdigest()[:16]}"
     try:
         link.symlink_to(folder, target_is_directory=True)
     except FileExistsError:

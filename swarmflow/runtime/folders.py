@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from swarmflow.errors import NetworkError
-from swarmflow.ownership import claim_folder, names
+from swarmflow.errors import IncompatibleError, NetworkError
+from swarmflow.files import read_sealed
+from swarmflow.manifest import Manifest
+from swarmflow.ownership import Marker, claim_folder, names
 
 # What trainers and peers write into their state folders, and trainers of one output into its folder `state`.
 STATE = names(
@@ -17,13 +21,55 @@ STATE = names(
 SHARED = names(r"leader\.lock", r"invite", r"cache", r"trainer-[0-9a-f]+", r".+\.[0-9a-f]{8}\.tmp")
 
 
-def state_folder(path: Path, own_names: re.Pattern[str] = STATE) -> Path:
+_KEY_START = b"\x08\x00\x12"  # of an RSA key as libp2p stores it
+
+
+def state_folder(path: Path, *, held: bool = False) -> Path:
     """A folder for a process's own files, made when it is not there.
 
-    Raises NetworkError when it cannot be, and ForeignFileError when something else is in it.
+    held: this process had it before; whatever has become of the marker, what lies there under its names is its own.
+    Raises NetworkError when it cannot be made, and ForeignFileError when something else is in it.
     """
+    return _claimed(path, STATE, (lambda folder: True) if held else _is_state)
+
+
+def shared_folder(path: Path, *, held: bool = False) -> Path:
+    """The folder `state` of an output, as state_folder."""
+    return _claimed(path, SHARED, (lambda folder: True) if held else _is_shared)
+
+
+def kept_manifest(folder: Path) -> Manifest | None:
+    """What a state folder holds of a run's manifest, itself or its copy; None: neither is there and whole.
+
+    Nothing is mended. Raises OSError.
+    """
+    for name in ("run.json", "run.json.copy"):
+        data = read_sealed(folder / name, mend=False)
+        with suppress(IncompatibleError):
+            if data is not None:
+                return Manifest.decode(data)
+    return None
+
+
+def _claimed(path: Path, own_names: re.Pattern[str], is_own: Callable[[Path], bool]) -> Path:
     try:
-        claim_folder(path, "state", own_names)
+        claim_folder(path, "state", own_names, is_own)
     except OSError as error:
         raise NetworkError(f"the state folder {path} cannot be made: {error.strerror}") from None
     return path
+
+
+def _is_state(folder: Path) -> bool:
+    """Whether the content of a state folder, be it without its marker, is what only swarmflow writes."""
+    key = folder / "identity.key"
+    if key.is_file():
+        with key.open("rb") as file:
+            if file.read(len(_KEY_START)) == _KEY_START:
+                return True
+    return kept_manifest(folder) is not None
+
+
+def _is_shared(folder: Path) -> bool:
+    """Whether the folder of a trainer is in it."""
+    places = [place for place in folder.glob("trainer-*") if place.is_dir()]
+    return any(Marker.read(place) == Marker("state") or _is_state(place) for place in places)

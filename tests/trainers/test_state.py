@@ -151,6 +151,32 @@ def test_a_trainer_on_another_machine_that_took_the_folder_is_noticed(stack: Exi
         folder.beat()
 
 
+@pytest.mark.parametrize("known_by", ["run.json", "run.json.copy", "identity.key"])
+def test_a_folder_without_its_marker_is_known_by_what_nobody_else_writes(
+    known_by: str, stack: ExitStack, tmp_path: Path
+) -> None:
+    folder = folder_of(stack, tmp_path)
+    load_identity(folder.identity)
+    folder.keep_manifest(manifest())
+    folder.keep_known(3)
+    for name in {"run.json", "run.json.copy", "identity.key", "identity.key.copy", MARKER} - {known_by}:
+        (folder.path / name).unlink()
+    assert again(stack, folder, tmp_path).known == 3
+    folder = StateFolder.open(stack, None, tmp_path / "shared")
+    folder.keep_known(3)
+    (tmp_path / "shared" / "state" / MARKER).unlink()
+    folder.release()
+    assert StateFolder.open(stack, None, tmp_path / "shared").known == 3, "the folder of a trainer is in it"
+
+
+def test_a_folder_whose_marker_is_deleted_in_mid_run_stays_its_own(stack: ExitStack, tmp_path: Path) -> None:
+    folder = folder_of(stack, tmp_path)
+    shutil.rmtree(folder.path)
+    (folder.checkpoints / "version-00000008").mkdir(parents=True)
+    (folder.checkpoints / "version-00000008" / "manifest.json").write_text("{")
+    assert folder.beat(), "a version was written before the marker was there again"
+
+
 def test_a_folder_without_its_marker_is_still_known_by_every_file_that_a_trainer_writes(
     stack: ExitStack, tmp_path: Path
 ) -> None:
