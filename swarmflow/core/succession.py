@@ -21,13 +21,14 @@ class Candidacy:
     Who follows has promised to hear nobody of a lower term any more; a majority of those whom the last Open named must,
     and of those whom the last committed step named (core/quorum.py). After that settle_s are left to the others: who
     has not answered by then is taken for dead. Where that would cost a whole stage, and with it the steps since the
-    last checkpoint, stage_s are left.
+    last checkpoint, stage_s are left. steps: of the run.
     """
 
     me: Member
     term: int
     standing: Standing
     began_s: float
+    steps: int = 1 << 40
     ask_every_s: float = 1.0
     settle_s: float = 2.0
     stage_s: float = 6.0
@@ -76,7 +77,12 @@ class Candidacy:
         return replace(opened, roster=roster, whole="", named=0)
 
     def _is_about(self, sender: ProcessId, message: Report, opened: Open) -> bool:
-        """Whether it tells of the one who sent it, and of a place that there is in this run."""
+        """Whether it tells of the one who sent it, and of a place and a step that there are in this run.
+
+        Who takes this trainer for dead does not follow it.
+        """
+        if sender != self.me.process and (opened.epoch.step >= self.steps or self.me.process in message.gone):
+            return False
         stages = len(self.standing.opened.roster.stages)
         placed = message.member.stage == -1 if message.join.role == "trainer" else 0 <= message.member.stage < stages
         return placed and len(opened.roster.stages) == stages and message.member.process == sender
@@ -152,7 +158,7 @@ def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: floa
     """Where the step stands, and who is left. learning_rate: of the step of the epoch opened last.
 
     A commit that anybody has heard of is finished. So is a ballot that the former leader may have committed: one in
-    which all of its members that are left have reduced (`_outcome`). Otherwise nobody can have heard of a commit, and
+    which all of its members that are left have reduced (`_resume`). Otherwise nobody can have heard of a commit, and
     the work goes on from what is accumulated (design, "A step commits once, everywhere").
     """
     epoch = candidacy.latest().epoch
@@ -167,13 +173,14 @@ def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: floa
         step.opened = step.opened.without(process)
     living = {process: report for process, report in current.items() if process not in dead}
     doubtful = _resume(step, living, gone)
+    spared = {*gone, candidacy.me.process}  # who leads has not lost itself
     lost = [(accuser, accused) for accuser, report in living.items() for accused in report.suspects]
     return Estate(
         step,
         {p: r for p, r in sorted(candidacy.reports.items()) if p not in dead},
         gone,
         tuple(sorted(dead & set(candidacy.reports))),
-        tuple(pair for pair in lost if pair[1] not in gone),
+        tuple(pair for pair in lost if pair[1] not in spared),
         doubtful,
     )
 
@@ -198,6 +205,9 @@ def _resume(step: Step, living: dict[ProcessId, Report], gone: tuple[ProcessId, 
 
     Returns whether it may be committed elsewhere while too little is left here to do the same.
     """
+    if not living:
+        step.give_up("nobody who is left knows how far it has come")
+        return True
     for process, report in living.items():
         step.owners |= dict.fromkeys(report.indices, process)
     step.attempt = TAKEOVER + max(report.attempt for report in living.values())

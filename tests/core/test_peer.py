@@ -74,8 +74,8 @@ ME, MATE, LEADER, STRANGER = process("me"), process("mate"), process("t0"), proc
 ROSTER = Roster(((member("mate"), member("me")),), (member("t0", -1),))
 INPUT, TARGETS, GRADIENT = Ref(1), Ref(2), Ref(3)
 ELEMENTS = (("stage-0", 10), ("tied", 10))
-TALLY = Tally(2.0, 1, 0)
-RESULT = StepResult(1, EPOCH, 2.0, 1, 1.0, 1.0, 0.1, 1, (2,), 0)
+TALLY = Tally(2.0, 2, 0)
+RESULT = StepResult(1, EPOCH, 2.0, 2, 1.0, 1.0, 0.1, 1, (2,), 0)
 
 
 @dataclass

@@ -51,6 +51,8 @@ ME, MATE, BEFORE, LEADER, STRANGER = process("me"), process("mate"), process("be
 ROSTER = Roster(((member("before"),), (member("mate", 1), member("me", 1))), (member("t0", -1),))
 OPENED = Open(1, EPOCH, ROSTER, LINEAGE)
 NAN = float("nan")
+TALLY = Tally(1.0, 4, 0)
+WHOLE = Report(2, Join("peer", "1", "run", member("a", 1)), member("a", 1), True, 0, False, OPENED)
 
 
 def cannot_be(message: Message) -> str:
@@ -79,8 +81,13 @@ def cannot_be(message: Message) -> str:
         (Ready(0, 0, "x", -4), "capacity"),
         (Committed(EPOCH, 1, "x" * 200), "digest"),
         (Assign(1, EPOCH, (0, 4), 0), "indices"),
-        (Prepare(1, EPOCH, 1, ((0, 0), (0, 1)), (), Tally(1.0, 1, 0)), "do not fit"),
-        (Prepare(1, EPOCH, 1, (), (Group("stage-1", (ME, ME)),), Tally(1.0, 1, 0)), "groups"),
+        (Prepare(1, EPOCH, 1, ((0, 0), (0, 1)), (), TALLY), "do not fit"),
+        (Prepare(1, EPOCH, 1, (), (Group("stage-1", (ME, ME)),), TALLY), "groups"),
+        (Prepare(1, EPOCH, 1, (), (), Tally(1.0, 3, 0)), "tally"),
+        (replace(WHOLE, ballot=1, tally=Tally(1.0, 0, 0), results=(("stage-1", 1.0, "x"),)), "tally"),
+        (replace(WHOLE, done=(Done(microbatch(0), 0, 0),)), "do not fit"),
+        (replace(WHOLE, gone=(WHOLE.member.process,)), "do not fit"),
+        (replace(WHOLE, suspects=(WHOLE.member.process,)), "do not fit"),
         (Open(1, EPOCH, Roster(ROSTER.stages), LINEAGE), "do not fit"),
         (Open(1, EPOCH, Roster(ROSTER.stages[:1], ROSTER.trainers), LINEAGE), "roster"),
         (Open(1, EPOCH, Roster(ROSTER.stages[::-1], ROSTER.trainers), LINEAGE), "roster"),
@@ -106,9 +113,8 @@ def test_every_field_of_every_message_has_a_rule() -> None:
 
 def test_what_can_be_is_not() -> None:
     join = Join("peer", "1", "run", member("a", 99))
-    whole = Report(2, replace(join, member=member("a", 1)), member("a", 1), True, 0, False, OPENED)
     near = OPENED.seen_from(1, tied=False)
-    for message in (OPENED, near, join, whole, Heartbeat(version=-1), Gone(1, EPOCH, ME, "")):
+    for message in (OPENED, near, join, WHOLE, Heartbeat(version=-1), Gone(1, EPOCH, ME, "")):
         assert cannot_be(message) == ""
 
 

@@ -297,6 +297,30 @@ def test_those_the_former_leader_gave_up_are_expelled_and_suspects_are_named() -
     assert sorted(estate.reports) == [A, C, D, T1]
 
 
+def test_who_leads_has_not_lost_itself() -> None:
+    told = peers()
+    told[0] = replace(told[0], suspects=(T1, D))
+    assert inherit(*told).suspects == ((A, D),)
+
+
+def test_those_of_the_last_epoch_who_call_each_other_dead_leave_nobody_who_knows_of_it() -> None:
+    a, b = (replace(report(who, opened=LATER), gone=(other,)) for who, other in zip(PEERS[0], (B, A), strict=True))
+    estate = inherit(a, b, *peers(A, B))
+    assert (estate.step.epoch, estate.step.phase, estate.doubtful) == (LATER.epoch, "failed", True)
+    assert estate.expelled == (A, B)
+
+
+@pytest.mark.parametrize(
+    "odd", [replace(report(PEERS[0][0]), gone=(T1,)), report(PEERS[0][0], opened=replace(OPENED, epoch=Epoch(9, 7)))]
+)
+def test_who_takes_the_candidate_for_dead_or_tells_of_a_step_after_the_last_does_not_follow(odd: Report) -> None:
+    tried = Candidacy(TRAINERS[1], 2, standing(), BEGAN_S, steps=7)
+    tried.begin(report(TRAINERS[1]), BEGAN_S)
+    tried.report(A, odd)
+    assert list(tried.reports) == [T1]
+    assert tried.latest() == OPENED
+
+
 def test_what_one_that_is_given_up_reports_counts_for_nothing() -> None:
     told = peers()
     told[0] = replace(told[0], gone=(B,))

@@ -265,6 +265,24 @@ def test_whom_two_have_lost_is_given_up_by_the_next_leader_too() -> None:
     assert {to for to, _ in messages(bench.began, Evicted)} == {B}
 
 
+def test_whoever_accuses_the_leader_itself_does_not_keep_it_busy_for_ever() -> None:
+    a, b, c = peers()
+    bench = Bench([replace(a, suspects=(ME,)), b, c])
+    assert not messages(bench.wait(4.0, A, B, C), Gone)
+    bench.leader.suspicions.accuse(A, ME, "lost", bench.now)  # as none of the leader's doors takes it
+    assert not messages(bench.wait(4.0, A, B, C), Gone)
+    assert {dead.process for _, dead in messages(bench.wait(9.0, A, B), Gone)} == {C}
+
+
+def test_a_step_that_nobody_who_is_left_knows_of_starts_over_as_another_lineage() -> None:
+    later = replace(OPENED, epoch=Epoch(3, 5))
+    a, b = replace(report(PEERS[0], later), gone=(B,)), replace(report(PEERS[1], later), gone=(A,))
+    bench = Bench([a, b, report(PEERS[2])])
+    assert {to for to, _ in messages(bench.began, Evicted)} >= {A, B}
+    assert (bench.leader.epoch, bench.leader.lineage) == (Epoch(4, 5), "new")
+    assert sorted(bench.leader.membership.known) == [C, ME]
+
+
 def test_a_stage_that_nobody_is_left_of_goes_back_to_what_is_on_its_own_disk() -> None:
     bench = Bench([report(TRAINERS[2])], on_disk=4)
     assert Count("rollbacks") in bench.began

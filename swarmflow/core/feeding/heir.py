@@ -48,7 +48,8 @@ def succeed(trainer: Feeder, now: float) -> list[Action]:
 def _stand(trainer: Feeder, now: float) -> list[Action]:
     assert trainer.standing is not None, "who was in no epoch cannot lead"
     trainer.following.term += 1
-    trainer.candidacy = Candidacy(trainer.me, trainer.following.term, trainer.standing, now)
+    term, steps = trainer.following.term, trainer.settings.steps
+    trainer.candidacy = Candidacy(trainer.me, term, trainer.standing, now, steps)
     log = Log("warning", f"the leader {trainer.leader} is lost: standing for term {trainer.following.term}")
     return [log, *trainer.candidacy.begin(_report(trainer), now)]
 

@@ -98,6 +98,7 @@ def weigh(reign: Reign, now: float) -> list[Action]:
     actions: list[Action] = []
     while (found := reign.suspicions.verdict(reign.membership, now, partial(_stage_is_lost_with, reign))) is not None:
         actions += gone(reign, *found, now)
+        reign.suspicions.forget(found[0])  # also of one who cannot go, such as this trainer: else this would not end
     return actions
 
 

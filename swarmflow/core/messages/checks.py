@@ -63,6 +63,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "NotFinite.index": (-1, microbatches - 1),
         "index": (0, microbatches - 1), "indices": (0, microbatches - 1), "dropped": (0, microbatches - 1),
         "stages": (0, stages - 1), "attempt": (0, 1_000_000_000), "ahead": count, "tokens": count, "retries": count,
+        "Tally.tokens": (microbatches, COUNT_MAX), "StepResult.tokens": (microbatches, COUNT_MAX),  # of whole steps
         "incarnation": (0, 1 << 64), "generation": (-1, COUNT_MAX), "step": version, "version": version,
         "Heartbeat.version": (-1, COUNT_MAX), "Report.version": (-1, COUNT_MAX),
         "oldest": version, "durable": version,
@@ -190,16 +191,18 @@ class MessageChecks:
         return placed and all(map(self._member, roster.everyone)) and len(roster.everybody) == roster.size
 
     def _report(self, report: Any) -> bool:  # noqa: ANN401
-        """A report is of one process, in a place that there is, and about one epoch."""
+        """A report is of one process, in a place that there is, and about one epoch and its own work."""
         me, join, opened = report.member, report.join, report.opened
         itself = join.member.process == me.process and join.member.stage < self._stages
         serves = me.stage >= 0 or not report.ready
         placed = me.stage == -1 if join.role == "trainer" else join.role == "peer" and serves
         blank = bool(opened.roster.stages) or bool(opened.whole)
         whole = (not report.results or report.tally is not None) and len(set(report.done)) == len(report.done)
+        own = all(done.stage == me.stage for done in report.done)
+        own &= me.process not in report.gone and me.process not in report.suspects
         epochs = report.commit is None or report.commit.epoch == opened.epoch
         epochs &= report.change is None or report.change.epoch == opened.epoch
-        return itself and placed and blank and whole and epochs
+        return itself and placed and blank and whole and own and epochs
 
 
 def _first(table: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401
