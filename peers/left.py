@@ -12,6 +12,7 @@ from torch import Tensor
 
 from peers.kept import Kept
 from swarmflow.compute.checkpoint import Generation, tensor_name
+from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.flat import memory_of
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.messages import Held
@@ -27,11 +28,12 @@ _REDUCED = "reduced"  # a group's gradient, beside its parameters and optimizer 
 
 @dataclass(frozen=True)
 class _Note:
-    """What the file `held` says. run: fingerprint. capacity: microbatches that fit."""
+    """What the file `held` says. run: fingerprint. capacity: microbatches that fit. exponent: of an int64 gradient."""
 
     held: Held
     run: str
     capacity: int
+    exponent: int = EXPONENT
 
 
 class LeftState:
@@ -90,7 +92,8 @@ class LeftState:
             generation.add(held.stage, writer)
         finally:
             writer.abandon()
-        self._note = _Note(held, kept.run, kept.capacity)
+        fixed = served.stage.fixed
+        self._note = _Note(held, kept.run, kept.capacity, EXPONENT if fixed is None else fixed.exponent)
         write_sealed(self._folder / "held", msgspec.json.encode(self._note))
 
     def fill(self, served: Served) -> Kept:
@@ -110,6 +113,8 @@ class LeftState:
                     stop = min(start + CHUNK_ELEMENTS, tensor.numel())
                     data = torch.frombuffer(bytearray(state.read(name, start, stop)), dtype=torch.uint8)
                     tensor[start:stop].view(torch.uint8).copy_(data)
+        if served.stage.fixed is not None:
+            served.stage.fixed.exponent = note.exponent
         served.runner.weights_written()
         served.version = note.held.version
         return Kept(note.held, served, note.run, note.capacity)

@@ -12,6 +12,7 @@ import pytest
 
 from peers.kept import Kept
 from peers.left import LeftState
+from swarmflow.core.actions import Reset
 from swarmflow.core.events import Applied
 from swarmflow.core.messages import Held
 from swarmflow.errors import CheckpointError
@@ -32,10 +33,16 @@ async def leave(peer: Peer, folder: Path, held: Held = HELD) -> None:
     LeftState(folder).write(kept)
 
 
-@pytest.mark.parametrize("accumulate", ["exact", "fp32"])
-def test_the_next_life_makes_the_update_that_this_one_would_have_made(accumulate: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("accumulate", "exponent"), [("exact", 36), ("exact", 20), ("fp32", 36)])
+def test_the_next_life_makes_the_update_that_this_one_would_have_made(
+    accumulate: str, exponent: int, tmp_path: Path
+) -> None:
+    """Also in a step whose gradients had been too large for the exponent with which a stage is built."""
+
     async def main() -> None:
         async with peers(manifest(accumulate=accumulate), 3) as (one, other, later):
+            for peer in (one, other):
+                peer.driver.perform([Reset(exponent)])
             await sealed(one)
             applied = await one.ask(APPLY)
             assert isinstance(applied, Applied)
