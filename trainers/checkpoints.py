@@ -82,20 +82,22 @@ class Checkpoints:
                 self._folder.keep_known(newest.version)
                 lacks = await asyncio.to_thread(self._after, newest, action)
         except (SwarmflowError, OSError) as error:
-            session.driver.post(self._failed(action.version, error))
+            session.driver.post(self._failed(action, error))
         else:
             session.driver.post(
-                CheckpointWritten(action.version, True, lacks, digests=newest.digests, exported=not lacks)
+                CheckpointWritten(
+                    action.version, True, lacks, digests=newest.digests, exported=not lacks, number=action.number
+                )
             )
 
-    def _failed(self, version: int, error: SwarmflowError | OSError) -> CheckpointWritten:
+    def _failed(self, action: WriteCheckpoint, error: SwarmflowError | OSError) -> CheckpointWritten:
         """What could not be written, and what could be freed where it is room that lacks."""
         if not isinstance(error, NoRoomError):
-            return CheckpointWritten(version, False, str(error))
+            return CheckpointWritten(action.version, False, str(error), number=action.number)
         spare = exports_bytes(self._output)
         hint = f" (step-N in {self._output} take {in_words(spare)})" if spare else ""
         space = DiskSpace(error.path, error.needed_bytes, error.free_bytes)
-        return CheckpointWritten(version, False, f"{error}{hint}", space=space)
+        return CheckpointWritten(action.version, False, f"{error}{hint}", space=space, number=action.number)
 
     def _changed(self, reason: str) -> None:
         """Something is lost here: tell what is left. On the event loop."""

@@ -173,7 +173,8 @@ class FormMicrobatch:
 class WriteCheckpoint:
     """Copy every stage's state at `version` from its donors to disk -> CheckpointWritten. Last: write `final` too.
 
-    digests: what the files must be, where that is known. spare: a version on disk that others copy from here.
+    digests: what the files must be, where that is known. spare: a version on disk that others copy from here. number:
+    the answer has it too; 0: it is a copy of what another leader has written.
     """
 
     version: int
@@ -181,6 +182,7 @@ class WriteCheckpoint:
     last: bool = False
     digests: tuple[str, ...] = ()
     spare: int = -1
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ class CheckpointWritten:
     """The state of all stages at `version` is on disk (ok), or could not be written (reason).
 
     digests: of the stages' files. exported: what WriteCheckpoint asks for beside the state is written too, else reason
-    says why not. space: where it was room that lacked.
+    says why not. space: where it was room that lacked. number: of the WriteCheckpoint.
     """
 
     version: int
@@ -198,6 +198,7 @@ class CheckpointWritten:
     digests: tuple[str, ...] = ()
     exported: bool = True
     space: DiskSpace | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ class Leader(Reign):
             for process in self.membership.silent(now, self.settings.silence_s, self.me.process):
                 actions += departures.gone(self, process, f"silent for more than {self.settings.silence_s:.0f} s", now)
             actions += admission.readmit(self, now)
-            awaits = self._alone_s is not None or self.absent
+            awaits = self._alone_s is not None or self.absent or self.safe.landing >= 0
             actions += opening.try_open(self, now) if self.phase == "gathering" and awaits else []
         if watch:
             self._watched = roster
@@ -249,7 +249,7 @@ class Leader(Reign):
             return []
         if not step.may_commit(self.bound):
             # What was to promise may be lost. Where too few are left for it, the fork comes first.
-            return self._prepare(step, now) if now >= self._ballot_due_s else []
+            return self._ask_again(step, now) if now >= self._ballot_due_s else []
         self.complete_s = None
         self._ballots = 0
         return step.commit(now)
@@ -285,6 +285,13 @@ class Leader(Reign):
         ready, present = self.membership.roster(self.version).members(), step.roster.everybody
         newcomers = tuple(member for member in ready if member.process not in present)
         return [*step.prepare(newcomers, self.membership.ways()), *step.ask_trainers(self.bound)]
+
+    def _ask_again(self, step: Step, now: float) -> list[Action]:
+        """Too few have promised what all have reduced: another ballot, unless this one may be committed elsewhere."""
+        if not step.inherited:
+            return self._prepare(step, now)
+        self._ballot_due_s = now + self.settings.ballot_s
+        return step.ask_trainers(self.bound)
 
     def _watch_majority(self, now: float) -> list[Action]:
         """Once most of those whom the Open named are gone, a trainer among them, they may have another leader."""

@@ -91,8 +91,8 @@ class Gathered:
     def add(self, opened: Open) -> None:
         """One more has heard it so."""
 
-        def fullness(heard: Open) -> tuple[bool, int]:
-            return not heard.partial, len(heard.roster.trainers)
+        def fullness(heard: Open) -> tuple[bool, int, int]:
+            return not heard.partial, len(heard.roster.trainers), heard.size - len(heard.newcomers)
 
         if fullness(opened) > fullness(self.fullest):
             self.fullest = opened

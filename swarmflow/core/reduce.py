@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Release, Seal, Send, StorePiece, SumPiece
@@ -30,6 +30,17 @@ def differing(group: Group, results: Sequence[tuple[float, str]]) -> tuple[Proce
         if 2 * sum(alike) > len(results):
             return tuple(process for process, fits in zip(group.members, alike, strict=True) if not fits)
     return ()
+
+
+def strays(roster: Roster, digests: Mapping[ProcessId, str]) -> list[ProcessId]:
+    """Peers whose parameters differ from most of their stage's. digests: of those who have applied the update."""
+    found: list[ProcessId] = []
+    for stage in roster.ids[:-1]:
+        known = [digests[process] for process in stage if process in digests]
+        if len(set(known)) > 1:
+            usual = max(sorted(set(known)), key=known.count)
+            found += [process for process in stage if digests.get(process, usual) != usual]
+    return found
 
 
 def reduction_groups(roster: Roster, tied: bool) -> tuple[Group, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from swarmflow.core.actions import Action, Count, Log, Send
 from swarmflow.core.leading.findings import VALUES, Finding, blame, plain
 from swarmflow.core.leading.norms import clipping, fits, squared_norms
-from swarmflow.core.leading.sharing import Ways, shared_out
+from swarmflow.core.leading.sharing import Ways, peers_beside, shared_out
 from swarmflow.core.ledger import Ledger
 from swarmflow.core.messages import (
     Assign,
@@ -31,7 +31,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.naming import NOBODY, PART_MEMBERS, tell
 from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.quorum import Quorum
-from swarmflow.core.reduce import agree, differing, reduction_groups
+from swarmflow.core.reduce import agree, differing, reduction_groups, strays
 from swarmflow.core.source import shares
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Roster
 
@@ -48,7 +48,8 @@ class Step:
     the same and the newcomers, who take part in the all-reduce and the update. clip: largest global gradient norm, 0:
     no clipping. learning_rate: of this step. owners: the trainer of each microbatch. overflow: a gradient was too large
     for the exponent. finding: a value was not finite. dropped: hops of which somebody has taken an orphan away, when
-    this leader took over. differing: members whose reduced gradient is not that of most of their group.
+    this leader took over. inherited: a former leader may have committed the ballot that is prepared. differing: members
+    whose reduced gradient is not that of most of their group.
     """
 
     plan: Plan
@@ -71,6 +72,7 @@ class Step:
     owners: dict[int, ProcessId] = field(init=False)
     newcomers: dict[ProcessId, Member] = field(default_factory=dict)
     dropped: set[tuple[int, int]] = field(default_factory=set)
+    inherited: bool = False
     differing: tuple[ProcessId, ...] = ()
     _prepared: dict[ProcessId, dict[str, tuple[float, str]]] = field(default_factory=dict)
     _blamed: dict[ProcessId, ProcessId] = field(default_factory=dict)
@@ -147,11 +149,14 @@ class Step:
         self.roster = self.roster.without(process)
         self.opened = self.opened.without(process)
         self.newcomers.pop(process, None)
-        self._prepared.pop(process, None)
+        reduced = self._prepared.pop(process, None) is not None
         self._blamed.pop(process, None)
         self._committed.pop(process, None)
         if self.phase in ("committing", "committed"):
             return self._commit_if_all()  # nobody is told: they would send again what needs no repair any more
+        if self.inherited and self.phase == "prepared":  # told of it, the others would let go of their sums
+            self._promised |= {process} if reduced else set()
+            return [] if all(self.roster.stages) else self._fail(f"nobody is left on a stage after {process} went")
         lost = self.ledger.gone(process)
         message = Gone(self.term, self.epoch, process, reason, self._missing() if taken_over else lost)
         told: list[Action] = [*entered, *(Send(other, message) for other in hearers)]
@@ -250,7 +255,7 @@ class Step:
         actions = tell(said, added, self.plan.tied)
         entries = self.ledger.entries()
         groups: dict[ProcessId, list[Group]] = {}
-        for group in shared_out(self._groups(), entries, self._beside(), ways):
+        for group in shared_out(self._groups(), entries, peers_beside(self.roster), ways):
             for process in dict.fromkeys((*group.members, *group.owners)):
                 groups.setdefault(process, []).append(group)
         self.tally = Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries)
@@ -344,13 +349,7 @@ class Step:
 
     def strays(self) -> list[ProcessId]:
         """Members whose parameters differ from those of most of their stage."""
-        found: list[ProcessId] = []
-        for stage in self.roster.stages:
-            digests = [self._committed[m.process] for m in stage if m.process in self._committed]
-            if len(set(digests)) > 1:
-                usual = max(sorted(set(digests)), key=digests.count)
-                found += [m.process for m in stage if self._committed.get(m.process, usual) != usual]
-        return found
+        return strays(self.roster, self._committed)
 
     def waits_for(self) -> str:
         """What is missing, in words."""
@@ -386,6 +385,7 @@ class Step:
         self.tally = tally
         self._prepared = {p: {name: (norm, digest) for name, norm, digest in rows} for p, rows in results.items()}
         self._judge()
+        self.inherited = self.phase == "prepared"
 
     def commit_again(self) -> list[Action]:
         """Tell those who have not applied the former leader's commit."""
@@ -434,11 +434,6 @@ class Step:
     def _fail(self, reason: str) -> list[Action]:
         self.phase, self.failure = "failed", reason
         return [Log("warning", f"step {self.epoch.step} starts over: {reason}"), Count("steps_restarted")]
-
-    def _beside(self) -> dict[str, tuple[ProcessId, ...]]:
-        """Who may sum for a stage: the peers beside it, who know how to reach its own."""
-        peers = ((), *self.roster.ids[:-1], ())
-        return {f"stage-{stage}": (*peers[stage], *peers[stage + 2]) for stage in range(self.plan.stages)}
 
     def _groups(self) -> tuple[Group, ...]:
         return reduction_groups(self.roster, self.plan.tied)

@@ -96,7 +96,7 @@ class Storage:
         ok = whole and self.world.disks.put(self.process.name, action.version, copies)
         failed = "" if ok else "the disk is full" if whole else "a stage was lost"
         digests = self.world.disks.digests(action.version) if ok else ()
-        self.world.post(self.process, CheckpointWritten(action.version, ok, failed, digests))
+        self.world.post(self.process, CheckpointWritten(action.version, ok, failed, digests, number=action.number))
 
     def keep(self, action: KeepCopies) -> None:
         """Write copies of stages, which have been fetched by now."""

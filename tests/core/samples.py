@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from swarmflow.core.actions import Action, Release, Send
+from swarmflow.core.events import CheckpointWritten
+from swarmflow.core.leader import Leader
 from swarmflow.core.types import Epoch, Member, Microbatch, ProcessId, Ref
 
 EPOCH = Epoch(0, 0)
@@ -36,3 +39,8 @@ def messages(actions: Iterable[Action], kind: type[A]) -> list[tuple[ProcessId, 
 
 def released(actions: Iterable[Action]) -> list[Ref]:
     return [ref for action in of_type(actions, Release) for ref in action.refs]
+
+
+def written(leader: Leader, event: CheckpointWritten, now: float) -> list[Action]:
+    """What the leader asked for last to be written has ended so."""
+    return leader.handle(replace(event, number=leader.safe.number), now)

@@ -32,7 +32,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, Microbatch, Plan, ProcessId, Roster
-from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
+from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, written
 
 A, B, C = process("a"), process("b"), process("c")
 ME = member("t", -1)
@@ -258,7 +258,7 @@ def test_what_is_finite_nowhere_stops_the_run_at_its_version_and_is_named(peers:
     actions = bench.broken(second, 1, layer="model.layers.7")
     [write] = of_type(actions, WriteCheckpoint)
     assert write.version == 1, "the last good one"
-    ended = bench.leader.handle(CheckpointWritten(1, True, digests=("x",)), bench.now)
+    ended = written(bench.leader, CheckpointWritten(1, True, digests=("x",)), bench.now)
     told = dict(messages(ended, Finished))
     assert told.keys() == set(peers)
     [left] = of_type(ended, Exit)
@@ -274,7 +274,7 @@ def test_a_run_that_stops_says_which_version_is_on_disk_when_its_last_one_cannot
     bench.commit()
     bench.broken(A)
     bench.broken(A)
-    [left] = of_type(bench.leader.handle(CheckpointWritten(1, False, "the disk is full"), bench.now), Exit)
+    [left] = of_type(written(bench.leader, CheckpointWritten(1, False, "the disk is full"), bench.now), Exit)
     assert left.reason.endswith("no version is on disk")
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from swarmflow.core.actions import Action, Exit, Send, Validate, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick, Validated
+from swarmflow.core.actions import Abandon, Action, Exit, Send, Validate, WriteCheckpoint
+from swarmflow.core.events import CheckpointWritten, Lost, Progressed, Received, SaveAsked, Tick, Validated
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import (
     Committed,
@@ -35,7 +35,7 @@ from swarmflow.core.messages import (
 )  # fmt: skip
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.types import Plan, ProcessId
-from tests.core.samples import member, messages, microbatch, of_type, process
+from tests.core.samples import member, messages, microbatch, of_type, process, written
 
 ME = member("t0", -1)
 A, B, C, OTHER = process("a"), process("b"), process("c"), process("t1")
@@ -190,7 +190,7 @@ def test_the_last_one_of_a_stage_is_let_go_when_its_state_is_safe() -> None:
     [write] = of_type(actions, WriteCheckpoint)
     assert write.version == 1
     assert not messages(actions, Released)
-    actions = bench.leader.handle(CheckpointWritten(1, ok=True), 0.0)
+    actions = written(bench.leader, CheckpointWritten(1, ok=True), 0.0)
     assert [to for to, _ in messages(actions, Released)] == [A]
     assert bench.leader.waiting_for == "a peer for stage 0"
     [(_, granted)] = messages(bench.join(B), Granted)
@@ -295,7 +295,7 @@ def test_checkpoints_are_written_at_their_versions_and_hold_the_next_commit() ->
     epoch = replace(microbatch(0).epoch, step=1)
     bench.hear(A, Done(replace(microbatch(0), epoch=epoch), 0, 0, 2.0, 1))
     assert len(of_type(bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),))), Send)) == 0
-    commit = of_type(bench.leader.handle(CheckpointWritten(1, ok=True), 0.0), Send)
+    commit = of_type(written(bench.leader, CheckpointWritten(1, ok=True), 0.0), Send)
     assert [send.to for send in commit] == [A]
     assert bench.leader.safe.durable == 1
 
@@ -306,11 +306,51 @@ def test_a_copy_that_was_begun_for_a_former_leader_does_not_end_the_one_being_wr
     bench.commit()
     safe = bench.leader.safe
     seen = [safe.saving]
-    for written in (CheckpointWritten(0, ok=False, reason="the former leader is dead"), CheckpointWritten(1, ok=True)):
-        bench.leader.handle(written, 0.0)
+    for event in (CheckpointWritten(1, ok=False, reason="the former leader is dead"), CheckpointWritten(1, ok=True)):
+        bench.leader.handle(event, 0.0)
         seen.append(safe.saving)
-    assert seen == [1, 1, None], "nothing is committed before it is written"
+    written(bench.leader, CheckpointWritten(1, ok=True), 0.0)
+    assert [*seen, safe.saving] == [1, 1, 1, None], "nothing is committed before it is written"
     assert safe.durable == 1
+
+
+def test_a_version_that_is_nearly_on_disk_is_gone_back_to_and_not_an_earlier_one() -> None:
+    bench = Bench(replace(SETTINGS, checkpoint_every=1))
+    bench.serve(A)
+    bench.commit()
+    bench.leader.handle(Progressed("save", version=1), 0.0)
+    bench.leader.handle(Lost(A, "killed"), 0.0)
+    assert bench.leader.version == 1
+    assert bench.leader.waiting_for == "version 1 to be on disk, to go back to that one"
+    written(bench.leader, CheckpointWritten(1, ok=True), 0.0)
+    assert [message.version for _, message in messages(bench.join(B), Granted)] == [1]
+
+
+def test_what_is_written_of_a_history_that_was_given_up_is_not_taken_for_the_next_one() -> None:
+    bench = Bench(replace(SETTINGS, checkpoint_every=1))
+    bench.serve(A)
+    bench.commit()
+    late = CheckpointWritten(1, ok=True, number=bench.leader.safe.number)
+    lost = bench.leader.handle(Lost(A, "killed"), 0.0)
+    assert (bench.leader.version, of_type(lost, Abandon)) == (0, [Abandon("save")])
+    bench.serve(B)
+    [again] = of_type(bench.commit(), WriteCheckpoint)
+    assert again.version == late.version
+    bench.leader.handle(late, 0.0)
+    assert (bench.leader.safe.durable, bench.leader.safe.saving) == (0, 1)
+
+
+def test_a_save_amid_the_last_validation_does_not_end_the_run_without_its_model() -> None:
+    bench = Bench(replace(SETTINGS, steps=1, validate_every=1))
+    bench.serve(A)
+    bench.commit()
+    [asked] = of_type(bench.leader.handle(SaveAsked(1), 0.0), WriteCheckpoint)
+    assert not asked.last
+    bench.leader.handle(Validated(1, 2.0), 0.0)
+    saved = written(bench.leader, CheckpointWritten(1, ok=True), 0.0)
+    assert [write.last for write in of_type(saved, WriteCheckpoint)] == [True]
+    assert not of_type(saved, Exit)
+    assert of_type(written(bench.leader, CheckpointWritten(1, ok=True), 0.0), Exit)[0].ok
 
 
 def test_the_run_ends_when_the_last_version_is_written() -> None:
@@ -318,7 +358,7 @@ def test_the_run_ends_when_the_last_version_is_written() -> None:
     bench.serve(A)
     [write] = of_type(bench.commit(), WriteCheckpoint)
     assert (write.version, write.last) == (1, True)
-    actions = bench.leader.handle(CheckpointWritten(1, ok=True), 0.0)
+    actions = written(bench.leader, CheckpointWritten(1, ok=True), 0.0)
     assert [to for to, _ in messages(actions, Finished)] == [A]
     assert of_type(actions, Exit)[0].ok
 
@@ -329,7 +369,7 @@ def test_stopping_writes_what_was_learnt() -> None:
     bench.commit()
     [write] = of_type(bench.leader.stop(), WriteCheckpoint)
     assert write.version == 1
-    assert of_type(bench.leader.handle(CheckpointWritten(1, ok=True), 0.0), Exit)[0].ok
+    assert of_type(written(bench.leader, CheckpointWritten(1, ok=True), 0.0), Exit)[0].ok
 
 
 def test_who_stops_and_cannot_write_what_was_learnt_says_so_and_what_is_on_disk() -> None:
@@ -337,7 +377,7 @@ def test_who_stops_and_cannot_write_what_was_learnt_says_so_and_what_is_on_disk(
     bench.serve(A)
     bench.commit()
     bench.leader.stop()
-    [end] = of_type(bench.leader.handle(CheckpointWritten(1, ok=False, reason="the disk is full"), 0.0), Exit)
+    [end] = of_type(written(bench.leader, CheckpointWritten(1, ok=False, reason="the disk is full"), 0.0), Exit)
     why = "which could not be written (the disk is full): no version is on disk"
     assert end == Exit(f"stopped at version 1, {why}; start it again to go on", ok=False)
 

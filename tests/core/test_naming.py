@@ -13,6 +13,7 @@ from swarmflow.core.following import Following
 from swarmflow.core.messages import Granted, Join, Lead, Named, Open, Reopen, Report
 from swarmflow.core.naming import PART_MEMBERS, Gathered, Naming, in_parts, tell
 from swarmflow.core.peer import PeerMachine
+from swarmflow.core.quorum import electorate
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.standing import Standing
 from swarmflow.core.succession import Candidacy
@@ -205,3 +206,14 @@ def test_who_has_heard_an_epoch_in_full_is_believed_before_those_who_know_a_part
     for part in (*parts, said, *parts):
         gathered.add(part)
     assert gathered.opened() == said
+
+
+def test_in_whatever_order_it_is_heard_of_a_newcomer_shrinks_no_electorate() -> None:
+    peers, trainers = tuple(member(name) for name in "abc"), (member("t0", -1), member("t1", -1))
+    whole = Open(1, EPOCH, Roster((peers,), trainers), LINEAGE)
+    came = member("n")
+    when_it_came = replace(whole, roster=Roster(((peers[0], came),), trainers), newcomers=(came.process,))
+    for first, second in ((whole, when_it_came), (when_it_came, whole)):
+        gathered = Gathered(first)
+        gathered.add(second)
+        assert electorate(gathered.opened()).size == 5

@@ -31,7 +31,7 @@ from swarmflow.core.messages import (
 )
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.types import Epoch, Holding, Plan, ProcessId, Snapshot
-from tests.core.samples import member, messages, microbatch, of_type, process
+from tests.core.samples import member, messages, microbatch, of_type, process, written
 from tests.core.test_memories import commit, held, name_of
 
 ME = member("t0", -1)
@@ -77,7 +77,7 @@ class Bench:
         return actions
 
     def written(self, version: int, digests: tuple[str, ...] = AT_8.digests) -> list[Action]:
-        return self.leader.handle(CheckpointWritten(version, True, digests=digests), self.now)
+        return written(self.leader, CheckpointWritten(version, True, digests=digests), self.now)
 
     def serve(self, *peers: ProcessId) -> list[Action]:
         """These are ready at the version of the leader; what followed from the last one's word."""
@@ -124,7 +124,7 @@ def test_a_holder_that_dies_while_it_gives_is_waited_for() -> None:
     bench.join(A, 0)
     bench.join(B, 1)
     bench.leader.handle(Lost(B, "killed"), bench.now)
-    failed = bench.leader.handle(CheckpointWritten(8, False, "lost b"), bench.now)
+    failed = written(bench.leader, CheckpointWritten(8, False, "lost b"), bench.now)
     assert not of_type(failed, WriteCheckpoint)
     assert "stage 1" in bench.leader.waiting_for
     assert not of_type(bench.join(process("b", 2), 1), WriteCheckpoint), "not at once after a failure"
@@ -184,6 +184,7 @@ def test_what_is_written_is_kept_by_peers_too_also_by_those_who_come_later() -> 
     bench.join(A)
     bench.join(B)
     bench.serve(A, B)
+    bench.leader.safe.write(8, bench.leader.membership.roster(4), last=False)
     kept = messages(bench.written(8), Keep)
     assert {(to, keep.snapshot, keep.stages) for to, keep in kept} == {(A, AT_8, (0, 1)), (B, AT_8, (0, 1))}
     bench.hear(A, Kept((Holding(AT_8, (0, 1)),)))

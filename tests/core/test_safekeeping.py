@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from swarmflow.core.actions import Action, Count, Exit, Log, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, DiskChanged, DiskSpace, Lost, Tick
+from swarmflow.core.events import CheckpointWritten, DiskChanged, DiskSpace, Lost, SaveAsked, Tick
 from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.safekeeping import RETRY_S_MAX, Safekeeping
 from swarmflow.core.messages import Finished, Granted, Heartbeat, Keep, Kept, LoadFailed
 from swarmflow.core.types import Holding, Roster, Snapshot
 from tests.core import test_leader
-from tests.core.samples import messages, of_type, process
+from tests.core.samples import messages, of_type, process, written
 from tests.core.test_leader import ME, SETTINGS, A, B
 
 RETRY_S = SETTINGS.silence_s
@@ -96,7 +96,7 @@ class Bench(test_leader.Bench):
             written = CheckpointWritten(write.version, self.room, "" if self.room else FULL, digests=("d",) * self.room)
             if not self.room:
                 written = replace(written, space=NO_ROOM)
-            actions = actions + self.answered(self.leader.handle(written, self.now))
+            actions = actions + self.answered(self.leader.handle(replace(written, number=write.number), self.now))
         return actions
 
     def steps(self, most: int) -> list[Action]:
@@ -181,11 +181,21 @@ def test_an_output_that_cannot_be_written_is_waited_for_too() -> None:
     bench.leader.settings = replace(bench.settings, steps=1)
     bench.commit()
     in_the_way = CheckpointWritten(1, True, "final holds something else", ("d",), exported=False)
-    assert not of_type(bench.leader.handle(in_the_way, bench.now), Exit)
+    assert not of_type(written(bench.leader, in_the_way, bench.now), Exit)
     assert "final holds something else" in bench.leader.waiting_for
     assert bench.leader.safe.durable == 1
     bench.room = True
     assert of_type(bench.wait(int(RETRY_S)), Exit)[0].ok
+
+
+def test_a_save_that_somebody_asks_for_is_tried_no_more_often_than_any() -> None:
+    bench = Bench()
+    bench.commit()
+    bench.answered(bench.leader.handle(SaveAsked(1), bench.now))
+    bench.wait(int(RETRY_S) - 1)
+    assert bench.tries == [1]
+    bench.wait(2)
+    assert bench.tries == [1, 1]
 
 
 # --- a disk that loses what it had ------------------------------------------------------------------------------------

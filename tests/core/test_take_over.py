@@ -36,7 +36,7 @@ from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.standing import Standing
 from swarmflow.core.succession import Candidacy, estate_of
 from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
-from tests.core.samples import LINEAGE, member, messages, microbatch, of_type, process
+from tests.core.samples import LINEAGE, member, messages, microbatch, of_type, process, written
 
 A, B, C = process("a"), process("b"), process("c")
 T0, ME, T2 = process("t0"), process("t1"), process("t2")
@@ -166,6 +166,34 @@ def test_sums_that_do_not_agree_were_not_committed_and_whose_is_another_goes() -
     assert bench.leader.epoch == Epoch(EPOCH.generation + 1, EPOCH.step)
 
 
+def inherited() -> Bench:
+    """All who are left have reduced the ballot, but only three of six have promised it: the other trainer is asked."""
+    bench = Bench([*(reduced(told) for told in peers(C)), report(TRAINERS[2])])
+    assert bench.leader.step is not None
+    assert bench.leader.step.phase == "prepared"
+    return bench
+
+
+def test_a_death_leaves_a_ballot_that_may_be_committed_elsewhere_as_it_is() -> None:
+    bench = inherited()
+    actions = bench.leader.handle(Lost(B, "killed"), bench.now)
+    assert not messages(actions, Gone), "told of it the others would let go of their sums"
+    assert {to for to, _ in messages(bench.hear(T2, Prepared(EPOCH, 1, ())), Commit)} == {A}
+
+
+def test_such_a_ballot_is_asked_for_again_and_never_begun_anew() -> None:
+    bench = inherited()
+    actions = bench.wait(61.0, A, B, T2)
+    assert {(to, message.ballot) for to, message in messages(actions, Prepare)} == {(T2, 1)}
+
+
+def test_such_a_step_starts_over_in_another_lineage_alone() -> None:
+    bench = inherited()
+    for victim in (A, B):
+        bench.leader.handle(Lost(victim, "killed"), bench.now)
+    assert bench.leader.lineage == "new"
+
+
 def test_a_commit_is_told_to_those_who_have_not_applied_it() -> None:
     told = [reduced(told) for told in peers()]
     told[1] = replace(told[1], commit=COMMIT, digest="same", version=6)
@@ -221,7 +249,7 @@ def test_one_that_was_asked_to_go_before_it_led_writes_the_version_first() -> No
     bench = Bench(told, own=replace(report(TRAINERS[1]), draining=True))
     assert not messages(bench.began, Released)
     assert [write.version for write in of_type(bench.began, WriteCheckpoint)] == [6]
-    actions = bench.leader.handle(CheckpointWritten(6, ok=True), bench.now)
+    actions = written(bench.leader, CheckpointWritten(6, ok=True), bench.now)
     assert [action.ok for action in of_type(actions, Exit)] == [True]
 
 
@@ -294,9 +322,9 @@ def test_what_is_on_disk_is_kept_by_the_other_trainers_too() -> None:
     applied = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
     bench = Bench([*applied, report(TRAINERS[2])], settings=replace(SETTINGS, checkpoint_every=2))
     assert [write.version for write in of_type(bench.began, WriteCheckpoint)] == [6]
-    kept = messages(bench.leader.handle(CheckpointWritten(6, ok=True, digests=("d",)), bench.now), Keep)
+    kept = messages(written(bench.leader, CheckpointWritten(6, ok=True, digests=("d",)), bench.now), Keep)
     assert kept == [(T2, Keep(TRAINERS[1], Snapshot(6, ("d",)), (0,)))]
-    assert not messages(bench.leader.handle(CheckpointWritten(6, False, "no space"), bench.now), Keep)
+    assert not messages(written(bench.leader, CheckpointWritten(6, False, "no space"), bench.now), Keep)
 
 
 # --- without a majority -----------------------------------------------------------------------------------------------
@@ -358,7 +386,7 @@ def test_a_gradient_that_no_exponent_holds_ends_the_run_at_its_last_version_with
     bench.leader.exponent = EXPONENT_MIN
     [write] = of_type(overflow(bench), WriteCheckpoint)
     assert write.version == 5
-    [left] = of_type(bench.leader.handle(CheckpointWritten(5, True, digests=("x",)), bench.now), Exit)
+    [left] = of_type(written(bench.leader, CheckpointWritten(5, True, digests=("x",)), bench.now), Exit)
     assert not left.ok
     assert left.reason.startswith("step 5: a gradient of microbatch 5/1 is too large")
 

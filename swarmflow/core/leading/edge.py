@@ -120,7 +120,12 @@ def _move(reign: Reign, now: float) -> list[Action]:
 
 
 def checkpoint_written(reign: Reign, event: CheckpointWritten, now: float) -> list[Action]:
-    """A version is on disk, or could not be brought there: go on with what waited for it."""
+    """A version is on disk, or could not be brought there: go on with what waited for it.
+
+    What was begun in an earlier reign, or in a history that was given up, is of no meaning here.
+    """
+    if reign.safe.saving is None or event.number != reign.safe.number:
+        return []
     actions: list[Action] = [*reign.safe.written(event, now), *reign.safe.answers(now)]
     if event.ok:
         actions += reign.safe.share(reign.me, [entry.member for entry in reign.membership.trainers()])
@@ -140,7 +145,7 @@ def checkpoint_written(reign: Reign, event: CheckpointWritten, now: float) -> li
 
 
 def _last_written(reign: Reign, event: CheckpointWritten) -> list[Action]:
-    if event.version != reign.version:
+    if event.version != reign.version or not reign.safe.last:
         return save(reign, last=True)
     if event.ok and event.exported:
         return goodbye(reign)

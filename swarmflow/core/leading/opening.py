@@ -70,6 +70,9 @@ def _refill(reign: Reign, empty: list[int], now: float) -> list[Action]:
     membership = reign.membership
     lost = membership.lost(reign.version)
     if reign.version != reign.safe.durable and lost:
+        if reign.safe.durable < reign.safe.landing <= reign.version:
+            reign.waits_for = f"version {reign.safe.landing} to be on disk, to go back to that one"
+            return []
         away = reign.absent.awaited(lost, reign.version, reign.name, now)
         return _await(reign, away) if away else _roll_back(reign, lost, now)
     for stage in lost:
@@ -98,12 +101,12 @@ def _roll_back(reign: Reign, lost: list[int], now: float) -> list[Action]:
     text, before = ", ".join(str(stage) for stage in lost), reign.version
     reign.version, reign.step = reign.safe.durable, None
     reign.lineage = reign.settings.new_lineage()  # in each, a version is committed once
-    reign.safe.went_back()
+    abandoned = reign.safe.went_back()
     reign.generation += 1
     seek(reign, now)
     opened = try_open(reign, now)
     back = f"back from version {before}" + (f" to {reign.version}" if reign.restoring is None else "")
-    return [Log("warning", f"stage {text} has lost everybody: {back}"), Count("rollbacks"), *opened]
+    return [Log("warning", f"stage {text} has lost everybody: {back}"), Count("rollbacks"), *abandoned, *opened]
 
 
 def seek(reign: Reign, now: float, former: Former = NOTHING) -> None:
@@ -192,6 +195,8 @@ def restart(reign: Reign, now: float) -> list[Action]:
         reason = suspend(reign, step.finding)
         if reason:
             return stop_run(reign, reason)
+    if step is not None and step.inherited:  # it may be committed elsewhere, with those who cannot be reached
+        reign.lineage = reign.settings.new_lineage()
     reign.generation += 1
     reign.step = reign.complete_s = None
     return stop_now(reign) if reign.stopping else try_open(reign, now)

@@ -189,4 +189,5 @@ def _see_saving(reign: Reign, now: float) -> list[Action]:
     reason = f"nothing of it has come for {idle_s:.0f} s"
     safe.turn += 1
     safe.disturbed()  # it is to be tried again, however often that was
-    return [Abandon("save"), *edge.checkpoint_written(reign, CheckpointWritten(safe.saving, False, reason), now)]
+    failed = CheckpointWritten(safe.saving, False, reason, number=safe.number)
+    return [Abandon("save"), *edge.checkpoint_written(reign, failed, now)]

@@ -93,6 +93,7 @@ class Reign:
         self.pauses = Pauses(self.settings.pause_s)
         settings, copies = self.settings, Copies(self.plan.stages)
         self.safe = Safekeeping(on_disk, settings.silence_s, copies, known, digests, settings.checkpoint_every)
+        self.safe.number = self.term << 32
 
     @property
     def epoch(self) -> Epoch:

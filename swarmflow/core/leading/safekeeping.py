@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from swarmflow.core.actions import Action, Connect, Log, Saved, Send, WriteCheckpoint
+from swarmflow.core.actions import Abandon, Action, Connect, Log, Saved, Send, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, DiskChanged
 from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.duties import Duty
@@ -34,7 +34,8 @@ class Safekeeping:
     disk, as far as is known here. digests: of the files of the durable version, empty: there is none. failure: why the
     last write failed, empty: it did not. again_s: when it is tried again. parts: of states that came, all told; copied:
     those of the version being written are all here. turn: how often nothing came any more, after which others are asked
-    first. asked: who waits for a version, by its number.
+    first. asked: who waits for a version, by its number. number: of the write begun last, unlike any of an earlier
+    reign; last: the model was asked for with it.
     """
 
     durable: int
@@ -51,6 +52,8 @@ class Safekeeping:
     copied: bool = False
     turn: int = 0
     asked: dict[int, Asked] = field(default_factory=dict)
+    number: int = 0
+    last: bool = False
     _next_retry_s: float = 0.0
     _disturbed: bool = False
 
@@ -58,8 +61,9 @@ class Safekeeping:
         """Begin to write a version, held by these peers, unless one is being written already. last: the model too."""
         if self.saving is not None:
             return []
-        self._begin(version)
-        return [WriteCheckpoint(version, self._turned(stages), last, spare=self.copies.spreading)]
+        self._begin(version, last)
+        spare = self.copies.spreading
+        return [WriteCheckpoint(version, self._turned(stages), last, spare=spare, number=self.number)]
 
     def fetch(self, snapshot: Snapshot) -> list[Action]:
         """Begin to copy a snapshot from the disks of others, unless something is being written already."""
@@ -68,10 +72,11 @@ class Safekeeping:
         self._begin(snapshot.version)
         roster = self._turned(self.copies.roster(snapshot))
         connect = Connect(tuple(dict.fromkeys(roster.members())))
-        return [connect, WriteCheckpoint(snapshot.version, roster, digests=snapshot.digests)]
+        return [connect, WriteCheckpoint(snapshot.version, roster, digests=snapshot.digests, number=self.number)]
 
-    def _begin(self, version: int) -> None:
-        self.saving, self.copied, self._disturbed = version, False, False
+    def _begin(self, version: int, last: bool = False) -> None:
+        self.saving, self.last, self.copied, self._disturbed = version, last, False, False
+        self.number += 1
 
     def _turned(self, holders: Roster) -> Roster:
         stages = [members[self.turn % len(members) :] + members[: self.turn % len(members)] if members else ()
@@ -109,8 +114,7 @@ class Safekeeping:
 
     def written(self, event: CheckpointWritten, now: float) -> list[Action]:
         """It is written, or could not be: a disk that has no room is asked again until it has, and told of once."""
-        if event.version == self.saving:  # else it was begun for a former leader
-            self.saving = None
+        self.saving = None
         if event.ok and event.version >= self.durable:
             self.durable, self.digests = event.version, event.digests
             self.known = max(self.known, event.version)
@@ -149,9 +153,22 @@ class Safekeeping:
         self.durable, self.digests = event.version, event.digests
         self.copies.says(me, event.parts)
 
-    def went_back(self) -> None:
-        """The run is at an earlier version: nothing is written any more of those after it."""
+    @property
+    def landing(self) -> int:
+        """The version that is all here, and not on disk yet; -1: there is none, or the disk takes too long."""
+        return self.saving if self.saving is not None and self.copied and not self.duty.misses else -1
+
+    def went_back(self) -> list[Action]:
+        """The run is at an earlier version: nothing is written any more of those after it.
+
+        The later ones will be made anew, with other numbers unless they add up exactly: what was begun of the former
+        history must not be taken for theirs when it is done.
+        """
         self.failure, self.again_s, self._next_retry_s = "", None, 0.0
+        if self.saving is None:
+            return []
+        self.saving = None
+        return [Abandon("save")]
 
     def due(self, version: int) -> bool:
         """Whether a version is to be written: its turn has come, or that of one that could not be written."""

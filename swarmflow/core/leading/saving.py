@@ -25,7 +25,8 @@ def see(reign: Reign, now: float) -> list[Action]:
     answered = reign.safe.answers(now)
     if not reign.safe.asked or reign.phase == "finished" or reign.restoring is not None:
         return answered  # the last version is being written with all that belongs to it
-    return [*answered, *save(reign)]
+    waits = reign.safe.again_s is not None and now < reign.safe.again_s
+    return answered if waits else [*answered, *save(reign)]
 
 
 def spread(reign: Reign) -> list[Action]:

@@ -11,7 +11,7 @@ from statistics import median
 
 from swarmflow.core.messages import Rates
 from swarmflow.core.rates import believable
-from swarmflow.core.types import Group, ProcessId
+from swarmflow.core.types import Group, ProcessId, Roster
 
 # Of a group. In a larger one a slow way carries a small share anyway, and helpers take bandwidth from others: with 8 on
 # a stage and connections of 2 Gb/s (experiments/dtfm_cases, case 4) an iteration took 17.5 s instead of 14.8.
@@ -101,6 +101,12 @@ class _Load:
     def longest_s(self) -> float:
         """Of the line that is busy longest."""
         return max(self.busy_s.values(), default=0.0)
+
+
+def peers_beside(roster: Roster) -> dict[str, tuple[ProcessId, ...]]:
+    """Who may sum for each stage, by its group: the peers beside it, who know how to reach its own."""
+    peers = ((), *roster.ids[:-1], ())
+    return {f"stage-{stage}": (*peers[stage], *peers[stage + 2]) for stage in range(len(roster.stages))}
 
 
 def shared_out(
