@@ -20,6 +20,7 @@ from swarmflow.core.messages import (
     Join,
     Keep,
     Kept,
+    Left,
     Message,
     Open,
     Prepare,
@@ -254,6 +255,25 @@ def test_the_memory_of_one_stage_is_not_waited_for_twice() -> None:
     waited = bench.wait(int(SETTINGS.memory_wait_s) + 1, A, C)
     assert {message.version for _, message in messages(waited, Granted)} == {4}
     assert {message.version for _, message in messages(bench.join_again(D, held(0, 9)), Granted)} == {4}
+
+
+@pytest.mark.parametrize("beyond", [1, 1 << 39])
+def test_nobody_holds_a_version_after_the_last_step(beyond: int) -> None:
+    """Neither is it waited for, nor is the run finished for it."""
+    version = SETTINGS.steps + beyond
+    bench = Bench(on_disk=4)
+    bench.join(C)
+    assert {message.version for _, message in messages(bench.join_again(A, held(0, version)), Granted)} == {4}
+    assert {message.version for _, message in messages(bench.join_again(B, held(1, version)), Granted)} == {4}
+    of = Snapshot(version, AT_8.digests)
+    assert {message.version for _, message in messages(bench.join(D, 0, 1, of=of), Granted)} == {4}
+    bench.serve(A, B, C, D)
+    assert bench.leader.phase == "running"
+    bench.hear(A, Left(1, held(bench.leader.membership.known[A].member.stage, version)))
+    assert not bench.leader.absent
+    final = held(0, SETTINGS.steps)
+    assert not messages(bench.join_again(process("e"), final), Granted), "the last version is one"
+    assert bench.leader.memories.newest() == SETTINGS.steps
 
 
 def test_who_comes_back_to_a_leader_with_the_state_at_hand_loads_nothing() -> None:

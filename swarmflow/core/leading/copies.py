@@ -15,13 +15,14 @@ HOLDINGS_MAX = 8  # that are believed of one process; an honest one has three at
 
 @dataclass(slots=True)
 class Copies:
-    """The disks of everybody who is there, beside the leader's own. stages: of the run.
+    """The disks of everybody who is there, beside the leader's own. stages, steps: of the run.
 
     One snapshot is spread at a time: a newer one waits until everybody who was asked to copy has answered, or else a
     run that writes checkpoints faster than they travel would never have a whole one.
     """
 
     stages: int
+    steps: int = 1 << 40
     _held: dict[ProcessId, dict[Snapshot, set[int]]] = field(default_factory=dict)
     _where: dict[ProcessId, Member] = field(default_factory=dict)
     _asked: dict[ProcessId, tuple[Snapshot, set[int]]] = field(default_factory=dict)
@@ -35,7 +36,7 @@ class Copies:
         held: dict[Snapshot, set[int]] = {}
         for holding in copies[:HOLDINGS_MAX]:
             snapshot = holding.snapshot
-            if snapshot.version > 0 and len(snapshot.digests) == self.stages:
+            if 0 < snapshot.version <= self.steps and len(snapshot.digests) == self.stages:
                 held[snapshot] = {stage for stage in holding.stages if 0 <= stage < self.stages}
         self._where[member.process] = member
         if held:

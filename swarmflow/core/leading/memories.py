@@ -42,12 +42,13 @@ class Remembered:
 
 @dataclass(slots=True)
 class Memories:
-    """What those who joined hold, until they are granted something. stages: of the run.
+    """What those who joined hold, until they are granted something. stages, steps: of the run.
 
     given_up: the newest version that was waited for in vain.
     """
 
     stages: int
+    steps: int = 1 << 40
     given_up: int = 0
     _held: dict[ProcessId, tuple[Member, Held]] = field(default_factory=dict)
 
@@ -103,7 +104,7 @@ class Memories:
         """Whether it can be true."""
         made = held.commit is None or held.commit.epoch.step == held.version - 1
         names = {len(held.name), len(held.upcoming)} <= {0, NAME_CHARACTERS} and (held.name or held.upcoming)
-        placed = 0 <= held.stage < self.stages and held.version >= (1 if held.name else 0)
+        placed = 0 <= held.stage < self.stages and (1 if held.name else 0) <= held.version <= self.steps
         return made and bool(names) and placed and len(held.digest) <= DIGEST_CHARACTERS_MAX
 
 

@@ -89,9 +89,10 @@ class Reign:
         self.lineage = self.settings.new_lineage()
         self.bound.add(self.me.process)
         self.suspicions = Suspicions(self.settings.silence_s)
-        self.membership, self.memories = Membership(self.plan), Memories(self.plan.stages)
-        self.pauses = Pauses(self.settings.pause_s)
-        settings, copies = self.settings, Copies(self.plan.stages)
+        settings, stages, steps = self.settings, self.plan.stages, self.settings.steps
+        self.membership, self.memories = Membership(self.plan), Memories(stages, steps)
+        self.pauses = Pauses(settings.pause_s)
+        copies = Copies(stages, steps)
         self.safe = Safekeeping(on_disk, settings.silence_s, copies, known, digests, settings.checkpoint_every)
         self.safe.number = self.term << 32
 
