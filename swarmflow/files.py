@@ -20,18 +20,18 @@ log = logging.getLogger("swarmflow")
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SEAL = re.compile(rb"(.*)\n# ([0-9a-f]{32})\n", re.DOTALL)
-_SEAL_BYTES = 36
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     """A file NAME.*.tmp that takes the place of `path`, whole and on the disk, when the block ends well.
 
-    Raises OSError, as the block's writes do; then nothing is left of it, and `path` is as it was.
+    private: only this user may ever read it, and nobody write. Raises OSError, as the block's writes do; then nothing
+    is left of it, and `path` is as it was.
     """
     draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        with draft.open("xb") as file:
+        with open(draft, "xb", opener=_private if private else None) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -41,10 +41,14 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             draft.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Give a file this content. Raises OSError."""
-    with replacing(path) as file:
+def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Give a file this content. private: only this user may ever read it, and nobody write. Raises OSError."""
+    with replacing(path, private=private) as file:
         file.write(data)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o400)
 
 
 # --- small files in which a flipped bit would be believed -------------------------------------------------------------
@@ -56,7 +60,7 @@ def write_sealed(path: Path, data: bytes) -> None:
 
 
 def read_sealed(path: Path, *, mend: bool = True) -> bytes | None:
-    """What write_sealed wrote, or a file that was written without a seal; None: it is not there, or corrupt.
+    """What write_sealed wrote; None: it is not there, or corrupt: changed, cut short, or written by something else.
 
     mend: what is corrupt is told of and set aside; else it stays as it is. Raises OSError.
     """
@@ -67,8 +71,6 @@ def read_sealed(path: Path, *, mend: bool = True) -> bytes | None:
     sealed = _SEAL.fullmatch(content)
     if sealed is not None and _digest(sealed[1]) == sealed[2]:
         return sealed[1]
-    if sealed is None and not content.endswith(b"\n") and b"\n# " not in content[-_SEAL_BYTES:]:
-        return content
     if mend:
         log.warning("%s is corrupt; it is kept as %s", path, set_aside(path).name)
     return None

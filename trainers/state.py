@@ -17,7 +17,7 @@ from swarmflow.errors import CheckpointError, ConfigError, IncompatibleError, Ne
 from swarmflow.files import read_sealed, write_sealed, write_whole
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import lasting
-from swarmflow.runtime.folders import shared_folder, state_folder
+from swarmflow.runtime.folders import first_manifest, kept_manifest, shared_folder, state_folder
 from trainers.lock import FolderLock, holder
 
 log = logging.getLogger("swarmflow")
@@ -148,13 +148,12 @@ class StateFolder:
 
         A corrupt file is replaced by its copy. Raises CheckpointError where that is corrupt too.
         """
-        for path in (self._manifest, self._manifest_copy):
-            data = self._read(path)
-            try:
-                if data is not None:
-                    return Manifest.decode(data)
-            except IncompatibleError as error:
-                raise CheckpointError(f"{path}: {error}") from None
+        try:
+            found = first_manifest((self._manifest, self._manifest_copy), self._read)
+        except IncompatibleError as error:
+            raise CheckpointError(str(error)) from None
+        if found is not None:
+            return found
         if any(self.path.glob("run.json*.corrupt*")):
             raise CheckpointError(
                 f"{self._manifest} and its copy are corrupt: bring back one of them, or that of another trainer of it"
@@ -203,8 +202,7 @@ class StateFolder:
             if lock is None:
                 raise CheckpointError(f"{self.path} was deleted, and is another trainer's now: start this one again")
             if self._key and not self.identity.exists():
-                write_whole(self.identity, self._key)
-                self.identity.chmod(0o400)
+                write_whole(self.identity, self._key, private=True)
             if self._link is not None:
                 _point_to(self.path.absolute(), self._link.parent, held=True)
         except (OSError, NetworkError) as error:
@@ -371,11 +369,10 @@ def _known(place: Path) -> int:
 
 
 def _manifest_in(place: Path) -> Manifest | None:
-    data = _of_another(place / "run.json") or _of_another(place / "run.json.copy")
     try:
-        return None if data is None else Manifest.decode(data)
+        return kept_manifest(place)
     except IncompatibleError as error:
-        raise CheckpointError(f"{place / 'run.json'}: {error}") from None
+        raise CheckpointError(str(error)) from None
 
 
 def _of_another(path: Path) -> bytes | None:

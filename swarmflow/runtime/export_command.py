@@ -13,11 +13,10 @@ from swarmflow.compute.checkpoint import Generation, newest_complete
 from swarmflow.compute.export import KIND
 from swarmflow.core.types import Member
 from swarmflow.errors import CheckpointError, NetworkError
-from swarmflow.files import read_sealed
-from swarmflow.manifest import Manifest
 from swarmflow.ownership import check_replaceable
 from swarmflow.runtime.client import visit
 from swarmflow.runtime.exporting import export_generation, state_elements
+from swarmflow.runtime.folders import kept_manifest
 from swarmflow.runtime.invite import Invite
 from swarmflow.runtime.logs import set_up_logging
 from swarmflow.runtime.state_transfer import first_donor
@@ -37,12 +36,11 @@ def main(whence: Invite | Path, out: Path) -> int:
 def export_folder(folder: Path, out: Path) -> int:
     """Export the newest complete version of a trainer's folder; its number."""
     path = folder / "run.json"
-    if not path.is_file():
+    manifest = kept_manifest(folder)
+    if manifest is None and not path.is_file():
         raise CheckpointError(f"{folder} is not a trainer's state folder: it has no run.json")
-    data = read_sealed(path, mend=False) or read_sealed(path.with_name("run.json.copy"), mend=False)
-    if data is None:
+    if manifest is None:
         raise CheckpointError(f"{path} is corrupt: start its trainer, or give another one's --state-dir")
-    manifest = Manifest.decode(data)
     check_replaceable(out, KIND, manifest.run_id)  # a checkpoint takes its time to be verified
     generation = newest_complete(folder / "checkpoints", manifest.fingerprint)
     if generation is None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from swarmflow.errors import IncompatibleError, NetworkError
@@ -41,14 +40,37 @@ def shared_folder(path: Path, *, held: bool = False) -> Path:
 def kept_manifest(folder: Path) -> Manifest | None:
     """What a state folder holds of a run's manifest, itself or its copy; None: neither is there and whole.
 
-    Nothing is mended. Raises OSError.
+    Nothing is mended, and what cannot be read is as good as not there. Raises IncompatibleError where it is another
+    version's.
     """
-    for name in ("run.json", "run.json.copy"):
-        data = read_sealed(folder / name, mend=False)
-        with suppress(IncompatibleError):
+    return first_manifest(folder / name for name in ("run.json", "run.json.copy"))
+
+
+def first_manifest(paths: Iterable[Path], read: Callable[[Path], bytes | None] | None = None) -> Manifest | None:
+    """The first of these files that is a manifest; None: none is there and whole.
+
+    read: gives what a file holds. Raises what it raises, and IncompatibleError where all that are whole are another
+    version's.
+    """
+    unfit: IncompatibleError | None = None
+    for path in paths:
+        data = (read or _of_another)(path)
+        try:
             if data is not None:
                 return Manifest.decode(data)
+        except IncompatibleError as error:
+            unfit = unfit or IncompatibleError(f"{path}: {error}")
+    if unfit is not None:
+        raise unfit
     return None
+
+
+def _of_another(path: Path) -> bytes | None:
+    """A file that is another process's to mend."""
+    try:
+        return read_sealed(path, mend=False)
+    except OSError:
+        return None
 
 
 def _claimed(path: Path, own_names: re.Pattern[str], is_own: Callable[[Path], bool]) -> Path:
@@ -66,7 +88,7 @@ def _is_state(folder: Path) -> bool:
         with key.open("rb") as file:
             if file.read(len(_KEY_START)) == _KEY_START:
                 return True
-    return kept_manifest(folder) is not None
+    return any(_of_another(folder / name) is not None for name in ("run.json", "run.json.copy"))
 
 
 def _is_shared(folder: Path) -> bool:

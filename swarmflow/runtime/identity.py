@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import logging
 import os
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +18,7 @@ from hivemind.proto import crypto_pb2
 from hivemind.utils.crypto import RSAPrivateKey
 
 from swarmflow.errors import NetworkError
-from swarmflow.files import set_aside
+from swarmflow.files import set_aside, write_whole
 
 log = logging.getLogger("swarmflow")
 
@@ -55,13 +54,14 @@ def load_identity(path: Path) -> IdentityKey:
     try:
         if not path.exists():
             _make(path)
-        key = _parsed(path.read_bytes())
+        content = path.read_bytes()
+        key = _parsed(content)
         if key is None:
             log.warning("the identity file %s is damaged; it is kept as %s", path, set_aside(path).name)
-            key = _restored(path, copy)
+            return _restored(path, copy)
         with suppress(OSError):  # whoever only reads an identity may not write beside it
-            if not copy.exists():
-                shutil.copy(path, copy)
+            if not copy.exists() or copy.read_bytes() != content:
+                write_whole(copy, content, private=True)
     except OSError as error:
         raise NetworkError(f"cannot use the identity file {path}: {error.strerror}") from None
     return key
@@ -71,13 +71,15 @@ def _make(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     P2P.generate_identity(str(fresh))
-    fresh.rename(path)
+    write_whole(path, fresh.read_bytes(), private=True)
+    fresh.unlink()
 
 
 def _restored(path: Path, copy: Path) -> IdentityKey:
-    key = _parsed(copy.read_bytes()) if copy.is_file() else None
+    content = copy.read_bytes() if copy.is_file() else b""
+    key = _parsed(content)
     if key is not None:
-        shutil.copy(copy, path)
+        write_whole(path, content, private=True)
         return key
     log.warning("it had no copy: this process has a new name, and invites with its former name do not find it")
     copy.unlink(missing_ok=True)

@@ -58,9 +58,24 @@ def test_every_flipped_bit_of_a_sealed_file_is_noticed(data: bytes, tmp_path: Pa
     assert read_sealed(path) is None
 
 
-def test_a_file_of_before_there_were_seals_is_read(tmp_path: Path) -> None:
-    (tmp_path / "known").write_bytes(b"40")
-    assert read_sealed(tmp_path / "known") == b"40"
+@pytest.mark.parametrize("data", [b"1234", b"one\ntwo", b""])
+def test_a_sealed_file_that_is_cut_short_is_never_believed(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "known"
+    write_sealed(path, data)
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert read_sealed(path, mend=False) is None, size
+
+
+def test_a_private_file_is_never_open_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    with replacing(path, private=True) as file:
+        file.write(b"secret")
+        [draft] = tmp_path.iterdir()
+        assert stat.S_IMODE(draft.stat().st_mode) == 0o400
+    write_whole(path, b"another", private=True)
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"another", 0o400)
 
 
 def test_what_a_disk_lacks_is_told_with_its_place(tmp_path: Path) -> None:

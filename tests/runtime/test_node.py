@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -148,6 +149,23 @@ def test_a_damaged_identity_is_set_aside_and_its_copy_takes_its_place(tmp_path: 
     path.write_bytes(b"\x12\x02no")
     assert load_identity(path).name not in ("", name), "a new one, since nobody has the former"
     assert len(list(tmp_path.glob("id.corrupt*"))) == 6
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"\x08\x00", None], ids=["empty", "cut short", "another's"])
+def test_a_copy_of_an_identity_that_is_none_is_made_again(spoilt: bytes | None, tmp_path: Path) -> None:
+    path, copy = tmp_path / "id", tmp_path / "id.copy"
+    name = load_identity(path).name
+    if spoilt is None:
+        load_identity(tmp_path / "other")
+        spoilt = (tmp_path / "other").read_bytes()
+    copy.unlink()
+    copy.write_bytes(spoilt)
+    assert load_identity(path).name == name
+    assert copy.read_bytes() == path.read_bytes()
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o400
+    path.unlink()
+    path.write_bytes(b"")
+    assert load_identity(path).name == name
 
 
 def test_an_identity_file_is_private_and_names_what_hivemind_names(tmp_path: Path) -> None:

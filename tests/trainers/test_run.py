@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from swarmflow.errors import ForeignFileError
+from swarmflow.files import write_sealed
 from swarmflow.runtime.export_command import export_folder
 from swarmflow.runtime.invite import Invite
 from tests.runtime.test_copy_keeper import written
@@ -75,7 +76,7 @@ def test_its_own_files_are_gone_on_with(tmp_path: Path) -> None:
 def test_export_touches_no_folder_that_is_somebody_elses(tmp_path: Path) -> None:
     of, trainer, home = manifest(), tmp_path / "trainer", tmp_path / "home"
     written(of, trainer / "checkpoints", 4)
-    (trainer / "run.json").write_bytes(of.encode())
+    write_sealed(trainer / "run.json", of.encode())
     home.mkdir()
     (home / "thesis.tex").write_text("years of work")
     with pytest.raises(ForeignFileError, match="holds something that swarmflow did not write"):
@@ -105,7 +106,7 @@ def _as_final(folder: Path) -> Path:
 def test_the_newest_exports_stay_and_so_does_what_is_not_the_runs(tmp_path: Path) -> None:
     of, trainer, output = manifest(), tmp_path / "trainer", tmp_path / "out"
     written(of, trainer / "checkpoints", 4)
-    (trainer / "run.json").write_bytes(of.encode())
+    write_sealed(trainer / "run.json", of.encode())
     for name in ("step-4", "step-8", "step-12", "step-100", "final", "step-best"):
         export_folder(trainer, output / name)
     (output / "step-8" / "README.md").write_text("about this model")

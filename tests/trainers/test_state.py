@@ -66,6 +66,36 @@ def test_a_flipped_byte_in_a_small_file_costs_no_run(
     assert len(list(folder.path.glob("*.corrupt"))) == 3
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["its own", "another trainer's"])
+def test_a_manifest_that_was_cut_short_is_read_from_its_copy(beside: bool, stack: ExitStack, tmp_path: Path) -> None:
+    of = manifest()
+    folder = StateFolder.open(stack, None, tmp_path / "out")
+    folder.keep_manifest(of)
+    path = folder.path / "run.json"
+    whole = path.read_bytes()
+    for size in (0, 20, len(of.encode()) - 1, len(of.encode()), len(whole) - 1):
+        path.write_bytes(whole[:size])
+        if beside:
+            assert earlier_manifest(folder_of(stack, tmp_path), tmp_path / "out") == of
+            stack.pop_all().close()
+            continue
+        folder.release()
+        folder = StateFolder.open(stack, None, tmp_path / "out")
+        assert earlier_manifest(folder, tmp_path / "out") == of
+    assert len(list(folder.path.glob("*.corrupt*"))) == (0 if beside else 5)
+
+
+def test_a_manifest_of_another_version_is_said_to_be_one(stack: ExitStack, tmp_path: Path) -> None:
+    folder = folder_of(stack, tmp_path)
+    for name in ("run.json", "run.json.copy"):
+        write_sealed(folder.path / name, b'{"run_id": "a"}')
+    with pytest.raises(CheckpointError, match=r"run\.json: the run's manifest does not fit this version"):
+        earlier_manifest(folder, tmp_path / "out")
+    folder = again(stack, folder, tmp_path)
+    write_sealed(folder.path / "run.json.copy", manifest().encode())
+    assert earlier_manifest(folder, tmp_path / "out") == manifest()
+
+
 def test_a_manifest_that_nobody_has_begins_no_other_run(stack: ExitStack, tmp_path: Path) -> None:
     of, folder = manifest(), folder_of(stack, tmp_path)
     folder.keep_manifest(of)
