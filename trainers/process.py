@@ -14,6 +14,7 @@ from typing import Any
 import uvloop
 
 from swarmflow.core.actions import Exit, Rejoin
+from swarmflow.core.types import ADDRESSES_MAX
 from swarmflow.errors import NetworkError, SwarmflowError, raise_all
 from swarmflow.files import write_whole
 from swarmflow.manifest import Manifest
@@ -40,7 +41,6 @@ _FIND_S = 20.0
 _FIND_OTHERS_S = 6.0  # other trainers elect a leader within seconds of the former one's death
 _FIND_AGAIN_S = 12.0  # a --join trainer that starts again leaves the others this time to lead, each after the other
 _POLL_S = 0.2
-_ADDRESSES_MAX = 16
 _CLAIM_EVERY_S = 1.0
 
 
@@ -150,7 +150,7 @@ async def _one_life(
 
     def own_invite() -> Invite:
         addresses = tuple(dict.fromkeys((*node.addresses(), *_beside(run, node), *trainers)))
-        return Invite(run_id, name, addresses[:_ADDRESSES_MAX])
+        return Invite(run_id, name, addresses[:ADDRESSES_MAX])
 
     life = Life(session, run.config, run.corpus, run.folder, run.steplog, lambda: _lead_on(run, own_invite()))
     session.open(life.effects(), life.read)
@@ -159,7 +159,7 @@ async def _one_life(
     stop.on_first = lambda: session.end(Exit("left before it had joined"))
     stop.on_second = lambda: session.end(Exit("left at once"))
     try:
-        where = Invite(run_id, name, trainers[:_ADDRESSES_MAX]) if trainers else None
+        where = Invite(run_id, name, trainers[:ADDRESSES_MAX]) if trainers else None
         found = await _find(run, session, where, first, invited=invite is not None)
         if found is not None:
             run.give_way()

@@ -81,11 +81,14 @@ class Microbatch:
         return f"{self.epoch.step}/{self.index}"
 
 
+ADDRESSES_MAX = 16  # of a process that others are told, and try
+
+
 @dataclass(frozen=True, order=True, slots=True)
 class Member:
     """A process as the leader publishes it. stage -1: a trainer. capacity: microbatches it holds at a time.
 
-    addresses: libp2p multiaddrs where it can be dialled.
+    addresses: libp2p multiaddrs where it can be dialled, ADDRESSES_MAX at most.
     """
 
     process: ProcessId

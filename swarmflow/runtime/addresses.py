@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from hivemind.utils.multiaddr import Multiaddr
 
+from swarmflow.core.types import ADDRESSES_MAX
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.invite import is_address
 
@@ -81,7 +82,37 @@ def parts_of(maddr: str) -> dict[str, str]:
     return {protocol.name: str(value) for protocol, value in _parsed(maddr).items()}
 
 
-def dialable(maddrs: Sequence[str], name: str, most: int = 16) -> list[Multiaddr]:
+def told(maddrs: Sequence[str]) -> tuple[str, ...]:
+    """Of a process's own addresses, as many as others are told: those at which most of them can reach it.
+
+    A machine with many interfaces has more than anybody would try.
+    """
+    return tuple(maddrs if len(maddrs) <= ADDRESSES_MAX else sorted(maddrs, key=_distance)[:ADDRESSES_MAX])
+
+
+def _distance(maddr: str) -> int:
+    """The order in which own addresses are told: of everybody's network, of the way out, and of others."""
+    parts = parts_of(maddr)
+    host = parts.get("ip4", parts.get("ip6"))
+    if host is None or "p2p-circuit" in parts:
+        return 0  # a name, or a relay
+    address = ipaddress.ip_address(host)
+    if address.is_loopback or address.is_link_local:
+        return 3
+    return 0 if address.is_global else 1 if host in way_out() else 2
+
+
+def way_out() -> list[str]:
+    """The address of this machine in its network, none where it has none. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return []
+        return [str(probe.getsockname()[0])]
+
+
+def dialable(maddrs: Sequence[str], name: str, most: int = ADDRESSES_MAX) -> list[Multiaddr]:
     """The first `most` of these addresses that are well-formed and lead to `name`, without their `/p2p/NAME`.
 
     Others are left out in silence: they come from the network, and one good address is enough.

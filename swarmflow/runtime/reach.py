@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import socket
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from swarmflow.core.types import ProcessId
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.addresses import lasting, multiaddr, parts_of, peer_of
+from swarmflow.runtime.addresses import lasting, multiaddr, parts_of, peer_of, way_out
 from swarmflow.runtime.invite import Invite
 from swarmflow.runtime.requests import Arguments, Requests
 from swarmflow.runtime.session import Session
@@ -123,16 +122,6 @@ def local_addresses(listening: Sequence[str], name: str) -> list[str]:
         host, port = parts.get("ip4"), parts.get("tcp", "0")
         if host is None or port == "0":
             continue
-        hosts = [*_way_out(), "127.0.0.1"] if ipaddress.ip_address(host).is_unspecified else [host]
+        hosts = [*way_out(), "127.0.0.1"] if ipaddress.ip_address(host).is_unspecified else [host]
         found += [f"/ip4/{one}/tcp/{port}/p2p/{name}" for one in hosts]
     return found
-
-
-def _way_out() -> list[str]:
-    """The address of this machine in its network, none where it has none. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return []
-        return [str(probe.getsockname()[0])]

@@ -17,8 +17,11 @@ import pytest
 from hivemind.dht.node import DHTNode
 from hivemind.p2p import P2P
 
+from swarmflow.core.messages import Join
+from swarmflow.core.messages.checks import checks_of
+from swarmflow.core.types import ADDRESSES_MAX, Member, Plan, ProcessId
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.addresses import check_port_free, dialable, lasting, multiaddr, peer_of
+from swarmflow.runtime.addresses import check_port_free, dialable, lasting, multiaddr, peer_of, told, way_out
 from swarmflow.runtime.daemon import remove_stale_sockets
 from swarmflow.runtime.identity import IdentityLock, load_identity
 from swarmflow.runtime.node import Node, refusal
@@ -265,6 +268,21 @@ def test_only_what_leads_to_a_process_lasts(text: str) -> None:
 def test_a_port_of_zero_cannot_be_announced() -> None:
     with pytest.raises(NetworkError, match="port"):
         multiaddr("1.2.3.4:0", listening=False)
+
+
+def test_of_a_host_with_many_interfaces_the_addresses_that_reach_farthest_are_told() -> None:
+    own = [f"/ip4/127.0.0.1/tcp/1/p2p/{NAME}", f"/ip6/fe80::1/tcp/1/p2p/{NAME}"]
+    own += [f"/ip4/10.0.{number}.1/tcp/1/p2p/{NAME}" for number in range(70)]
+    far = [f"/ip4/8.8.4.4/tcp/1/p2p/{NAME}", f"/dns4/example.org/tcp/1/p2p/{NAME}"]
+    out = [f"/ip4/{host}/tcp/1/p2p/{NAME}" for host in way_out()]
+    named = told((*own, *out, *far))
+    assert len(named) == ADDRESSES_MAX
+    assert {*far, *out} <= set(named)
+    assert not {*own[:2]} & set(named)
+    assert told(own[:3]) == tuple(own[:3]), "where there are few, as they are"
+    can_be = checks_of(Plan(1, 1))
+    assert can_be.wrong(Join("peer", "1", "run", Member(ProcessId(NAME, 1), 0, 1, named))) is None
+    assert can_be.wrong(Join("peer", "1", "run", Member(ProcessId(NAME, 1), 0, 1, (*named, named[0])))) is not None
 
 
 def test_only_addresses_that_lead_to_the_process_are_dialled() -> None:

@@ -31,7 +31,7 @@ from swarmflow.core.messages import (
     Reopen,
     Report,
 )  # fmt: skip
-from swarmflow.core.types import Group, Member, Plan, ProcessId, Roster
+from swarmflow.core.types import ADDRESSES_MAX, Group, Member, Plan, ProcessId, Roster
 
 REASON_MAX = 500  # characters of a reason: what is longer is cut where it is made, and refused where it arrives
 COUNT_MAX = 1 << 40  # of anything that is counted
@@ -91,7 +91,7 @@ _FREE = frozenset(("validation_loss",))  # it is logged and nothing else; not-a-
 def _lengths(stages: int, microbatches: int) -> dict[str, int]:
     """The most items of every sequence."""
     return {
-        "addresses": 64, "copies": 64, "digests": 4096, "stages": stages, "indices": microbatches,
+        "addresses": ADDRESSES_MAX, "copies": 64, "digests": 4096, "stages": stages, "indices": microbatches,
         "dropped": microbatches, "entries": microbatches, "done": microbatches, "lost": stages * microbatches,
         "results": 8, "groups": stages + 1, "peers": stages, "donors": 64, "Named.members": PART_MEMBERS_MAX,
         "Rates.elements": 64, "rates": 4096, "awaits": 16,
