@@ -236,8 +236,7 @@ class Leader(Reign):
 
     def _advance_step(self, step: Step, now: float) -> list[Action]:
         if step.phase == "failed":
-            why = "its reduced gradient is not that of most of its stage"
-            out = [action for process in step.differing for action in departures.gone(self, process, why, now)]
+            out = departures.put_out_differing(self, step, now)
             return [*out, *opening.restart(self, now), *departures.let_go(self)]  # without who wants to leave
         if step.phase == "committed":
             return edge.close(self, step, now)

@@ -37,6 +37,8 @@ from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Roster
 
 AboutStep = Done | Prepared | Unprepared | Unrepairable | Overflow | NotFinite | Committed
 
+_OVER = ("committing", "committed", "failed")  # phases in which nothing voids the step any more
+
 
 @dataclass(slots=True)
 class Step:
@@ -49,7 +51,7 @@ class Step:
     no clipping. learning_rate: of this step. owners: the trainer of each microbatch. overflow: a gradient was too large
     for the exponent. finding: a value was not finite. dropped: hops of which somebody has taken an orphan away, when
     this leader took over. inherited: a former leader may have committed the ballot that is prepared. differing: members
-    whose reduced gradient is not that of most of their group.
+    whose reduced gradient is not that of most of their group. culprits: who made it fail; of several it was one.
     """
 
     plan: Plan
@@ -74,6 +76,7 @@ class Step:
     dropped: set[tuple[int, int]] = field(default_factory=set)
     inherited: bool = False
     differing: tuple[ProcessId, ...] = ()
+    culprits: tuple[ProcessId, ...] = ()
     _prepared: dict[ProcessId, dict[str, tuple[float, str]]] = field(default_factory=dict)
     _blamed: dict[ProcessId, ProcessId] = field(default_factory=dict)
     _promised: set[ProcessId] = field(default_factory=set)  # trainers that have answered the ballot
@@ -114,7 +117,7 @@ class Step:
             case Unprepared():
                 return self.unprepared(sender, message)
             case Overflow():
-                return self.overflowed(message)
+                return self.overflowed(sender, message)
             case NotFinite():
                 return self.not_finite(sender, message)
             case Unrepairable():
@@ -143,7 +146,7 @@ class Step:
         """
         if process not in self.roster.everybody:
             return []
-        entered = [] if self.phase in ("committing", "committed", "failed") else self._enter(ready)
+        entered = [] if self.phase in _OVER else self._enter(ready)
         trainer = process in [member.process for member in self.roster.trainers]
         hearers = self.roster.processes() if taken_over else self._concerned(self.roster.stage_of(process))
         self.roster = self.roster.without(process)
@@ -210,16 +213,16 @@ class Step:
                 actions.append(Send(trainer, Assign(self.term, self.epoch, indices, self.attempt)))
         return actions
 
-    def overflowed(self, message: Overflow) -> list[Action]:
-        """A gradient does not fit: the step starts over with a smaller exponent, whoever computes it."""
-        if message.microbatch.epoch != self.epoch or self.phase in ("committing", "committed", "failed"):
+    def overflowed(self, sender: ProcessId, message: Overflow) -> list[Action]:
+        """A gradient does not fit: the step starts over with a smaller exponent."""
+        if message.microbatch.epoch != self.epoch or self.phase in _OVER or sender not in self._members():
             return []
-        self.overflow = message
-        return self._fail(f"a gradient of microbatch {message.microbatch} is too large to be added up exactly")
+        self.overflow, whose = message, f"a gradient of microbatch {message.microbatch}"
+        return self._fail(f"{whose} is too large to be added up exactly, on {sender}", sender)
 
     def not_finite(self, sender: ProcessId, message: NotFinite) -> list[Action]:
         """A member found a value that is not finite: nothing of this try may reach the weights."""
-        if message.epoch != self.epoch or self.phase in ("committing", "committed", "failed"):
+        if message.epoch != self.epoch or self.phase in _OVER:
             return []
         known = message.value in VALUES and -1 <= message.index < self.plan.microbatches
         if not known or sender not in self._members():
@@ -302,7 +305,8 @@ class Step:
             results = [self._prepared[process].get(group.name, (0.0, "")) for process in group.members]
             if not agree(results):
                 self.differing = differing(group, results)
-                return self._fail(f"the members of {group.name} do not agree on the reduced gradient")
+                text = f"the members of {group.name} do not agree on the reduced gradient"
+                return self._fail(text, *(self.differing or group.members))
         if not fits(squared_norms(self._groups(), self._prepared), self.tally.tokens, self.clip):
             return self._find(Finding(self.epoch.step, -1, -1, None, "gradient"))
         self.phase = "prepared"
@@ -312,13 +316,13 @@ class Step:
         """A member does not hold what the manifest lists."""
         if (message.epoch, message.ballot, self.phase) != (self.epoch, self.ballot, "preparing"):
             return []
-        return self._fail(f"{sender} could not prepare: {message.reason}")
+        return self._fail(f"{sender} could not prepare: {message.reason}", sender)
 
     def unrepairable(self, sender: ProcessId, message: Unrepairable) -> list[Action]:
         """A member has not kept what a repair needs."""
-        if message.epoch != self.epoch or self.phase in ("committing", "committed", "failed"):
+        if message.epoch != self.epoch or self.phase in _OVER or sender not in self.roster.everybody:
             return []
-        return self._fail(f"{sender} cannot repair it: {message.reason}")
+        return self._fail(f"{sender} cannot repair it: {message.reason}", sender)
 
     def commit(self, now: float) -> list[Action]:
         """Decide: from here on the step happens. The clip factor is that of the exact norm over all stages."""
@@ -411,7 +415,7 @@ class Step:
 
     def void(self, reason: str) -> list[Action]:
         """What is known of it here cannot be relied on any more."""
-        return [] if self.phase in ("committing", "committed", "failed") else self._fail(reason)
+        return [] if self.phase in _OVER else self._fail(reason)
 
     def groups_of(self, process: ProcessId) -> tuple[str, ...]:
         """The names of the groups in which a member reduces."""
@@ -431,8 +435,8 @@ class Step:
         whose = f", on {finding.holder}" if finding.holder is not None else ""
         return [*self._fail(f"{finding}{whose}"), Count("not_finite")]
 
-    def _fail(self, reason: str) -> list[Action]:
-        self.phase, self.failure = "failed", reason
+    def _fail(self, reason: str, *culprits: ProcessId) -> list[Action]:
+        self.phase, self.failure, self.culprits = "failed", reason, culprits
         return [Log("warning", f"step {self.epoch.step} starts over: {reason}"), Count("steps_restarted")]
 
     def _groups(self) -> tuple[Group, ...]:

@@ -120,21 +120,21 @@ def test_newcomers_make_no_majority() -> None:
 def test_a_gradient_that_does_not_fit_starts_the_step_over() -> None:
     machine = step()
     overflow = Overflow(microbatch(1))
-    machine.overflowed(overflow)
+    machine.overflowed(A, overflow)
     assert (machine.phase, machine.overflow) == ("failed", overflow)
-    assert machine.failure == "a gradient of microbatch 0/1 is too large to be added up exactly"
+    assert machine.failure == f"a gradient of microbatch 0/1 is too large to be added up exactly, on {A}"
 
 
 def test_what_is_committed_or_of_another_epoch_does_not_start_over() -> None:
     machine = step()
     other = Epoch(1, 0)
-    machine.overflowed(Overflow(microbatch(0, other)))
+    machine.overflowed(A, Overflow(microbatch(0, other)))
     machine.unrepairable(A, Unrepairable(other, "evicted"))
     assert machine.phase == "working"
     complete(machine)
     machine.prepare((), Ways())
     reduced(machine)
     machine.commit(1.0)
-    machine.overflowed(Overflow(microbatch(0)))
+    machine.overflowed(A, Overflow(microbatch(0)))
     machine.unrepairable(A, Unrepairable(EPOCH, "evicted"))
     assert machine.phase == "committing"

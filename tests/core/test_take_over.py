@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from swarmflow.core.actions import Action, Count, Exit, Log, Validate, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
 from swarmflow.core.leader import Leader
-from swarmflow.core.leading.opening import EXPONENT_MIN, EXPONENT_STEP
+from swarmflow.core.leading.failures import EXPONENT_MIN, EXPONENT_STEP
 from swarmflow.core.messages import (
     Assign,
     Commit,
@@ -364,9 +364,10 @@ def test_the_wait_for_a_majority_is_told_once() -> None:
 
 
 def overflow(bench: Bench) -> list[Action]:
+    """The peers say so in turn."""
     assert bench.leader.step is not None
-    lost = Overflow(replace(microbatch(1), epoch=bench.leader.step.epoch))
-    return bench.hear(A, lost)
+    epoch = bench.leader.step.epoch
+    return bench.hear((A, B)[epoch.generation % 2], Overflow(replace(microbatch(1), epoch=epoch)))
 
 
 def test_a_step_whose_gradients_overflow_starts_over_with_a_smaller_exponent() -> None:
@@ -383,7 +384,8 @@ def test_a_step_whose_gradients_overflow_starts_over_with_a_smaller_exponent() -
 
 def test_a_gradient_that_no_exponent_holds_ends_the_run_at_its_last_version_with_the_reason() -> None:
     bench = Bench(peers())
-    bench.leader.exponent = EXPONENT_MIN
+    assert bench.leader.step is not None
+    bench.leader.step.said = replace(bench.leader.step.said, exponent=EXPONENT_MIN)
     [write] = of_type(overflow(bench), WriteCheckpoint)
     assert write.version == 5
     [left] = of_type(written(bench.leader, CheckpointWritten(5, True, digests=("x",)), bench.now), Exit)

@@ -40,6 +40,8 @@ def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Act
     wait_s, reason = reign.pauses.left(sender.name, now)
     if wait_s > 0 and not _serves_alone(reign, message):
         return [*actions, Connect((message.member,)), Send(sender, Postponed(f"it {reason}", wait_s))]
+    if reign.failures.joined(sender):
+        reign.membership.suspended[sender] = None
     if message.role == "trainer":
         return [*actions, *_join_trainer(reign, sender, message, now)]
     reign.memories.says(message.member, message.held)

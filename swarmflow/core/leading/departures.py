@@ -142,7 +142,10 @@ def tell_loading(reign: Reign, process: ProcessId, reason: str) -> list[Action]:
 
 
 def settle_findings(reign: Reign, step: Step, now: float) -> list[Action]:
-    """A step is committed: who gave a value that was not finite, where another gave a finite one, is put out."""
+    """A step is committed: who gave a value that was not finite, where another gave a finite one, is put out.
+
+    So is without whom it was committed after it had failed with it.
+    """
     actions: list[Action] = []
     for finding in reign.findings.settle(reign.version):
         holder = finding.holder
@@ -154,12 +157,28 @@ def settle_findings(reign: Reign, step: Step, now: float) -> list[Action]:
             continue
         actions += put_out(reign, holder, f"{finding}; on others it was: check the memory of this machine", now)
     reign.membership.suspended.clear()
+    for process, text in reign.failures.settle():
+        if process not in step.roster.everybody:
+            actions += put_out(reign, process, f"{text}; without it the step was done", now)
+    return actions
+
+
+def put_out_differing(reign: Reign, step: Step, now: float) -> list[Action]:
+    """Who has reduced another gradient than most of its stage goes, if the stage has somebody else."""
+    actions: list[Action] = []
+    for process in step.differing:
+        if not _stage_is_lost_with(reign, process):
+            actions += put_out(reign, process, "its reduced gradient is not that of most of its stage", now)
     return actions
 
 
 def put_out(reign: Reign, process: ProcessId, reason: str, now: float) -> list[Action]:
     """A process leaves at once, and is granted nothing for a while when it comes again."""
-    seconds = reign.findings.bar(process.name, now)
+    known = reign.membership.known.get(process)
+    if known is not None and known.role == "trainer":
+        seconds = reign.pauses.put_out(process.name, reason, now)
+    else:
+        seconds = reign.findings.bar(process.name, now)
     return [Count("put_out"), *gone(reign, process, f"{reason}; it may serve again in {seconds:.0f} s", now)]
 
 

@@ -91,6 +91,10 @@ class Findings:
         self._barred[name] = (now + seconds, seconds)
         return seconds
 
+    def outside_s(self, name: str) -> float:
+        """For how long a process of this name was put out the last time, 0: it never was."""
+        return self._barred[name][1] if name in self._barred else 0.0
+
     def barred(self, name: str, now: float) -> bool:
         """Whether a process of this name has to wait before it is granted a stage."""
         return name in self._barred and now < self._barred[name][0]

@@ -72,7 +72,8 @@ class _Stage:
 class Membership:
     """The table of processes. It only knows; what follows is decided by the leader. moved_s: of the last move.
 
-    suspended: what they computed was not finite; while others of their stage are there, they take no part.
+    suspended: what they computed was not finite, or the step failed with them twice; while others of their stage are
+    there, they take no part.
 
     What is asked at each message (who holds a stage, who loads, how fast a stage is) is found by stage, since there may
     be ten thousand of them. So phases, stages and wishes to leave change through the methods here.
@@ -200,9 +201,18 @@ class Membership:
         return self._ready
 
     def trainers(self) -> list[Known]:
-        """Trainers that mean to stay, in the order of their ids."""
+        """Trainers that mean to stay and are not suspended, in the order of their ids."""
         entries = (e for e in self.known.values() if e.role == "trainer" and not e.draining)
-        return sorted(entries, key=lambda e: e.process)
+        return sorted((e for e in entries if e.process not in self.suspended), key=lambda e: e.process)
+
+    def mates(self, process: ProcessId, version: int) -> list[ProcessId]:
+        """Who means to stay and can stand in for a process: of its stage, or as a trainer; the suspended ones too."""
+        entry = self.known.get(process)
+        if entry is None:
+            return []
+        alike = self.peers(entry.member.stage) if entry.role == "peer" else self.known.values()
+        able = (e for e in alike if e.role == entry.role and e.phase == "ready" and not e.draining)
+        return [e.process for e in able if e.process != process and (e.role == "trainer" or e.version == version)]
 
     def keepers(self, version: int) -> list[Member]:
         """Peers that keep copies, as soon as they hold the version that they serve."""

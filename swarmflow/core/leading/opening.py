@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from swarmflow.core.actions import Action, Connect, Count, Log, Send
 from swarmflow.core.leading.absent import Absent
+from swarmflow.core.leading.failures import Failure
 from swarmflow.core.leading.findings import Finding
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.memories import NOTHING, Former, Remembered
@@ -16,10 +17,7 @@ from swarmflow.core.leading.saving import finish, stop_now, stop_run
 from swarmflow.core.messages import Open
 from swarmflow.core.quorum import change_since, electorate
 from swarmflow.core.step import Step
-from swarmflow.core.types import Epoch
-
-EXPONENT_STEP = 16
-EXPONENT_MIN = -76  # what does not fit into it is larger than any number in fp32
+from swarmflow.core.types import Epoch, ProcessId
 
 
 def try_open(reign: Reign, now: float) -> list[Action]:
@@ -184,15 +182,12 @@ def fork(reign: Reign, now: float) -> list[Action]:
 def restart(reign: Reign, now: float) -> list[Action]:
     """The step starts over: with coarser fixed-point numbers where a gradient did not fit into them.
 
-    Where a value was not finite it does so without the peer that computed it, or the run stops.
+    Where a value was not finite it does so without the peer that computed it, or the run stops; so with whoever makes
+    it fail again and again.
     """
     step = reign.step
-    if step is not None and step.overflow is not None:
-        if reign.exponent <= EXPONENT_MIN:
-            return stop_run(reign, f"step {reign.version}: {step.failure}")
-        reign.exponent -= EXPONENT_STEP
-    if step is not None and step.finding is not None:
-        reason = suspend(reign, step.finding)
+    if step is not None:
+        reason = suspend(reign, step.finding) if step.finding is not None else leave_out(reign, step)
         if reason:
             return stop_run(reign, reason)
     if step is not None and step.inherited:  # it may be committed elsewhere, with those who cannot be reached
@@ -211,4 +206,27 @@ def suspend(reign: Reign, finding: Finding) -> str:
     reason = reign.findings.add(finding, others)
     if holder is not None and holder in membership.known:
         membership.suspended[holder] = None
+    return reason
+
+
+def leave_out(reign: Reign, step: Step) -> str:
+    """Leave out who makes the step fail again, while others can stand in for it. Returns why the run has to stop."""
+    membership, failures = reign.membership, reign.failures
+    culprits = [process for process in step.culprits if process in membership.known]
+    if not culprits:
+        return ""
+    before = failures.left_out
+    otherwise = membership.suspended.keys() - set(before)
+
+    def mates(process: ProcessId) -> list[ProcessId]:
+        return [mate for mate in membership.mates(process, reign.version) if mate not in otherwise]
+
+    culprits.sort(key=lambda process: (reign.findings.outside_s(process.name), process))
+    exponent = step.said.exponent if step.overflow is not None else None
+    reason = failures.add(Failure(reign.version, tuple(culprits), step.failure, exponent), mates)
+    for process in before:
+        membership.suspended.pop(process, None)
+    membership.suspended |= {process: None for process in failures.left_out if process in membership.known}
+    if exponent is not None:
+        reign.exponent = failures.exponent
     return reason

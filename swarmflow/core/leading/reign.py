@@ -7,6 +7,7 @@ from dataclasses import InitVar, dataclass, field
 from swarmflow.core.leading.absent import Absentees
 from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.duties import Duty, Pauses
+from swarmflow.core.leading.failures import Failures
 from swarmflow.core.leading.findings import Findings
 from swarmflow.core.leading.membership import Membership
 from swarmflow.core.leading.memories import NOTHING, Former, Memories
@@ -43,8 +44,9 @@ class Reign:
     the next one waits for. name: of the version's states, empty: not known. memories: what peers that joined still
     hold. commit: the one that made the version, where it is known. absent: who may come back with it. former: what it
     knew of the run. stopping: the person wants this trainer to go, or (fate: why) the run cannot go on. findings:
-    values that were not finite. opened: the last Open, and told: who was told it, and on which stage it was then.
-    pauses: who was put out, and for how long. left: this trainer has given up the lead.
+    values that were not finite; failures: other tries at the step that failed. opened: the last Open, and told: who was
+    told it, and on which stage it was then. pauses: who was put out, and for how long. left: this trainer has given up
+    the lead.
     """
 
     me: Member
@@ -74,6 +76,7 @@ class Reign:
     stopping: bool = False
     fate: str = ""
     findings: Findings = field(default_factory=Findings)
+    failures: Failures = field(default_factory=Failures)
     opened: Open | None = None
     told: dict[ProcessId, int] = field(default_factory=dict)
     waits_for: str = ""

@@ -1,0 +1,224 @@
+"""What a leader does about a step that fails again and again by what the same members say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from swarmflow.core.actions import Action
+from swarmflow.core.leading.failures import EXPONENT_MIN, EXPONENT_STEP
+from swarmflow.core.leading.findings import BARRED_S, TRIES_MAX
+from swarmflow.core.messages import (
+    Done,
+    Evicted,
+    Granted,
+    Heartbeat,
+    Overflow,
+    Postponed,
+    Prepared,
+    Ready,
+    Unprepared,
+    Unrepairable,
+)  # fmt: skip
+from swarmflow.core.step import Step
+from swarmflow.core.types import EXPONENT, ProcessId
+from tests.core import test_leader
+from tests.core.samples import messages, microbatch, process
+from tests.core.test_leader import ME, OTHER, A, B, C
+
+
+class Bench(test_leader.Bench):
+    """A leader whose step is worked off, with members that spoil it."""
+
+    @property
+    def step(self) -> Step:
+        assert self.leader.step is not None
+        return self.leader.step
+
+    @property
+    def serving(self) -> list[ProcessId]:
+        return [member.process for member in self.step.roster.members()]
+
+    def work(self) -> list[Action]:
+        return self.hear(self.serving[0], Done(replace(microbatch(0), epoch=self.step.epoch), 0, 0, 2.0, 1))
+
+    def reduce(self, **odd: str) -> list[Action]:
+        """Work, and reduce; who is named has another digest than the others."""
+        actions, epoch = self.work(), self.step.epoch
+        for peer in self.serving:
+            digest = odd.get(peer.name, "x")
+            actions = self.hear(peer, Prepared(epoch, self.step.ballot, (("stage-0", 1.0, digest),)))
+        return actions
+
+    def overflow(self, peer: ProcessId) -> list[Action]:
+        return self.hear(peer, Overflow(replace(microbatch(0), epoch=self.step.epoch)))
+
+    def rejoin(self, peer: ProcessId) -> ProcessId:
+        """Another life of a peer comes, is granted its stage if it is granted any, and is ready."""
+        again = ProcessId(peer.name, peer.incarnation + 1)
+        for _, granted in messages(self.join(again), Granted):
+            self.hear(again, Ready(0, granted.version, "x", 4, granted.grant))
+        return again
+
+
+def serving(*peers: ProcessId) -> Bench:
+    bench = Bench()
+    bench.serve(*peers)
+    bench.commit()
+    return bench
+
+
+def unprepared(bench: Bench, peer: ProcessId) -> list[Action]:
+    bench.work()
+    return bench.hear(peer, Unprepared(bench.step.epoch, bench.step.ballot, "one is missing"))
+
+
+def unrepairable(bench: Bench, peer: ProcessId) -> list[Action]:
+    return bench.hear(peer, Unrepairable(bench.step.epoch, "the bytes are spoilt"))
+
+
+SPOILS = pytest.mark.parametrize("spoil", [unprepared, unrepairable, Bench.overflow])
+Spoil = Callable[[Bench, ProcessId], list[Action]]
+
+
+@SPOILS
+def test_who_makes_a_step_fail_twice_is_left_out_and_put_out_when_it_is_done_without(spoil: Spoil) -> None:
+    bench = serving(A, B)
+    spoil(bench, B)
+    assert bench.serving == [A, B], "once may be chance"
+    spoil(bench, B)
+    assert bench.serving == [A]
+    actions = bench.commit()
+    [(to, evicted)] = messages(actions, Evicted)
+    assert to == B
+    assert f"{BARRED_S:.0f} s" in evicted.reason
+    assert bench.leader.membership.known[bench.rejoin(B)].phase == "barred"
+
+
+@SPOILS
+def test_another_life_of_who_is_left_out_is_left_out_too(spoil: Spoil) -> None:
+    bench = serving(A, B)
+    spoil(bench, B)
+    spoil(bench, B)
+    again = bench.rejoin(B)
+    assert bench.leader.membership.known[again].phase == "ready"
+    actions = bench.commit()
+    assert bench.leader.version == 2
+    assert [to for to, _ in messages(actions, Evicted)] == [again]
+
+
+@SPOILS
+def test_of_two_who_make_a_step_fail_one_after_the_other_stands_in(spoil: Spoil) -> None:
+    bench = serving(A, B)
+    for peer in (B, B):
+        spoil(bench, peer)
+    for _ in range(2):
+        assert bench.serving == [A]
+        unprepared(bench, A)
+    assert bench.serving == [B]
+
+
+def test_a_step_that_fails_by_those_whom_nobody_can_stand_in_for_stops_the_run_and_names_them() -> None:
+    bench = serving(A)
+    for _ in range(TRIES_MAX - 1):
+        unprepared(bench, A)
+        assert bench.serving == [A]
+    unprepared(bench, A)
+    assert bench.leader.fate == f"step 1: {A} could not prepare: one is missing, for the {TRIES_MAX}th time"
+
+
+def test_a_trainer_that_makes_a_step_fail_twice_is_left_out_and_kept_out_for_a_while() -> None:
+    bench = Bench(settings=replace(test_leader.SETTINGS, pause_s=30.0))
+    bench.join(OTHER, role="trainer")
+    bench.serve(A)
+    for _ in range(2):
+        assert [trainer.process for trainer in bench.step.roster.trainers] == [ME.process, OTHER]
+        unrepairable(bench, OTHER)
+    assert [trainer.process for trainer in bench.step.roster.trainers] == [ME.process]
+    [(to, _)] = messages(bench.commit(), Evicted)
+    assert to == OTHER
+    assert messages(bench.join(process(OTHER.name, 2), role="trainer"), Postponed)
+
+
+def test_a_stranger_makes_no_step_fail() -> None:
+    bench = serving(A)
+    late = process("late")
+    bench.join(late)
+    for _ in range(2):
+        bench.overflow(late)
+        unrepairable(bench, late)
+    assert bench.step.epoch.generation == 0
+    assert bench.step.phase == "working"
+
+
+# --- members that do not agree ----------------------------------------------------------------------------------------
+
+
+def test_of_two_that_do_not_agree_one_is_left_out_and_at_another_step_the_other_one() -> None:
+    bench = serving(A, B)
+    bench.reduce(b="odd")
+    assert bench.serving == [A, B], "once may be chance"
+    bench.reduce(b="odd")
+    assert bench.serving == [B]
+    [(to, evicted)] = messages(bench.commit(), Evicted)
+    assert (to, "do not agree" in evicted.reason) == (A, True)
+    again = bench.rejoin(A)
+    bench.now += BARRED_S
+    [(to, granted)] = messages([act for peer in (B, again) for act in bench.hear(peer, Heartbeat())], Granted)
+    bench.hear(to, Ready(0, granted.version, "x", 4, granted.grant))
+    bench.commit()
+    assert bench.serving == [again, B]
+    for _ in range(2):
+        bench.reduce(b="odd")
+    assert bench.serving == [again], "now it is the other one's turn"
+
+
+def test_who_differs_from_most_of_its_stage_is_granted_nothing_for_a_while() -> None:
+    bench = serving(A, B, C)
+    actions = bench.reduce(b="odd")
+    assert [to for to, _ in messages(actions, Evicted)] == [B]
+    assert bench.serving == [A, C]
+    assert bench.leader.membership.known[bench.rejoin(B)].phase == "barred"
+
+
+def test_of_three_that_all_differ_one_after_the_other_is_left_out() -> None:
+    bench = serving(A, B, C)
+    for _ in range(2):
+        bench.reduce(b="odd", c="other")
+    assert bench.serving == [B, C]
+    bench.reduce(b="odd", c="other")
+    assert bench.serving == [C]
+    assert {to for to, _ in messages(bench.commit(), Evicted)} == {A, B}
+
+
+# --- gradients that do not fit ----------------------------------------------------------------------------------------
+
+
+def test_without_who_alone_says_so_the_exponent_is_the_usual_one() -> None:
+    bench = serving(A, B)
+    bench.overflow(B)
+    assert (bench.serving, bench.step.said.exponent) == ([A, B], EXPONENT - EXPONENT_STEP)
+    bench.overflow(B)
+    assert (bench.serving, bench.step.said.exponent) == ([A], EXPONENT)
+    bench.commit()
+    assert bench.leader.version == 2
+
+
+def test_who_says_so_is_right_when_another_one_does_for_the_same_exponent() -> None:
+    bench = serving(A, B)
+    for peer in (B, B, A):
+        bench.overflow(peer)
+    assert (bench.serving, bench.step.said.exponent) == ([A], EXPONENT - EXPONENT_STEP)
+    bench.overflow(A)
+    assert (bench.serving, bench.step.said.exponent) == ([A, B], EXPONENT - 2 * EXPONENT_STEP)
+    assert not messages(bench.commit(), Evicted)
+
+
+def test_a_peer_whom_nobody_can_stand_in_for_ends_the_run_when_no_exponent_is_left() -> None:
+    bench = serving(A)
+    for exponent in range(EXPONENT, EXPONENT_MIN - 1, -EXPONENT_STEP):
+        assert bench.step.said.exponent == exponent
+        bench.overflow(A)
+    assert bench.leader.fate == f"step 1: a gradient of microbatch 1/0 is too large to be added up exactly, on {A}"
