@@ -37,6 +37,10 @@ class CheckpointError(SwarmflowError):
     """A checkpoint is missing, incomplete, corrupt or belongs to another run."""
 
 
+class TakenError(CheckpointError):
+    """A folder is another process's by now: whoever had it cannot go on, and need not try again."""
+
+
 class CorruptError(CheckpointError):
     """What lies on a disk is not what was written: of another digest, size or form, or not there any more.
 

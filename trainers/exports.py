@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from swarmflow.compute.export import KIND
@@ -43,9 +45,14 @@ def prune_exports(output: Path, run: str, keep: int) -> None:
 
 
 def exports_bytes(output: Path) -> int:
-    """What all `step-N` of an output take."""
-    files = [path for folder in _step_folders(output) for path in folder.rglob("*") if path.is_file()]
-    return sum(path.stat().st_size for path in files)
+    """What all `step-N` of an output take, as far as it can be seen: somebody may just be deleting them."""
+    size_bytes = 0
+    for folder in _step_folders(output):
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                with suppress(OSError):
+                    size_bytes += os.lstat(os.path.join(parent, name)).st_size
+    return size_bytes
 
 
 def _step_folders(output: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from swarmflow.errors import CheckpointError
+from swarmflow.errors import CheckpointError, TakenError
 from swarmflow.files import NO_ROOM
 
 WATCH_S = 5.0  # a holder on another machine beats once a second
@@ -75,10 +75,10 @@ class FolderLock:
             return True  # the file system is out of reach for now
 
     def check(self) -> None:
-        """Raises CheckpointError when another process, on another machine, has taken it over."""
+        """Raises TakenError when another process, on another machine, has taken it over."""
         record = _record(self.path)
         if record and record.get("token") != self._token:
-            raise CheckpointError(
+            raise TakenError(
                 f"{self.path.parent} is in use by another trainer now, {_who(record)}: two cannot share it; give each "
                 "a --state-dir of its own"
             )

@@ -15,7 +15,7 @@ import uvloop
 
 from swarmflow.core.actions import Exit, Rejoin
 from swarmflow.core.types import ADDRESSES_MAX
-from swarmflow.errors import NetworkError, SwarmflowError, raise_all
+from swarmflow.errors import NetworkError, SwarmflowError, TakenError, raise_all
 from swarmflow.files import write_whole
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import peer_of
@@ -152,7 +152,10 @@ async def _one_life(
         addresses = tuple(dict.fromkeys((*node.addresses(), *_beside(run, node), *trainers)))
         return Invite(run_id, name, addresses[:ADDRESSES_MAX])
 
-    life = Life(session, run.config, run.corpus, run.folder, run.steplog, lambda: _lead_on(run, own_invite()))
+    def took_over() -> None:
+        session.spawn(lead_on(run, own_invite()), "the claim to the output of who led before")
+
+    life = Life(session, run.config, run.corpus, run.folder, run.steplog, took_over)
     session.open(life.effects(), life.read)
     announced.serve(session.requests)
     await session.links.start()
@@ -171,7 +174,7 @@ async def _one_life(
         if session.ended.done():
             return await session.ended
         run.metrics.describe_process("trainer", node.name, run_id)
-        session.spawn(_stay_in_charge(run, life, own_invite), "the claim to the output")
+        session.spawn(stay_in_charge(run, life, own_invite), "the claim to the output")
         async with answering(node.serve, run_id, life.report) as counter:
             with _published(own_invite(), counter):
                 _tell_invite(run, own_invite(), leads=found is None)
@@ -183,7 +186,7 @@ async def _one_life(
             _remember_end(run, Ended(run_id, name, life.version, run.config.train.steps, str(run.output.absolute())))
         return outcome
     finally:
-        run.give_way()  # before the goodbye: whoever hears it may lead at once
+        await asyncio.to_thread(run.give_way)  # before the goodbye: whoever hears it may lead at once
         await session.close()
 
 
@@ -207,7 +210,7 @@ def _beside(run: Run, node: Node) -> list[str]:
     return local_addresses(node.listening, node.name) if run.options.announce else []
 
 
-async def _stay_in_charge(run: Run, life: Life, invite: Callable[[], Invite]) -> None:
+async def stay_in_charge(run: Run, life: Life, invite: Callable[[], Invite]) -> None:
     """Whoever leads holds the claim to its output, which a former leader that was frozen gives back only later.
 
     A trainer that nobody knows yet begins a lineage of its own where nobody holds it, and waits where no invite lies.
@@ -216,17 +219,20 @@ async def _stay_in_charge(run: Run, life: Life, invite: Callable[[], Invite]) ->
     told = False
     while True:
         await asyncio.sleep(_CLAIM_EVERY_S)
-        if run.folder.beat():
-            life.keep_tokenizer()
-        life.look_at_disk()
-        if not life.leads:
-            continue
         try:
-            run.stay_in_charge()
-            if run.lock is not None and not run.invite_path.is_file():
-                _write_invite(run.invite_path, invite())
+            if run.folder.beat():
+                life.keep_tokenizer()
+            life.look_at_disk()
+            if not life.leads:
+                run.give_way()  # it may have come to the claim just as it lost the lead
+            else:
+                await asyncio.to_thread(run.stay_in_charge)
+                if run.lock is not None and not run.invite_path.is_file():
+                    _write_invite(run.invite_path, invite())
             told = False
-        except NetworkError as error:  # the disk refuses, for now
+        except TakenError:
+            raise
+        except (SwarmflowError, OSError) as error:  # the disk refuses, for now
             if not told:
                 log.warning("%s; it is tried again", error)
             told = True
@@ -253,7 +259,7 @@ async def _find(run: Run, session: Session, where: Invite | None, first: bool, *
     except NetworkError as error:
         if invited and first:
             raise
-        if invited and not run.try_to_lead(again=True):
+        if invited and not await asyncio.to_thread(run.try_to_lead, again=True):
             session.end(Rejoin(str(error)))
         return None
     if found is not None:
@@ -266,12 +272,15 @@ def _rank(name: str, others: tuple[str, ...]) -> int:
     return sorted({name, *(peer_of(address) for address in others)}).index(name)
 
 
-def _lead_on(run: Run, invite: Invite) -> None:
+async def lead_on(run: Run, invite: Invite) -> None:
     """This trainer has taken over: processes of this output find it by its invite."""
     try:
-        run.claim()
+        await asyncio.to_thread(run.claim)
         _tell_invite(run, invite, leads=True)
-    except NetworkError as error:  # the disk refuses; the claim and the invite of the output are tried again
+    except (
+        SwarmflowError,
+        OSError,
+    ) as error:  # the disk refuses; the claim and the invite of the output are tried again
         log.warning("%s", error)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from swarmflow.config import RunConfig, fingerprint, first_difference, load
@@ -35,6 +36,7 @@ class Run:
     metrics: Metrics
     steplog: StepLog | None
     lock: FolderLock | None = None
+    _claiming: threading.RLock = field(default_factory=threading.RLock, init=False)
 
     @classmethod
     def open(cls, stack: ExitStack, options: Options) -> Run:
@@ -88,27 +90,34 @@ class Run:
         return self.folder.manifest() is not None and self.folder.known > 0
 
     def claim(self) -> None:
-        """Keep others of this output from leading too, if nobody does yet."""
-        if self.lock is None:
-            shared_folder(self.output / "state", held=True)
-            self.lock = FolderLock.acquire(self.output / "state" / "leader.lock")
+        """Keep others of this output from leading too, if nobody does yet. Takes seconds where one of them may live.
+
+        Raises CheckpointError, NetworkError.
+        """
+        with self._claiming:
+            if self.lock is None:
+                shared_folder(self.output / "state", held=True)
+                self.lock = FolderLock.acquire(self.output / "state" / "leader.lock")
 
     def give_way(self) -> None:
         """Another trainer leads."""
-        if self.lock is not None:
-            self.lock.release()
-            self.lock = None
+        with self._claiming:
+            if self.lock is not None:
+                self.lock.release()
+                self.lock = None
 
     def stay_in_charge(self) -> None:
-        """Keep the right to lead, also where the output was deleted. Raises CheckpointError, NetworkError."""
-        if self.lock is not None:
-            self.lock.check()
-            if self.lock.is_there:
-                with suppress(OSError):
-                    self.lock.beat()
-                return
-            self.give_way()
-        self.claim()
+        """Keep the right to lead, also where the output was deleted. Takes seconds where another one may live.
+
+        Raises TakenError, and CheckpointError and NetworkError where the disk refuses.
+        """
+        with self._claiming:
+            if self.lock is not None:
+                self.lock.check()
+                if self.lock.is_there:
+                    return
+                self.give_way()
+            self.claim()
 
     def earlier(self) -> Manifest | None:
         """What the run was started with, if it was, and goes on with.

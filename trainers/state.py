@@ -13,7 +13,7 @@ from blake3 import blake3
 from swarmflow.compute.checkpoint import Generation, generations, newest_complete, newest_known, readable
 from swarmflow.core.leading.memories import NOTHING, Former
 from swarmflow.core.types import Holding, Snapshot
-from swarmflow.errors import CheckpointError, ConfigError, IncompatibleError, NetworkError
+from swarmflow.errors import CheckpointError, ConfigError, IncompatibleError, SwarmflowError, TakenError
 from swarmflow.files import read_sealed, write_sealed, write_whole
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import lasting
@@ -85,7 +85,7 @@ class StateFolder:
     def beat(self) -> bool:
         """To be called every second: see what has become of the folder. Whether it had to be made anew.
 
-        Raises CheckpointError when another trainer, on another machine, has taken it.
+        Raises OSError, and TakenError when another trainer, on another machine, has taken it.
         """
         self._lock.check()
         if not self._key and self.identity.is_file():
@@ -200,12 +200,14 @@ class StateFolder:
         try:
             lock = FolderLock.acquire(state_folder(self.path, held=True) / "lock")
             if lock is None:
-                raise CheckpointError(f"{self.path} was deleted, and is another trainer's now: start this one again")
+                raise TakenError(f"{self.path} was deleted, and is another trainer's now: start this one again")
             if self._key and not self.identity.exists():
                 write_whole(self.identity, self._key, private=True)
             if self._link is not None:
                 _point_to(self.path.absolute(), self._link.parent, held=True)
-        except (OSError, NetworkError) as error:
+        except TakenError:
+            raise
+        except (SwarmflowError, OSError) as error:
             if not self._refused:
                 log.warning("the state folder %s is gone and cannot be made again yet: %s", self.path, error)
             self._refused = True

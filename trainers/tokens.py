@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +18,8 @@ from trainers.hub import hub_in_reach, one_line
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as HubTokenizer
     from transformers import PreTrainedTokenizerBase
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)$")
 
 
 class Tokenizer(Protocol):
@@ -36,7 +40,10 @@ class Tokenizer(Protocol):
         """The text of the ids; what is no text shows as U+FFFD, never as an error."""
 
     def save(self, folder: Path) -> None:
-        """Writes the files from which `transformers.AutoTokenizer.from_pretrained(folder)` makes the same tokenizer."""
+        """Writes the files from which `transformers.AutoTokenizer.from_pretrained(folder)` makes the same tokenizer.
+
+        Raises OSError.
+        """
 
 
 class BytesTokenizer:
@@ -85,7 +92,8 @@ class FileTokenizer:
         if self._wrapped is None:
             _save(self._tokenizer, folder)
         else:
-            self._wrapped.save_pretrained(folder)
+            with _as_os_error():
+                self._wrapped.save_pretrained(folder)
 
 
 def open_tokenizer(name: str) -> Tokenizer:
@@ -151,4 +159,17 @@ def _save(tokenizer: HubTokenizer, folder: Path) -> None:
 
     wrap: Any = PreTrainedTokenizerFast  # its __init__ has no types
     wrapped = wrap(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
-    wrapped.save_pretrained(folder)
+    with _as_os_error():
+        wrapped.save_pretrained(folder)
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """What the system refuses the `tokenizers` library raises as a bare Exception: `No space left (os error 28)`."""
+    try:
+        yield
+    except Exception as error:
+        number = _OS_ERROR.search(str(error))
+        if isinstance(error, OSError) or number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error

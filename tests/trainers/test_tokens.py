@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from swarmflow.errors import DataError
+from tests.disks import small_disk
 from trainers.tokens import BytesTokenizer, open_tokenizer
 
 TRICKY = "héllo  wörld .  a\n\n\t'll do n't \x00\x7f 日本 \U0001f600 <|endoftext|>"
@@ -124,3 +126,18 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(DataError, match="the hub is out of reach and it is not in the cache"):
         open_tokenizer("nobody/of-that-name")
+
+
+@pytest.mark.parametrize("of", ["bytes", "file", "folder"])
+def test_a_full_disk_is_said_as_the_system_says_it(of: str, tmp_path: Path) -> None:
+    byte_pairs().save(str(tmp_path / "tokenizer.json"))
+    if of == "folder":
+        PreTrainedTokenizerFast(tokenizer_object=byte_pairs()).save_pretrained(tmp_path / "folder")
+    name = {"bytes": "bytes", "file": str(tmp_path / "tokenizer.json"), "folder": str(tmp_path / "folder")}[of]
+    tokenizer = open_tokenizer(name)
+    with small_disk(tmp_path / "disk", 1 << 16) as disk:
+        (disk.path / "tokenizer").mkdir()
+        disk.fill()
+        with pytest.raises(OSError, match="No space left on device") as refused:
+            tokenizer.save(disk.path / "tokenizer")
+        assert refused.value.errno == errno.ENOSPC

@@ -1,0 +1,74 @@
+"""Who leads from an output, on a disk that refuses for a while: it goes on, and takes the claim when it can."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from swarmflow.errors import TakenError
+from swarmflow.runtime.metrics import Metrics
+from swarmflow.runtime.session import Session
+from tests.disks import SmallDisk, small_disk
+from tests.runtime.nodes import DEADLINE_S, RUN_ID, started
+from tests.runtime.nodes import run as run_loop
+from tests.trainers.test_before_begun import INVITE, opened
+from tests.trainers.test_lock import held_elsewhere
+from trainers.exports import exports_bytes
+from trainers.life import Life
+from trainers.plan import new_manifest
+from trainers.process import lead_on, stay_in_charge
+from trainers.run import Run
+from trainers.state import OnDisk
+
+
+async def _leading(run: Run, session: Session) -> Life:
+    life = Life(session, run.config, run.corpus, run.folder, None, lambda: None)
+    session.open(life.effects(), life.read)
+    life.lead(new_manifest(run.config, run.corpus), OnDisk(None, 0))
+    return life
+
+
+def test_a_disk_that_refuses_ends_no_heir(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main(run: Run, disk: SmallDisk) -> None:
+        async with started(tmp_path, 1) as [node]:
+            session = Session(node, RUN_ID, Metrics())
+            life = await _leading(run, session)
+            (run.output / "state" / "leader.lock").touch()
+            disk.remount("ro")
+            await lead_on(run, INVITE)
+            charge = asyncio.create_task(stay_in_charge(run, life, lambda: INVITE))
+            async with asyncio.timeout(DEADLINE_S):
+                while "it is tried again" not in caplog.text and not charge.done():
+                    await asyncio.sleep(0.05)
+                assert not charge.done()
+                disk.remount("rw")
+                while not run.invite_path.is_file():
+                    await asyncio.sleep(0.05)
+                assert run.lock is not None
+                held_elsewhere(run.output / "state" / "leader.lock")
+                with pytest.raises(TakenError, match="in use by another trainer now, process 12 on node7"):
+                    await charge
+            run.give_way()
+            await session.close()
+
+    with (
+        caplog.at_level(logging.WARNING, "swarmflow"),
+        small_disk(tmp_path / "out", 8 << 20) as disk,
+        ExitStack() as stack,
+    ):
+        run_loop(main(opened(stack, tmp_path, state="elsewhere"), disk))
+    assert caplog.text.count("it is tried again") == 1
+    assert caplog.text.count("Read-only file system") == 2
+
+
+def test_what_is_deleted_meanwhile_is_not_counted(tmp_path: Path) -> None:
+    for name in ("step-4", "step-8"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({}))
+    (tmp_path / "step-8" / "gone").symlink_to("nowhere")
+    assert exports_bytes(tmp_path) == 4 + len("nowhere")
