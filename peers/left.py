@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import torch
-from torch import Tensor
 
 from peers.kept import Kept
-from swarmflow.compute.checkpoint import Generation, tensor_name
+from swarmflow.compute.checkpoint import Generation, remove_all_but, tensor_name, version_folder
 from swarmflow.compute.exact import EXPONENT
-from swarmflow.compute.flat import memory_of
+from swarmflow.compute.stage_state import StageState
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.messages import Held
 from swarmflow.errors import CheckpointError, CorruptError
-from swarmflow.files import read_sealed, require_room, set_aside, write_sealed
+from swarmflow.files import free_bytes, read_sealed, require_room, set_aside, write_sealed
 from swarmflow.runtime.served import Served
 
 log = logging.getLogger("swarmflow")
@@ -45,6 +47,7 @@ class LeftState:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._note: _Note | None = None
+        self._lock = threading.Lock()  # whoever is told to leave at once writes while an earlier one is removed
 
     @property
     def keeps(self) -> bool:
@@ -58,43 +61,58 @@ class LeftState:
 
     def find(self, run: str) -> Held | None:
         """What an earlier life of this run has left. The file is read whole; one that is corrupt is set aside."""
-        self._note = None
         if self._folder is None:
             return None
-        try:
-            content = read_sealed(self._folder / "held")
-            note = msgspec.json.decode(content, type=_Note) if content is not None else None
-            if note is not None and note.run == run:
-                generation = self._generation(note)
-                generation.state(note.held.stage).close()
-                self._note = note
-        except (OSError, CheckpointError) as error:
-            kept = self._set_aside() if isinstance(error, CorruptError) else "; it stays for the next start"
-            log.warning("what this peer has left of a stage cannot be used: %s%s", error, kept)
-        except msgspec.DecodeError as error:
-            log.warning("what this peer has left of a stage is of no use: %s%s", error, self._set_aside())
-        return self.held
+        with self._lock:
+            self._note = None
+            try:
+                note = self._named()
+                self._sweep(note)
+                if note is not None and note.run == run:
+                    self._generation(note).state(note.held.stage).close()
+                    self._note = note
+            except (OSError, CheckpointError) as error:
+                kept = self._set_aside() if isinstance(error, CorruptError) else "; it stays for the next start"
+                log.warning("what this peer has left of a stage cannot be used: %s%s", error, kept)
+            return self.held
 
     def write(self, kept: Kept) -> None:
-        """Bring the state of a stage here. Raises CheckpointError, NoRoomError and OSError."""
+        """Bring the state of a stage here, unless it lies here. Raises CheckpointError, NoRoomError and OSError."""
         assert self._folder is not None, "who has no folder is not asked"
-        held, served = kept.held, kept.served
-        (self._folder / "held").unlink(missing_ok=True)  # of whatever lies there until all is written
-        generation = Generation.begin_copy(self._folder, held.version, kept.run, served.stage.layout.stages, ())
-        tensors = _tensors(served, with_gradient=bool(held.upcoming))
-        elements = {name: tensor.numel() for name, tensor in tensors.items()}
-        require_room(f"stage {held.stage} at version {held.version}", self._folder, file_bytes(elements))
+        with self._lock:
+            if self._note is not None and (self._note.held, self._note.run) == (kept.held, kept.run):
+                return
+            fixed = kept.served.stage.fixed
+            exponent = EXPONENT if fixed is None else fixed.exponent
+            try:
+                self._write(_Note(kept.held, kept.run, kept.capacity, exponent), kept.served)
+            finally:
+                with suppress(OSError):  # else what is of no use goes before the next time
+                    self._sweep(self._named())
+
+    def _write(self, note: _Note, served: Served) -> None:
+        """What lies here from before goes when the new is whole: before, where there is no room for both."""
+        assert self._folder is not None, "who has no folder is not asked"
+        held, state = note.held, _state(served, with_gradient=bool(note.held.upcoming))
+        elements = state.elements()
+        what, needed = f"stage {held.stage} at version {held.version}", file_bytes(elements)
+        earlier = None
+        with suppress(OSError):  # a disk that does not say now what lies here may take what is to come
+            earlier = self._named()
+            self._sweep(earlier)
+        if earlier is not None and (earlier.held.version == held.version or free_bytes(self._folder) < needed):
+            self._remove()
+        require_room(what, self._folder, needed)
+        generation = Generation.begin_copy(self._folder, held.version, note.run, served.stage.layout.stages, ())
         writer = generation.writer(held.stage, elements)
         try:
-            for name, tensor in tensors.items():
-                for start in range(0, tensor.numel(), CHUNK_ELEMENTS):
-                    writer.write(name, start, memory_of(tensor[start : start + CHUNK_ELEMENTS].cpu()))
+            for name, start, stop in _chunks(elements):
+                writer.write(name, start, state.read(name, start, stop))
             generation.add(held.stage, writer)
         finally:
             writer.abandon()
-        fixed = served.stage.fixed
-        self._note = _Note(held, kept.run, kept.capacity, EXPONENT if fixed is None else fixed.exponent)
-        write_sealed(self._folder / "held", msgspec.json.encode(self._note))
+        write_sealed(self._folder / "held", msgspec.json.encode(note))
+        self._note = note
 
     def fill(self, served: Served) -> Kept:
         """Set a stage, built anew, to what lies here. Raises CheckpointError."""
@@ -104,15 +122,12 @@ class LeftState:
         if note.held.upcoming:
             for name, group in served.stage.groups.items():
                 served.reduced[name] = torch.empty_like(group.summed)
-        tensors = _tensors(served, with_gradient=bool(note.held.upcoming))
-        with self._generation(note).state(note.held.stage) as state:
-            if state.elements != {name: tensor.numel() for name, tensor in tensors.items()}:
-                raise CheckpointError(f"{state.path} does not hold stage {note.held.stage}")
-            for name, tensor in tensors.items():
-                for start in range(0, tensor.numel(), CHUNK_ELEMENTS):
-                    stop = min(start + CHUNK_ELEMENTS, tensor.numel())
-                    data = torch.frombuffer(bytearray(state.read(name, start, stop)), dtype=torch.uint8)
-                    tensor[start:stop].view(torch.uint8).copy_(data)
+        state = _state(served, with_gradient=bool(note.held.upcoming))
+        with self._lock, self._generation(note).state(note.held.stage) as file:
+            if file.elements != state.elements():
+                raise CheckpointError(f"{file.path} does not hold stage {note.held.stage}")
+            for name, start, stop in _chunks(file.elements):
+                state.write(name, start, memoryview(bytearray(file.read(name, start, stop))))
         if served.stage.fixed is not None:
             served.stage.fixed.exponent = note.exponent
         served.runner.weights_written()
@@ -120,19 +135,39 @@ class LeftState:
         return Kept(note.held, served, note.run, note.capacity)
 
     def remove(self) -> None:
-        """Delete it: this process serves something by now. A disk that refuses is told of."""
-        note, self._note = self._note, None
-        if note is None or self._folder is None:
+        """Delete it: nobody can need it any more. A disk that refuses is told of."""
+        if self._folder is None:
             return
+        with self._lock:
+            try:
+                self._remove()
+            except OSError as error:
+                log.warning("%s cannot be removed: %s", self._folder, error)
+
+    def _remove(self) -> None:
+        assert self._folder is not None, "there may be something in it"
+        self._note = None
+        (self._folder / "held").unlink(missing_ok=True)
+        self._sweep(None)
+
+    def _named(self) -> _Note | None:
+        """What `held` says, of whichever run. None: it is not there, or of no use. Raises OSError."""
+        assert self._folder is not None, "there may be something in it"
+        content = read_sealed(self._folder / "held")
         try:
-            (self._folder / "held").unlink(missing_ok=True)
-            self._generation(note).remove()
-        except (OSError, CheckpointError) as error:
-            log.warning("%s cannot be removed: %s", self._folder, error)
+            return msgspec.json.decode(content, type=_Note) if content is not None else None
+        except msgspec.DecodeError as error:
+            log.warning("what this peer has left of a stage is of no use: %s%s", error, self._set_aside())
+            return None
+
+    def _sweep(self, note: _Note | None) -> None:
+        """Delete what else lies here: a process that was killed, or a full disk, has left it half-written."""
+        assert self._folder is not None, "there may be something in it"
+        remove_all_but(self._folder, () if note is None else (note.held.version,))
 
     def _generation(self, note: _Note) -> Generation:
         assert self._folder is not None, "there is something in it"
-        return Generation.open(self._folder / f"version-{note.held.version:08d}")
+        return Generation.open(version_folder(self._folder, note.held.version))
 
     def _set_aside(self) -> str:
         assert self._folder is not None, "there is something in it"
@@ -142,12 +177,17 @@ class LeftState:
             return f"; it cannot be set aside: {error.strerror}"
 
 
-def _tensors(served: Served, with_gradient: bool) -> dict[str, Tensor]:
-    """All that is to be stored, flat and in fp32, without a copy."""
-    groups = served.stage.groups.values()
-    tensors = {tensor_name(g.name, name): tensor for g in groups for name, tensor in g.tensors().items()}
-    if with_gradient:
-        for group in groups:
-            reduced = served.reduced.get(group.name, group.summed)
-            tensors[tensor_name(group.name, _REDUCED)] = reduced.detach().view(torch.float32)
-    return {name: tensor.detach() for name, tensor in tensors.items()}
+def _state(served: Served, with_gradient: bool) -> StageState:
+    """All that is to be stored, as fp32."""
+    groups = served.stage.groups
+    if not with_gradient:
+        return served.state
+    sums = {tensor_name(name, _REDUCED): served.reduced.get(name, group.summed) for name, group in groups.items()}
+    return StageState(groups, {name: gradient.detach().view(torch.float32) for name, gradient in sums.items()})
+
+
+def _chunks(elements: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+    """Tensor by tensor, ranges that memory takes without notice."""
+    for name, count in elements.items():
+        for start in range(0, count, CHUNK_ELEMENTS):
+            yield name, start, min(start + CHUNK_ELEMENTS, count)

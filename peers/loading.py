@@ -37,6 +37,7 @@ log = logging.getLogger("swarmflow")
 _FIRST = (0.0,)
 _MEMORY_SHARE = 0.5  # of the free memory that measured capacity may use: others live on this machine too
 _RETRY_S = 1.0
+_LOOK_S = 0.5
 
 
 class StageLoader:
@@ -111,7 +112,6 @@ class StageLoader:
         post = self._session.driver.post
         try:
             self._host.unload()  # what was served before makes room
-            await asyncio.to_thread(self._left.remove)
             self._listed = None  # another stage, or the same one gone back, has a version of that number too
             await self._host.warm_up()
             self._came()
@@ -126,6 +126,7 @@ class StageLoader:
             return
         served.version = action.version
         self._serve(served, digest, capacity)
+        await asyncio.to_thread(self._left.remove)
 
     async def _resume(self, action: Resume, kept: Kept | None) -> None:
         post, update = self._session.driver.post, action.update
@@ -151,6 +152,9 @@ class StageLoader:
             return
         self._between.kept = None
         self._serve(served, digest, kept.capacity)
+        at = served.version
+        while served.version <= at:  # until a step is committed, a crash would lose what was left
+            await asyncio.sleep(_LOOK_S)
         await asyncio.to_thread(self._left.remove)
 
     def _restore(self, number: int) -> Kept:

@@ -136,9 +136,8 @@ class _Life:
         self._host = StageHost(manifest, session.driver, compute, codec)
         device = choose_device(options.device)
         holdings = await copies.begin(session, manifest)
-        left = await asyncio.to_thread(self._left.find, manifest.fingerprint)
         kept = self._between.of(manifest.fingerprint)
-        held = kept.held if kept is not None else left
+        held = kept.held if kept is not None else await asyncio.to_thread(self._left.find, manifest.fingerprint)
         loader = StageLoader(
             manifest, session, self._host, compute, device, options.capacity, copies, self._left, self._between
         )
@@ -185,6 +184,7 @@ class _Life:
         """
         if over:
             self._between.kept = None
+            await asyncio.to_thread(self._left.remove)
         elif self._loader is not None:
             kept = self._between.kept
             held = outcome.held if isinstance(outcome, Rejoin) else kept.held if kept is not None else None

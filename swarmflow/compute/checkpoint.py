@@ -35,6 +35,11 @@ _STAGE_NAMES = names(r"stage-\d+\.safetensors", _DRAFT_NAMES.pattern)
 _MANIFEST_NAMES = names(r"manifest\.json")
 
 
+def version_folder(root: Path, version: int) -> Path:
+    """Where the state of a version lies under a folder."""
+    return root / f"version-{version:08d}"
+
+
 def tensor_name(group: str, part: str) -> str:
     """Name in a stage's file of a group's `params` or of one of its optimizer tensors."""
     return f"{group}.{part}"
@@ -118,7 +123,7 @@ class Generation:
 
         Raises CheckpointError when the folder holds another run's state, or cannot be written.
         """
-        path = root / f"version-{version:08d}"
+        path = version_folder(root, version)
         found = cls._readable(path)
         if found is not None:
             if (found.run, found.stages) == (run, stages):
@@ -136,7 +141,7 @@ class Generation:
         What is there already is gone on with where it is a copy of the same; otherwise it is of another history, or cut
         short, and is deleted: files of both would not fit together. Raises CheckpointError.
         """
-        path = root / f"version-{version:08d}"
+        path = version_folder(root, version)
         found = cls._readable(path)
         if found is not None:
             found.remove_drafts()
@@ -262,11 +267,7 @@ class Generation:
 
     def remove(self) -> None:
         """Removes what swarmflow has written into the folder; a disk that refuses is told of."""
-        try:
-            remove_own(self.path, _STAGE_NAMES)
-            remove_own(self.path, _MANIFEST_NAMES)  # last: without it nobody would find the others
-        except OSError as error:
-            log.warning("%s cannot be removed: %s", self.path, error.strerror)
+        _remove(self.path)
 
     def wrong_stages(self) -> list[tuple[int, CheckpointError]]:
         """The stages whose files are missing, corrupt (CorruptError) or cannot be read now; reads all of them."""
@@ -300,6 +301,14 @@ class Generation:
             if error.errno in NO_ROOM:
                 raise no_room(_MANIFEST, self.path, MANIFEST_BYTES_MAX, str(error.strerror)) from error
             raise CheckpointError(f"{self.path / _MANIFEST} cannot be written: {error.strerror or error}") from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        remove_own(path, _STAGE_NAMES)
+        remove_own(path, _MANIFEST_NAMES)  # last: without it nobody would find the others
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", path, error.strerror)
 
 
 def generations(root: Path) -> list[Generation]:
@@ -386,3 +395,14 @@ def remove_unfinished(root: Path, run: str, before: int) -> None:
     for generation in readable(root, run):
         if generation.version < before and not generation.digests:
             generation.remove()
+
+
+def remove_all_but(root: Path, keep: Collection[int]) -> None:
+    """Deletes every version under a folder but these, of whichever run, also one of which nothing but drafts is there.
+
+    A disk that refuses is told of. Raises OSError where the folder cannot be read.
+    """
+    for path in list(root.iterdir()) if root.is_dir() else ():
+        name = _NAME.fullmatch(path.name)
+        if name is not None and int(name[1]) not in keep:
+            _remove(path)

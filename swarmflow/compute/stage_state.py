@@ -11,12 +11,16 @@ from swarmflow.compute.flat import FlatGroup, digest, memory_of
 
 
 class StageState:
-    """Parameters and optimizer state of a stage's groups, in a fixed order: `own.params`, `own.exp_avg`, ..."""
+    """Parameters and optimizer state of a stage's groups, in a fixed order: `own.params`, `own.exp_avg`, ...
 
-    def __init__(self, groups: Mapping[str, FlatGroup]) -> None:
+    others: what goes with them, flat and fp32, under names of its own.
+    """
+
+    def __init__(self, groups: Mapping[str, FlatGroup], others: Mapping[str, Tensor] | None = None) -> None:
         self._tensors = {
             f"{group.name}.{name}": tensor for group in groups.values() for name, tensor in group.tensors().items()
         }
+        self._tensors.update(others or {})
 
     def elements(self) -> dict[str, int]:
         """Name -> length of every tensor."""

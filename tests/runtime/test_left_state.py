@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
+import torch
 
-from peers.kept import Kept
+from peers.copies import CopyKeeper
+from peers.kept import Between, Kept
 from peers.left import LeftState
-from swarmflow.core.actions import Reset
-from swarmflow.core.events import Applied
+from peers.loading import StageLoader
+from swarmflow.core.actions import LoadState, Reset, Resume
+from swarmflow.core.events import Applied, Event, Lost, Progressed, StateLoaded, StateNotLoaded
 from swarmflow.core.messages import Held
-from swarmflow.errors import CheckpointError
+from swarmflow.core.types import Member, ProcessId
+from swarmflow.errors import CheckpointError, NoRoomError
+from swarmflow.runtime.stage_host import StageHost
 from swarmflow.runtime.step_end import apply_update
-from tests.disks import flip_bit, no_more_files
+from swarmflow.runtime.worker import Worker
+from tests.disks import flip_bit, no_more_files, small_disk
+from tests.runtime.nodes import run, started
 from tests.runtime.test_kept_stage import APPLY, FIRST, HELD, sealed
-from tests.runtime.test_stage_host import Peer, manifest, peers
+from tests.runtime.test_session import opened
+from tests.runtime.test_stage_host import Heard, Peer, manifest, peers
 
 RUN = "fingerprint"
 
@@ -71,6 +84,173 @@ def test_a_later_one_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
             assert found.fill(other.host.served).held.upcoming == HELD.upcoming
 
     asyncio.run(main())
+
+
+def names(folder: Path) -> list[str]:
+    """What lies in a folder of what was left."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def killed_before_the_last_line(folder: Path) -> None:
+    """Or in the middle of deleting it."""
+    (folder / "held").unlink()
+
+
+def killed_in_the_middle(folder: Path) -> None:
+    (folder / "held").unlink()
+    state = next(folder.rglob("*.safetensors"))
+    state.rename(state.with_name(f".{state.name}.0123abcd.part"))
+    (state.parent / "manifest.json").unlink()
+
+
+def killed_between_two(folder: Path) -> None:
+    shutil.copytree(folder / "version-00000003", folder / "version-00000002")
+
+
+def corrupted(folder: Path) -> None:
+    flip_bit(folder / "held", Random(0))
+
+
+@pytest.mark.parametrize("happens", [killed_before_the_last_line, killed_in_the_middle, killed_between_two, corrupted])
+@pytest.mark.parametrize("what", ["find", "write", "remove"])
+def test_nothing_stays_that_nobody_would_find(happens: Callable[[Path], None], what: str, tmp_path: Path) -> None:
+    """It would take many GB for ever, and leave no room for the next one."""
+
+    async def main() -> None:
+        async with peers(manifest()) as (peer,):
+            await leave(peer, tmp_path)
+            happens(tmp_path)
+            left = LeftState(tmp_path)
+            if what == "find":
+                assert left.find(RUN) == (HELD if happens is killed_between_two else None)
+            elif what == "write":
+                assert peer.host.served is not None
+                left.write(Kept(replace(HELD, version=4), peer.host.served, RUN, 4))
+            else:
+                left.remove()
+            kept = ["held", f"version-0000000{left.held.version}"] if left.held is not None else []
+            assert [name for name in names(tmp_path) if "corrupt" not in name] == kept
+            assert LeftState(tmp_path).find(RUN) == left.held
+
+    asyncio.run(main())
+
+
+def test_what_cannot_be_written_costs_nothing_that_was_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with peers(manifest()) as (peer,):
+            await leave(peer, tmp_path)
+            assert peer.host.served is not None
+            left = LeftState(tmp_path)
+            with pytest.raises(CheckpointError):
+                left.write(Kept(replace(HELD, stage=9, version=4), peer.host.served, RUN, 4))
+            assert names(tmp_path) == ["held", "version-00000003"]
+            assert left.held is None
+            assert left.find(RUN) == HELD
+
+    asyncio.run(main())
+
+
+def test_a_full_disk_keeps_no_half_of_it_and_the_earlier_one_makes_room(tmp_path: Path) -> None:
+    async def main() -> None:
+        with small_disk(tmp_path / "disk", 4 << 20) as disk:
+            async with peers(manifest()) as (peer,):
+                folder = disk.path / "left"
+                await leave(peer, folder)
+                size = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
+                assert peer.host.served is not None
+                later = Kept(replace(HELD, version=4), peer.host.served, RUN, 4)
+                disk.fill()
+                LeftState(folder).write(later)
+                assert LeftState(folder).find(RUN) == later.held
+                LeftState(folder).remove()
+                disk.fill()
+                filler = disk.path / "filler"
+                pages = -(-size // 4096)
+                os.truncate(filler, filler.stat().st_size - 4096 * pages)
+                with pytest.raises(NoRoomError):
+                    LeftState(folder).write(later)
+                assert not names(folder)
+
+    asyncio.run(main())
+
+
+def test_threads_that_write_and_remove_at_once_leave_one_or_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with peers(manifest()) as (peer,):
+            await leave(peer, tmp_path)
+            assert peer.host.served is not None
+            left, of = LeftState(tmp_path), peer.host.served
+            writes = [partial(left.write, Kept(replace(HELD, version=n), of, RUN, 4)) for n in range(3, 9)]
+            await asyncio.gather(*(asyncio.to_thread(each) for write in writes for each in (write, left.remove)))
+            held = LeftState(tmp_path).find(RUN)
+            assert held == left.held
+            assert len(names(tmp_path)) == (0 if held is None else 2)
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def loading(tmp_path: Path) -> AsyncIterator[tuple[Peer, StageLoader, LeftState]]:
+    """A peer that serves nothing yet, and finds what an earlier life has left. Its machine is told of what it loads."""
+    of = manifest()
+    async with started(tmp_path, 1) as [node], peers(of) as (earlier,):
+        await leave(earlier, tmp_path / "left")
+        session = await opened(node)
+        failures: asyncio.Queue[BaseException] = asyncio.Queue()
+        workers = [Worker(name, failures.put_nowait) for name in ("compute", "codec")]
+        host, heard, left = StageHost(of, session.driver, *workers), Heard(), LeftState(tmp_path / "left")
+        session.driver.add_effects(host.effects())
+        session.driver.run(heard, [])
+        assert left.find(RUN) == HELD
+        cpu = torch.device("cpu")
+        loader = StageLoader(of, session, host, workers[0], cpu, 4, CopyKeeper(None), left, Between())
+        yield Peer(session.me, of, host, session.driver, heard, failures, workers[0]), loader, left
+        await session.close()
+        for worker in workers:
+            worker.stop()
+
+
+async def until_removed(left: LeftState) -> None:
+    async with asyncio.timeout(10):
+        while left.held is not None:
+            await asyncio.sleep(0.02)
+
+
+async def answer(peer: Peer, kind: type[Event]) -> Event:
+    while not isinstance(event := await peer.next(), kind):
+        assert isinstance(event, Progressed | Lost)
+    return event
+
+
+def test_what_was_left_stays_until_a_step_is_committed_after_it(tmp_path: Path) -> None:
+    """A process that is killed in its first step, for want of memory, would lose what was saved."""
+
+    async def main() -> None:
+        async with loading(tmp_path) as (peer, loader, left):
+            loader.resume(Resume(1, HELD.version))
+            loaded = await answer(peer, StateLoaded)
+            assert isinstance(loaded, StateLoaded)
+            assert loaded.version == HELD.version
+            peer.driver.perform([Reset()])
+            await sealed(peer)
+            assert LeftState(tmp_path / "left").find(RUN) == HELD
+            assert isinstance(await peer.ask(APPLY), Applied)
+            await until_removed(left)
+
+    run(main())
+
+
+def test_what_was_left_stays_until_another_version_is_loaded(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with loading(tmp_path) as (peer, loader, left):
+            loader.load(LoadState(1, 2, (Member(ProcessId("nobody", 1), 1),)))
+            await answer(peer, StateNotLoaded)
+            assert LeftState(tmp_path / "left").find(RUN) == left.held == HELD
+            loader.load(LoadState(1, 0, ()))
+            await answer(peer, StateLoaded)
+            await until_removed(left)
+
+    run(main())
 
 
 def test_it_is_of_its_run_alone(tmp_path: Path) -> None:
