@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from swarmflow.errors import CheckpointError, TakenError
 from swarmflow.files import NO_ROOM
 
 WATCH_S = 5.0  # a holder on another machine beats once a second
+_BEAT_S = 1.0
 _POLL_S = 0.25
 _RECORD_BYTES_MAX = 4096
 
@@ -26,28 +28,38 @@ class FolderLock:
 
     The system's lock is enough between processes of one machine; over a network file system it may not be. So the
     holder beats, who comes from another machine watches for that, and the holder sees when the file is another one's.
+    A thread beats from the beginning, whatever else this process does: it may tokenize for minutes.
     """
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
         self._file = file
+        self._using = threading.RLock()  # closed meanwhile, its descriptor could be another file's
+        self._over = threading.Event()
         self._token = secrets.token_hex(8)
         self._written = False
         self._write()
+        threading.Thread(target=self._beat_on, name=f"beat {path.name}", daemon=True).start()
 
     @classmethod
     def acquire(cls, path: Path, watch_s: float = WATCH_S) -> FolderLock | None:
         """None: another process holds it. Takes `watch_s` where one of another machine did last.
 
-        Raises CheckpointError when the file cannot be written.
+        Raises CheckpointError when the file cannot be written, or locked.
         """
         try:
             file = path.open("r+b" if path.exists() else "x+b")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 file.close()
                 return None
+            except OSError as error:
+                file.close()
+                raise CheckpointError(
+                    f"{path} cannot be locked ({error.strerror}): where its file system has no locks, give an output "
+                    "and a --state-dir on another one"
+                ) from None
             record = _record(path)
             if record and record.get("machine") != _machine() and _beats(path, watch_s):
                 file.close()
@@ -60,9 +72,12 @@ class FolderLock:
 
     def beat(self) -> None:
         """Show that it is held. Raises OSError when the disk refuses."""
-        if not self._written:
-            self._write()
-        os.utime(self._file.fileno())
+        with self._using:
+            if self._file.closed:
+                return
+            if not self._written:
+                self._write()
+            os.utime(self._file.fileno())
 
     @property
     def is_there(self) -> bool:
@@ -85,11 +100,20 @@ class FolderLock:
 
     def release(self) -> None:
         """Give it back; nobody has to watch whether it beats."""
-        if self._file.closed:
-            return
+        self._over.set()
+        with self._using:
+            if not self._file.closed:
+                self._give_back()
+
+    def _give_back(self) -> None:
         with self._file, suppress(OSError):  # where the disk refuses, whoever comes next watches
             if (_record(self.path) or {}).get("token") == self._token:
                 os.ftruncate(self._file.fileno(), 0)
+
+    def _beat_on(self) -> None:
+        while not self._over.wait(_BEAT_S):
+            with suppress(OSError):  # the disk refuses: what has to be written complains by itself
+                self.beat()
 
     def _write(self) -> None:
         record = {"token": self._token, "machine": _machine(), "host": socket.gethostname(), "process": os.getpid()}

@@ -91,8 +91,6 @@ class StateFolder:
         if not self._key and self.identity.is_file():
             self._key = self.identity.read_bytes()
         made = not self._lock.is_there and self._make_again()
-        with suppress(OSError):  # what has to be written complains by itself
-            self._lock.beat()
         self._flush()
         return made
 

@@ -111,9 +111,15 @@ class IdentityLock:
             raise NetworkError(f"cannot use the identity file {path}: {error.strerror}") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             self._file.close()
             raise NetworkError(f"the identity {path} is in use by another process: give another --state-dir") from None
+        except OSError as error:
+            self._file.close()
+            raise NetworkError(
+                f"{lock_path} cannot be locked ({error.strerror}): where its file system has no locks, give a "
+                "--state-dir on another one"
+            ) from None
 
     def release(self) -> None:
         """Gives the identity back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -135,6 +136,17 @@ def test_an_identity_is_held_by_one_process(tmp_path: Path) -> None:
             assert "in use" in await fails(tmp_path)
 
     run(main())
+
+
+def test_an_identity_on_a_file_system_without_locks_is_not_said_to_be_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("swarmflow.runtime.identity.fcntl.flock", refuse)
+    with pytest.raises(NetworkError, match=r"id\.lock cannot be locked \(No locks available\)"):
+        IdentityLock(tmp_path / "id")
 
 
 def test_a_damaged_identity_is_set_aside_and_its_copy_takes_its_place(tmp_path: Path) -> None:

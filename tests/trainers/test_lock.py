@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from swarmflow.errors import CheckpointError
 from tests.disks import small_disk
 from trainers.lock import FolderLock, holder
+from trainers.state import StateFolder
 
 WATCH_S = 2.0
 
@@ -98,3 +102,31 @@ def test_a_full_disk_keeps_nobody_from_starting(tmp_path: Path) -> None:
         lock.beat()
         assert f"process {os.getpid()} on " in holder(disk.path / "lock")
         lock.release()
+
+
+def test_a_holder_beats_from_the_beginning_whatever_else_it_does(tmp_path: Path) -> None:
+    lock = FolderLock.acquire(tmp_path / "lock")
+    assert lock is not None
+    os.utime(tmp_path / "lock", ns=(1, 1))
+    until_s = time.monotonic() + WATCH_S + 3.0
+    while (tmp_path / "lock").stat().st_mtime_ns == 1 and time.monotonic() < until_s:
+        time.sleep(0.02)
+    assert (tmp_path / "lock").stat().st_mtime_ns != 1
+    lock.release()
+    lock.beat()
+    assert (tmp_path / "lock").read_bytes() == b"", "who has given it back shows no life"
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_said_to_be_one(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: IO[bytes], operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("trainers.lock.fcntl.flock", refuse)
+    with pytest.raises(CheckpointError, match=r"lock cannot be locked \(.*\): where its file system has no locks"):
+        FolderLock.acquire(tmp_path / "lock")
+    with ExitStack() as stack, pytest.raises(CheckpointError, match="give an output and a --state-dir on another one"):
+        StateFolder.open(stack, None, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out" / "state").glob("trainer-*")] == ["trainer-0"]
