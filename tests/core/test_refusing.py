@@ -13,6 +13,7 @@ from swarmflow.core.following import Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import (
     Assign,
+    Backward,
     Carried,
     Carry,
     Committed,
@@ -104,6 +105,8 @@ def test_only_tensors_have_bodies() -> None:
     assert checks_of(PLAN).wrong(Forward(microbatch(0), 1, 0), 2) is None
     assert checks_of(PLAN).wrong(Forward(microbatch(0), 1, 0), 3) == "a Forward with 3 bodies"
     assert checks_of(PLAN).wrong(Heartbeat(), 1) == "a Heartbeat with 1 bodies"
+    assert checks_of(PLAN).wrong(Carry(ME, Forward(microbatch(0), 1, 0)), 2) is None
+    assert checks_of(PLAN).wrong(Carry(ME, backward=Backward(microbatch(0), 0, 0)), 2) == "a Carry with 2 bodies"
 
 
 def test_every_field_of_every_message_has_a_rule() -> None:
@@ -161,6 +164,39 @@ def test_who_carries_what_cannot_come_from_there_answers_for_it() -> None:
     assert released(actions) == [Ref(1), Ref(2)]
     actions = peer.hear(Carried(MATE, forward=Forward(microbatch(0), 1, 0)), BEFORE, (Ref(1), Ref(2)))
     assert [suspect.process for _, suspect in messages(actions, Suspect)] == [BEFORE]
+
+
+@pytest.mark.parametrize(
+    ("sender", "carry"),
+    [
+        (MATE, Carry(BEFORE, Forward(microbatch(0), 0, 0))),
+        (MATE, Carry(ME, Forward(microbatch(0), 1, 0))),
+        (BEFORE, Carry(LEADER, Forward(microbatch(0), 0, 0))),
+        (BEFORE, Carry(MATE, backward=Backward(microbatch(0), 1, 0))),
+        (LEADER, Carry(MATE, Forward(microbatch(0), 1, 0))),
+    ],
+)
+def test_nobody_is_made_to_carry_what_it_would_be_put_out_for(sender: ProcessId, carry: Carry) -> None:
+    peer = Peer()
+    actions = peer.hear(carry, sender, (Ref(1),))
+    assert not messages(actions, Carried)
+    assert released(actions) == [Ref(1)]
+    assert of_type(actions, Rejoin) if sender == LEADER else of_type(actions, Forget) == [Forget(sender)]
+
+
+def test_what_is_to_be_carried_in_a_later_epoch_waits_for_its_places() -> None:
+    """Who serves what by then is not known yet: its sender may have moved."""
+    peer, later = Peer(), Epoch(1, 0)
+    carry = Carry(MATE, Forward(microbatch(0, later), 1, 0))
+    assert not messages(peer.hear(carry, BEFORE, (Ref(1), Ref(2))), Carried)
+    actions = peer.hear(replace(OPENED, epoch=later))
+    assert messages(actions, Carried) == [(MATE, Carried(BEFORE, carry.forward))]
+    moved = Roster(((member("other"),), (*ROSTER.stages[1], member("before", 1))), ROSTER.trainers)
+    peer.hear(Carry(MATE, Forward(microbatch(0, Epoch(2, 0)), 1, 0)), BEFORE, (Ref(3), Ref(4)))
+    actions = peer.hear(Open(1, Epoch(2, 0), moved, LINEAGE))
+    assert not messages(actions, Carried)
+    assert of_type(actions, Forget) == [Forget(BEFORE)]
+    assert not messages(peer.hear(carry, BEFORE, (Ref(5), Ref(6))), Carried), "of an epoch that is over"
 
 
 def test_a_peer_joins_again_when_its_leader_sends_what_cannot_be() -> None:

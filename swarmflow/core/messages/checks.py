@@ -113,7 +113,7 @@ class MessageChecks:
     def wrong(self, message: Message, bodies: int = 0) -> str | None:
         """What is wrong with a message that has so many bodies, in words; None: all of it may be as it is."""
         kind = type(message)
-        if bodies and bodies > BODIES_MAX.get(kind, 0):
+        if bodies and bodies > _bodies_max(message):
             return f"a {kind.__name__} with {bodies} bodies"
         if self._checks[kind](message):
             return "an Open names no stages" if isinstance(message, Open) and not message.roster.stages else None
@@ -210,6 +210,12 @@ def _first(table: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN40
         if name in table:
             return table[name]
     raise KeyError(f"the tables have no rule for {names[-2]}")
+
+
+def _bodies_max(message: Message) -> int:
+    """How many bodies it may have; who carries a message for another one gives as many as that one has."""
+    inner = (message.forward or message.backward) if isinstance(message, Carry | Carried) else None
+    return BODIES_MAX.get(type(inner or message), 0)
 
 
 def _one_inner(message: Carry | Carried) -> bool:

@@ -165,6 +165,13 @@ class Carry:
     forward: Forward | None = None
     backward: Backward | None = None
 
+    @property
+    def microbatch(self) -> Microbatch:
+        """Of what is handed on."""
+        inner = self.forward or self.backward
+        assert inner is not None, "a Carry without either is refused"
+        return inner.microbatch
+
 
 @dataclass(frozen=True, slots=True)
 class Carried:

@@ -9,6 +9,7 @@ from swarmflow.core.messages import (
     Adopt,
     Backward,
     Beyond,
+    Carry,
     Denied,
     Forward,
     Message,
@@ -26,6 +27,7 @@ from swarmflow.core.messages import (
 )  # fmt: skip
 from swarmflow.core.serving import leaders
 from swarmflow.core.serving.service import Service, release
+from swarmflow.core.standing import Standing
 from swarmflow.core.types import ProcessId
 
 BEFORE, BESIDE, AFTER = -1, 0, 1  # the stage of a sender, as seen from the receiver's; trainers are before the first
@@ -40,6 +42,8 @@ _FROM: dict[type, tuple[int, ...]] = {
 def misplaced(peer: Service, sender: ProcessId, message: Message) -> str | None:
     """Why a message about a hop cannot come from where its sender serves; None: it can."""
     standing = peer.standing
+    if isinstance(message, Carry) and standing is not None:
+        return _astray(standing, sender, message)
     if standing is None or standing.place(peer.me) != peer.stage:
         return None  # it was moved amid the step: what still comes was meant for its former stage
     place = standing.place(sender)
@@ -51,6 +55,15 @@ def misplaced(peer: Service, sender: ProcessId, message: Message) -> str | None:
         allowed = _FROM.get(type(message))
         fits = allowed is None or (place is not None and place - peer.stage in allowed)
     return None if fits else f"a {type(message).__name__} from stage {place} to stage {peer.stage}"
+
+
+def _astray(standing: Standing, sender: ProcessId, message: Carry) -> str | None:
+    """Why what is to be carried cannot go from its sender to there: who carries it answers for it."""
+    place, there = standing.place(sender), standing.place(message.to)
+    step = AFTER if message.forward is not None else BEFORE
+    if place is None or there is None or there == place + step:
+        return None
+    return f"a {'Forward' if step == AFTER else 'Backward'} to be carried from stage {place} to stage {there}"
 
 
 def refused(peer: Service, event: Received, what: str, now: float) -> list[Action]:
