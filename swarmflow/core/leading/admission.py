@@ -52,6 +52,8 @@ def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Act
     if held is not None and (later or holds(held, reign.version, reign.name)):
         stage, reason = held.stage, "it holds that one"
     entry = reign.membership.enter(message, stage, now)
+    if outside := _outside(reign, sender.name, now):
+        reign.membership.mark(entry, "barred")
     reign.safe.copies.says(entry.member, message.copies)
     actions += learnt(reign, now)
     if reign.restoring is not None:
@@ -61,8 +63,7 @@ def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Act
         actions.append(Log("warning", text))
     if entry.phase == "loading":
         return actions
-    if _outside(reign, sender.name, now):
-        reign.membership.mark(entry, "barred")
+    if outside:
         log = Log("info", f"peer {sender} was put out a while ago: it is granted nothing yet")
         return [*actions, Connect((entry.member,)), log, *(try_open(reign, now) if reign.phase == "gathering" else [])]
     return [*actions, *grant(reign, entry, stage, reason)]
@@ -82,10 +83,14 @@ def _serves_alone(reign: Reign, message: Join) -> bool:
 
 
 def readmit(reign: Reign, now: float) -> list[Action]:
-    """Grant a stage to each peer that was put out and whose time has passed."""
+    """Grant a stage to each peer that was put out and whose time has passed, once it is known at which version."""
     actions: list[Action] = []
     for entry in reign.membership.barred():
-        if not _outside(reign, entry.process.name, now):
+        if _outside(reign, entry.process.name, now):
+            continue
+        if reign.restoring is not None:
+            reign.membership.mark(entry, "waiting")
+        else:
             stage, reason = reign.membership.place(entry.wish)
             actions += grant(reign, entry, stage, f"its time outside is over; {reason}")
     return actions

@@ -223,6 +223,10 @@ class Membership:
         """The peers that were put out a while ago and are granted nothing yet."""
         return [entry for entry in self.peers() if entry.phase == "barred"] if self._barred else []
 
+    def only_barred(self, stage: int) -> bool:
+        """Whether nobody but peers that were put out a while ago is there for a stage."""
+        return all(entry.phase == "barred" for entry in self._stages[stage].entries.values())
+
     def loading(self, version: int | None = None) -> list[Known]:
         """Peers that are loading this version now, or any."""
         entries = [e for e in self._loading.values() if version is None or e.version == version]

@@ -9,7 +9,8 @@ from swarmflow.core.leading.absent import Absent
 from swarmflow.core.leading.failures import Failure
 from swarmflow.core.leading.findings import Finding
 from swarmflow.core.leading.grants import grant
-from swarmflow.core.leading.memories import NOTHING, Former, Remembered
+from swarmflow.core.leading.membership import Known
+from swarmflow.core.leading.memories import NOTHING, Former, Remembered, holds
 from swarmflow.core.leading.reign import Reign
 from swarmflow.core.leading.restoring import Restoring
 from swarmflow.core.leading.safekeeping import NO_DISK
@@ -112,7 +113,8 @@ def seek(reign: Reign, now: float, former: Former = NOTHING) -> None:
     settings = reign.settings
     reign.restoring = Restoring(reign.safe.known, now, settings.copies_wait_s, former, settings.memory_wait_s)
     for entry in reign.membership.peers():
-        reign.membership.mark(entry, "waiting")
+        if entry.phase != "barred":
+            reign.membership.mark(entry, "waiting")
         entry.grants += 1  # what it answers to an earlier grant is void
 
 
@@ -135,8 +137,18 @@ def restore(reign: Reign, restoring: Restoring, now: float) -> list[Action]:
         reign.commit, reign.name = decision.memory.commit, decision.memory.name
         actions += [Log("info", f"going on from {decision.reason}"), *_tell_again(reign, decision.memory)]
     for entry in reign.membership.peers():
-        actions += grant(reign, entry, entry.member.stage, decision.reason)
+        if entry.phase != "barred" or reign.membership.only_barred(entry.member.stage):
+            actions += grant(reign, entry, entry.member.stage, decision.reason)
+        else:
+            _keep_out(reign, entry)
     return actions + try_open(reign, now)
+
+
+def _keep_out(reign: Reign, entry: Known) -> None:
+    """Grant nothing to a peer that was put out a while ago; others may load what it holds, if it is this version."""
+    held = reign.memories.of(entry.process)
+    if held is not None and not holds(held, reign.version, reign.name):
+        reign.memories.leave(entry.process)
 
 
 def _tell_again(reign: Reign, found: Remembered) -> list[Action]:

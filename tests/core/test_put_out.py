@@ -1,0 +1,82 @@
+"""Who was put out stays outside while a leader looks for the version to go on from, and when it has gone back."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Action
+from swarmflow.core.events import Lost
+from swarmflow.core.leading.departures import put_out
+from swarmflow.core.leading.findings import BARRED_S
+from swarmflow.core.leading.memories import Former
+from swarmflow.core.messages import Granted, Heartbeat, Join
+from swarmflow.core.types import Member, ProcessId
+from tests.core import test_restoring
+from tests.core.samples import messages
+from tests.core.test_memories import held
+from tests.core.test_restoring import SETTINGS, A, B, C, D
+
+
+class Bench(test_restoring.Bench):
+    """A leader of two stages, and peers that serve the stage that they ask for alone."""
+
+    def ask(self, who: ProcessId, stage: int) -> list[Action]:
+        return self.hear(who, Join("peer", "1.0", "run", Member(who, stage, 4)))
+
+    def phase_of(self, who: ProcessId) -> str:
+        return self.leader.membership.known[who].phase
+
+
+def granted(actions: list[Action]) -> list[ProcessId]:
+    return [to for to, _ in messages(actions, Granted)]
+
+
+def test_a_run_that_goes_back_grants_nothing_to_who_was_put_out() -> None:
+    bench = Bench(on_disk=4)
+    for peer, stage in ((A, 0), (B, 1), (C, 0), (D, 1)):
+        bench.ask(peer, stage)
+    bench.serve(A, B, C)
+    put_out(bench.leader, C, "its gradient is not finite", bench.now)
+    again = ProcessId(C.name, 2)
+    assert not granted(bench.ask(again, 0))
+    bench.leader.last, bench.leader.version = None, 9
+    assert granted(bench.leader.handle(Lost(B, "killed"), bench.now)) == [A, D]
+    assert (bench.leader.version, bench.phase_of(again)) == (4, "barred")
+    assert granted(bench.leader.handle(Lost(A, "killed"), bench.now)) == [again], "the stage has nobody else"
+
+
+def test_who_was_put_out_and_joins_while_the_version_is_looked_for_waits_for_its_time() -> None:
+    bench = Bench(on_disk=4, known=9)
+    bench.leader.findings.bar(C.name, bench.now)
+    for peer, stage in ((A, 0), (B, 1), (C, 0)):
+        assert not granted(bench.ask(peer, stage))
+    assert granted(bench.wait(int(SETTINGS.copies_wait_s) + 1, A, B, C)) == [A, B]
+    bench.serve(A, B)
+    assert granted(bench.wait(int(BARRED_S), A, B, C)) == [C]
+
+
+def test_whose_time_is_over_while_the_version_is_looked_for_is_granted_it_with_all_others() -> None:
+    bench = Bench(known=9)
+    bench.leader.findings.bar(C.name, bench.now)
+    bench.ask(A, 0)
+    bench.ask(C, 0)
+    assert not granted(bench.wait(int(BARRED_S) + 1, A, C)), "nothing is loaded before that is known"
+    assert bench.phase_of(C) == "waiting"
+
+
+def test_who_was_put_out_and_alone_holds_a_stage_in_memory_is_granted_it() -> None:
+    bench = Bench(on_disk=4, former=Former(9, frozenset("bc")))
+    bench.leader.findings.bar(C.name, bench.now)
+    bench.join_again(C, held(0, 9))
+    assert granted(bench.join_again(B, held(1, 9))) == [B, C]
+    assert bench.leader.version == 9
+
+
+def test_what_who_was_put_out_holds_of_a_later_version_is_given_up_with_that_version() -> None:
+    bench = Bench(on_disk=4)
+    bench.leader.findings.bar(C.name, bench.now)
+    bench.ask(A, 0)
+    bench.ask(B, 1)
+    bench.join_again(C, held(0, 9))
+    actions = bench.wait(int(SETTINGS.memory_wait_s) + 1, A, B, C)
+    assert granted(actions) == [A, B]
+    assert bench.leader.memories.of(C) is None
+    assert not messages(bench.hear(C, Heartbeat()), Granted)
