@@ -228,7 +228,7 @@ class Leader(Reign):
             return opening.try_open(self, now)
         if self.phase == "gathering" and self.restoring is not None:
             return opening.restore(self, self.restoring, now)
-        if self.phase == "gathering" and self.safe.failure:
+        if self.phase == "gathering" and self.safe.trouble:
             return saving.save(self) if self.safe.due_again(now) else opening.try_open(self, now)
         if self.phase == "unmeasured":
             return edge.measure(self, now)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from swarmflow.core.actions import Action, Count, Exit, Log, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, DiskChanged, DiskSpace, Lost, SaveAsked, Tick
+from swarmflow.core.events import CheckpointWritten, DiskChanged, DiskSpace, Lost, Progressed, SaveAsked, Tick
 from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.safekeeping import RETRY_S_MAX, Safekeeping
 from swarmflow.core.messages import Finished, Granted, Heartbeat, Keep, Kept, LoadFailed
@@ -151,6 +151,28 @@ def test_a_copy_on_another_disk_is_as_good() -> None:
     bench.join(B, 0)
     assert bench.leader.step is None
     bench.hear(B, Kept((Holding(Snapshot(2, ("x",)), (0,)),)))
+    assert bench.leader.step is not None
+
+
+def test_a_disk_that_hangs_pauses_the_run_like_a_full_one() -> None:
+    """Its write never fails: it is as bad as a failure once it has stood still for long."""
+    bench = Bench()
+    for _ in range(2):
+        write = of_type(bench.commit(), WriteCheckpoint)
+    bench.leader.handle(Progressed("save", version=2), bench.now)
+    for _ in range(3):
+        assert not of_type(bench.commit(), WriteCheckpoint)
+    assert bench.leader.version == 5, "a write may take its time"
+    warned = [log.text for log in of_type(bench.wait(130), Log) if log.level == "warning"]
+    assert any("see to the disk" in text for text in warned)
+    paused = of_type(bench.commit(), Log)
+    assert bench.leader.step is None
+    lack = "a disk that takes a copy of version 6 (the newest one is of version 0): the write of version 2 does not end"
+    assert bench.leader.waiting_for == lack
+    assert [log.text for log in paused if log.level == "warning"] == [f"the run pauses and waits for {lack}"]
+    assert not [log for log in of_type(bench.wait(20), Log) if "the run pauses" in log.text], "it was told once"
+    [begun] = write
+    bench.leader.handle(CheckpointWritten(2, True, digests=("d",), number=begun.number), bench.now)
     assert bench.leader.step is not None
 
 

@@ -135,7 +135,7 @@ class Safekeeping:
             if self.durable >= asked.version:
                 told.append(Saved(number, self.durable))
             elif now - asked.since_s >= ASKED_S:
-                told.append(Saved(number, self.durable, f"version {asked.version} is on no disk yet: {self.failure}"))
+                told.append(Saved(number, self.durable, f"version {asked.version} is on no disk yet: {self.trouble}"))
             else:
                 continue
             del self.asked[number]
@@ -157,6 +157,12 @@ class Safekeeping:
     def landing(self) -> int:
         """The version that is all here, and not on disk yet; -1: there is none, or the disk takes too long."""
         return self.saving if self.saving is not None and self.copied and not self.duty.misses else -1
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing comes to disk: the last write failed, or the one at hand does not end. Empty: neither."""
+        hangs = self.saving is not None and self.copied and self.duty.misses > 0
+        return self.failure or (f"the write of version {self.saving} does not end" if hangs else "")
 
     def went_back(self) -> list[Action]:
         """The run is at an earlier version: nothing is written any more of those after it.
@@ -188,9 +194,9 @@ class Safekeeping:
 
     def holds_up(self, version: int) -> str:
         """Why no step may be opened at a version: what no disk can keep would be lost. Empty: it may be."""
-        if not self.failure or not self.every or version - (kept := self.kept(version)) <= self.every:
+        if not self.trouble or not self.every or version - (kept := self.kept(version)) <= self.every:
             return ""
-        return f"{NO_DISK} of version {version} (the newest one is of version {kept}): {self.failure}"
+        return f"{NO_DISK} of version {version} (the newest one is of version {kept}): {self.trouble}"
 
 
 def _without_numbers(text: str) -> str:

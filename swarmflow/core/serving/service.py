@@ -54,7 +54,7 @@ class Service:
     settings: PeerSettings
     stage: int = -1
     version: int = -1
-    phase: str = "joining"  # joining, loading, ready, member, draining, gone
+    phase: str = "joining"  # joining, loading, ready, member, gone
     epoch: Epoch = BEFORE_ALL
     hops: Hops | None = None
     standing: Standing | None = None
