@@ -2,8 +2,10 @@
 
 The members of an Open are its electorate, fixed when it was opened: deaths and departures do not shrink it. A commit
 needs a quorum of the electorate of its own Open, and of the one before: that of the last committed step, or, while
-nothing is committed in the lineage, of its first Open. So does an election. Any two of these quorums share a process,
-and who shares it tells the next leader of the last ballot that it has promised (docs/decisions/majorities.md).
+nothing is committed in the lineage, of its first Open. A lineage that begins as the run goes back, or after a doubtful
+takeover, has that of the former lineage before it until its first commit. So does an election. Any two of these quorums
+share a process, and who shares it tells the next leader of the last ballot that it has promised
+(docs/decisions/majorities.md).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def electorate(opened: Open) -> Electorate:
 
 
 def electorate_before(opened: Open) -> Electorate | None:
-    """Return the electorate before that of an Open; None: the Open is the first of its lineage."""
+    """Return the electorate before that of an Open; None: it is a lineage's first, and follows no other."""
     change = opened.change
     if change is None:
         return None
