@@ -35,8 +35,9 @@ def names(*patterns: str) -> re.Pattern[str]:
 class Marker:
     """What a folder of swarmflow's says of itself.
 
-    kind: `state` or `export`. Where the folder is made once and replaced as a whole: run: id of the run that it belongs
-    to. content: names what it was made from. files: name -> size and modification time (ns) of each file, as written.
+    kind: `state`, `export` or `draft`. Where the folder is made once and replaced as a whole: run: id of the run that
+    it belongs to. content: names what it was made from. files: name -> size and modification time (ns) of each file, as
+    written.
     """
 
     kind: str
@@ -47,7 +48,7 @@ class Marker:
     def write(self, folder: Path) -> None:
         """Raises OSError."""
         fields: dict[str, object] = {"swarmflow": FORMAT, "kind": self.kind}
-        if self.files:
+        if self.files or self.run:
             files = {name: list(facts) for name, facts in sorted(self.files.items())}
             fields |= {"run": self.run, "content": self.content, "files": files}
         write_whole(folder / MARKER, json.dumps(fields).encode())

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from swarmflow.compute.export import KIND
+from swarmflow.drafts import clear_up
 from swarmflow.ownership import Marker, check_replaceable, remove_replaceable
 
 log = logging.getLogger("swarmflow")
@@ -24,6 +25,11 @@ def final_folder(output: Path) -> Path:
 def step_folder(output: Path, version: int) -> Path:
     """Of the model after so many steps."""
     return output / f"step-{version}"
+
+
+def clear_up_exports(output: Path, run: str) -> None:
+    """Remove what exports of this run that were killed have left, and put back what they had moved. run: its id."""
+    clear_up(output, rf"final|{_STEP.pattern}", run)
 
 
 def check_exports(output: Path, run: str) -> None:

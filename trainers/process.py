@@ -27,7 +27,7 @@ from swarmflow.runtime.node import Node
 from swarmflow.runtime.reach import Announced, local_addresses, report_reach
 from swarmflow.runtime.session import Session
 from trainers.check.model import check_weights
-from trainers.exports import check_exports
+from trainers.exports import check_exports, clear_up_exports
 from trainers.life import Life
 from trainers.needs import disk_needs, shortfalls
 from trainers.plan import new_manifest
@@ -90,10 +90,11 @@ def _own_manifest(run: Run) -> Manifest:
 
 
 def _check_disk(run: Run, manifest: Manifest) -> None:
-    """Say what the run may take on this disk, and what it lacks.
+    """Say what the run may take on this disk, and what it lacks; what exports that were killed left there goes first.
 
     Raises ForeignFileError when something is there in whose place it would write.
     """
+    clear_up_exports(run.output, manifest.run_id)
     check_exports(run.output, manifest.run_id)
     needs = disk_needs(manifest, run.config)
     log.info("disk: up to %s", needs)

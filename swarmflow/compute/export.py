@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import shutil
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +13,9 @@ from transformers import GenerationConfig, PreTrainedConfig
 from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.layout import TIED, Entry, StageLayout, layout_of
 from swarmflow.compute.tensorfile import TensorFileWriter, sync_folder
+from swarmflow.drafts import draft_of, move_into_place
 from swarmflow.errors import CheckpointError
-from swarmflow.ownership import check_replaceable, remove_replaceable, seal
-
-log = logging.getLogger("swarmflow")
+from swarmflow.ownership import check_replaceable, seal
 
 KIND = "export"
 PIECE_ELEMENTS = 1 << 20
@@ -51,20 +47,18 @@ def export_stagewise(
     made = to_config(config)
     anatomy = dissect(made)
     layouts = [layout_of(anatomy, cut, stage) for stage in range(len(cut) + 1)]
-    draft = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        draft.mkdir(parents=True)
-        _write_config(made, type(anatomy.model).__name__, draft)
-        _write_weights(layouts, read, draft)
-        if save_tokenizer is not None:
-            save_tokenizer(draft)
-        seal(draft, KIND, run, content)
-        sync_folder(draft)
-        _move_into_place(draft, out, run)
+        with draft_of(out, run) as draft:
+            _write_config(made, type(anatomy.model).__name__, draft)
+            _write_weights(layouts, read, draft)
+            if save_tokenizer is not None:
+                save_tokenizer(draft)
+            seal(draft, KIND, run, content)
+            sync_folder(draft)
+            move_into_place(draft, out, KIND, run)
+            sync_folder(out.parent)
     except OSError as error:
         raise CheckpointError(f"{out} cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _write_config(config: PreTrainedConfig, architecture: str, folder: Path) -> None:
@@ -113,14 +107,3 @@ def _copy_stage(
         for start in range(entry.offset, entry.stop, PIECE_ELEMENTS):
             stop = min(start + PIECE_ELEMENTS, entry.stop)
             writer.write(_stored(layout, entry), start - entry.offset, read(group, start, stop))
-
-
-def _move_into_place(draft: Path, out: Path, run: str) -> None:
-    check_replaceable(out, KIND, run)  # once more: writing has taken its time
-    old = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
-    if out.exists() and any(out.iterdir()):
-        out.rename(old)
-    os.replace(draft, out)
-    sync_folder(out.parent)
-    if old.exists() and not remove_replaceable(old):
-        log.warning("something that swarmflow did not write was in %s: it is in %s now", out, old)

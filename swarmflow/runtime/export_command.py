@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -12,6 +12,7 @@ import uvloop
 from swarmflow.compute.checkpoint import Generation, newest_complete
 from swarmflow.compute.export import KIND
 from swarmflow.core.types import Member
+from swarmflow.drafts import draft_of
 from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.ownership import check_replaceable
 from swarmflow.runtime.client import visit
@@ -56,9 +57,8 @@ async def export_run(invite: Invite, out: Path) -> int:
         saved = await session.requests.ask(found.leader, "save", timeout_s=_SAVE_TIMEOUT_S)
         version = msgspec.json.decode(saved[0], type=int)
         manifest, leader = found.manifest, Member(found.leader, -1)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".swarmflow-export-", dir=out.parent) as scratch:
-            generation = Generation.begin(Path(scratch), version, manifest.fingerprint, manifest.stages)
+        with draft_of(Path(os.path.realpath(out)), invite.run_id) as scratch:
+            generation = Generation.begin(scratch, version, manifest.fingerprint, manifest.stages)
             for stage in range(manifest.stages):
                 elements = state_elements(manifest, stage)
                 writer = generation.writer(stage, elements)
