@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -45,6 +46,27 @@ def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
     """Give a file this content. private: only this user may ever read it, and nobody write. Raises OSError."""
     with replacing(path, private=private) as file:
         file.write(data)
+
+
+def write_named(path: Path, data: bytes) -> None:
+    """Give what a person named this content: a file, the file that a link leads to, or a pipe or terminal.
+
+    A pipe is written to once somebody reads from it, while this process lives. Raises OSError.
+    """
+    path = Path(os.path.realpath(path))
+    if not path.exists() or path.is_file():
+        write_whole(path, data)
+    elif path.is_fifo():
+        threading.Thread(target=_into_pipe, args=(path, data), name=f"writing to {path.name}", daemon=True).start()
+    else:
+        path.write_bytes(data)
+
+
+def _into_pipe(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", path, error.strerror)
 
 
 def _private(path: str, flags: int) -> int:

@@ -16,7 +16,7 @@ import uvloop
 from swarmflow.core.actions import Exit, Rejoin
 from swarmflow.core.types import ADDRESSES_MAX
 from swarmflow.errors import NetworkError, SwarmflowError, TakenError, raise_all
-from swarmflow.files import write_whole
+from swarmflow.files import write_named
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import peer_of
 from swarmflow.runtime.answering import Counter, answering
@@ -229,7 +229,7 @@ async def stay_in_charge(run: Run, life: Life, invite: Callable[[], Invite]) -> 
             else:
                 await asyncio.to_thread(run.stay_in_charge)
                 if run.lock is not None and not run.invite_path.is_file():
-                    _write_invite(run.invite_path, invite())
+                    write_invite(run.invite_path, invite())
             told = False
         except TakenError:
             raise
@@ -278,11 +278,8 @@ async def lead_on(run: Run, invite: Invite) -> None:
     try:
         await asyncio.to_thread(run.claim)
         _tell_invite(run, invite, leads=True)
-    except (
-        SwarmflowError,
-        OSError,
-    ) as error:  # the disk refuses; the claim and the invite of the output are tried again
-        log.warning("%s", error)
+    except (SwarmflowError, OSError) as error:
+        log.warning("%s", error)  # the disk refuses; the claim and the invite of the output are tried again
 
 
 def _remember_end(run: Run, ended: Ended) -> None:
@@ -313,16 +310,16 @@ def _published(invite: Invite, counter: Counter) -> Iterator[None]:
 def _tell_invite(run: Run, invite: Invite, leads: bool) -> None:
     """Give the invite to the person, to the file that they named, and to trainers of the same folder."""
     print(f"\nTo join, type on any machine:\n\n  swarmflow peer --join {invite}\n", flush=True)
-    paths = [run.options.invite_file] if run.options.invite_file else []
+    if run.options.invite_file is not None:
+        write_invite(run.options.invite_file, invite)
     if leads:
-        paths.append(run.invite_path)
-    for path in paths:
-        _write_invite(path, invite)
+        write_invite(run.invite_path, invite)
 
 
-def _write_invite(path: Path, invite: Invite) -> None:
+def write_invite(path: Path, invite: Invite) -> None:
+    """Leave it in a file, where others find it whole. Raises NetworkError."""
     try:
-        write_whole(path, f"{invite}\n".encode())
+        write_named(path, f"{invite}\n".encode())
     except OSError as error:
         raise NetworkError(f"the invite cannot be written to {path}: {error.strerror}") from None
 

@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +31,8 @@ class StepLog:
     """Appends to a file what docs/json-log.md lists.
 
     What a crash left of a half-written last line is cut off when it is opened. A step that a leader tells again, after
-    it took over or after this trainer was started again, is known by the last lines and not written twice.
+    it took over or after this trainer was started again, is known by the last lines and not written twice. Of a pipe
+    or a terminal nothing is read, and nothing is cut: what nobody takes from it waits, and holds up no step.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,9 +43,11 @@ class StepLog:
         check_file(path, "--json", _is_step_log)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            self._cut_torn_line()
-            self._known = self._last_steps()
+            self._file, self._regular = _open(path)
+            self._known: dict[object, dict[str, object]] = {}
+            if self._regular:
+                self._cut_torn_line()
+                self._known = self._last_steps()
         except OSError as error:
             raise CheckpointError(f"--json {path} cannot be written: {error.strerror}") from None
 
@@ -71,7 +75,11 @@ class StepLog:
         try:
             self._open_again_if_gone()
             while self._pending:
-                _append(self._file, self._pending[0])
+                if self._regular:
+                    _append(self._file, self._pending[0])
+                else:  # what it took is gone
+                    while rest := self._pending[0]:
+                        self._pending[0] = rest[os.write(self._file, rest) :]
                 self._pending.pop(0)
         except OSError as error:
             if not self._refused:
@@ -108,13 +116,15 @@ class StepLog:
         return found
 
     def _open_again_if_gone(self) -> None:
+        if not self._regular:
+            return
         try:
             if os.path.samestat(self._path.stat(), os.fstat(self._file)):
                 return
         except FileNotFoundError:
             log.warning("--json %s was deleted: it is written anew from here on", self._path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        file, self._regular = _open(self._path)
         os.close(self._file)
         self._file = file
 
@@ -131,6 +141,19 @@ class StepLog:
             end = start
         if end < size:
             os.ftruncate(self._file, end)
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    """A file to append to, and whether it is one: not a pipe, a terminal or the like. Raises OSError."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG
+    if stat.S_ISREG(mode):
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), True
+    if stat.S_ISFIFO(mode):  # to read, too: then it need not have a reader already, and may change it
+        return os.open(path, os.O_RDWR | os.O_NONBLOCK), False
+    return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), False
 
 
 def _append(file: int, line: bytes) -> None:

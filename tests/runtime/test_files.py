@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
 from swarmflow.errors import NoRoomError
-from swarmflow.files import read_sealed, replacing, require_room, write_sealed, write_whole
+from swarmflow.files import read_sealed, replacing, require_room, write_named, write_sealed, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -84,3 +85,20 @@ def test_what_a_disk_lacks_is_told_with_its_place(tmp_path: Path) -> None:
         require_room("it", tmp_path / "new", 10**18)
     assert caught.value.needed_bytes == 10**18
     assert 0 < caught.value.free_bytes < 10**18
+
+
+def test_what_a_person_named_keeps_its_kind(tmp_path: Path) -> None:
+    real, link, pipe, dangling = (tmp_path / name for name in ("real", "link", "pipe", "dangling"))
+    link.symlink_to(real)
+    dangling.symlink_to(tmp_path / "new")
+    os.mkfifo(pipe)
+    for data in (b"one", b"two"):
+        for path in (link, dangling):
+            write_named(path, data)
+        assert (link.is_symlink(), real.read_bytes()) == (True, data)
+        assert (dangling.is_symlink(), (tmp_path / "new").read_bytes()) == (True, data)
+        write_named(pipe, data)
+        assert pipe.read_bytes() == data
+    assert pipe.is_fifo()
+    write_named(Path(os.devnull), b"one")
+    assert Path(os.devnull).is_char_device()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -119,3 +120,27 @@ def test_a_file_that_was_deleted_is_written_anew(tmp_path: Path, caplog: pytest.
     log.close()
     assert [json.loads(line)["step"] for line in path.read_text(encoding="utf-8").splitlines()] == [8]
     assert ["was deleted: it is written anew" in record.message for record in caplog.records] == [True]
+
+
+def test_a_pipe_gets_every_line_once_and_holds_up_nothing_while_nobody_reads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    log = StepLog(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    steps = 1000
+    for step in range(steps):
+        log.write(replace(RESULT, epoch=Epoch(0, step)))
+    assert "is tried again" in caplog.text, "more than a pipe holds"
+    got = b""
+    while got.count(b"\n") < steps:
+        got += os.read(reader, 1 << 20)
+        log.flush()
+    log.close()
+    os.close(reader)
+    assert [json.loads(line)["step"] for line in got.splitlines()] == list(range(steps))
+    assert path.is_fifo()
+    logged_to = StepLog(Path(os.devnull))
+    logged_to.write(RESULT)
+    logged_to.close()
