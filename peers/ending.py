@@ -11,6 +11,7 @@ from peers.kept import Between
 from peers.left import LeftState
 from swarmflow.core.actions import Exit, Rejoin
 from swarmflow.errors import IncompatibleError, SwarmflowError
+from swarmflow.runtime.ending import end_now
 
 log = logging.getLogger("swarmflow")
 
@@ -20,11 +21,13 @@ LAST = 3
 class Signals:
     """The first Ctrl-C or SIGTERM drains, the second leaves at once, a third does not wait for the disk either.
 
-    handlers: what follows from each; from further ones, what followed from the last. last: set by the third.
+    handlers: what follows from each; from further ones, what followed from the last. last: set by the third. end: what
+    a fourth does, which waits for nothing at all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, end: Callable[[], object] = end_now) -> None:
         self.count = 0
+        self._end = end
         self.last = asyncio.Event()
         self.handlers: tuple[Callable[[], object], ...] = ()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -33,6 +36,8 @@ class Signals:
     def signalled(self) -> None:
         """One more came."""
         self.count += 1
+        if self.count > LAST:
+            self._end()
         if self.count >= LAST:
             self.last.set()
         if self.handlers:

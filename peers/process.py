@@ -29,6 +29,7 @@ from swarmflow.core.peer import PeerMachine
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Body, Member, Roster, Slice
 from swarmflow.errors import NetworkError
+from swarmflow.runtime.ending import Threads
 from swarmflow.runtime.evaluation import EvaluationService
 from swarmflow.runtime.finding import Found, find_leader
 from swarmflow.runtime.folders import state_folder
@@ -60,6 +61,7 @@ def main(options: Options) -> int:
 async def _run(options: Options, folder: Path) -> int:
     invite, memory = options.invite, Memory(folder)
     first = not memory.joined(invite.run_id)
+    Threads.of_this_loop().abandon()  # what has to be whole is waited for, and to read a disk takes minutes
     async with AsyncExitStack() as stack:
         metrics = Metrics()
         stack.callback(metrics.close)

@@ -20,6 +20,7 @@ from swarmflow.files import write_named
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import peer_of
 from swarmflow.runtime.answering import Counter, answering
+from swarmflow.runtime.ending import Threads, end_now
 from swarmflow.runtime.finding import Found, find_leader
 from swarmflow.runtime.invite import Invite, publish_local
 from swarmflow.runtime.local_runs import Ended, forget_ended, keep_ended
@@ -32,7 +33,7 @@ from trainers.life import Life
 from trainers.needs import disk_needs, shortfalls
 from trainers.plan import new_manifest
 from trainers.run import Run
-from trainers.state import newest_version
+from trainers.state import OnDisk, newest_version
 
 log = logging.getLogger("swarmflow")
 
@@ -42,6 +43,7 @@ _FIND_OTHERS_S = 6.0  # other trainers elect a leader within seconds of the form
 _FIND_AGAIN_S = 12.0  # a --join trainer that starts again leaves the others this time to lead, each after the other
 _POLL_S = 0.2
 _CLAIM_EVERY_S = 1.0
+_SIGNALS = 2  # a further one ends the process on the spot
 
 
 def main(run: Run) -> int:
@@ -168,10 +170,12 @@ async def _one_life(
         if found is not None:
             run.give_way()
             await take_up(run, found.manifest)
-            life.join(found, newest_version(run.folder, run.output, found.manifest.fingerprint))
+            newest = await _newest(run, session, found.manifest)
+            if newest is not None:
+                life.join(found, newest)
             session.spawn(report_reach(session, own_invite(), found.leader), "trying what trainers announce")
         elif not session.ended.done():
-            await _lead(run, life, manifest or _own_manifest(run))
+            await _lead(run, session, life, manifest or _own_manifest(run))
         if session.ended.done():
             return await session.ended
         run.metrics.describe_process("trainer", node.name, run_id)
@@ -197,10 +201,18 @@ async def take_up(run: Run, manifest: Manifest) -> None:
     run.folder.keep_manifest(manifest)
 
 
-async def _lead(run: Run, life: Life, manifest: Manifest) -> None:
+async def _newest(run: Run, session: Session, manifest: Manifest) -> OnDisk | None:
+    """What to go on from: whole checkpoints are read for that. None: the session has ended meanwhile."""
+    reading = asyncio.to_thread(newest_version, run.folder, run.output, manifest.fingerprint)
+    return await session.unless_ended(reading)
+
+
+async def _lead(run: Run, session: Session, life: Life, manifest: Manifest) -> None:
     """Begin or resume the run, once all that it needs is there."""
     await take_up(run, manifest)  # not before: another trainer might have led the run as it was
-    newest = newest_version(run.folder, run.output, manifest.fingerprint)
+    newest = await _newest(run, session, manifest)
+    if newest is None:
+        return
     if newest.version == 0 and not manifest.from_seed:
         raise_all(check_weights(run.config.model, manifest.model))
     life.lead(manifest, newest)
@@ -325,10 +337,11 @@ def write_invite(path: Path, invite: Invite) -> None:
 
 
 class _Stop:
-    """The first Ctrl-C or SIGTERM leaves in order, the second at once."""
+    """The first Ctrl-C or SIGTERM leaves in order, the second at once, without what threads still write."""
 
     def __init__(self) -> None:
         self.count = 0
+        self._threads = Threads.of_this_loop()
         self.on_first: Any = lambda: None
         self.on_second: Any = lambda: None
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -336,4 +349,8 @@ class _Stop:
 
     def _signalled(self) -> None:
         self.count += 1
+        if self.count > 1:
+            self._threads.abandon()
+        if self.count > _SIGNALS:
+            end_now()
         (self.on_first if self.count == 1 else self.on_second)()

@@ -108,7 +108,8 @@ def test_two_signals_cost_nothing_and_a_third_does_not_wait_for_the_disk(
 ) -> None:
     async def main() -> None:
         async with keeping() as between:
-            stop, left = Signals(), SlowDisk(tmp_path)
+            ended: list[int] = []
+            stop, left = Signals(lambda: ended.append(stop.count)), SlowDisk(tmp_path)
             dead: list[int] = []
 
             async def life(first: bool) -> Exit:
@@ -124,6 +125,9 @@ def test_two_signals_cost_nothing_and_a_third_does_not_wait_for_the_disk(
             assert dead == [1], "what the second one did to a life that was over"
             stop.signalled()
             assert await ending == 0
+            assert not ended
+            stop.signalled()
+            assert ended == [4], "it is in the middle of something that does not end"
             left.ended.set()
 
     with caplog.at_level(logging.INFO, "swarmflow"):

@@ -1,0 +1,46 @@
+"""The end of a process that waits for nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
+
+
+class Threads(ThreadPoolExecutor):
+    """What `asyncio.to_thread` runs in: the end of the loop waits for it, unless it is abandoned before."""
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix="asyncio")
+        self._abandoned = self._ending = False
+
+    @classmethod
+    def of_this_loop(cls) -> Threads:
+        """Made, and used by the running loop from now on."""
+        threads = cls()
+        asyncio.get_running_loop().set_default_executor(threads)
+        return threads
+
+    def abandon(self) -> None:
+        """Whatever is under way ends with the process (cli.run does not join threads): now, where the loop is over."""
+        self._abandoned = True
+        if self._ending:
+            end_now()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for what is under way, unless it is abandoned."""
+        self._ending = True
+        super().shutdown(wait and not self._abandoned, cancel_futures=cancel_futures or self._abandoned)
+
+
+def end_now(code: int = 0) -> NoReturn:
+    """End this process in the middle of whatever it does."""
+    with contextlib.suppress(OSError):  # whoever read the output has gone
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

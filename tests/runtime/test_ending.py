@@ -1,0 +1,45 @@
+"""A process that is told to end at once does not wait for its threads."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+PROGRAM = """
+import asyncio, os, signal, sys, time, uvloop
+from swarmflow.runtime.ending import Threads
+
+async def main():
+    threads, loop = Threads.of_this_loop(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, threads.abandon)
+    writing = loop.run_in_executor(None, time.sleep, 60)
+    if sys.argv[1] == "before":
+        threads.abandon()
+    print("over", flush=True)
+
+uvloop.run(main())
+print("not waited for", flush=True)
+os._exit(3)
+"""
+
+
+@pytest.mark.parametrize(("when", "said", "code"), [("before", "not waited for\n", 3), ("while it waits", "", 0)])
+def test_threads_that_are_abandoned_are_not_waited_for(when: str, said: str, code: int) -> None:
+    """Before the loop ends, as a peer does; and while its end waits for them already, as a trainer may."""
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, when], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "over\n"
+        try:
+            for _ in range(100):  # one that comes just before the loop's end does nothing
+                if when != "before":
+                    process.send_signal(signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    assert process.wait(0.2) == code
+                    break
+            assert process.stdout.read() == said
+        finally:
+            process.kill()
