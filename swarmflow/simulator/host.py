@@ -14,7 +14,7 @@ from swarmflow.simulator.network import Way
 if TYPE_CHECKING:
     from swarmflow.simulator.device import Device
 
-WAKES_MAX = 1000  # in one moment
+WAKES_MAX = 100_000  # in one moment; a flow node solves its part in thousands of turns (Negotiation.tick)
 
 
 @dataclass(slots=True)

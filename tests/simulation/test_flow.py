@@ -8,8 +8,10 @@ import pytest
 
 from swarmflow.core.peer import PeerMachine
 from swarmflow.simulator.fuzz import Hunt, main, play
+from swarmflow.simulator.host import WAKES_MAX
+from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.world import World
-from tests.simulation.samples import CHURN, simulated
+from tests.simulation.samples import CHURN, SWARM, simulated
 
 CALM = """
 [run]
@@ -87,3 +89,13 @@ def test_nothing_is_lost_under_faults(seed: int) -> None:
 def test_the_hunt_takes_a_router(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["1", "--first", "7", "--router", "flow"]) == 0
     assert "1 seeds from 7 on" in capsys.readouterr().out
+
+
+def test_who_solves_in_thousands_of_turns_of_one_moment_is_not_taken_for_one_that_spins() -> None:
+    world = SWARM.start(0)
+    host = world.hosts[world.latest["p0"]]
+    for _ in range(10_000):
+        host.wake(1.0)
+    host.wakes = WAKES_MAX
+    with pytest.raises(InvariantViolated, match="due again and again"):
+        host.wake(1.0)
