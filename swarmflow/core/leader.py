@@ -24,6 +24,7 @@ from swarmflow.core.leading import admission, believing, departures, edge, openi
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.membership import Known
 from swarmflow.core.leading.reign import Reign
+from swarmflow.core.leading.sharing import Ways
 from swarmflow.core.leading.suspicions import reduce_together
 from swarmflow.core.messages import (
     Beat,
@@ -283,7 +284,8 @@ class Leader(Reign):
         self._ballot_due_s = now + self.settings.ballot_s * 2.0**self._ballots
         ready, present = self.membership.roster(self.version).members(), step.roster.everybody
         newcomers = tuple(member for member in ready if member.process not in present)
-        return [*step.prepare(newcomers, self.membership.ways()), *step.ask_trainers(self.bound)]
+        ways = self.membership.ways() if self._ballots < 2 else Ways()  # who sums for another stage may be to blame
+        return [*step.prepare(newcomers, ways), *step.ask_trainers(self.bound)]
 
     def _ask_again(self, step: Step, now: float) -> list[Action]:
         """Too few have promised what all have reduced: another ballot, unless this one may be committed elsewhere."""

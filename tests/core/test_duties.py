@@ -6,11 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.actions import Rejoin
+from swarmflow.core.actions import Action, Rejoin
 from swarmflow.core.events import Lost, Tick
 from swarmflow.core.leading import progress
 from swarmflow.core.leading.duties import Duty, Pauses
-from swarmflow.core.messages import Done, Evicted, Granted, Heartbeat, Join, Open, Postponed, Ready
+from swarmflow.core.messages import (
+    Done,
+    Evicted,
+    Granted,
+    Heartbeat,
+    Join,
+    Open,
+    Postponed,
+    Prepare,
+    Prepared,
+    Rates,
+    Ready,
+)  # fmt: skip
 from swarmflow.core.types import ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process
 from tests.core.test_leader import OTHER, SETTINGS, A, B, Bench, C
@@ -139,3 +151,65 @@ def test_who_was_put_out_comes_back_early_only_where_it_may_serve_and_nobody_is_
     assert messages(bench.join(again, 1), Postponed), "somebody loads stage 1"
     bench.leader.handle(Lost(process("d"), "reset"), 0.0)
     assert [granted.stage for _, granted in messages(bench.join(again, 1), Granted)] == [1]
+
+
+# --- who sums for another stage ---------------------------------------------------------------------------------------
+
+
+def reducing(*helpers: ProcessId, ballot_s: float = 60.0) -> Bench:
+    """Two stages amid an all-reduce: A and B at stage 0, between which the way is slow, and these at stage 1."""
+    bench = Bench(settings=replace(SETTINGS, ballot_s=ballot_s), stages=2)
+    places = {A: 0, B: 0, **dict.fromkeys(helpers, 1)}
+    for peer, stage in places.items():
+        bench.join(peer, stage)
+    for peer, stage in places.items():
+        bench.ready(peer, stage)
+    for peer, other in ((A, B), (B, A)):
+        ways = ((other, 1e6), *((helper, 1e9) for helper in helpers))
+        bench.hear(peer, Rates((("stage-0", 1 << 24),), ways))
+    for peer, stage in ((A, 0), (helpers[0], 1)):
+        actions = bench.hear(peer, Done(microbatch(0), stage, 0, 2.0, 1))
+    prepared = dict(messages(actions, Prepare))
+    assert set(helpers) <= set(prepared[A].groups[0].owners), "they sum for stage 0"
+    return bench
+
+
+def done(bench: Bench, *peers: ProcessId) -> list[Action]:
+    step = bench.leader.step
+    assert step is not None
+    said = Prepared(step.epoch, step.ballot, (("stage-1", 1.0, "x"),))
+    return [action for peer in peers for action in bench.hear(peer, said)]
+
+
+@pytest.mark.parametrize(
+    ("awaits", "culprit"),
+    [
+        ({A: (C,), B: (C,)}, C),
+        ({A: (C,), B: (A,)}, C),
+        ({A: (C,), B: (A, C)}, C),
+        ({A: (process("stranger"),), B: (C,)}, A),  # it names nobody who takes part
+        ({A: (B,), B: (A,)}, A),
+    ],
+)
+def test_who_is_done_and_keeps_its_sums_from_another_stage_holds_up_the_all_reduce(
+    awaits: dict[ProcessId, tuple[ProcessId, ...]], culprit: ProcessId
+) -> None:
+    bench = reducing(C, process("d"))
+    done(bench, C, process("d"))
+    for sender, others in awaits.items():
+        bench.hear(sender, Heartbeat(awaits=others))
+    assert bench.leader.step is not None
+    assert progress.blame(bench.leader, bench.leader.step) == culprit
+
+
+def test_who_alone_serves_its_stage_and_keeps_its_sums_is_asked_for_none_any_more() -> None:
+    bench = reducing(C, ballot_s=5.0)
+    prepares: list[Prepare] = []
+    while len(prepares) < 2 and bench.now < 60.0:
+        bench.now += 1.0
+        actions = done(bench, C)
+        for peer, others in ((A, (C,)), (B, (C,)), (C, ())):
+            actions += bench.hear(peer, Heartbeat(awaits=others))
+        prepares += [prepare for to, prepare in messages(actions, Prepare) if to == A]
+    assert len(bench.leader.membership.known) == 4, "nobody was put out"
+    assert [C in prepare.groups[0].owners for prepare in prepares] == [True, False]

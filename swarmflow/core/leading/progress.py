@@ -76,19 +76,21 @@ def _reductions(reign: Reign, step: Step) -> list[Duty]:
 def blame(reign: Reign, step: Step) -> ProcessId | None:
     """Who holds up an all-reduce in which nothing is done any more. None: it alone serves its stage.
 
-    Who says that it waits for nobody has something to compute, and does not. Else it is whom two others wait for; and
-    else, of those who wait for each other, the one that stopped first.
+    Who says that it waits for nobody of this step has something to compute, and does not. Else it is whom two others
+    wait for, who may be done with its own stage and sum for another one; and else who is done and waited for, or, of
+    those who wait for each other, the one that stopped first.
     """
-    known = reign.membership.known
-    behind = [known[process] for process in step.roster.serving if process in known and step.owes(process)]
+    known, serving = reign.membership.known, step.roster.serving
+    behind = [known[process] for process in serving if process in known and step.owes(process)]
     behind.sort(key=lambda entry: (entry.duty.since_s, entry.process))
-    names = {entry.process for entry in behind}
-    idle = [entry.process for entry in behind if not names.intersection(entry.load.awaits)]
-    accused = Counter(process for entry in behind for process in dict.fromkeys(entry.load.awaits) if process in known)
-    twice = [process for process, count in sorted(accused.items(), key=lambda item: (-item[1], item[0])) if count > 1]
+    idle = [entry.process for entry in behind if not serving.intersection(entry.load.awaits)]
+    accused = Counter(process for entry in behind for process in serving.intersection(entry.load.awaits))
+    named = sorted(accused, key=lambda process: (-accused[process], process))
+    twice = [process for process in named if accused[process] > 1]
+    done = [process for process in named if not step.owes(process)]
     stages = [[member.process for member in stage] for stage in step.roster.stages]
     shared = {process for stage in stages if len(stage) > 1 for process in stage}
-    suspects = idle or twice or [entry.process for entry in behind]
+    suspects = idle or twice or [*done, *(entry.process for entry in behind)]
     return next((process for process in suspects if process in shared), None)
 
 
