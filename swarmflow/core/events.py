@@ -33,6 +33,15 @@ class Mishandled:
     reason: str
 
 
+class BlamedError(Exception):
+    """What a process has said before makes the machine raise now (the cause): as if that message was at hand."""
+
+    def __init__(self, process: ProcessId, message: str) -> None:
+        super().__init__(f"a {message} of {process}")
+        self.process = process
+        self.message = message
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """The deadline that the machine named has come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Connect, Send
@@ -38,6 +39,7 @@ class Candidacy:
     _listed: Roster | None = None
     _asked: dict[ProcessId, Member] = field(default_factory=dict)
     _lost: set[ProcessId] = field(default_factory=set)
+    _refused: set[ProcessId] = field(default_factory=set)
     _ask_again_s: float = 0.0
 
     def begin(self, own: Report, now: float) -> list[Action]:
@@ -47,7 +49,7 @@ class Candidacy:
 
     def report(self, sender: ProcessId, message: Report) -> list[Action]:
         """Somebody follows. It may know of others: those who came in with a Prepare, or with a later Open."""
-        if message.term != self.term:
+        if message.term != self.term or sender in self._refused:
             return []
         opened = self._as_heard(sender, message)
         if opened is None or not self._is_about(sender, message, opened):
@@ -90,6 +92,29 @@ class Candidacy:
     def lost(self, process: ProcessId) -> None:
         """It cannot be reached: there is no point in waiting for it."""
         self._lost.add(process)
+
+    def refuse(self, process: ProcessId) -> None:
+        """What it has reported is of no use, nor will be what it reports from now on."""
+        self.lost(process)
+        self._refused.add(process)
+        self.reports.pop(process, None)
+        self._gathered.clear()
+        for report in self.reports.values():
+            self._gathered.setdefault(report.opened.epoch, Gathered(report.opened)).add(report.opened)
+
+    def culprit(self, raises: Callable[[Candidacy], bool]) -> ProcessId | None:
+        """Whose report raises by itself, beside the own one; None: nobody's, or the own one does."""
+        own = {self.me.process: self.reports[self.me.process]}
+        if raises(self._of(own)):
+            return None
+        others = ((process, report) for process, report in self.reports.items() if process not in own)
+        return next((process for process, report in others if raises(self._of({**own, process: report}))), None)
+
+    def _of(self, reports: dict[ProcessId, Report]) -> Candidacy:
+        alone = replace(self, reports={}, _gathered={}, _naming={}, _listed=None, _asked={}, _lost=set())
+        for process, report in reports.items():
+            alone.report(process, report)
+        return alone
 
     def tick(self, now: float) -> list[Action]:
         """Ask again those who have not answered: perhaps they did not doubt the former leader yet."""

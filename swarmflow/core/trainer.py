@@ -272,6 +272,8 @@ class TrainerMachine(Feeder):
     def _mishandled(self, event: Mishandled, now: float) -> list[Action]:
         if self.lead is not None:
             return self.lead.handle(event, now)
+        if self.candidacy is not None:
+            self.candidacy.refuse(event.process)
         void = Send(self.leader, Unrepairable(self.epoch, f"{event.process} {event.reason}"))
         return [*self._put_out(event.process, event.reason, now), *([] if self.ended else [void])]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from swarmflow.core.actions import Action, Release, Send
-from swarmflow.core.events import Event, Lost, Mishandled, Received, Tick
+from swarmflow.core.events import BlamedError, Event, Lost, Mishandled, Received, Tick
 from swarmflow.core.types import Blank, Body, ProcessId, Ref
 from swarmflow.runtime.links import Links
 from swarmflow.runtime.metrics import Metrics
@@ -105,18 +105,21 @@ class Driver:
 
     def _handle(self, machine: Machine, event: Event) -> None:
         now = self._loop.time()
-        if not isinstance(event, Received) or event.sender == self.me:
-            self.perform(machine.handle(event, now))
-            return
         try:
             actions = machine.handle(event, now)
+        except BlamedError as error:
+            actions = self._mishandled(machine, error.process, error.message, error.__cause__ or error)
         except Exception as error:
-            name = type(event.message).__name__
-            log.exception("a %s of %s raised; that process is put out, and this one goes on", name, event.sender)
-            self.metrics.decisions.at(f"messages_raised:{name}").inc()
-            reason = f"sent a {name} that could not be handled ({type(error).__name__})"
-            actions = machine.handle(Mishandled(event.sender, reason), now)
+            if not isinstance(event, Received) or event.sender == self.me:
+                raise
+            actions = self._mishandled(machine, event.sender, type(event.message).__name__, error)
         self.perform(actions)
+
+    def _mishandled(self, machine: Machine, sender: ProcessId, name: str, error: BaseException) -> list[Action]:
+        log.error("a %s of %s raised; that process is put out, and this one goes on", name, sender, exc_info=error)
+        self.metrics.decisions.at(f"messages_raised:{name}").inc()
+        reason = f"sent a {name} that could not be handled ({type(error).__name__})"
+        return machine.handle(Mishandled(sender, reason), self._loop.time())
 
     def receive(self, sender: ProcessId, header: bytes, bodies: list[memoryview]) -> None:
         """A frame came. Raises FrameError when it is no message, which closes its stream."""

@@ -18,7 +18,17 @@ from swarmflow.core.actions import (
     TookOver,
     WriteCheckpoint,
 )  # fmt: skip
-from swarmflow.core.events import CheckpointWritten, DrainAsked, Event, Lost, MicrobatchFormed, Received, Tick
+from swarmflow.core.events import (
+    BlamedError,
+    CheckpointWritten,
+    DrainAsked,
+    Event,
+    Lost,
+    MicrobatchFormed,
+    Mishandled,
+    Received,
+    Tick,
+)  # fmt: skip
 from swarmflow.core.feeding.heir import CANDIDACY_S, RANK_DELAY_S
 from swarmflow.core.following import Following
 from swarmflow.core.iwrr import Iwrr
@@ -346,6 +356,46 @@ def test_elected_it_leads_on_and_tells_who_is_gone() -> None:
     assert {action.process for action in of_type(actions, Forget)} == {LEADER, THIRD}, "nothing is awaited of them"
     assert {to for to, beat in messages(actions, Beat) if beat.term == 2} == {A, B, C}
     assert not messages(bench.hear(Lead(9, TRAINERS[2]), THIRD), Report), "a leader gives way to Deposed alone"
+
+
+def test_whose_report_makes_it_raise_is_put_out_and_it_leads_without_that() -> None:
+    def fragile(step: int) -> float:
+        if step == 2:
+            raise ValueError("what was not expected")
+        return 0.1
+
+    bench = Bench()
+    bench.trainer.settings = replace(SETTINGS, learning_rate=fragile)
+    bench.join()
+    bench.lose()
+    for who in (*PEERS[1:], TRAINERS[2]):
+        bench.hear(following(who), who.process)
+    odd = following(PEERS[0], opened=replace(OPENED, epoch=Epoch(0, 2)))
+    bench.hear(odd, A)
+    with pytest.raises(BlamedError) as caught:
+        bench.wait(3.0)
+    assert (caught.value.process, caught.value.message) == (A, "Report")
+    assert bench.trainer.lead is None
+    actions = bench.event(Mishandled(A, "sent a Report that could not be handled (ValueError)"))
+    assert of_type(actions, Forget)[0] == Forget(A)
+    assert of_type([*actions, *bench.wait(7.0)], TookOver) == [TookOver(2)]
+    assert bench.trainer.lead is not None
+    assert A not in bench.trainer.lead.membership.known
+    assert [bench.trainer.epoch, bench.trainer.lead.version] == [EPOCH, 0]
+
+
+def test_what_it_raises_whoever_reports_is_nobodys_fault() -> None:
+    def broken(step: int) -> float:
+        raise ValueError("what was not expected")
+
+    bench = Bench()
+    bench.trainer.settings = replace(SETTINGS, learning_rate=broken)
+    bench.join()
+    bench.lose()
+    for peer in PEERS:
+        bench.hear(following(peer), peer.process)
+    with pytest.raises(ValueError, match="what was not expected"):
+        bench.wait(3.0)
 
 
 def test_who_follows_too_late_hears_that_it_was_taken_for_dead() -> None:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from swarmflow.core.actions import Action
-from swarmflow.core.events import DrainAsked, Event, Mishandled, Received
+from swarmflow.core.events import BlamedError, DrainAsked, Event, Mishandled, Received
 from swarmflow.core.messages import Drain, Heartbeat
 from swarmflow.core.types import ProcessId
 from swarmflow.runtime.driver import Driver
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.store import Store
 
-ME, OTHER = ProcessId("me", 1), ProcessId("other", 1)
+ME, OTHER, THIRD = ProcessId("me", 1), ProcessId("other", 1), ProcessId("third", 1)
 
 
 @dataclass
@@ -57,6 +57,21 @@ def test_what_a_message_makes_a_machine_raise_puts_out_its_sender(caplog: pytest
     assert machine.events[-3:] == [Received(OTHER, Drain()), Mishandled(OTHER, reason), Received(OTHER, Heartbeat())]
     assert "Traceback" in caplog.text
     assert "what was not expected" in caplog.text
+
+
+def test_what_was_said_before_and_makes_a_machine_raise_later_puts_out_who_said_it() -> None:
+    @dataclass
+    class Late(Fragile):
+        def handle(self, event: Event, now: float) -> list[Action]:
+            try:
+                return super().handle(event, now)
+            except KeyError as error:
+                raise BlamedError(OTHER, "Report") from error
+
+    for event in (DrainAsked(), Received(THIRD, Drain())):
+        machine = Late((DrainAsked, Drain))
+        assert not drive(machine, event)
+        assert machine.events[-1] == Mishandled(OTHER, "sent a Report that could not be handled (KeyError)")
 
 
 def test_what_a_machine_raises_by_itself_ends_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action, Connect, Count, Log, Send, TookOver
+from swarmflow.core.events import BlamedError
 from swarmflow.core.feeding.feeder import Feeder
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Deposed, Lead, Report
@@ -55,18 +56,36 @@ def _stand(trainer: Feeder, now: float) -> list[Action]:
 
 
 def _take_over(trainer: Feeder, candidacy: Candidacy, now: float, elected: bool = True) -> list[Action]:
+    def raises(reports: Candidacy) -> bool:
+        try:
+            _lead_on(trainer, reports, now, elected)
+        except Exception:  # it is whose that is asked; what it was is told with the first one
+            return True
+        return False
+
+    try:
+        lead, began = _lead_on(trainer, candidacy, now, elected)
+    except Exception as error:
+        culprit = candidacy.culprit(raises)
+        if culprit is None:
+            raise
+        raise BlamedError(culprit, "Report") from error
+    trainer.candidacy, trainer.lead = None, lead
+    trainer.following.follow(trainer.me.process, candidacy.term, now)
+    actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *began]
+    waiting, trainer.waiting = trainer.waiting, []
+    return actions + [action for event in waiting for action in lead.handle(event, now)]
+
+
+def _lead_on(trainer: Feeder, candidacy: Candidacy, now: float, elected: bool) -> tuple[Leader, list[Action]]:
+    """Make a leader of what the reports say. Changes nothing of the trainer."""
     version = candidacy.latest().epoch.step
     rate = trainer.settings.learning_rate(version)
     estate = estate_of(candidacy, trainer.plan, rate, trainer.settings.clip, now)
-    trainer.candidacy = None
-    trainer.following.follow(trainer.me.process, candidacy.term, now)
     disk = trainer.on_disk, trainer.digests
-    trainer.lead = Leader(trainer.me, trainer.plan, trainer.settings, candidacy.term, version, *disk)
-    trainer.lead.safe.copies.says(trainer.me, trainer.parts)
-    began = trainer.lead.take_over(estate, now, elected)
-    actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *began]
-    waiting, trainer.waiting = trainer.waiting, []
-    return actions + [action for event in waiting for action in trainer.lead.handle(event, now)]
+    lead = Leader(trainer.me, trainer.plan, trainer.settings, candidacy.term, version, *disk)
+    lead.safe.copies.says(trainer.me, trainer.parts)
+    return lead, lead.take_over(estate, now, elected)
 
 
 def _report(trainer: Feeder, known: str = "") -> Report:
