@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
+import threading
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -157,3 +162,31 @@ def test_a_run_whose_exports_have_no_place_is_not_taken_up(tmp_path: Path) -> No
         with pytest.raises(ForeignFileError, match="final holds something"):
             asyncio.run(take_up(run, replace(own, run_id="theirs")))
         assert run.earlier() == own
+
+
+def test_a_trainer_can_be_told_to_go_while_it_reads_its_checkpoints(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They may have many GB; here a file beside them does not come to its end."""
+    endless = tmp_path / "out" / "state" / "trainer-0f" / "former"
+    left = "left before it had joined"
+
+    def tell() -> None:
+        with endless.open("wb"):  # waits for who reads
+            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(500):
+                if left in caplog.text:
+                    break
+                time.sleep(0.02)
+            told.append(left in caplog.text)
+
+    told: list[bool] = []
+    telling = threading.Thread(target=tell, daemon=True)
+    with ExitStack() as stack, caplog.at_level(logging.INFO, "swarmflow"):
+        run = opened(stack, tmp_path)
+        endless.parent.mkdir()
+        os.mkfifo(endless)
+        telling.start()
+        assert main(run) == 0
+    telling.join(20)
+    assert told == [True]
