@@ -126,6 +126,13 @@ def is_intact(folder: Path, kind: str, run: str, content: str) -> bool:
 def check_replaceable(folder: Path, kind: str, run: str) -> None:
     """Raises ForeignFileError unless a folder is empty, not there, or all of it was written for this run."""
     folder = Path(os.path.realpath(folder))  # where it is a link, what it leads to is replaced
+    try:
+        _check_replaceable(folder, kind, run)
+    except OSError as error:
+        raise ForeignFileError(f"the folder {folder} cannot be read: {error.strerror}: choose another one") from None
+
+
+def _check_replaceable(folder: Path, kind: str, run: str) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():

@@ -110,6 +110,11 @@ def test_a_folder_of_somebody_else_is_refused(marker: str, tmp_path: Path) -> No
     assert "is no folder" in refusal(lambda: check_replaceable(tmp_path / "file", "export", "run"))
 
 
+def test_a_place_that_cannot_be_looked_at_is_said_to_be_one(tmp_path: Path) -> None:
+    line = refusal(lambda: check_replaceable(tmp_path / ("a" * 256), "export", "run"))
+    assert line.endswith("cannot be read: File name too long: choose another one")
+
+
 def test_a_marker_that_came_with_a_download_reaches_no_other_file(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("mine")

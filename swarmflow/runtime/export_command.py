@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -53,11 +54,12 @@ def export_folder(folder: Path, out: Path) -> int:
 async def export_run(invite: Invite, out: Path) -> int:
     """Ask the leader to bring the newest version to its disk, copy it stage by stage, and export it; its number."""
     check_replaceable(out, KIND, invite.run_id)
-    async with visit(invite) as (session, found):
-        saved = await session.requests.ask(found.leader, "save", timeout_s=_SAVE_TIMEOUT_S)
-        version = msgspec.json.decode(saved[0], type=int)
-        manifest, leader = found.manifest, Member(found.leader, -1)
-        with draft_of(Path(os.path.realpath(out)), invite.run_id) as scratch:
+    with ExitStack() as stack:
+        scratch = _scratch(stack, out, invite.run_id)  # before anybody is asked for anything
+        async with visit(invite) as (session, found):
+            saved = await session.requests.ask(found.leader, "save", timeout_s=_SAVE_TIMEOUT_S)
+            version = msgspec.json.decode(saved[0], type=int)
+            manifest, leader = found.manifest, Member(found.leader, -1)
             generation = Generation.begin(scratch, version, manifest.fingerprint, manifest.stages)
             for stage in range(manifest.stages):
                 elements = state_elements(manifest, stage)
@@ -72,7 +74,15 @@ async def export_run(invite: Invite, out: Path) -> int:
             answer = await session.requests.ask(found.leader, "tokenizer")
             files = msgspec.msgpack.decode(answer[0], type=dict[str, bytes])
             export_generation(manifest, generation, out, lambda to: _write_files(files, to))
-        return version
+            return version
+
+
+def _scratch(stack: ExitStack, out: Path, run: str) -> Path:
+    """A folder beside `out` for what is copied. Raises CheckpointError."""
+    try:
+        return stack.enter_context(draft_of(Path(os.path.realpath(out)), run))
+    except OSError as error:
+        raise CheckpointError(f"--out {out} cannot be written: {error.strerror or error}") from error
 
 
 def _copy_files(source: Path, to: Path) -> None:

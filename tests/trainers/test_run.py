@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from swarmflow.errors import ForeignFileError
+from swarmflow.errors import CheckpointError, ForeignFileError
 from swarmflow.files import write_sealed
-from swarmflow.runtime.export_command import export_folder
+from swarmflow.runtime.export_command import export_folder, export_run
 from swarmflow.runtime.invite import Invite
 from tests.runtime.test_copy_keeper import written
 from tests.runtime.test_stage_host import manifest
@@ -93,6 +94,22 @@ def test_export_touches_no_folder_that_is_somebody_elses(tmp_path: Path) -> None
     other = manifest(run_id="other")
     with pytest.raises(ForeignFileError, match="belongs to another run"):
         check_exports(_as_final(tmp_path / "new"), other.run_id)
+
+
+def test_where_nothing_can_be_written_nobody_is_asked_for_anything(tmp_path: Path) -> None:
+    of, trainer = manifest(), tmp_path / "trainer"
+    written(of, trainer / "checkpoints", 4)
+    write_sealed(trainer / "run.json", of.encode())
+    (tmp_path / "file").write_text("x")
+    invite = Invite(of.run_id, "name", (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
+    for out, error, line in (
+        (tmp_path / "file" / "out", CheckpointError, "file/out cannot be written: Not a directory"),
+        (tmp_path / ("a" * 256), ForeignFileError, "cannot be read: File name too long"),
+    ):
+        with pytest.raises(error, match=line):
+            asyncio.run(export_run(invite, out))
+        with pytest.raises(error, match=line):
+            export_folder(trainer, out)
 
 
 def _as_final(folder: Path) -> Path:
