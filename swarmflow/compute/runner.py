@@ -169,15 +169,6 @@ class StageRunner:
         del output
         return total
 
-    def measure_capacity(self, memory_limit_bytes: int, x: Tensor, draw: DrawKey | None = None) -> int:
-        """Number of microbatches of this input that fit in a limit for weights, gradients, optimizer and graphs.
-
-        0 when not even one fits. The optimizer is counted with what it has allocated so far.
-        """
-        fixed = sum(group.nbytes for group in self.stage.groups.values())
-        fixed += self._half.nbytes if self._half is not None else 0
-        return max(0, (memory_limit_bytes - fixed) // max(1, self.activation_bytes(x, draw)))
-
     def _loss(self, x: Tensor, targets: Tensor, draw: DrawKey | None, weight: int) -> tuple[float, int, Tensor | None]:
         targets = targets.to(self.stage.device)
         total = 0.0

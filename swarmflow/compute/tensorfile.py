@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -48,6 +49,7 @@ class TensorFileWriter:
         self, path: Path, shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str] | None = None
     ) -> None:
         self.path = path
+        self._using = threading.RLock()  # closed meanwhile, its descriptor could be another file's when it is written
         self._part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
         self._spans: list[tuple[int, int]] = []
         self._start: dict[str, int] = {}
@@ -64,7 +66,7 @@ class TensorFileWriter:
             self._file = self._part.open("w+b", buffering=0)
         except OSError as error:
             raise self._refused(error) from error
-        self._guard(lambda: _write_at(self._file.fileno(), memoryview(head), 0))
+        self._guard(lambda: _write_at(self._handle(), memoryview(head), 0))
 
     def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
         """Writes elements from `start` on of one tensor, as little-endian fp32 bytes."""
@@ -72,8 +74,9 @@ class TensorFileWriter:
         if start < 0 or len(view) % 4 or 4 * start + len(view) > self._bytes[name]:
             raise ValueError(f"{len(view)} bytes at element {start} do not lie in {name}")
         at = self._start[name] + 4 * start
-        self._guard(lambda: _write_at(self._file.fileno(), view, at))
-        self._spans = _merged([*self._spans, (at, at + len(view))])
+        with self._using:
+            self._guard(lambda: _write_at(self._handle(), view, at))
+            self._spans = _merged([*self._spans, (at, at + len(view))])
 
     def missing(self) -> tuple[str, int] | None:
         """The first (tensor, element) that was not written yet; None when all is there."""
@@ -88,18 +91,34 @@ class TensorFileWriter:
         hole = self.missing()
         if hole is not None:
             raise CheckpointError(f"{self.path} is incomplete: {hole[0]} lacks element {hole[1]}")
-        self._guard(lambda: os.fsync(self._file.fileno()))
+        self._guard(self._sync)
         digest = file_digest(self._part)
-        self._file.close()
+        with self._using:
+            self._file.close()
         self._guard(lambda: os.replace(self._part, self.path))
         self._guard(lambda: sync_folder(self.path.parent))
         return digest
 
     def abandon(self) -> None:
         """Closes and removes what was written so far; nothing happens after `finish`."""
-        self._file.close()
+        with self._using:
+            self._file.close()
         with suppress(OSError):  # the disk that refused to write may refuse this too
             self._part.unlink(missing_ok=True)
+
+    def _handle(self) -> int:
+        if self._file.closed:
+            raise CheckpointError(f"{self.path} is not written any more: it was given up")
+        return self._file.fileno()
+
+    def _sync(self) -> None:
+        """Without the lock: it may take long, and who gives the file up does not wait for it."""
+        with self._using:
+            handle = os.dup(self._handle())
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
     def _guard(self, act: Callable[[], object]) -> None:
         try:

@@ -332,3 +332,23 @@ def test_what_cannot_be_read_now_stays_as_it_is_and_is_read_later(
         newest_complete(tmp_path, "run", mend=True)
     assert Generation.open(generation.path).held == (0,)
     assert "is missing" in caplog.records[-1].message
+
+
+def test_a_file_that_is_given_up_amid_writes_never_writes_into_another(tmp_path: Path) -> None:
+    generation = Generation.begin(tmp_path, 7, "run", 1)
+    (tmp_path / "precious").write_bytes(b"precious")
+    data = bytes(4 * ELEMENTS["own.params"])
+    for _ in range(50):
+        writer = generation.writer(0, ELEMENTS)
+        with ThreadPoolExecutor(4) as pool, ExitStack() as others:
+            writes = [pool.submit(writer.write, "own.params", 0, data) for _ in range(16)]
+            writer.abandon()
+            for _ in range(4):
+                others.enter_context((tmp_path / "precious").open("r+b"))
+        for write in writes:
+            refused = write.exception()
+            assert refused is None or "it was given up" in str(refused), refused
+        assert (tmp_path / "precious").read_bytes() == b"precious"
+    with pytest.raises(CheckpointError, match="it was given up"):
+        writer.write("own.params", 0, data)
+    assert [path.name for path in generation.path.iterdir()] == ["manifest.json"]

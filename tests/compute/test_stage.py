@@ -200,16 +200,12 @@ def test_bf16_gradients_are_near_those_of_fp32() -> None:
     assert float(torch.nn.functional.cosine_similarity(flat["fp32"], flat["bf16"], dim=0)) > 0.999
 
 
-def test_capacity_counts_weights_and_graphs() -> None:
+def test_the_graphs_of_a_microbatch_are_counted() -> None:
     runner = StageRunner(stages_of(config_of("llama"), (2,))[0])
     x, _ = batch()
     one = runner.activation_bytes(x)
     assert one > x.nbytes
     assert runner.activation_bytes(batch(sequences=4)[0]) > 1.8 * one
-    group = runner.stage.groups["own"]
-    fixed = group.params.nbytes + group.grads.nbytes
-    assert runner.measure_capacity(fixed + 3 * one, x) == 3
-    assert runner.measure_capacity(fixed + one - 1, x) == 0
     assert runner.held == 0
 
 
