@@ -216,8 +216,11 @@ def _said(opened: Open, current: list[Report], term: int) -> tuple[Open, dict[Pr
     for report in (each for each in current if each.opened.newcomers):  # it may be the only one who knows of itself
         named = {member.process: member for member in report.opened.roster.members()}
         newcomers |= {process: named[process] for process in report.opened.newcomers if process in named}
+    places = opened.roster.places
+    newcomers = {p: member for p, member in newcomers.items() if 0 <= member.stage == places.get(p, member.stage)}
+    came = [member for process, member in newcomers.items() if process not in places]
     stages = tuple(
-        tuple(sorted({*members, *(member for member in newcomers.values() if member.stage == stage)}))
+        tuple(sorted((*members, *(member for member in came if member.stage == stage))))
         for stage, members in enumerate(opened.roster.stages)
     )
     roster = Roster(stages, opened.roster.trainers)

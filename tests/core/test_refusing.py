@@ -87,6 +87,8 @@ def cannot_be(message: Message) -> str:
         (Prepare(1, EPOCH, 1, (), (), Tally(1.0, 3, 0)), "tally"),
         (replace(WHOLE, ballot=1, tally=Tally(1.0, 0, 0), results=(("stage-1", 1.0, "x"),)), "tally"),
         (replace(WHOLE, done=(Done(microbatch(0), 0, 0),)), "do not fit"),
+        (replace(WHOLE, attempt=1_000_000_000), "attempt"),
+        (replace(WHOLE, ballot=1 << 40), "ballot"),
         (replace(WHOLE, gone=(WHOLE.member.process,)), "do not fit"),
         (replace(WHOLE, suspects=(WHOLE.member.process,)), "do not fit"),
         (Open(1, EPOCH, Roster(ROSTER.stages), LINEAGE), "do not fit"),

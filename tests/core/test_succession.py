@@ -8,6 +8,7 @@ import pytest
 
 from swarmflow.core.actions import Connect
 from swarmflow.core.messages import Assign, Commit, Done, Gone, Join, Lead, Open, Report, StepResult, Tally
+from swarmflow.core.messages.checks import checks_of
 from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.standing import Standing
 from swarmflow.core.succession import Candidacy, Estate, estate_of
@@ -351,6 +352,15 @@ def test_newcomers_take_part_in_the_update_but_take_no_work() -> None:
     alone = inherit(*peers(), report(came, opened=heard))
     assert list(alone.step.newcomers) == [N], "it may be the only one that has heard of itself"
     assert N in alone.step.roster.processes()
+
+
+def test_nobody_comes_in_who_is_there_already_or_has_no_place() -> None:
+    """Else what the next leader tells could not be, and all who hear it would leave it."""
+    odd = (member("a", 1), member("b", 0, capacity=9), member("t2", 0), member("n", -1), member("n", 1))
+    told = [replace(told, newcomers=(named,)) for told, named in zip([*peers(), report(TRAINERS[2])], odd, strict=True)]
+    said = inherit(*told).step.said
+    assert said.roster == Roster((PEERS[0], (*PEERS[1], member("n", 1))), TRAINERS)
+    assert checks_of(PLAN).wrong(said) is None
 
 
 def test_newcomers_who_are_gone_again_cost_no_majority() -> None:

@@ -35,6 +35,7 @@ from swarmflow.core.types import ADDRESSES_MAX, Group, Member, Plan, ProcessId, 
 
 REASON_MAX = 500  # characters of a reason: what is longer is cut where it is made, and refused where it arrives
 COUNT_MAX = 1 << 40  # of anything that is counted
+ATTEMPT_MAX = 1_000_000_000
 SECONDS_MAX = 1e9
 MEMBERS_MAX = 100_000  # of a roster
 PART_MEMBERS_MAX = 1000  # of a Named
@@ -62,8 +63,9 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "Join.member.stage": (-1, 1 << 31),
         "NotFinite.index": (-1, microbatches - 1),
         "index": (0, microbatches - 1), "indices": (0, microbatches - 1), "dropped": (0, microbatches - 1),
-        "stages": (0, stages - 1), "attempt": (0, 1_000_000_000), "ahead": count, "tokens": count, "retries": count,
+        "stages": (0, stages - 1), "attempt": (0, ATTEMPT_MAX), "ahead": count, "tokens": count, "retries": count,
         "Tally.tokens": (microbatches, COUNT_MAX), "StepResult.tokens": (microbatches, COUNT_MAX),  # of whole steps
+        "Report.attempt": (0, ATTEMPT_MAX // 2), "Report.ballot": (0, COUNT_MAX // 2),  # the next leader counts on
         "incarnation": (0, 1 << 64), "generation": (-1, COUNT_MAX), "step": version, "version": version,
         "Heartbeat.version": (-1, COUNT_MAX), "Report.version": (-1, COUNT_MAX),
         "oldest": version, "durable": version,
