@@ -191,7 +191,7 @@ async def _one_life(
             _remember_end(run, Ended(run_id, name, life.version, run.config.train.steps, str(run.output.absolute())))
         return outcome
     finally:
-        await asyncio.to_thread(run.give_way)  # before the goodbye: whoever hears it may lead at once
+        run.give_way()  # before the goodbye: whoever hears it may lead at once
         await session.close()
 
 
