@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from swarmflow.runtime.local import LocalProcess, LocalSwarm, kill_at_once
 from tests.swarm.reference import load_model, parameters
 from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings
 from tests.swarm.test_exactness import assert_learnt
@@ -59,8 +59,7 @@ def test_half_of_the_processes_are_killed_at_once(tmp_path: Path, forks: ForkSer
         leader = start(swarm)
         others = [swarm.start_peer(stage=stage) for stage in range(STAGES)]
         swarm.wait(lambda: sum(map(_with_all, swarm.steps("trainer-1"))) > 1, "a step opened with everybody", FINISH_S)
-        for process in (leader, *others):
-            process.kill()
+        kill_at_once([leader, *others])
         survivors = [process for process in swarm.processes if process.exit_code is None]
         swarm.wait(lambda: all(p.exit_code is not None for p in survivors), "the end of the run", FINISH_S)
         steps = swarm.steps("trainer-1")

@@ -18,7 +18,7 @@ from swarmflow.chaos.compare import compare_bits
 from swarmflow.chaos.plain import load_model, parameters
 from swarmflow.compute.checkpoint import generations
 from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from swarmflow.runtime.local import LocalProcess, LocalSwarm, kill_at_once
 from tests.disks import flip_bit, newest_files, small_disk
 from tests.swarm.runs import FINISH_S, prepare, recipe, settings
 
@@ -114,8 +114,7 @@ def test_every_process_is_killed_and_started_again(first: str, undisturbed: Undi
     with undisturbed.swarm(tmp_path / "swarm") as swarm:
         start(swarm)
         amid_a_step(swarm)
-        for process in swarm.processes:
-            process.kill()
+        kill_at_once(swarm.processes)
         reached = len(swarm.steps())
         assert EVERY < reached < STEPS
         if first == "leader's disk lost":
@@ -137,8 +136,7 @@ def test_every_trainers_disk_is_lost(trainers: int, undisturbed: Undisturbed, tm
         start(swarm, trainers)
         amid_a_step(swarm)
         swarm.wait(lambda: "is on the disks of others too" in log_of(swarm.trainers[0]), "the copies", FINISH_S)
-        for process in swarm.processes:
-            process.kill()
+        kill_at_once(swarm.processes)
         for trainer in swarm.trainers:
             shutil.rmtree(swarm.state_folder(trainer.name) / "checkpoints")
         for process in list(swarm.processes):
@@ -178,8 +176,7 @@ def test_a_full_disk_a_deleted_folder_and_a_flipped_bit_cost_no_step_that_was_le
         again = {path.name for path in disk.path.iterdir()}
         assert {"identity.key", "run.json", "known", "begun", "tokenizer"} <= again
 
-        for process in swarm.processes:
-            process.kill()
+        kill_at_once(swarm.processes)
         assert EVERY + 1 < len(swarm.steps()) < STEPS
         spoilt = newest_files(disk.path)[0]
         flip_bit(spoilt, Random(0))
@@ -200,8 +197,7 @@ def test_the_leaders_machine_is_gone_for_good(undisturbed: Undisturbed, tmp_path
         for _ in range(2 * STAGES):
             swarm.start_peer()
         amid_a_step(swarm)
-        for process in swarm.processes:
-            process.kill()
+        kill_at_once(swarm.processes)
         shutil.rmtree(swarm.state_folder("trainer-0"))
         former, other = swarm.trainers
         for process in [other, *swarm.peers]:
@@ -222,8 +218,7 @@ def test_every_trainer_is_killed_and_the_peers_live(undisturbed: Undisturbed, tm
     with undisturbed.swarm(tmp_path / "swarm") as swarm:
         start(swarm)
         amid_a_step(swarm)
-        for trainer in swarm.trainers:
-            trainer.kill()
+        kill_at_once(swarm.trainers)
         lines = swarm.json_file("trainer-0").read_text().splitlines()
         for trainer in list(swarm.trainers):
             swarm.start_again(trainer)
@@ -272,8 +267,7 @@ def test_every_peer_of_a_stage_is_killed(stage: int, new: bool, undisturbed: Und
         serving = f"serving stage {stage} from"
         victims = [peer for peer in swarm.peers if serving in log_of(peer)]
         assert 0 < len(victims) < len(swarm.peers)
-        for victim in victims:
-            victim.kill()
+        kill_at_once(victims)
         if new:
             for victim in victims:
                 swarm.start_again(victim)
