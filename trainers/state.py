@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from swarmflow.core.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError, ConfigError, IncompatibleError, SwarmflowError, TakenError
 from swarmflow.files import read_sealed, write_sealed, write_whole
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.addresses import lasting
 from swarmflow.runtime.folders import first_manifest, kept_manifest, shared_folder, state_folder
 from trainers.lock import FolderLock, holder
 
@@ -106,14 +106,14 @@ class StateFolder:
     @property
     def trainers(self) -> tuple[str, ...]:
         """Multiaddrs of the run's other trainers, as known last time."""
-        return lasting((self._read(self._trainers) or b"").decode("utf-8", "replace").split())
+        return _lasting((self._read(self._trainers) or b"").decode("utf-8", "replace").split())
 
     def keep_trainers(self, addresses: tuple[str, ...]) -> None:
         """Remember where the others are: whoever starts again looks for them before it leads a run of its own.
 
         What is no address of a process is left out.
         """
-        good = lasting(addresses)
+        good = _lasting(addresses)
         if good != self.trainers:
             self._keep(self._trainers, "\n".join(good).encode())
 
@@ -387,3 +387,10 @@ def _as_number(data: bytes | None) -> int:
     """0: there is none, or it is no number."""
     text = (data or b"").decode("ascii", "replace").strip()
     return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _lasting(addresses: Iterable[str]) -> tuple[str, ...]:
+    """Of these the ones that are worth remembering."""
+    from swarmflow.runtime.addresses import lasting  # it loads torch, before which mistakes are told
+
+    return lasting(addresses)
