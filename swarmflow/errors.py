@@ -29,6 +29,10 @@ class NetworkError(SwarmflowError):
     """The network could not be joined, or an address, port or invite is of no use."""
 
 
+class PortTakenError(NetworkError):
+    """Another process listens on this port."""
+
+
 class FrameError(SwarmflowError):
     """A frame from the network is malformed, truncated, oversized or replayed; it is refused and counted."""
 

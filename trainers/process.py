@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import uvloop
 
 from swarmflow.core.actions import Exit, Rejoin
 from swarmflow.core.types import ADDRESSES_MAX
-from swarmflow.errors import NetworkError, SwarmflowError, TakenError, raise_all
+from swarmflow.errors import NetworkError, PortTakenError, SwarmflowError, TakenError, raise_all
 from swarmflow.files import write_named
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import peer_of
@@ -56,7 +57,7 @@ async def _run(run: Run) -> int:
     invite = None if run.try_to_lead() else await _invite_to_join(run)
     async with AsyncExitStack() as stack:
         first = run.folder.manifest() is None  # else it has trained here before, and can wait for the others
-        node = await _start_node(run, invite, first=first)
+        node = await start_node(run, invite, first=first)
         stack.push_async_callback(node.stop)
         stop, announced = _Stop(), Announced(run.options.announce)
         while True:
@@ -125,17 +126,25 @@ def _latest_invite(run: Run, invite: Invite | None) -> Invite | None:
     return run.may_join(Invite.parse(run.invite_path.read_text()))
 
 
-async def _start_node(run: Run, invite: Invite | None, *, first: bool) -> Node:
+async def start_node(run: Run, invite: Invite | None, *, first: bool) -> Node:
+    """Listen where this folder did before, as long as nobody else does there; on the port asked for, if any."""
     may_lead = invite is None or run.may_go_on_alone
     listen = run.options.listen or "0.0.0.0:0"
     any_port = listen.endswith(":0")
     if any_port:
         listen = f"{listen[:-1]}{run.folder.port}"
     known = (*(invite.trainers if invite is not None else ()), *run.folder.trainers)
-    node = await Node.start(
-        identity_path=run.folder.identity, listen=[listen], announce=list(run.options.announce),
+    start = partial(
+        Node.start, identity_path=run.folder.identity, announce=list(run.options.announce),
         bootstrap=list(dict.fromkeys(known)), may_be_alone=may_lead, patient=not first and not may_lead,
     )  # fmt: skip
+    try:
+        node = await start(listen=[listen])
+    except PortTakenError as error:
+        if not any_port or not run.folder.port:
+            raise
+        log.warning("%s is another's now (%s): invites that name it alone lead nowhere", listen, error)
+        node = await start(listen=[f"{listen[: listen.rindex(':')]}:0"])
     ports = [part.split("/")[0] for address in node.addresses() for part in address.split("/tcp/")[1:]]
     if ports and any_port:
         run.folder.keep_port(int(ports[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarmflow.core.types import ADDRESSES_MAX
-from swarmflow.errors import NetworkError
+from swarmflow.errors import NetworkError, PortTakenError
 from swarmflow.runtime.invite import is_address
 
 
@@ -152,4 +153,5 @@ def check_port_free(maddr: str) -> None:
             probe.bind((host, int(port_text)))
         except OSError as error:
             where = f"{host}:{port_text}"
-            raise NetworkError(f"cannot listen on {where}: {error.strerror}; choose another --listen") from None
+            kind = PortTakenError if error.errno == errno.EADDRINUSE else NetworkError
+            raise kind(f"cannot listen on {where}: {error.strerror}; choose another --listen") from None
