@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from peers.kept import Between
 from peers.left import LeftState
 from swarmflow.core.actions import Exit, Rejoin
-from swarmflow.errors import IncompatibleError, SwarmflowError
-from swarmflow.runtime.ending import end_now
+from swarmflow.errors import SwarmflowError
+from swarmflow.runtime.ending import end_now, over
 
 log = logging.getLogger("swarmflow")
 
@@ -53,18 +53,9 @@ async def live(
     a leader who is still to come goes to the disk.
     """
     try:
-        while True:
-            outcome = await life(first)
-            if isinstance(outcome, Exit):
-                log.info("%s", outcome.reason)
-                if not outcome.ok:
-                    raise IncompatibleError(outcome.reason)
-                return 0
-            if stop.count:
-                log.info("left: %s", outcome.reason)
-                return 0
-            log.warning("joining again: %s", outcome.reason)
+        while not over(await life(first), leaving=stop.count > 0):
             first = False
+        return 0
     finally:
         await outlive(stop, between, left)
 

@@ -21,7 +21,7 @@ from swarmflow.files import write_named
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import peer_of
 from swarmflow.runtime.answering import Counter, answering
-from swarmflow.runtime.ending import Threads, end_now
+from swarmflow.runtime.ending import Threads, end_now, over
 from swarmflow.runtime.finding import Found, find_leader
 from swarmflow.runtime.invite import Invite, publish_local
 from swarmflow.runtime.local_runs import Ended, forget_ended, keep_ended
@@ -62,15 +62,8 @@ async def _run(run: Run) -> int:
         stop, announced = _Stop(), Announced(run.options.announce)
         while True:
             outcome = await _one_life(run, node, announced, invite, stop, first=first)
-            if isinstance(outcome, Exit):
-                log.info("%s", outcome.reason)
-                if not outcome.ok:
-                    raise SwarmflowError(outcome.reason)
+            if over(outcome, leaving=stop.count > 0):
                 return 0
-            if stop.count:
-                log.info("left: %s", outcome.reason)
-                return 0
-            log.warning("joining again: %s", outcome.reason)
             first = False
             run.give_way()
             invite = _latest_invite(run, invite)

@@ -1,4 +1,4 @@
-"""The end of a process that waits for nothing any more."""
+"""The ends of a process: after a life of it, and the one that waits for nothing any more."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
+
+from swarmflow.core.actions import Exit, Rejoin
+from swarmflow.errors import SwarmflowError
+
+log = logging.getLogger("swarmflow")
 
 
 class Threads(ThreadPoolExecutor):
@@ -35,6 +40,23 @@ class Threads(ThreadPoolExecutor):
         """Wait for what is under way, unless it is abandoned."""
         self._ending = True
         super().shutdown(wait and not self._abandoned, cancel_futures=cancel_futures or self._abandoned)
+
+
+def over(outcome: Exit | Rejoin, *, leaving: bool) -> bool:
+    """Whether the process ends with this life, or joins again; tells which. Raises SwarmflowError: it ends in error.
+
+    leaving: it was told to end.
+    """
+    if isinstance(outcome, Exit):
+        log.info("%s", outcome.reason)
+        if not outcome.ok:
+            raise SwarmflowError(outcome.reason)
+        return True
+    if leaving:
+        log.info("left: %s", outcome.reason)
+        return True
+    log.warning("joining again: %s", outcome.reason)
+    return False
 
 
 def end_now(code: int = 0) -> NoReturn:

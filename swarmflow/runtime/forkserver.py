@@ -104,13 +104,17 @@ class ForkServer:
         environment: Mapping[str, str] | None = None,
         errors: Path | None = None,
     ) -> Forked:
-        """Runs `swarmflow ARGUMENTS`, with all that it prints in `log`. Raises ForkServerError.
+        """Runs `swarmflow ARGUMENTS`, with all that it prints in `log`. Raises ForkServerError; OSError for its logs.
 
-        environment: its own; None: the server's. errors: for what it prints to stderr; None: in `log` too.
+        environment: its own; None: the server's. errors: for what it prints to stderr; None: in `log` too. Both files
+        are there when this returns.
         """
         assert self._server.stdin is not None
         own = None if environment is None else dict(environment)
-        order = [own, str(log), str(errors or log), *arguments]
+        errors = errors or log
+        for file in (log, errors):
+            file.write_bytes(b"")  # the child opens them some time after it has given its number
+        order = [own, str(log), str(errors), *arguments]
         with self._lock:
             self._server.stdin.write(json.dumps(order).encode() + b"\n")
             self._server.stdin.flush()

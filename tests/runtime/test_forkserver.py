@@ -39,6 +39,18 @@ def test_what_it_prints_is_in_its_log_and_its_exit_code_is_known(server: ForkSer
     assert "--stage x: must be auto" in (tmp_path / "wrong.log").read_text(encoding="utf-8")
 
 
+def test_its_logs_are_there_at_once_or_it_is_not_started(server: ForkServer, tmp_path: Path) -> None:
+    for number in range(5):
+        log, errors = tmp_path / f"{number}.log", tmp_path / f"{number}.errors"
+        process = server.start(["--version"], log, errors=errors)
+        assert log.exists()
+        assert errors.exists()
+        process.wait(END_S)
+        assert __version__ in log.read_text(encoding="utf-8")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        server.start(["--version"], tmp_path / "nowhere" / "version.log")
+
+
 def test_a_signal_that_ends_it_is_its_exit_code(server: ForkServer, tmp_path: Path) -> None:
     process = waiting_peer(server, tmp_path / "peer.log")
     assert process.poll() is None
