@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-dev demo test lint typecheck benchmark fuzz experiments-quick clean
+.PHONY: help venv venv-dev demo test lint typecheck benchmark fuzz same experiments-quick clean
 
 help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
@@ -14,6 +14,7 @@ help:
 	@echo "make typecheck          mypy"
 	@echo "make benchmark          tokens/s of a swarm beside one plain PyTorch process"
 	@echo "make fuzz               random swarms under random faults, in virtual time; SEEDS=N of them, 200 if not given"
+	@echo "make same BEFORE=C      whether the code decides as at commit C, names aside: fuzz seeds and experiments"
 	@echo "make experiments-quick  every experiment in its reduced version"
 	@echo "make clean              remove the virtual environment and everything built"
 
@@ -56,6 +57,9 @@ SEEDS ?= 200
 fuzz: venv
 	@$(BIN)/python -m tests.simulation.hunt $(SEEDS) $(if $(FIRST),--first $(FIRST)) $(if $(PARTITIONS),--partitions) \
 		$(if $(ONLY),--only $(ONLY))
+
+same: venv
+	@$(BIN)/python -m tests.simulation.traces same $(BEFORE) $(if $(NAMES),--names $(NAMES))
 
 experiments-quick: venv
 	@$(BIN)/python -m experiments.common.quick
