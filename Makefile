@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-dev demo test lint typecheck benchmark fuzz same experiments-quick clean
+.PHONY: help venv venv-dev demo test lint format typecheck benchmark fuzz same experiments-quick clean
 
 help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
 	@echo "make test               set up, then run the whole test suite"
-	@echo "make lint               ruff"
+	@echo "make lint               ruff: its rules, and the format of every file; make format mends both"
 	@echo "make typecheck          mypy"
 	@echo "make benchmark          tokens/s of a swarm beside one plain PyTorch process"
 	@echo "make fuzz               random swarms under random faults, in virtual time; SEEDS=N of them, 200 if not given"
@@ -46,6 +46,11 @@ test: venv-dev
 
 lint: venv-dev
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: venv-dev
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
 
 typecheck: venv-dev
 	@$(BIN)/mypy

@@ -46,9 +46,7 @@ def _account_for_workers(owner: object, name: str) -> None:
     """What is submitted to a worker is timed where it runs."""
     submit: Callable[..., None] = getattr(owner, name)
 
-    def submitted(
-        worker: object, priority: object, work: Callable[..., object], done: Callable[..., object]
-    ) -> None:
+    def submitted(worker: object, priority: object, work: Callable[..., object], done: Callable[..., object]) -> None:
         inner = [cell.cell_contents for cell in work.__closure__ or ()]  # a step's end is timed by a function around it
         names = [getattr(each, "__qualname__", "") for each in (work, *inner)]
         ends_step = any(name.startswith(("StepEnd.seal", "StepEnd.apply")) for name in names)

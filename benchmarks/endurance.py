@@ -31,9 +31,15 @@ WARM_UP = 0.3
 LIFE_STEPS_MIN = 100
 GROWTH_MAX = 0.05
 MODEL = {
-    "model_type": "llama", "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 4,
-    "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256, "max_position_embeddings": 32,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 256,
+    "max_position_embeddings": 32,
+}
 
 
 @dataclass(frozen=True)
@@ -137,10 +143,8 @@ def settings(corpus: Path, work: Work) -> dict[str, dict[str, Any]]:
         "run": {"name": "endurance", "output": "out"},
         "model": {"config": MODEL, "cut": [2]},
         "data": {"path": str(corpus), "tokenizer": "bytes", "seq_len": 32},
-        "train": {
-            "steps": work.steps, "microbatches": 8, "microbatch_sequences": 1, "checkpoint_every": 100,
-        },
-    }  # fmt: skip
+        "train": {"steps": work.steps, "microbatches": 8, "microbatch_sequences": 1, "checkpoint_every": 100},
+    }
 
 
 def show(lives: Sequence[Life], work: Work) -> None:

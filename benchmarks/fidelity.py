@@ -117,18 +117,34 @@ def scenario(measured: Measured, mbps: float) -> str:
     carried = mbps * CARRIED
     boundary_bytes = SEQUENCES * SEQ_LEN * WIDTH * 4
     lines = [
-        "[run]", 'name = "fidelity"', f"iterations = {STEPS}", f"warmup = {WARMUP}", "rebalance_s = 0",
-        "[model]", f"stages = {STAGES}", f"microbatches = {MICROBATCHES}", f"activation_bytes = {boundary_bytes}",
-        f"token_bytes = {SEQUENCES * SEQ_LEN * 4}", f"parameters = {measured.parameters}",
-        "[network]", f"queue_s = {QUEUE_S}",
-        "[trainers]", f"up_mbps = {carried:.2f}", f"down_mbps = {carried:.2f}",
-    ]  # fmt: skip
+        "[run]",
+        'name = "fidelity"',
+        f"iterations = {STEPS}",
+        f"warmup = {WARMUP}",
+        "rebalance_s = 0",
+        "[model]",
+        f"stages = {STAGES}",
+        f"microbatches = {MICROBATCHES}",
+        f"activation_bytes = {boundary_bytes}",
+        f"token_bytes = {SEQUENCES * SEQ_LEN * 4}",
+        f"parameters = {measured.parameters}",
+        "[network]",
+        f"queue_s = {QUEUE_S}",
+        "[trainers]",
+        f"up_mbps = {carried:.2f}",
+        f"down_mbps = {carried:.2f}",
+    ]
     for number, (forward_s, backward_s, update_s) in enumerate(measured.computed_s):
         lines += [
-            "[[peers]]", f"stage = {number % STAGES}", f"capacity = {CAPACITY}",
-            f"forward_s = {forward_s:.5f}", f"backward_s = {backward_s:.5f}", f"update_s = {update_s:.5f}",
-            f"up_mbps = {carried:.2f}", f"down_mbps = {carried:.2f}",
-        ]  # fmt: skip
+            "[[peers]]",
+            f"stage = {number % STAGES}",
+            f"capacity = {CAPACITY}",
+            f"forward_s = {forward_s:.5f}",
+            f"backward_s = {backward_s:.5f}",
+            f"update_s = {update_s:.5f}",
+            f"up_mbps = {carried:.2f}",
+            f"down_mbps = {carried:.2f}",
+        ]
     return "\n".join(lines) + "\n"
 
 

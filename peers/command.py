@@ -13,18 +13,41 @@ import click
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here (0: any port).")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve metrics on.")
 @click.option("--state-dir", type=click.Path(file_okay=False), help="Keep identity and copies here.")
-@click.option("--keep-copies/--no-copies", default=True, show_default=True,
-              help="Keep copies of other stages' states in --state-dir, against their loss.")  # fmt: skip
+@click.option(
+    "--keep-copies/--no-copies",
+    default=True,
+    show_default=True,
+    help="Keep copies of other stages' states in --state-dir, against their loss.",
+)
 @click.option("--listen", default="0.0.0.0:0", show_default=True, help="HOST:PORT to take connections on.")
 @click.option("--announce", multiple=True, help="HOST:PORT or multiaddr at which others reach this machine.")
-@click.option("--drain-seconds", default=30.0, show_default=True, type=click.FloatRange(min=0),
-              help="How long Ctrl-C or SIGTERM waits for the step to be committed.")  # fmt: skip
-@click.option("--journal-bytes-max", default=1 << 30, show_default=True, type=click.IntRange(min=0),
-              help="Bytes kept for repairs; above it the death of a peer has live ones compute again.")  # fmt: skip
-@click.option("--recompute/--no-recompute", default=True, show_default=True,
-              help="When idle, take microbatches beyond the capacity, and do their forward pass twice.")  # fmt: skip
-@click.option("--rebalance-period", default=60.0, show_default=True, type=click.FloatRange(min=0),
-              help="Seconds after which it may be moved to a stage that needs it more; 0: it stays.")  # fmt: skip
+@click.option(
+    "--drain-seconds",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="How long Ctrl-C or SIGTERM waits for the step to be committed.",
+)
+@click.option(
+    "--journal-bytes-max",
+    default=1 << 30,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Bytes kept for repairs; above it the death of a peer has live ones compute again.",
+)
+@click.option(
+    "--recompute/--no-recompute",
+    default=True,
+    show_default=True,
+    help="When idle, take microbatches beyond the capacity, and do their forward pass twice.",
+)
+@click.option(
+    "--rebalance-period",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Seconds after which it may be moved to a stage that needs it more; 0: it stays.",
+)
 @click.option("--stay", is_flag=True, help="Go on when the run is finished, and wait for it to be prolonged.")
 def peer(**options: object) -> int:
     """Serve a stage of a model that is being trained."""

@@ -83,9 +83,13 @@ class CopyKeeper:
             try:
                 snapshot = action.snapshot
                 generation = await asyncio.to_thread(
-                    Generation.begin_copy, self._folder, snapshot.version, manifest.fingerprint, manifest.stages,
+                    Generation.begin_copy,
+                    self._folder,
+                    snapshot.version,
+                    manifest.fingerprint,
+                    manifest.stages,
                     snapshot.digests,
-                )  # fmt: skip
+                )
                 self._close(lambda stage, version: version == generation.version and stage not in generation.held)
                 missing = [stage for stage in action.stages if stage not in generation.held]
                 elements = {stage: state_elements(manifest, stage) for stage in missing}
@@ -93,9 +97,8 @@ class CopyKeeper:
                 require_room(f"a copy of version {snapshot.version}", generation.path, needed)
                 for stage in missing:
                     await copy_stage(
-                        session.requests, generation, stage, (action.holder,), elements[stage],
-                        snapshot.digests[stage],
-                    )  # fmt: skip
+                        session.requests, generation, stage, (action.holder,), elements[stage], snapshot.digests[stage]
+                    )
             except (SwarmflowError, OSError) as error:
                 failed = str(error)
                 log.warning("no copy of version %d is kept here: %s", action.snapshot.version, failed)

@@ -68,8 +68,10 @@ async def outlive(stop: Signals, between: Between, left: LeftState) -> None:
         return
     log.info(
         "writing stage %d at version %d to the state folder: nobody else may have it (%s Ctrl-C does not wait for it)",
-        kept.held.stage, kept.held.version, ("a third", "two more", "one more")[min(stop.count, LAST - 1)],
-    )  # fmt: skip
+        kept.held.stage,
+        kept.held.version,
+        ("a third", "two more", "one more")[min(stop.count, LAST - 1)],
+    )
     writing, told = asyncio.create_task(asyncio.to_thread(left.write, kept)), asyncio.create_task(stop.last.wait())
     try:
         await asyncio.wait((writing, told), return_when=asyncio.FIRST_COMPLETED)

@@ -44,9 +44,17 @@ class StageLoader:
     """Does LoadState. A newer grant ends the loading of an older one."""
 
     def __init__(
-        self, manifest: Manifest, session: Session, host: StageHost, compute: Worker, device: torch.device,
-        capacity: int | None, copies: CopyKeeper, left: LeftState, between: Between,
-    ) -> None:  # fmt: skip
+        self,
+        manifest: Manifest,
+        session: Session,
+        host: StageHost,
+        compute: Worker,
+        device: torch.device,
+        capacity: int | None,
+        copies: CopyKeeper,
+        left: LeftState,
+        between: Between,
+    ) -> None:
         self._manifest = manifest
         self._session = session
         self._host = host

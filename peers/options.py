@@ -41,7 +41,11 @@ class Options:
             raise ConfigError(f"--stage {stage}: must be auto or the number of a stage, from 0")
         if not _DEVICE.fullmatch(device):
             raise ConfigError(f"--device {device}: allowed are auto, cpu and cuda:N")
-        return cls(**{
-            **values, "invite": read_invite(values["invite"]), "stage": -1 if stage == "auto" else int(stage),
-            "state_dir": Path(folder) if folder else None,
-        })  # fmt: skip
+        return cls(
+            **{
+                **values,
+                "invite": read_invite(values["invite"]),
+                "stage": -1 if stage == "auto" else int(stage),
+                "state_dir": Path(folder) if folder else None,
+            }
+        )

@@ -69,9 +69,12 @@ async def _run(options: Options, folder: Path) -> int:
             port = metrics.serve(options.metrics_port, options.metrics_host)
             log.info("metrics: http://%s:%d/metrics", options.metrics_host, port)
         node = await Node.start(
-            identity_path=folder / "identity.key", listen=[options.listen], announce=list(options.announce),
-            bootstrap=list(memory.completed(invite).trainers), patient=not first,
-        )  # fmt: skip
+            identity_path=folder / "identity.key",
+            listen=[options.listen],
+            announce=list(options.announce),
+            bootstrap=list(memory.completed(invite).trainers),
+            patient=not first,
+        )
         stack.push_async_callback(node.stop)
         metrics.describe_process("peer", node.name, invite.run_id)
         copies = CopyKeeper(folder / "copies" / invite.run_id if options.state_dir and options.keep_copies else None)
@@ -86,9 +89,17 @@ async def _run(options: Options, folder: Path) -> int:
 
 
 async def one_life(
-    options: Options, memory: Memory, node: Node, metrics: Metrics, copies: CopyKeeper, left: LeftState,
-    between: Between, stop: Signals, *, first: bool,
-) -> Exit | Rejoin:  # fmt: skip
+    options: Options,
+    memory: Memory,
+    node: Node,
+    metrics: Metrics,
+    copies: CopyKeeper,
+    left: LeftState,
+    between: Between,
+    stop: Signals,
+    *,
+    first: bool,
+) -> Exit | Rejoin:
     """One incarnation: from joining until it leaves or has to join again. After the first, it waits for a trainer."""
     session = Session(node, options.invite.run_id, metrics)
     life = _Life(session, options, between, left)
@@ -145,21 +156,38 @@ class _Life:
         )
         self._loader = loader
         self._evaluation = EvaluationService(session, self._host)
-        session.driver.add_effects({
-            **self._host.effects(), LoadState: loader.load, Resume: loader.resume, StoreState: loader.store,
-            KeepCopies: copies.keep, DropCopies: copies.drop,
-        })  # fmt: skip
+        session.driver.add_effects(
+            {
+                **self._host.effects(),
+                LoadState: loader.load,
+                Resume: loader.resume,
+                StoreState: loader.store,
+                KeepCopies: copies.keep,
+                DropCopies: copies.drop,
+            }
+        )
         loader.serve()
         member = Member(session.me, options.stage, options.capacity or 1, tuple(session.node.addresses()))
         speed = measure_speed(device)
         join = Join(
-            "peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period, copies.keeps, holdings,
+            "peer",
+            __version__,
+            manifest.fingerprint,
+            member,
+            speed,
+            options.rebalance_period,
+            copies.keeps,
+            holdings,
             held,
-        )  # fmt: skip
+        )
         settings = PeerSettings(
-            join, options.drain_seconds, stay=options.stay, journal_bytes_max=options.journal_bytes_max,
-            recompute=options.recompute, stores=self._left.keeps,
-        )  # fmt: skip
+            join,
+            options.drain_seconds,
+            stay=options.stay,
+            journal_bytes_max=options.journal_bytes_max,
+            recompute=options.recompute,
+            stores=self._left.keeps,
+        )
         machine = PeerMachine(session.me, Following(found.leader), manifest.plan, settings)
         session.announce(
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,

@@ -191,6 +191,7 @@ def test_a_file_is_overwritten_only_where_it_holds_what_swarmflow_writes(tmp_pat
         check_file(path, "--json", own)
     for content in ("{}", "[]", "notes", '{"runs": ['):
         path.write_text(content)
-        assert re.search(r"--json .*out\.json is there and holds something else", refusal(
-            lambda: check_file(path, "--json", own)))  # fmt: skip
+        assert re.search(
+            r"--json .*out\.json is there and holds something else", refusal(lambda: check_file(path, "--json", own))
+        )
     check_file(Path(os.devnull), "--json", own)

@@ -115,23 +115,30 @@ class Checkpoints:
     async def _copy(self, session: Session, action: WriteCheckpoint) -> Generation:
         """All stages beside one another, each from the first of those who have it that can give it whole."""
         manifest = self._manifest
-        await asyncio.to_thread(
-            remove_unfinished, self._folder.checkpoints, manifest.fingerprint, action.version
-        )
+        await asyncio.to_thread(remove_unfinished, self._folder.checkpoints, manifest.fingerprint, action.version)
         generation = await asyncio.to_thread(
-            Generation.begin_copy, self._folder.checkpoints, action.version, manifest.fingerprint, manifest.stages,
+            Generation.begin_copy,
+            self._folder.checkpoints,
+            action.version,
+            manifest.fingerprint,
+            manifest.stages,
             action.digests,
-        )  # fmt: skip
+        )
         missing = [stage for stage in range(manifest.stages) if stage not in generation.held]
         needed = await asyncio.to_thread(lambda: sum(file_bytes(self._elements(stage)) for stage in missing))
         require_room(f"a copy of version {action.version}", generation.path, needed)
         jobs = [
             copy_stage(
-                session.requests, generation, stage, action.roster.stages[stage], self._elements(stage),
-                action.digests[stage] if action.digests else None, lambda: session.driver.post(Progressed("save")),
+                session.requests,
+                generation,
+                stage,
+                action.roster.stages[stage],
+                self._elements(stage),
+                action.digests[stage] if action.digests else None,
+                lambda: session.driver.post(Progressed("save")),
             )
             for stage in missing
-        ]  # fmt: skip
+        ]
         for outcome in await asyncio.gather(*jobs, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

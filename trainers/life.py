@@ -24,13 +24,13 @@ from swarmflow.core.actions import (
     TookOver,
     Validate,
     WriteCheckpoint,
-)  # fmt: skip
+)
 from swarmflow.core.events import DrainAsked, MicrobatchFormed, Progressed, Rival, SaveAsked, Validated
 from swarmflow.core.following import FIRST_TERM, Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.leading.memories import Former
 from swarmflow.core.messages import Join
-from swarmflow.core.outbox import outbox_of
+from swarmflow.core.routers import outbox_of
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.schedule import learning_rate
 from swarmflow.core.source import Source
@@ -63,9 +63,14 @@ class Life:
     """
 
     def __init__(
-        self, session: Session, config: RunConfig, corpus: Corpus, folder: StateFolder, steplog: StepLog | None,
+        self,
+        session: Session,
+        config: RunConfig,
+        corpus: Corpus,
+        folder: StateFolder,
+        steplog: StepLog | None,
         took_over: Callable[[], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._session = session
         self._config = config
         self._corpus = corpus
@@ -89,10 +94,17 @@ class Life:
     def effects(self) -> dict[type[Any], Effect]:
         """What a trainer does for each kind of action."""
         return {
-            Connect: self._connect, FormMicrobatch: self._form, WriteCheckpoint: self._write, Record: self._record,
-            Validate: self._validate, TookOver: lambda action: self._took_over(), Exit: self._session.end,
-            Rejoin: self._session.end, Abandon: self._abandon, Saved: self._saved,
-        }  # fmt: skip
+            Connect: self._connect,
+            FormMicrobatch: self._form,
+            WriteCheckpoint: self._write,
+            Record: self._record,
+            Validate: self._validate,
+            TookOver: lambda action: self._took_over(),
+            Exit: self._session.end,
+            Rejoin: self._session.end,
+            Abandon: self._abandon,
+            Saved: self._saved,
+        }
 
     def read(self, body: Body) -> Callable[[], Buffer]:
         """A trainer has no gradients."""
@@ -105,9 +117,16 @@ class Life:
             log.info("resuming at version %d", version)
         self._begin(manifest, disk)
         leader = Leader(
-            self._member(), manifest.plan, self._settings(manifest), FIRST_TERM, version, version, disk.digests,
-            disk.known, disk.former,
-        )  # fmt: skip
+            self._member(),
+            manifest.plan,
+            self._settings(manifest),
+            FIRST_TERM,
+            version,
+            version,
+            disk.digests,
+            disk.known,
+            disk.former,
+        )
         leader.safe.copies.says(leader.me, disk.parts)
         self._start(self._session.me, disk, leader)
 
@@ -119,11 +138,16 @@ class Life:
     def _settings(self, manifest: Manifest) -> LeaderSettings:
         train, optimizer = self._config.train, self._config.optimizer
         return LeaderSettings(
-            steps=train.steps, learning_rate=lambda step: learning_rate(optimizer, train.steps, step),
-            clip=optimizer.clip_grad_norm, software=__version__, run=manifest.fingerprint,
-            from_seed=manifest.from_seed, new_lineage=lambda: token_hex(8), checkpoint_every=train.checkpoint_every,
+            steps=train.steps,
+            learning_rate=lambda step: learning_rate(optimizer, train.steps, step),
+            clip=optimizer.clip_grad_norm,
+            software=__version__,
+            run=manifest.fingerprint,
+            from_seed=manifest.from_seed,
+            new_lineage=lambda: token_hex(8),
+            checkpoint_every=train.checkpoint_every,
             validate_every=train.validate_every,
-        )  # fmt: skip
+        )
 
     async def report(self) -> bytes:
         """The status as JSON, whoever leads. Raises NetworkError where nobody does, or the leader does not answer."""
@@ -178,9 +202,17 @@ class Life:
         source = Source(session.me, manifest.microbatches, outbox_of(manifest.plan, session.me, 0))
         join = Join("trainer", __version__, manifest.fingerprint, me, copies=disk.holdings)
         machine = TrainerMachine(
-            me, Following(leader_id), manifest.plan, self._settings(manifest), source, join, disk.version, disk.digests,
-            leader, parts=disk.parts,
-        )  # fmt: skip
+            me,
+            Following(leader_id),
+            manifest.plan,
+            self._settings(manifest),
+            source,
+            join,
+            disk.version,
+            disk.digests,
+            leader,
+            parts=disk.parts,
+        )
         self._machine = machine
         session.announce(lambda: "trainer", lambda: {"leads": machine.lead is not None, "version": machine.epoch.step})
         session.spawn(self._watch_for_rivals(machine), "looking for other leaders")
@@ -269,9 +301,12 @@ class Life:
         async def measure() -> None:
             batches = self._corpus.validation()
             loss = await measure_loss(
-                self._session, action.version, action.roster, batches,
+                self._session,
+                action.version,
+                action.roster,
+                batches,
                 lambda path: post(Progressed("validation", tuple(path))),
-            )  # fmt: skip
+            )
             post(Validated(action.version, loss))
 
         self._measuring = self._session.spawn(measure(), "measuring the validation loss")
@@ -303,9 +338,13 @@ class Life:
             validation = f", validation loss {result.validation_loss:.4f}"
         log.info(
             "step %d: loss %.4f%s, %.0f tokens/s, peers %s, %.2f s",
-            result.step, result.loss, validation, result.tokens / max(result.seconds, 1e-9),
-            "+".join(str(count) for count in result.peers), result.seconds,
-        )  # fmt: skip
+            result.step,
+            result.loss,
+            validation,
+            result.tokens / max(result.seconds, 1e-9),
+            "+".join(str(count) for count in result.peers),
+            result.seconds,
+        )
 
     # --- questions ----------------------------------------------------------------------------------------------------
 

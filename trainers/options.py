@@ -28,6 +28,11 @@ class Options:
         """From click's values. Raises NetworkError for an invite that is none."""
         invite = values["invite"]
         paths = {name: Path(values[name]) for name in ("state_dir", "invite_file", "json_file") if values[name]}
-        return cls(**{
-            **values, **paths, "run_toml": Path(values["run_toml"]), "invite": Invite.parse(invite) if invite else None,
-        })  # fmt: skip
+        return cls(
+            **{
+                **values,
+                **paths,
+                "run_toml": Path(values["run_toml"]),
+                "invite": Invite.parse(invite) if invite else None,
+            }
+        )

@@ -43,8 +43,12 @@ def new_manifest(config: RunConfig, corpus: Corpus, run_id: str | None = None) -
         memory, each, sent = (in_words(n) for n in (stage.memory_bytes, stage.microbatch_bytes, stage.sent_bytes))
         log.info(
             "stage %d: %d blocks; a peer needs about %s of memory and %s more a microbatch, and sends %s a microbatch",
-            stage.stage, len(stage.blocks), memory, each, sent,
-        )  # fmt: skip
+            stage.stage,
+            len(stage.blocks),
+            memory,
+            each,
+            sent,
+        )
     return manifest
 
 
@@ -53,16 +57,34 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
     train, optimizer = config.train, config.optimizer
     cut, costs = _cut(config, model)
     return Manifest(
-        run_id=run_id or secrets.token_hex(8), name=config.run.name, software=__version__, model=model.config, cut=cut,
-        costs=costs, dropout=config.model.dropout,
-        from_seed=config.model.path is None or not has_weights(config.model.path), seed=train.seed,
-        vocab_size=model.vocab_size, hidden_size=int(to_config(model.config).hidden_size), seq_len=config.data.seq_len,
-        microbatch_sequences=train.microbatch_sequences, microbatches=train.microbatches, optimizer=optimizer.name,
-        betas=optimizer.betas, momentum=optimizer.momentum, eps=optimizer.eps, weight_decay=optimizer.weight_decay,
-        precision=train.precision, accumulate=train.accumulate, codec=train.codec, router=train.router,
-        tied=TIED in stage_layout(model.config, cut, 0).groups, tokenizer=config.data.tokenizer, corpus=corpus_digest,
+        run_id=run_id or secrets.token_hex(8),
+        name=config.run.name,
+        software=__version__,
+        model=model.config,
+        cut=cut,
+        costs=costs,
+        dropout=config.model.dropout,
+        from_seed=config.model.path is None or not has_weights(config.model.path),
+        seed=train.seed,
+        vocab_size=model.vocab_size,
+        hidden_size=int(to_config(model.config).hidden_size),
+        seq_len=config.data.seq_len,
+        microbatch_sequences=train.microbatch_sequences,
+        microbatches=train.microbatches,
+        optimizer=optimizer.name,
+        betas=optimizer.betas,
+        momentum=optimizer.momentum,
+        eps=optimizer.eps,
+        weight_decay=optimizer.weight_decay,
+        precision=train.precision,
+        accumulate=train.accumulate,
+        codec=train.codec,
+        router=train.router,
+        tied=TIED in stage_layout(model.config, cut, 0).groups,
+        tokenizer=config.data.tokenizer,
+        corpus=corpus_digest,
         config=fingerprint(config),
-    )  # fmt: skip
+    )
 
 
 def _cut(config: RunConfig, model: CheckedModel) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -128,9 +128,13 @@ async def start_node(run: Run, invite: Invite | None, *, first: bool) -> Node:
         listen = f"{listen[:-1]}{run.folder.port}"
     known = (*(invite.trainers if invite is not None else ()), *run.folder.trainers)
     start = partial(
-        Node.start, identity_path=run.folder.identity, announce=list(run.options.announce),
-        bootstrap=list(dict.fromkeys(known)), may_be_alone=may_lead, patient=not first and not may_lead,
-    )  # fmt: skip
+        Node.start,
+        identity_path=run.folder.identity,
+        announce=list(run.options.announce),
+        bootstrap=list(dict.fromkeys(known)),
+        may_be_alone=may_lead,
+        patient=not first and not may_lead,
+    )
     try:
         node = await start(listen=[listen])
     except PortTakenError as error:

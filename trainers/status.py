@@ -24,23 +24,35 @@ def status_of(leader: Leader, manifest: Manifest) -> dict[str, Any]:
             "stage": stage,
             "peers": [
                 {
-                    "id": str(entry.process), "name": entry.process.name, "phase": phase(entry),
-                    "version": entry.version, "capacity": entry.member.capacity, "held": entry.load.held,
-                    "queued": entry.load.queued, "speed": round(entry.speed, 1),
+                    "id": str(entry.process),
+                    "name": entry.process.name,
+                    "phase": phase(entry),
+                    "version": entry.version,
+                    "capacity": entry.member.capacity,
+                    "held": entry.load.held,
+                    "queued": entry.load.queued,
+                    "speed": round(entry.speed, 1),
                 }
                 for entry in leader.membership.peers(stage)
             ],
         }
         for stage in range(manifest.stages)
-    ]  # fmt: skip
+    ]
     return {
-        "run": manifest.name, "run_id": manifest.run_id, "phase": leader.phase, "waiting_for": leader.waiting_for,
-        "step": leader.version, "version": leader.version, "durable_version": leader.safe.durable,
-        "steps": leader.settings.steps, "loss": last.loss if last is not None else None,
+        "run": manifest.name,
+        "run_id": manifest.run_id,
+        "phase": leader.phase,
+        "waiting_for": leader.waiting_for,
+        "step": leader.version,
+        "version": leader.version,
+        "durable_version": leader.safe.durable,
+        "steps": leader.settings.steps,
+        "loss": last.loss if last is not None else None,
         "tokens_per_s": last.tokens / max(last.seconds, 1e-9) if last is not None else None,
-        "step_seconds": last.seconds if last is not None else None, "stages": stages,
+        "step_seconds": last.seconds if last is not None else None,
+        "stages": stages,
         "trainers": [
             {"id": str(entry.process), "name": entry.process.name, "leads": entry.process == leader.me.process}
             for entry in leader.membership.trainers()
         ],
-    }  # fmt: skip
+    }

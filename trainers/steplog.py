@@ -54,11 +54,18 @@ class StepLog:
     def write(self, result: StepResult) -> None:
         """Append a step."""
         fields: dict[str, object] = {
-            "step": result.step, "loss": _finite(result.loss), "tokens": result.tokens,
-            "seconds": round(result.seconds, 6), "grad_norm": _finite(result.grad_norm), "lr": result.learning_rate,
-            "microbatches": result.microbatches, "peers": list(result.peers), "retries": result.retries,
-            "version": result.step + 1, "time": round(time.time(), 3),
-        }  # fmt: skip
+            "step": result.step,
+            "loss": _finite(result.loss),
+            "tokens": result.tokens,
+            "seconds": round(result.seconds, 6),
+            "grad_norm": _finite(result.grad_norm),
+            "lr": result.learning_rate,
+            "microbatches": result.microbatches,
+            "peers": list(result.peers),
+            "retries": result.retries,
+            "version": result.step + 1,
+            "time": round(time.time(), 3),
+        }
         if result.validation_loss is not None:
             fields["validation_loss"] = _finite(result.validation_loss)
         if self._has(fields):

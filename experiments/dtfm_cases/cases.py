@@ -57,13 +57,17 @@ def _cities(names: str, machines: int, link_mbps: float) -> tuple[Place, ...]:
 
 CASES = (
     Case(1, "Data center on demand", tuple(Place(f"p3.16xlarge {node}", 8) for node in range(8))),
-    Case(2, "Data center spot instances",
-         (*(Place(f"p3.8xlarge {node}", 4) for node in range(8)), Place("p3.2xlarge", 32, 10_000))),
+    Case(
+        2,
+        "Data center spot instances",
+        (*(Place(f"p3.8xlarge {node}", 4) for node in range(8)), Place("p3.2xlarge", 32, 10_000)),
+    ),
     Case(3, "Multiple data centers", _cities("Ohio Virginia", 32, 10_000)),
     Case(4, "Regional geo-distributed", _cities("California Ohio Oregon Virginia", 16, 2_000)),
-    Case(5, "World-wide geo-distributed",
-         _cities("Oregon Virginia Ohio Tokyo Seoul London Frankfurt Ireland", 8, 2_000)),
-)  # fmt: skip
+    Case(
+        5, "World-wide geo-distributed", _cities("Oregon Virginia Ohio Tokyo Seoul London Frankfurt Ireland", 8, 2_000)
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,9 +107,14 @@ class Pipeline:
 
 
 def play(
-    changes: Sequence[Change], start: int, stages: int, strategy: Spreading, random: Random, end_s: float,
+    changes: Sequence[Change],
+    start: int,
+    stages: int,
+    strategy: Spreading,
+    random: Random,
+    end_s: float,
     load_s: float = 0.0,
-) -> Course:  # fmt: skip
+) -> Course:
     """Run a strategy through a trace that begins with `start` peers, evenly spread and at work, and lasts end_s."""
     bins = int(end_s // BIN_S)
     course = Course([0.0] * bins, [0.0] * bins, [0.0] * bins, 0)

@@ -15,8 +15,8 @@ from swarmflow.core.events import Event, Received
 from swarmflow.core.following import Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
-from swarmflow.core.outbox import outbox_of
 from swarmflow.core.peer import PeerMachine
+from swarmflow.core.routers import outbox_of
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.source import Source
@@ -131,9 +131,15 @@ class Metered(Production):
         return peer
 
     def trainer(
-        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis,
-        leads: Leader | None, late_min_s: float,
-    ) -> TrainerMachine:  # fmt: skip
+        self,
+        following: Following,
+        plan: Plan,
+        rules: LeaderSettings,
+        join: Join,
+        basis: Basis,
+        leads: Leader | None,
+        late_min_s: float,
+    ) -> TrainerMachine:
         """A trainer as it is, but for the watch where it leads."""
         if leads is None:
             return super().trainer(following, plan, rules, join, basis, leads, late_min_s)

@@ -60,16 +60,7 @@ def measure(peers: int, seed: int) -> Large:
         raise SwarmflowError(f"{peers} peers: {report.outcome} {'; '.join(report.violations)}")
     peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     [step] = report.iterations
-    return Large(
-        peers,
-        report.virtual_s,
-        cpu_s,
-        peak_bytes,
-        report.happened,
-        step.deaths,
-        step.utilisation,
-        metered,
-    )
+    return Large(peers, report.virtual_s, cpu_s, peak_bytes, report.happened, step.deaths, step.utilisation, metered)
 
 
 def rows(found: Large) -> Iterator[Row]:

@@ -63,9 +63,11 @@ def scenario(case: Case, quick: bool) -> Scenario:
     peers = replace(read.peers[0], capacity=Constant(case.held))
     microbatches = {1: 20, 4: 100, MANY: 100 if quick else 400}[case.held]
     return replace(
-        read, peers=(peers,), model=replace(read.model, microbatches=microbatches),
+        read,
+        peers=(peers,),
+        model=replace(read.model, microbatches=microbatches),
         network=replace(read.network, latency_s=Constant(case.rtt_ms / 2000)),
-    )  # fmt: skip
+    )
 
 
 def wide(width: int) -> Scenario:
@@ -75,9 +77,12 @@ def wide(width: int) -> Scenario:
     # The backward does the forward again (activation checkpointing): four times the forward in all.
     peers = replace(read.peers[0], forward_s=None, backward_s=None, flops=Constant(V100_FLOPS))
     model = replace(
-        read.model, activation_bytes=2 * TOKENS * width, microbatches=20,
-        forward_flops=3 * forward / 4, backward_flops=3 * 3 * forward / 4,
-    )  # fmt: skip
+        read.model,
+        activation_bytes=2 * TOKENS * width,
+        microbatches=20,
+        forward_flops=3 * forward / 4,
+        backward_flops=3 * 3 * forward / 4,
+    )
     return replace(read, peers=(peers,), model=model)
 
 

@@ -156,9 +156,13 @@ class Victim:
         self.machine = PeerMachine(ME, Following(LEADER), PLAN, PeerSettings(Join("peer", "", "", Member(ME, -1))))
         self._node = _NoNode()
         self._links = Links(
-            cast(Node, self._node), ME, RUN_ID, on_message=self.driver.receive, on_lost=self.driver.lost,
+            cast(Node, self._node),
+            ME,
+            RUN_ID,
+            on_message=self.driver.receive,
+            on_lost=self.driver.lost,
             counters=Counters(self.metrics),
-        )  # fmt: skip
+        )
         self.driver.connect(self._links, Requests(self._links))
 
     async def start(self) -> None:

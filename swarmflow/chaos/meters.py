@@ -91,9 +91,11 @@ class Meters:
         """The sum of a metric's samples that have these labels, over all lives."""
         wanted = set(labels.items())
         return sum(
-            value for life in self._lives for (sample, own), value in sorted(life.values.items(), key=str)
+            value
+            for life in self._lives
+            for (sample, own), value in sorted(life.values.items(), key=str)
             if sample == name and wanted <= own
-        )  # fmt: skip
+        )
 
     def by_label(self, name: str, label: str) -> dict[str, float]:
         """A label's values, and the sum of a metric's samples with each, over all lives."""
@@ -137,5 +139,7 @@ def _read(life: Life) -> None:
         families = text_string_to_metric_families(answer.read().decode())
         life.values = {
             (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in families for sample in family.samples if sample.name.startswith("swarmflow_")
-        }  # fmt: skip
+            for family in families
+            for sample in family.samples
+            if sample.name.startswith("swarmflow_")
+        }

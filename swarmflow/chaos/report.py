@@ -102,10 +102,15 @@ def show(results: list[Result], setup: Setup, console: Console) -> None:
 def write(results: list[Result], setup: Setup, path: Path) -> None:
     """All figures as one JSON object; docs/chaos.md lists them. Raises CheckpointError when it cannot be written."""
     fields: dict[str, Any] = {
-        "steps": setup.steps, "stages": setup.stages, "peers": setup.peers, "trainers": setup.trainers,
-        "accumulate": setup.accumulate, "codec": setup.codec, "lose_stage": setup.lose_stage,
+        "steps": setup.steps,
+        "stages": setup.stages,
+        "peers": setup.peers,
+        "trainers": setup.trainers,
+        "accumulate": setup.accumulate,
+        "codec": setup.codec,
+        "lose_stage": setup.lose_stage,
         "runs": [_fields(result, setup.steps) for result in results],
-    }  # fmt: skip
+    }
     try:
         path.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
@@ -119,8 +124,13 @@ def _fields(result: Result, steps: int) -> dict[str, Any]:
     if (ended := result.ended) is not None:
         lost, unused = result.shares(steps)
         fields |= {
-            "seconds": round(ended.seconds, 3), "commits": ended.commits, "faults": dict(ended.counts),
-            "repairs": ended.repairs, "recomputed_hops": ended.hops, "compute_seconds": ended.compute.total_s,
-            "lost_with_the_dead": lost, "unused_by_the_living": unused,
-        }  # fmt: skip
+            "seconds": round(ended.seconds, 3),
+            "commits": ended.commits,
+            "faults": dict(ended.counts),
+            "repairs": ended.repairs,
+            "recomputed_hops": ended.hops,
+            "compute_seconds": ended.compute.total_s,
+            "lost_with_the_dead": lost,
+            "unused_by_the_living": unused,
+        }
     return fields

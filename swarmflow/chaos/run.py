@@ -134,10 +134,15 @@ class Run:
         repairs["resent"] = total("swarmflow_retries_total", reason="gone")
         repairs["suspected"] = total("swarmflow_suspected_total")
         return Ended(
-            seconds=diary.seconds, commits=len(self._logs.commits), counts=diary.counts, repairs=repairs,
-            hops=hops - setup.steps * setup.stages * MICROBATCHES, compute=compute, final=self._final,
+            seconds=diary.seconds,
+            commits=len(self._logs.commits),
+            counts=diary.counts,
+            repairs=repairs,
+            hops=hops - setup.steps * setup.stages * MICROBATCHES,
+            compute=compute,
+            final=self._final,
             losses=self._logs.losses(),
-        )  # fmt: skip
+        )
 
     # --- what may go wrong --------------------------------------------------------------------------------------------
 

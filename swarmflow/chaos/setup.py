@@ -44,12 +44,19 @@ class Setup:
         """From click's values. Raises ConfigError."""
         first, folder, json_file = values["first_seed"], values["folder"], values["json_file"]
         setup = cls(
-            seeds=tuple(range(first, first + values["seeds"])), rates=_rates(values["rates"]), steps=values["steps"],
-            stages=values["stages"], peers=values["peers"], trainers=values["trainers"],
-            accumulate=values["accumulate"], codec=values["codec"], lose_stage=values["lose_stage"],
-            hit_trainers=not values["no_trainers"], folder=Path(folder) if folder else None,
+            seeds=tuple(range(first, first + values["seeds"])),
+            rates=_rates(values["rates"]),
+            steps=values["steps"],
+            stages=values["stages"],
+            peers=values["peers"],
+            trainers=values["trainers"],
+            accumulate=values["accumulate"],
+            codec=values["codec"],
+            lose_stage=values["lose_stage"],
+            hit_trainers=not values["no_trainers"],
+            folder=Path(folder) if folder else None,
             json_file=Path(json_file) if json_file else None,
-        )  # fmt: skip
+        )
         if setup.peers < setup.stages:
             raise ConfigError(f"--peers {setup.peers}: each of the {setup.stages} stages needs one")
         if setup.accumulate == "fp32" and setup.codec != "none":
@@ -72,9 +79,15 @@ class Setup:
     def model_config(self) -> dict[str, Any]:
         """The model's config.json: one that shares its embedding with the head, so that two stages share a weight."""
         return {
-            "model_type": "gpt2", "n_embd": 48, "n_layer": max(4, self.stages), "n_head": 4, "vocab_size": 256,
-            "n_positions": SEQ_LEN, "bos_token_id": None, "eos_token_id": None,
-        }  # fmt: skip
+            "model_type": "gpt2",
+            "n_embd": 48,
+            "n_layer": max(4, self.stages),
+            "n_head": 4,
+            "vocab_size": 256,
+            "n_positions": SEQ_LEN,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
 
     def run_settings(self, model: Path, corpus: Path) -> dict[str, dict[str, Any]]:
         """RUN.toml, the same for every run."""
@@ -84,11 +97,15 @@ class Setup:
             "data": {"path": str(corpus), "tokenizer": "bytes", "seq_len": SEQ_LEN, "order": "sequential"},
             "optimizer": OPTIMIZER,
             "train": {
-                "steps": self.steps, "microbatches": MICROBATCHES, "microbatch_sequences": SEQUENCES,
-                "precision": "fp32", "codec": self.codec, "accumulate": self.accumulate,
+                "steps": self.steps,
+                "microbatches": MICROBATCHES,
+                "microbatch_sequences": SEQUENCES,
+                "precision": "fp32",
+                "codec": self.codec,
+                "accumulate": self.accumulate,
                 "checkpoint_every": CHECKPOINT_EVERY,
             },
-        }  # fmt: skip
+        }
 
     def _cut(self) -> list[int]:
         """The first block of each stage but the first: measured cuts differ, and a codec does with them."""

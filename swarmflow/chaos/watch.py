@@ -52,8 +52,9 @@ class Seen:
         """From what docs/status.md describes."""
         sights = [
             Sight(peer["id"], peer["name"], stage["stage"], peer["phase"])
-            for stage in status["stages"] for peer in stage["peers"]
-        ]  # fmt: skip
+            for stage in status["stages"]
+            for peer in stage["peers"]
+        ]
         sights += [
             Sight(trainer["id"], trainer["name"], TRAINER, "leading" if trainer["leads"] else "serving")
             for trainer in status["trainers"]

@@ -6,8 +6,13 @@ import click
 
 
 @click.command()
-@click.option("--out", default="demo-out", show_default=True, type=click.Path(file_okay=False),
-              help="Where the trained model goes; a number is added where that is taken.")  # fmt: skip
+@click.option(
+    "--out",
+    default="demo-out",
+    show_default=True,
+    type=click.Path(file_okay=False),
+    help="Where the trained model goes; a number is added where that is taken.",
+)
 @click.option("--steps", default=120, show_default=True, type=click.IntRange(min=10), help="Optimizer steps.")
 def demo(out: str, steps: int) -> int:
     """Train a small model with a swarm of processes on this machine, and kill one of them on the way."""

@@ -10,13 +10,21 @@ import click
 @click.option("--seed", type=click.IntRange(min=0, max=2**63 - 1), help="Instead of the scenario's.")
 @click.option("--policy", help="Instead of the scenario's.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write all figures here.")
-@click.option("--trace", "trace_file", type=click.Path(dir_okay=False),
-              help="Write all that happens here: the same bytes for the same scenario and seed.")  # fmt: skip
+@click.option(
+    "--trace",
+    "trace_file",
+    type=click.Path(dir_okay=False),
+    help="Write all that happens here: the same bytes for the same scenario and seed.",
+)
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False), help="Draw the iterations into this image.")
 def simulate(
-    scenario: str, seed: int | None, policy: str | None, json_file: str | None, trace_file: str | None,
+    scenario: str,
+    seed: int | None,
+    policy: str | None,
+    json_file: str | None,
+    trace_file: str | None,
     plot_file: str | None,
-) -> int:  # fmt: skip
+) -> int:
     """Pretend the swarm that SCENARIO (a TOML file) describes: what would these machines give?"""
     from pathlib import Path
 

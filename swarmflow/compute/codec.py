@@ -87,11 +87,7 @@ class Codec(ABC):
         return wire.data
 
     def decode(
-        self,
-        buffer: WireBytes,
-        shape: Sequence[int],
-        dtype: torch.dtype,
-        device: torch.device | str = "cpu",
+        self, buffer: WireBytes, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> Tensor:
         """The tensor (`shape`, `dtype`, on `device`, in memory of its own) whose wire form is `buffer`.
 

@@ -72,8 +72,9 @@ def stage_demands(manifest: Manifest, activations: Activations) -> list[StageDem
     anatomy = dissect(to_config(manifest.model))
     blocks = len(anatomy.blocks)
     layouts = [layout_of(anatomy, manifest.cut, stage) for stage in range(manifest.stages)]
-    return [_demands(manifest, layout, blocks_of(manifest.cut, blocks, layout.stage), activations)
-            for layout in layouts]  # fmt: skip
+    return [
+        _demands(manifest, layout, blocks_of(manifest.cut, blocks, layout.stage), activations) for layout in layouts
+    ]
 
 
 def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations: Activations) -> StageDemands:
@@ -90,13 +91,16 @@ def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations
     if last:
         memory += _LOGITS_COPIES * _FLOAT_BYTES * min(tokens * manifest.vocab_size, LOGITS_ELEMENTS_MAX)
     return StageDemands(
-        layout.stage, blocks, layout.parameters, memory,
+        layout.stage,
+        blocks,
+        layout.parameters,
+        memory,
         manifest.microbatch_sequences * _sequence_bytes(activations, len(blocks), first, last, manifest.seq_len),
         sent_bytes=boundary * (2 - first - last),
         received_bytes=boundary * (2 - first - last) + first * tokens * _TOKEN_BYTES,
         reduced_bytes=2 * summed * layout.parameters,
         state_bytes=_FLOAT_BYTES * tensors * layout.parameters,
-    )  # fmt: skip
+    )
 
 
 def _sequence_bytes(activations: Activations, blocks: int, first: bool, last: bool, tokens: int) -> int:

@@ -42,9 +42,7 @@ class Examined:
     costs: Costs | None
 
 
-def examine(
-    config: Mapping[str, Any], measure: bool, *, precision: str = "fp32", dropout: bool = False
-) -> Examined:
+def examine(config: Mapping[str, Any], measure: bool, *, precision: str = "fp32", dropout: bool = False) -> Examined:
     """Checks the family, and measures the model's parts. Raises ModelError."""
     asked = Question(dict(config), measure, precision, dropout)
     if stage_layout(few_blocks(config)[0], (1,), 0).parameters <= SMALL_PARAMETERS:

@@ -53,8 +53,10 @@ def weights_problems(config: Mapping[str, Any], folder: Path) -> list[str]:
         others = sorted({path.name for pattern in _OTHER_WEIGHTS for path in folder.glob(pattern)})
         if not others:
             return []
-        return [f"{folder} holds {others[0]}, but no {_SINGLE} and no {_INDEX}: only those are read; fetch the missing "
-                "files, convert the weights, or take them away to begin from fresh ones"]  # fmt: skip
+        return [
+            f"{folder} holds {others[0]}, but no {_SINGLE} and no {_INDEX}: only those are read; fetch the missing "
+            "files, convert the weights, or take them away to begin from fresh ones"
+        ]
     anatomy = dissect(to_config(config))
     layout = layout_of(anatomy, (), 0)
     found: dict[str, list[str]] = {}

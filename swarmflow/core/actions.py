@@ -298,8 +298,34 @@ class Exit:
 
 
 Action = (
-    Send | Release | RunForward | RunLoss | RunBackward | RunReplay | Discard | Reset | SumPiece | StorePiece | Seal
-    | Apply | LoadState | Resume | StoreState | FormMicrobatch | WriteCheckpoint | KeepCopies | DropCopies | Validate
-    | Abandon | Saved | Record
-    | TookOver | Connect | Forget | Log | Count | Rejoin | Exit
-)  # fmt: skip
+    Send
+    | Release
+    | RunForward
+    | RunLoss
+    | RunBackward
+    | RunReplay
+    | Discard
+    | Reset
+    | SumPiece
+    | StorePiece
+    | Seal
+    | Apply
+    | LoadState
+    | Resume
+    | StoreState
+    | FormMicrobatch
+    | WriteCheckpoint
+    | KeepCopies
+    | DropCopies
+    | Validate
+    | Abandon
+    | Saved
+    | Record
+    | TookOver
+    | Connect
+    | Forget
+    | Log
+    | Count
+    | Rejoin
+    | Exit
+)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.types import Microbatch, ProcessId, Ref
 
+REPAIR = 1000  # attempts are numbered repair * REPAIR + try, so that a repair's are higher than all that the dead made
+
 
 @dataclass(slots=True)
 class Entry:
@@ -64,3 +66,8 @@ class Entry:
     def watched(self) -> bool:
         """Whether there is somebody from whom word is due."""
         return bool(self.asked) or self.held
+
+
+def next_repair(attempt: int) -> int:
+    """The first attempt of the repair after the one that this attempt belongs to."""
+    return (attempt // REPAIR + 1) * REPAIR

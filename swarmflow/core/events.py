@@ -273,8 +273,30 @@ class DrainAsked:
 
 
 Event = (
-    Received | Lost | Mishandled | Tick | ForwardComputed | LossComputed | BackwardComputed | Replayed | Overflowed
-    | ComputeFailed | ComputedNotFinite | MicrobatchFormed | PieceReduced | Sealed | Applied | StateLoaded
-    | StateNotLoaded | StateStored | CheckpointWritten | DiskChanged | CopiesChanged | SaveAsked | Progressed
-    | Validated | Rival | DrainAsked
-)  # fmt: skip
+    Received
+    | Lost
+    | Mishandled
+    | Tick
+    | ForwardComputed
+    | LossComputed
+    | BackwardComputed
+    | Replayed
+    | Overflowed
+    | ComputeFailed
+    | ComputedNotFinite
+    | MicrobatchFormed
+    | PieceReduced
+    | Sealed
+    | Applied
+    | StateLoaded
+    | StateNotLoaded
+    | StateStored
+    | CheckpointWritten
+    | DiskChanged
+    | CopiesChanged
+    | SaveAsked
+    | Progressed
+    | Validated
+    | Rival
+    | DrainAsked
+)

@@ -30,7 +30,7 @@ from swarmflow.core.messages import (
     Room,
     Routed,
     Unrepairable,
-)  # fmt: skip
+)
 from swarmflow.core.outbox import Outbox
 from swarmflow.core.space import LEAN, Space
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
@@ -69,9 +69,13 @@ class Hops:
         self.journal = Journal(self.stage, self.stages, self.capacity, self.outbox, bytes_max, self.hops)
 
     def open(
-        self, epoch: Epoch, next_stage: tuple[ProcessId, ...], before: tuple[ProcessId, ...] = (),
-        shares: Mapping[ProcessId, int] | None = None, mates: tuple[ProcessId, ...] = (),
-    ) -> list[Action]:  # fmt: skip
+        self,
+        epoch: Epoch,
+        next_stage: tuple[ProcessId, ...],
+        before: tuple[ProcessId, ...] = (),
+        shares: Mapping[ProcessId, int] | None = None,
+        mates: tuple[ProcessId, ...] = (),
+    ) -> list[Action]:
         """A new epoch: what was held for another is void.
 
         before: who serves the stage before, or the trainers. shares: what each of the next stage has room for, of this
@@ -413,11 +417,8 @@ class Hops:
             return [Send(sender, Denied(hop.microbatch, self.stage, attempt, "stale"))]
         again = (hop.upstream, hop.attempt) == (sender, attempt)  # it only asks whether the hop is still here
         hop.upstream, hop.attempt, hop.told, hop.settled = sender, attempt, None, message.settled
-        actions: list[Action] = [
-            *(() if again else (Count("adoptions"),)),
-            Send(sender, self._accepted(hop)),
-            *self._tell_successor(hop),
-        ]
+        counted: list[Action] = [] if again else [Count("adoptions")]
+        actions = [*counted, Send(sender, self._accepted(hop)), *self._tell_successor(hop)]
         return actions + (self.journal.give_back(hop) if hop.done is not None else [])
 
     def _finish(self, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:

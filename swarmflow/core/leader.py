@@ -19,7 +19,7 @@ from swarmflow.core.events import (
     SaveAsked,
     Tick,
     Validated,
-)  # fmt: skip
+)
 from swarmflow.core.leading import admission, believing, departures, edge, opening, progress, saving
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.membership import Known
@@ -40,7 +40,7 @@ from swarmflow.core.messages import (
     Rates,
     Ready,
     Suspect,
-)  # fmt: skip
+)
 from swarmflow.core.naming import tell
 from swarmflow.core.quorum import electorate, electorate_before
 from swarmflow.core.rates import TOLD_MAX
@@ -219,8 +219,12 @@ class Leader(Reign):
             return actions
         if not any(reduce_together(step.roster, self.plan.tied, *pair) for pair in heard):
             return actions
-        return [*actions, Log("info", f"ballot {step.ballot} is begun anew: a link between its members broke"),
-                Count("ballots_again"), *self._prepare(step, now)]  # fmt: skip
+        return [
+            *actions,
+            Log("info", f"ballot {step.ballot} is begun anew: a link between its members broke"),
+            Count("ballots_again"),
+            *self._prepare(step, now),
+        ]
 
     def _advance(self, now: float) -> list[Action]:
         """Move on where something other than a message was awaited."""

@@ -15,9 +15,12 @@ NOBODY: Mapping[ProcessId, int] = MappingProxyType({})
 
 
 def tell(
-    said: Open, members: Iterable[Member], tied: bool, change: Reopen | None = None,
+    said: Open,
+    members: Iterable[Member],
+    tied: bool,
+    change: Reopen | None = None,
     told: Mapping[ProcessId, int] = NOBODY,
-) -> list[Action]:  # fmt: skip
+) -> list[Action]:
     """Open an epoch to these. A trainer may have to lead it and hears of everybody, a peer of those around its stage.
 
     change: for those who were told of the one before; told: the stage that each served then, around which it knows all.

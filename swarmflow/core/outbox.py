@@ -8,19 +8,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Release, Send
-from swarmflow.core.entry import Entry
+from swarmflow.core.entry import REPAIR, Entry, next_repair
 from swarmflow.core.messages import Accepted, Adopt, Forward, Passed, Probed, Relieve, Reserve, Reserved
 from swarmflow.core.prober import Prober
 from swarmflow.core.rates import Speeds
-from swarmflow.core.routers import router_named
 from swarmflow.core.takers import Router, Takers
-from swarmflow.core.types import Epoch, Microbatch, Plan, ProcessId, Ref
+from swarmflow.core.types import Epoch, Microbatch, ProcessId, Ref
 
 LATE_FACTOR = 10.0  # a peer that is a tenth as fast as it was is as good as gone, for the microbatch at hand
 FIRST_FACTOR = 8.0  # of the least deadline, as long as nothing was ever passed on
 SLOWEST_BYTES_S = 1.25e6  # 10 Mb/s: a tensor may take as long as over such a link before anybody is late for it
 TAKEOVER = 1_000_000  # what one trainer's attempts stay below, so that those of the trainer after it are higher
-REPAIR = 1000  # attempts are numbered repair * REPAIR + try, so that a repair's are higher than all that the dead made
 
 
 @dataclass(slots=True)
@@ -55,7 +53,10 @@ class Outbox:
         self.takers = Takers(self.router)
 
     def open(
-        self, epoch: Epoch, peers: tuple[ProcessId, ...], shares: Mapping[ProcessId, int] | None = None,
+        self,
+        epoch: Epoch,
+        peers: tuple[ProcessId, ...],
+        shares: Mapping[ProcessId, int] | None = None,
         mates: tuple[ProcessId, ...] = (),
     ) -> list[Action]:
         """A new epoch: forget everything; these peers serve the stage.
@@ -81,9 +82,14 @@ class Outbox:
         return [Release(refs)] if refs else []
 
     def offer(
-        self, microbatch: Microbatch, bodies: tuple[Ref, ...], now: float,
-        attempt: int = 0, repair: bool = False, hint: ProcessId | None = None,
-    ) -> list[Action]:  # fmt: skip
+        self,
+        microbatch: Microbatch,
+        bodies: tuple[Ref, ...],
+        now: float,
+        attempt: int = 0,
+        repair: bool = False,
+        hint: ProcessId | None = None,
+    ) -> list[Action]:
         """Take a microbatch over. attempt: that of the own hop; those downstream are no lower."""
         data, targets = bodies
         source = self.trainers[microbatch.index % len(self.trainers)] if self.trainers else None
@@ -159,7 +165,7 @@ class Outbox:
         self.due_s = min(self.due_s, now + self.takers.pause_s)
         # What was passed on may have been repaired there: an attempt of the next repair is above all of that.
         fresh = reason in ("full", "draining", "stage")
-        entry.attempt = entry.attempt + 1 if fresh else _next_repair(entry.attempt)
+        entry.attempt = entry.attempt + 1 if fresh else next_repair(entry.attempt)
         retried: list[Action] = [Count("retries", "asked" if entry.reserving and fresh else reason)]
         self.hand(entry, None)
         return retried + self.route(entry, now)
@@ -239,7 +245,7 @@ class Outbox:
         if entry.reserving:  # it never had it
             self.hand(entry, None)
             return self.route(entry, now)
-        entry.attempt = _next_repair(entry.attempt)
+        entry.attempt = next_repair(entry.attempt)
         self.hand(entry, None)
         entry.repair, entry.returned = True, False
         again: list[Action] = [Count("retries", "gone")]
@@ -329,7 +335,7 @@ class Outbox:
     def move(self, entry: Entry, former: ProcessId, reason: str, now: float) -> list[Action]:
         """Another one gets a microbatch, although its holder may live."""
         relieved = Send(former, Relieve(entry.microbatch, self.stage, entry.attempt))
-        entry.attempt, entry.repair = _next_repair(entry.attempt), True
+        entry.attempt, entry.repair = next_repair(entry.attempt), True
         self.hand(entry, None)
         return [Count("retries", reason), relieved, *self.route(entry, now, but=former)]
 
@@ -438,13 +444,3 @@ class Outbox:
             inside_s = None if entry.arrived_s is None else now - entry.arrived_s
             entry.measured = True
             self.takers.measured(sender, now - entry.sent_at_s, inside_s)
-
-
-def _next_repair(attempt: int) -> int:
-    return (attempt // REPAIR + 1) * REPAIR
-
-
-def outbox_of(plan: Plan, sender: ProcessId, stage: int, late_min_s: float = 15.0) -> Outbox:
-    """The outbox of a process to this stage. What goes to the first stage are tokens: too few to be probed."""
-    prober = Prober(plan.boundary_bytes if stage > 0 else 0)
-    return Outbox(stage, router_named(plan.router, sender), late_min_s, prober)

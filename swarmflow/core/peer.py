@@ -31,7 +31,7 @@ from swarmflow.core.events import (
     StateNotLoaded,
     StateStored,
     Tick,
-)  # fmt: skip
+)
 from swarmflow.core.messages import (
     Accepted,
     Adopt,
@@ -76,7 +76,7 @@ from swarmflow.core.messages import (
     Routed,
     Surplus,
     Suspect,
-)  # fmt: skip
+)
 from swarmflow.core.messages.checks import MessageChecks, checks_of
 from swarmflow.core.serving import ballots, epochs, hopping, leaders, leaving, refusing, stages
 from swarmflow.core.serving.memory import Memory
@@ -296,15 +296,47 @@ def _nothing(peer: Service, event: Event, now: float) -> list[Action]:
     return []
 
 
-_FROM_LEADER = frozenset((
-    Named, Open, Reopen, Entered, Gone, Prepare, Commit, Granted, Refused, Evicted, Released, Finished, Beat, Keep,
-    Surplus, Postponed, Needed, Suspect,
-))  # fmt: skip
+_FROM_LEADER = frozenset(
+    (
+        Named,
+        Open,
+        Reopen,
+        Entered,
+        Gone,
+        Prepare,
+        Commit,
+        Granted,
+        Refused,
+        Evicted,
+        Released,
+        Finished,
+        Beat,
+        Keep,
+        Surplus,
+        Postponed,
+        Needed,
+        Suspect,
+    )
+)
 
 _ABOUT_HOPS = (
-    Forward, Reserve, Reserved, Adopt, Backward, Accepted, Denied, Relieve, Routed, Room, Recall, Recalled, Probe,
-    Probed, Beyond, Passed,
-)  # fmt: skip
+    Forward,
+    Reserve,
+    Reserved,
+    Adopt,
+    Backward,
+    Accepted,
+    Denied,
+    Relieve,
+    Routed,
+    Room,
+    Recall,
+    Recalled,
+    Probe,
+    Probed,
+    Beyond,
+    Passed,
+)
 _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     **dict.fromkeys(_ABOUT_HOPS, hopping.message),
     Named: epochs.named,
@@ -352,6 +384,6 @@ _LOCAL: dict[type, Callable[[Service, Any, float], list[Action]]] = {
     Applied: ballots.applied,
     Progressed: _nothing,
 }
-_WORK = frozenset((
-    ForwardComputed, LossComputed, BackwardComputed, Replayed, PieceReduced, Sealed, Applied, StateLoaded, Progressed,
-))  # fmt: skip
+_WORK = frozenset(
+    (ForwardComputed, LossComputed, BackwardComputed, Replayed, PieceReduced, Sealed, Applied, StateLoaded, Progressed)
+)

@@ -1,12 +1,14 @@
-"""The routers by their names: `[train] router` of RUN.toml, and `[run] router` of a scenario."""
+"""The routers by their names, `[train] router` of RUN.toml and `[run] router` of a scenario, and who sends by one."""
 
 from __future__ import annotations
 
 from swarmflow.core.flow.router import FlowRouter
 from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.outbox import Outbox
+from swarmflow.core.prober import Prober
 from swarmflow.core.shortest import Shortest
 from swarmflow.core.takers import Router
-from swarmflow.core.types import ProcessId
+from swarmflow.core.types import Plan, ProcessId
 
 ROUTERS = ("shortest", "iwrr", "flow")
 
@@ -17,3 +19,9 @@ def router_named(name: str, sender: ProcessId) -> Router:
         return Iwrr()
     shortest = Shortest(sender.name)
     return FlowRouter(shortest) if name == "flow" else shortest
+
+
+def outbox_of(plan: Plan, sender: ProcessId, stage: int, late_min_s: float = 15.0) -> Outbox:
+    """The outbox of a process to this stage. What goes to the first stage are tokens: too few to be probed."""
+    prober = Prober(plan.boundary_bytes if stage > 0 else 0)
+    return Outbox(stage, router_named(plan.router, sender), late_min_s, prober)

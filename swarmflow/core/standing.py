@@ -73,20 +73,48 @@ class Standing:
         return [member.process for member in self.opened.roster.trainers if member.process not in self.gone]
 
     def report(
-        self, term: int, join: Join, member: Member, *, ready: bool, version: int, draining: bool,
-        done: tuple[Done, ...] = (), dropped: tuple[int, ...] = (), indices: tuple[int, ...] = (), attempt: int = 0,
+        self,
+        term: int,
+        join: Join,
+        member: Member,
+        *,
+        ready: bool,
+        version: int,
+        draining: bool,
+        done: tuple[Done, ...] = (),
+        dropped: tuple[int, ...] = (),
+        indices: tuple[int, ...] = (),
+        attempt: int = 0,
         known: str = "",
-    ) -> Report:  # fmt: skip
+    ) -> Report:
         """All that another leader has to know of this process. known: digest of the roster that it has already."""
         opened = self.opened
         change = self.change if self.base == known != opened.digest else None
         if change is not None or opened.digest == known:
             opened = replace(opened, roster=Roster(), whole=opened.digest, named=opened.size)
         return Report(
-            term, join, member, ready, version, draining, opened, tuple(self.gone),
-            tuple(self.newcomers.values()), tuple(self.entered), tuple(self.suspects), done, dropped, indices, attempt,
-            self.ballot, self.tally, self.results, self.commit, self.digest, change,
-        )  # fmt: skip
+            term,
+            join,
+            member,
+            ready,
+            version,
+            draining,
+            opened,
+            tuple(self.gone),
+            tuple(self.newcomers.values()),
+            tuple(self.entered),
+            tuple(self.suspects),
+            done,
+            dropped,
+            indices,
+            attempt,
+            self.ballot,
+            self.tally,
+            self.results,
+            self.commit,
+            self.digest,
+            change,
+        )
 
 
 def begun(message: Open | Reopen, naming: Naming, former: Standing | None) -> Standing | None:

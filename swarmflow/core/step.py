@@ -27,7 +27,7 @@ from swarmflow.core.messages import (
     Tally,
     Unprepared,
     Unrepairable,
-)  # fmt: skip
+)
 from swarmflow.core.naming import NOBODY, PART_MEMBERS, tell
 from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.quorum import Quorum
@@ -46,12 +46,13 @@ class Step:
 
     phase: `working` until the ledger is `complete`, `preparing` while the stages reduce, `prepared` when all have,
     `committing`, `committed`, or `failed` when it has to be started over (reason in `failure`).
-    said: the Open that began it; its roster is who was named then. opened: who takes work, of those who live. roster:
-    the same and the newcomers, who take part in the all-reduce and the update. clip: largest global gradient norm, 0:
-    no clipping. learning_rate: of this step. owners: the trainer of each microbatch. overflow: a gradient was too large
-    for the exponent. finding: a value was not finite. dropped: hops of which somebody has taken an orphan away, when
-    this leader took over. inherited: a former leader may have committed the ballot that is prepared. differing: members
-    whose reduced gradient is not that of most of their group. culprits: who made it fail; of several it was one.
+    said: the Open that began it; its roster is who was named then. opened: who takes work, of those who live.
+    roster: the same and the newcomers, who take part in the all-reduce and the update. clip: largest global
+    gradient norm, 0: no clipping. learning_rate: of this step. owners: the trainer of each microbatch. overflow: a
+    gradient was too large for the exponent. finding: a value was not finite. decision: the commit, once there is
+    one. dropped: hops of which somebody has taken an orphan away, when this leader took over. inherited: a former
+    leader may have committed the ballot that is prepared. differing: members whose reduced gradient is not that of
+    most of their group. culprits: who made it fail; of several it was one.
     """
 
     plan: Plan
@@ -67,6 +68,7 @@ class Step:
     result: StepResult | None = None
     overflow: Overflow | None = None
     finding: Finding | None = None
+    decision: Commit | None = None
     attempt: int = 0
     opened: Roster = field(init=False)
     roster: Roster = field(init=False)
@@ -81,7 +83,6 @@ class Step:
     _blamed: dict[ProcessId, ProcessId] = field(default_factory=dict)
     _promised: set[ProcessId] = field(default_factory=set)  # trainers that have answered the ballot
     _committed: dict[ProcessId, str] = field(default_factory=dict)
-    _commit: Commit | None = None
     _quorum: Quorum = field(init=False)
 
     def __post_init__(self) -> None:
@@ -161,7 +162,8 @@ class Step:
             self._promised |= {process} if reduced else set()
             return [] if all(self.roster.stages) else self._fail(f"nobody is left on a stage after {process} went")
         lost = self.ledger.gone(process)
-        message = Gone(self.term, self.epoch, process, reason, self._missing() if taken_over else lost)
+        dropped = tuple(hop for hop in self.ledger.missing() if hop in self.dropped)
+        message = Gone(self.term, self.epoch, process, reason, dropped if taken_over else lost)
         told: list[Action] = [*entered, *(Send(other, message) for other in hearers)]
         if self.phase == "failed":
             return told
@@ -331,18 +333,20 @@ class Step:
         norm, factor = clipping(squared_norms(self._groups(), self._prepared), tokens, self.clip)
         self.phase = "committing"
         self.result = StepResult(
-            term=self.term, epoch=self.epoch, loss=self.tally.loss, tokens=tokens, seconds=now - self.opened_s,
-            grad_norm=norm, learning_rate=self.learning_rate, microbatches=self.plan.microbatches,
-            peers=tuple(len(stage) for stage in self.roster.stages), retries=self.tally.retries,
-        )  # fmt: skip
+            term=self.term,
+            epoch=self.epoch,
+            loss=self.tally.loss,
+            tokens=tokens,
+            seconds=now - self.opened_s,
+            grad_norm=norm,
+            learning_rate=self.learning_rate,
+            microbatches=self.plan.microbatches,
+            peers=tuple(len(stage) for stage in self.roster.stages),
+            retries=self.tally.retries,
+        )
         message = Commit(self.term, self.epoch, self.ballot, factor / tokens, self.learning_rate, self.result)
-        self._commit = message
+        self.decision = message
         return [Send(member.process, message) for member in self.roster.members()]
-
-    @property
-    def decision(self) -> Commit | None:
-        """The commit, once it is decided."""
-        return self._commit
 
     def committed(self, sender: ProcessId, message: Committed) -> list[Action]:
         """A member has applied the update."""
@@ -374,7 +378,7 @@ class Step:
     def resume_commit(self, commit: Commit, digests: dict[ProcessId, str]) -> None:
         """Take over from a leader that has committed. digests: of the parameters of those who have applied it."""
         self.phase, self.ballot, self.result = "committing", commit.ballot, commit.result
-        self._commit = replace(commit, term=self.term)
+        self.decision = replace(commit, term=self.term)
         self._committed = dict(digests)
 
     def give_up(self, reason: str) -> None:
@@ -393,10 +397,10 @@ class Step:
 
     def commit_again(self) -> list[Action]:
         """Tell those who have not applied the former leader's commit."""
-        if self._commit is None or self.phase != "committing":
+        if self.decision is None or self.phase != "committing":
             return []
         left = [m.process for m in self.roster.members() if m.process not in self._committed]
-        return [*(Send(process, self._commit) for process in left), *self._commit_if_all()]
+        return [*(Send(process, self.decision) for process in left), *self._commit_if_all()]
 
     def may_commit(self, bound: Set[ProcessId]) -> bool:
         """Return whether enough processes have promised this ballot that whoever is elected next knows of it.
@@ -420,9 +424,6 @@ class Step:
     def groups_of(self, process: ProcessId) -> tuple[str, ...]:
         """The names of the groups in which a member reduces."""
         return tuple(group.name for group in self._groups() if process in group.members)
-
-    def _missing(self) -> tuple[tuple[int, int], ...]:
-        return tuple(hop for hop in self.ledger.missing() if hop in self.dropped)
 
     def _commit_if_all(self) -> list[Action]:
         if self.phase == "committing" and self._committed.keys() >= self._members():

@@ -20,7 +20,7 @@ from swarmflow.core.actions import (
     Saved,
     Send,
     WriteCheckpoint,
-)  # fmt: skip
+)
 from swarmflow.core.events import (
     CheckpointWritten,
     DiskChanged,
@@ -35,42 +35,34 @@ from swarmflow.core.events import (
     SaveAsked,
     Tick,
     Validated,
-)  # fmt: skip
+)
 from swarmflow.core.feeding import heir
 from swarmflow.core.feeding.feeder import Feeder, until_end
 from swarmflow.core.flow.live import TRAINER, negotiation_of
 from swarmflow.core.messages import (
+    TO_LEADER,
     Accepted,
     Assign,
     Backward,
     Beat,
-    Committed,
     Denied,
     Deposed,
-    Done,
     Drain,
     Entered,
     Evicted,
     Finished,
     Gone,
     Heartbeat,
-    Join,
     Keep,
     Kept,
     Lead,
-    Left,
-    LoadFailed,
     Message,
     Named,
     Negotiate,
-    NotFinite,
     Open,
-    Overflow,
     Postponed,
     Prepare,
     Prepared,
-    Rates,
-    Ready,
     Recall,
     Refused,
     Released,
@@ -81,20 +73,15 @@ from swarmflow.core.messages import (
     Routed,
     StepResult,
     Suspect,
-    Unprepared,
     Unrepairable,
     Welcome,
-)  # fmt: skip
+)
 from swarmflow.core.messages.checks import MessageChecks, checks_of
 from swarmflow.core.naming import Naming
 from swarmflow.core.standing import begun
 from swarmflow.core.types import Holding, ProcessId, Roster, Snapshot
 from swarmflow.core.words import Words
 
-_TO_LEADER = frozenset((
-    Join, Ready, LoadFailed, Drain, Heartbeat, Rates, Suspect, Done, Prepared, Unprepared, Unrepairable, Overflow,
-    NotFinite, Committed, Kept, Left,
-))  # fmt: skip
 _ABOUT_HOPS = (Accepted, Reserved, Denied, Routed, Backward)
 
 
@@ -285,9 +272,9 @@ class TrainerMachine(Feeder):
 
     def _received(self, event: Received, now: float) -> list[Action]:
         message, sender = event.message, event.sender
-        if self.lead is not None and type(message) in _TO_LEADER:
+        if self.lead is not None and type(message) in TO_LEADER:
             return self.lead.handle(event, now)
-        if self.candidacy is not None and type(message) in _TO_LEADER and sender in self.candidacy.reports:
+        if self.candidacy is not None and type(message) in TO_LEADER and sender in self.candidacy.reports:
             self.waiting.append(event)
             return []
         drop: list[Action] = [Release(event.bodies)] if event.bodies else []

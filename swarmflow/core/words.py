@@ -19,7 +19,7 @@ from swarmflow.core.messages import (
     Suspect,
     Unprepared,
     Unrepairable,
-)  # fmt: skip
+)
 from swarmflow.core.messages.checks import REASON_MAX
 from swarmflow.core.types import ProcessId
 

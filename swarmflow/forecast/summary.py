@@ -40,8 +40,19 @@ def summary(report: Report, meter: Meter, cpu_s: float) -> Iterator[RenderableTy
 
 
 def _iterations(report: Report) -> Table:
-    columns = ("\n\n#", "\ntime\ns", "micro-\nbatch.\n/min", "\ncomm.\ns", "\nuseful\ns", "in\nvain\ns", "\nlost\ns",
-               "\n\nuse", "\n\npeers", "died/\ncame/\nmoved", "\n\nMB")  # fmt: skip
+    columns = (
+        "\n\n#",
+        "\ntime\ns",
+        "micro-\nbatch.\n/min",
+        "\ncomm.\ns",
+        "\nuseful\ns",
+        "in\nvain\ns",
+        "\nlost\ns",
+        "\n\nuse",
+        "\n\npeers",
+        "died/\ncame/\nmoved",
+        "\n\nMB",
+    )
     table = _table(columns)
     rows = report.iterations
     shown = rows if len(rows) <= ROWS_MAX else (*rows[: ROWS_MAX // 2], None, *rows[-ROWS_MAX // 2 :])

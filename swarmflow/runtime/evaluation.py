@@ -42,8 +42,14 @@ class EvaluationService:
             if isinstance(result, FrameError):
                 self._session.links.send(asker, encode_header(Answer(message.ask, str(result))))
             elif message.path:
-                following = Evaluate(message.ask, message.version, message.rows, message.asker,
-                                     message.asker_incarnation, message.path[1:])  # fmt: skip
+                following = Evaluate(
+                    message.ask,
+                    message.version,
+                    message.rows,
+                    message.asker,
+                    message.asker_incarnation,
+                    message.path[1:],
+                )
                 header = encode_header(following)
                 if isinstance(result, tuple):
                     return  # the path goes on, but this is the last stage: a question that makes no sense

@@ -41,6 +41,11 @@ def export_generation(
             return lambda group, start, stop: state.read(tensor_name(group, "params"), start, stop)
 
         export_stagewise(
-            manifest.model, manifest.cut, reader, out, save_tokenizer,
-            run=manifest.run_id, content=content_of(generation),
-        )  # fmt: skip
+            manifest.model,
+            manifest.cut,
+            reader,
+            out,
+            save_tokenizer,
+            run=manifest.run_id,
+            content=content_of(generation),
+        )

@@ -39,9 +39,7 @@ _INSISTED = msgspec.msgpack.Decoder(_Insisted)
 
 def pack(message: Negotiate) -> dict[str, Any]:
     """What is encoded in its place."""
-    return {
-        "stage": message.stage, "word": _packed(message.word), "origin": message.origin, "to": message.to,
-    }  # fmt: skip
+    return {"stage": message.stage, "word": _packed(message.word), "origin": message.origin, "to": message.to}
 
 
 def unpack(packed: Packed) -> Negotiate:

@@ -13,10 +13,22 @@ from swarmflow.ownership import Marker, claim_folder, names
 
 # What trainers and peers write into their state folders, and trainers of one output into its folder `state`.
 STATE = names(
-    r"identity\.key(\.lock|\.copy|\.\d+\.new)?", r"lock", r"port", r"run\.json(\.copy)?", r"run", r"trainers", r"known",
-    r"begun", r"former", r"checkpoints", r"tokenizer", r"copies", r"left", r".*\.corrupt(\.\d+)?",
+    r"identity\.key(\.lock|\.copy|\.\d+\.new)?",
+    r"lock",
+    r"port",
+    r"run\.json(\.copy)?",
+    r"run",
+    r"trainers",
+    r"known",
+    r"begun",
+    r"former",
+    r"checkpoints",
+    r"tokenizer",
+    r"copies",
+    r"left",
+    r".*\.corrupt(\.\d+)?",
     r".+\.[0-9a-f]{8}\.tmp",
-)  # fmt: skip
+)
 SHARED = names(r"leader\.lock", r"invite", r"cache", r"trainer-[0-9a-f]+", r".+\.[0-9a-f]{8}\.tmp")
 
 

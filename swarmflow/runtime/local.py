@@ -203,9 +203,12 @@ class LocalSwarm:
         """Runs a `swarmflow` command to its end and returns what it printed. Raises LocalSwarmError if it fails."""
         try:
             done = subprocess.run(
-                _command(arguments), env=environment(self._threads), capture_output=True, text=True,
+                _command(arguments),
+                env=environment(self._threads),
+                capture_output=True,
+                text=True,
                 timeout=COMMAND_S * crowding(),
-            )  # fmt: skip
+            )
         except subprocess.TimeoutExpired as error:
             raise LocalSwarmError(f"swarmflow {arguments[0]} took more than {error.timeout:.0f} s") from error
         if done.returncode:

@@ -42,10 +42,25 @@ _RETRIES: Final = ("gone", *_DENIALS)
 _REFUSALS: Final = (*get_args(FrameErrorKind), "hello", "message", "tensor")
 _OUTCOMES: Final = get_args(Outcome)
 _DECISIONS: Final = (
-    "adoptions", "hops_lost", "orphans_subtracted", "steps_restarted", "rollbacks", "resynchronisations", "evictions",
-    "recomputations", "ballots_again", "successions", "lineages", "lineages_given_up", "rebalances",
-    "detours", "not_finite", "put_out", "stalled", "standstills",
-)  # fmt: skip
+    "adoptions",
+    "hops_lost",
+    "orphans_subtracted",
+    "steps_restarted",
+    "rollbacks",
+    "resynchronisations",
+    "evictions",
+    "recomputations",
+    "ballots_again",
+    "successions",
+    "lineages",
+    "lineages_given_up",
+    "rebalances",
+    "detours",
+    "not_finite",
+    "put_out",
+    "stalled",
+    "standstills",
+)
 
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
 
@@ -128,9 +143,12 @@ class Metrics:
 
     def _begin_at_zero(self) -> None:
         for family, values in (
-            (self.denials, _DENIALS), (self.retries, _RETRIES), (self.frames_refused, _REFUSALS),
-            (self.decisions, _DECISIONS), (self.settled_seconds, _OUTCOMES),
-        ):  # fmt: skip
+            (self.denials, _DENIALS),
+            (self.retries, _RETRIES),
+            (self.frames_refused, _REFUSALS),
+            (self.decisions, _DECISIONS),
+            (self.settled_seconds, _OUTCOMES),
+        ):
             for value in values:
                 family.at(value)
         for lane in LANES:

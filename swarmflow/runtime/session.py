@@ -76,13 +76,20 @@ class Session:
     ) -> None:
         """Make the driver and the links. effects: the role's part of what actions mean."""
         shared: dict[type[Any], Effect] = {
-            Connect: self.connect, Forget: self._forget, Log: self._log, Count: self._count,
-        }  # fmt: skip
+            Connect: self.connect,
+            Forget: self._forget,
+            Log: self._log,
+            Count: self._count,
+        }
         self.driver = Driver(self.me, self.store, self.metrics, {**shared, **effects}, self.fail, read, evaluate)
         self.links = Links(
-            self.node, self.me, self.run_id,
-            on_message=self.driver.receive, on_lost=self.driver.lost, counters=Counters(self.metrics),
-        )  # fmt: skip
+            self.node,
+            self.me,
+            self.run_id,
+            on_message=self.driver.receive,
+            on_lost=self.driver.lost,
+            counters=Counters(self.metrics),
+        )
         self.requests = Requests(self.links)
         self.driver.connect(self.links, self.requests)
         self.spawn(self._watch_node(), "the network daemon")

@@ -16,7 +16,7 @@ from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import Overflow
 from swarmflow.compute.finite import NotFinite, finite
 from swarmflow.compute.stage import Stage
-from swarmflow.core.actions import Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay  # fmt: skip
+from swarmflow.core.actions import Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay
 from swarmflow.core.events import (
     BackwardComputed,
     ComputedNotFinite,
@@ -26,7 +26,7 @@ from swarmflow.core.events import (
     LossComputed,
     Overflowed,
     Replayed,
-)  # fmt: skip
+)
 from swarmflow.core.types import Microbatch, Ref
 from swarmflow.errors import FrameError
 from swarmflow.manifest import Manifest
@@ -72,9 +72,14 @@ class StageHost:
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
         """Which action is done by which method."""
         return {
-            RunForward: self.run_forward, RunLoss: self.run_loss, RunBackward: self.run_backward,
-            RunReplay: self.run_replay, Discard: self.discard, Reset: self.reset, **self.end.effects(),
-        }  # fmt: skip
+            RunForward: self.run_forward,
+            RunLoss: self.run_loss,
+            RunBackward: self.run_backward,
+            RunReplay: self.run_replay,
+            Discard: self.discard,
+            Reset: self.reset,
+            **self.end.effects(),
+        }
 
     async def warm_up(self) -> None:
         """Use the codec once: what it imports then takes seconds, which a step should not wait for."""
@@ -113,9 +118,12 @@ class StageHost:
                 self._encode(action.microbatch, gradient, event, "gradient")
 
         self._decode(
-            action.microbatch, "loss", lambda stage: (self._input(stage, data), self._targets(targets)),
-            compute, computed,
-        )  # fmt: skip
+            action.microbatch,
+            "loss",
+            lambda stage: (self._input(stage, data), self._targets(targets)),
+            compute,
+            computed,
+        )
 
     def run_backward(self, action: RunBackward) -> None:
         """Decode, backward, encode."""
@@ -128,9 +136,12 @@ class StageHost:
                 self._encode(action.microbatch, gradient, partial(BackwardComputed, action.microbatch), "gradient")
 
         self._decode(
-            action.microbatch, "backward", lambda stage: self._boundary_tensor(stage, data),
-            lambda served, x: served.runner.backward(action.microbatch, x), computed,
-        )  # fmt: skip
+            action.microbatch,
+            "backward",
+            lambda stage: self._boundary_tensor(stage, data),
+            lambda served, x: served.runner.backward(action.microbatch, x),
+            computed,
+        )
 
     def run_replay(self, action: RunReplay) -> None:
         """Decode, forward, backward; encode, where the gradient of the input is what is wanted."""
@@ -218,9 +229,13 @@ class StageHost:
         return self.served
 
     def _decode(
-        self, microbatch: Microbatch, direction: Direction, decode: Callable[[Stage], X],
-        compute: Callable[[Served, X], Y], done: Callable[[Y], None],
-    ) -> None:  # fmt: skip
+        self,
+        microbatch: Microbatch,
+        direction: Direction,
+        decode: Callable[[Stage], X],
+        compute: Callable[[Served, X], Y],
+        done: Callable[[Y], None],
+    ) -> None:
         """Codec thread, then compute thread, then `done` on the loop, unless the epoch is over by then."""
         run, served, discards = self._run, self._serving(), self._discards[microbatch]
 

@@ -38,9 +38,7 @@ def _nothing() -> None:
 
 
 def serve_state(
-    requests: Requests,
-    listing: Callable[[int, int], Listing],
-    read: Callable[[int, int, str, int, int], bytes],
+    requests: Requests, listing: Callable[[int, int], Listing], read: Callable[[int, int, str, int, int], bytes]
 ) -> None:
     """Answer `state/list` and `state/read` for (stage, version); both raise NetworkError for what is not here.
 
@@ -81,9 +79,15 @@ async def list_state(
 
 
 async def copy_state(
-    requests: Requests, donor: ProcessId, stage: int, version: int, listing: Listing, write: Write,
-    done: set[tuple[str, int]], came: Callable[[], None] = _nothing,
-) -> None:  # fmt: skip
+    requests: Requests,
+    donor: ProcessId,
+    stage: int,
+    version: int,
+    listing: Listing,
+    write: Write,
+    done: set[tuple[str, int]],
+    came: Callable[[], None] = _nothing,
+) -> None:
     """Read every chunk of a listing from a donor and write it. Raises NetworkError at the first that does not come.
 
     done: chunks (tensor, first element) that are there already; each one that is written is added. came: called with
@@ -121,9 +125,14 @@ async def copy_state(
 
 
 async def first_donor(
-    requests: Requests, donors: Sequence[Member], stage: int, version: int, elements: Mapping[str, int], write: Write,
+    requests: Requests,
+    donors: Sequence[Member],
+    stage: int,
+    version: int,
+    elements: Mapping[str, int],
+    write: Write,
     came: Callable[[], None] = _nothing,
-) -> tuple[ProcessId, Listing]:  # fmt: skip
+) -> tuple[ProcessId, Listing]:
     """Copy a stage's version from the first donor that can give it whole; a chunk that came is not asked for again.
 
     Raises NetworkError that says what was wrong with each of them.
@@ -147,9 +156,14 @@ async def first_donor(
 
 
 async def copy_stage(
-    requests: Requests, generation: Generation, stage: int, donors: Sequence[Member], elements: Mapping[str, int],
-    digest: str | None = None, came: Callable[[], None] = _nothing,
-) -> None:  # fmt: skip
+    requests: Requests,
+    generation: Generation,
+    stage: int,
+    donors: Sequence[Member],
+    elements: Mapping[str, int],
+    digest: str | None = None,
+    came: Callable[[], None] = _nothing,
+) -> None:
     """Copy a stage's file to disk, from the first donor that gives what it should. digest: of the file, where known.
 
     Raises NetworkError or WrongCopyError when nobody can, CheckpointError when the own disk refuses.

@@ -62,8 +62,10 @@ def _show(status: dict[str, Any]) -> None:
     table = Table("stage", "peer", "phase", "version", "held", "queued", "capacity")
     for stage in status["stages"]:
         for peer in stage["peers"] or [None]:
-            row = ["nobody"] if peer is None else [
-                str(peer[key]) for key in ("id", "phase", "version", "held", "queued", "capacity")
-            ]  # fmt: skip
+            row = (
+                ["nobody"]
+                if peer is None
+                else [str(peer[key]) for key in ("id", "phase", "version", "held", "queued", "capacity")]
+            )
             table.add_row(str(stage["stage"]), *row)
     console.print(table)

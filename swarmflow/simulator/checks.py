@@ -25,9 +25,7 @@ def drawn(least: float = 0.0, above: bool = False) -> Callable[[object], Bounded
 
 def mbps(value: object) -> Bounded:
     """A bandwidth, 0: no limit. A distribution has to be above 0: beside a few kb/s nobody means no limit."""
-    allowed = (
-        f"a number at least 0 (0: no limit), or {FORMS} of numbers above 0 (of a choice also 0)"
-    )
+    allowed = f"a number at least 0 (0: no limit), or {FORMS} of numbers above 0 (of a choice also 0)"
     return _check(number(at_least=0), number(above=0), None, allowed)(value)
 
 

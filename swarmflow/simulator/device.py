@@ -32,7 +32,7 @@ from swarmflow.core.actions import (
     SumPiece,
     Validate,
     WriteCheckpoint,
-)  # fmt: skip
+)
 from swarmflow.core.events import (
     Applied,
     BackwardComputed,
@@ -48,7 +48,7 @@ from swarmflow.core.events import (
     StateLoaded,
     StateNotLoaded,
     Validated,
-)  # fmt: skip
+)
 from swarmflow.core.messages import Held
 from swarmflow.core.reduce import PIECE_ELEMENTS
 from swarmflow.core.types import Microbatch, ProcessId, Ref, Slice
@@ -70,8 +70,12 @@ Computing = RunForward | RunLoss | RunBackward | RunReplay | Apply
 # As in the runtime: a gradient goes before an activation, and of each kind the first microbatches go first.
 _URGENCY: dict[type, int] = {Apply: 0, RunBackward: 1, RunReplay: 1, RunLoss: 2, RunForward: 2}
 _WORK: dict[type, str] = {
-    Apply: "update", RunBackward: "backward", RunReplay: "replay", RunLoss: "loss", RunForward: "forward",
-}  # fmt: skip
+    Apply: "update",
+    RunBackward: "backward",
+    RunReplay: "replay",
+    RunLoss: "loss",
+    RunForward: "forward",
+}
 
 
 def _purpose(action: Computing) -> str:

@@ -263,10 +263,25 @@ class Churn:
 
 
 EARLIER: tuple[Callable[[Churn], None], ...] = (
-    Churn.kill, Churn.kill_neighbours, Churn.kill_stage, Churn.kill_at_edge, Churn.restart, Churn.kill_trainer,
-    Churn.drain_trainer, Churn.drain, Churn.drain_storm, Churn.cut, Churn.freeze, Churn.join, Churn.lead_again,
-    Churn.kill_leader_at_edge, Churn.freeze_leader, Churn.split, Churn.slow, Churn.mute,
-)  # fmt: skip
+    Churn.kill,
+    Churn.kill_neighbours,
+    Churn.kill_stage,
+    Churn.kill_at_edge,
+    Churn.restart,
+    Churn.kill_trainer,
+    Churn.drain_trainer,
+    Churn.drain,
+    Churn.drain_storm,
+    Churn.cut,
+    Churn.freeze,
+    Churn.join,
+    Churn.lead_again,
+    Churn.kill_leader_at_edge,
+    Churn.freeze_leader,
+    Churn.split,
+    Churn.slow,
+    Churn.mute,
+)
 FAULTS: dict[str, Callable[[Churn], None]] = {fault.__name__: fault for fault in (*EARLIER, *SPLITS, *TROUBLES, *ALONE)}
 DRAWN = tuple(fault.__name__ for fault in (*EARLIER, *SPLITS, *TROUBLES) if fault is not Churn.join)  # at random
 

@@ -60,7 +60,7 @@ from swarmflow.core.messages import (
     Suspect,
     Unprepared,
     Unrepairable,
-)  # fmt: skip
+)
 from swarmflow.core.messages.checks import BODIES_MAX, COUNT_MAX
 from swarmflow.core.types import Plan, ProcessId
 from swarmflow.simulator.faults import Scenario, finish
@@ -80,9 +80,21 @@ _HOPS = (Forward, Reserve, Adopt, Relieve, Passed, Recalled, Negotiate, Probe, B
 _BACK = (Accepted, Reserved, Denied, Room, Routed, Backward, Recall, Probed)
 _PEERS = (*_HOPS, *_BACK, Carry, Carried, ReducePart, ReduceSum, Rates)
 _TO_LEADER = (
-    Ready, LoadFailed, Drain, Heartbeat, Rates, Suspect, Done, Prepared, Unprepared, Unrepairable, Overflow, Committed,
-    Kept, Join,
-)  # fmt: skip
+    Ready,
+    LoadFailed,
+    Drain,
+    Heartbeat,
+    Rates,
+    Suspect,
+    Done,
+    Prepared,
+    Unprepared,
+    Unrepairable,
+    Overflow,
+    Committed,
+    Kept,
+    Join,
+)
 _MAY_SAY: dict[tuple[str, str], tuple[type, ...]] = {
     ("peer", "peer"): _PEERS,
     ("peer", "trainer"): (*_BACK, Negotiate, Report, Deposed),
@@ -176,8 +188,11 @@ class Mint:
 
 
 _LEAVES: dict[Any, Callable[[Mint, str, bool], Any]] = {
-    int: Mint.whole, float: Mint.number, str: Mint.text, bool: Mint.truth,
-}  # fmt: skip
+    int: Mint.whole,
+    float: Mint.number,
+    str: Mint.text,
+    bool: Mint.truth,
+}
 
 
 @dataclass(slots=True)
@@ -250,9 +265,15 @@ def swarm_of(seed: int) -> Scenario:
     router = draw.choice(("shortest", "iwrr", "flow"))
     plan = Plan(draw.choice((1, 2, 3)), draw.choice((4, 8)), draw.random() < 0.5, (), router, draw.choice((0, 8 << 20)))
     settings = Settings(
-        plan, steps=12, capacity=draw.choice((2, 4)), latency_s=(0.001, 0.01), load_s=(0.05, 0.3), checkpoint_every=2,
-        late_min_s=3.0, validate_every=draw.choice((0, 3)),
-    )  # fmt: skip
+        plan,
+        steps=12,
+        capacity=draw.choice((2, 4)),
+        latency_s=(0.001, 0.01),
+        load_s=(0.05, 0.3),
+        checkpoint_every=2,
+        late_min_s=3.0,
+        validate_every=draw.choice((0, 3)),
+    )
     return Scenario(settings, peers=plan.stages * draw.choice((2, 3)), trainers=draw.choice((1, 2, 3)))
 
 

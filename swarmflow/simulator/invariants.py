@@ -60,9 +60,7 @@ class Witness:
             raise self._violated(f"lineage {lineage} commits {epoch} in term {commit.term} after {history.term}")
         history.ballots[epoch], history.term = commit.ballot, commit.term
 
-    def updated(
-        self, lineage: str, epoch: Epoch, stage: int, version: int, parameters: str, gradient: Sum
-    ) -> None:
+    def updated(self, lineage: str, epoch: Epoch, stage: int, version: int, parameters: str, gradient: Sum) -> None:
         """A peer has applied an update. Raises InvariantViolated."""
         if gradient.name != self._exact:
             raise self._violated(f"version {version} of stage {stage} learnt {dict(gradient.counts)}")

@@ -8,8 +8,8 @@ from typing import Protocol
 from swarmflow.core.following import Following
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
-from swarmflow.core.outbox import outbox_of
 from swarmflow.core.peer import PeerMachine
+from swarmflow.core.routers import outbox_of
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.source import Source
@@ -37,9 +37,15 @@ class Machines(Protocol):
         ...
 
     def trainer(
-        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis,
-        leads: Leader | None, late_min_s: float,
-    ) -> TrainerMachine:  # fmt: skip
+        self,
+        following: Following,
+        plan: Plan,
+        rules: LeaderSettings,
+        join: Join,
+        basis: Basis,
+        leads: Leader | None,
+        late_min_s: float,
+    ) -> TrainerMachine:
         """What decides for a trainer. leads: what it leads with, for the one that begins as the leader."""
         ...
 
@@ -52,9 +58,15 @@ class Production:
         return PeerMachine(me, following, plan, settings)
 
     def trainer(
-        self, following: Following, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis,
-        leads: Leader | None, late_min_s: float,
-    ) -> TrainerMachine:  # fmt: skip
+        self,
+        following: Following,
+        plan: Plan,
+        rules: LeaderSettings,
+        join: Join,
+        basis: Basis,
+        leads: Leader | None,
+        late_min_s: float,
+    ) -> TrainerMachine:
         """A trainer as `swarmflow trainer` runs it."""
         outbox = outbox_of(plan, join.member.process, 0, late_min_s)
         source = Source(join.member.process, plan.microbatches, outbox)

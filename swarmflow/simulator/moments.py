@@ -67,9 +67,13 @@ def in_phase(world: World, phase: str) -> Callable[[], bool]:
 
 
 def at_phase(
-    world: World, phase: str, strike: Callable[[], object], since_s: float, delay_s: float = 0.0,
+    world: World,
+    phase: str,
+    strike: Callable[[], object],
+    since_s: float,
+    delay_s: float = 0.0,
     until_s: float = float("inf"),
-) -> None:  # fmt: skip
+) -> None:
     """The first time from since_s to until_s that a phase begins: delay_s later, strike."""
     began = False
     present = in_phase(world, phase)
@@ -100,9 +104,16 @@ def kill_in_phase(
 
 
 def split_in_phase(
-    world: World, phase: str, apart: Apart, seconds: float, symmetric: bool = True, told: bool = True,
-    since_s: float = 0.0, delay_s: float = 0.0, until_s: float = float("inf"),
-) -> None:  # fmt: skip
+    world: World,
+    phase: str,
+    apart: Apart,
+    seconds: float,
+    symmetric: bool = True,
+    told: bool = True,
+    since_s: float = 0.0,
+    delay_s: float = 0.0,
+    until_s: float = float("inf"),
+) -> None:
     """The first time from since_s to until_s that a phase begins: delay_s later, World.split for so many seconds.
 
     apart: the names of one side, asked for at that moment; without any nothing happens.

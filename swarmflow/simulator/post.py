@@ -120,7 +120,6 @@ class Post:
         elif here.alive:
             world.clock.after(world.hardware.broken_s() or DIAL_S, partial(world.lose, sender, receiver))
 
-
     def _replaced(self, here: Host, there: Host) -> bool:
         """Whether the receiver has met the life after a dead sender: nothing of the dead one is delivered any more."""
         latest = self.world.latest[here.process.name]

@@ -141,25 +141,42 @@ class Report:
         """Everything, for a file."""
         wasted, lost, twice = self.waste()
         names = (
-            "seconds", "minutes_a_microbatch", "microbatches", "microbatches_a_minute", "communication_s",
-            "utilisation", "retries", "moves", "messages", "wire_bytes",
-        )  # fmt: skip
+            "seconds",
+            "minutes_a_microbatch",
+            "microbatches",
+            "microbatches_a_minute",
+            "communication_s",
+            "utilisation",
+            "retries",
+            "moves",
+            "messages",
+            "wire_bytes",
+        )
         bottleneck = self.bottleneck
         spread = {name: self.over(lambda row, name=name: float(getattr(row, name))) for name in names}  # type: ignore[misc]
         return {
-            "scenario": self.scenario, "policy": self.policy, "seed": self.seed, "outcome": self.outcome,
-            "violations": list(self.violations), "virtual_s": self.virtual_s, "happened": self.happened,
+            "scenario": self.scenario,
+            "policy": self.policy,
+            "seed": self.seed,
+            "outcome": self.outcome,
+            "violations": list(self.violations),
+            "virtual_s": self.virtual_s,
+            "happened": self.happened,
             "in_all": {
                 **{name: {"mean": mean, "std": std} for name, (mean, std) in spread.items()},
-                "wasted_share": wasted, "lost_share": lost, "twice_share": twice,
+                "wasted_share": wasted,
+                "lost_share": lost,
+                "twice_share": twice,
             },
             "bottleneck": bottleneck and {"name": bottleneck.name, **asdict(bottleneck)},
             "iterations": [asdict(row) for row in self.iterations],
             "devices": [{**asdict(device), "utilisation": device.utilisation} for device in self.devices],
-            "messages": dict(self.messages), "wire_bytes": dict(self.wire_bytes),
+            "messages": dict(self.messages),
+            "wire_bytes": dict(self.wire_bytes),
             "a_peer": {
                 "messages_per_s": sum(self.messages.values()) / self.peer_seconds if self.peer_seconds else 0.0,
                 "wire_bytes_per_s": sum(self.wire_bytes.values()) / self.peer_seconds if self.peer_seconds else 0.0,
             },
-            "counts": dict(self.counts), "notes": list(self.notes),
-        }  # fmt: skip
+            "counts": dict(self.counts),
+            "notes": list(self.notes),
+        }

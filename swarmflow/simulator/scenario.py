@@ -148,8 +148,12 @@ class Scenario:
 
 
 _PARTS: dict[str, type] = {
-    "run": RunPart, "model": ModelPart, "trainers": TrainersPart, "network": NetworkPart, "churn": ChurnPart,
-}  # fmt: skip
+    "run": RunPart,
+    "model": ModelPart,
+    "trainers": TrainersPart,
+    "network": NetworkPart,
+    "churn": ChurnPart,
+}
 
 
 def load(path: Path) -> Scenario:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from swarmflow.core.messages import Join
+from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Plan
 from swarmflow.simulator.hardware import Hardware, RandomHardware
 from swarmflow.simulator.network import Jittery, Network
@@ -43,6 +47,34 @@ class Settings:
     timeout_s: float = 0.0
     stall_s: float = 60.0
     pause_s: float = 30.0
+
+    def of_leader(self, new_lineage: Callable[[], str]) -> LeaderSettings:
+        """What a trainer would lead by."""
+        return LeaderSettings(
+            self.steps,
+            lambda step: 0.1,
+            1.0,
+            "sim",
+            "run",
+            True,
+            new_lineage,
+            self.checkpoint_every,
+            self.validate_every,
+            silence_s=self.silence_s,
+            peers_first=self.peers_first,
+            stall_s=self.stall_s,
+            pause_s=self.pause_s,
+        )
+
+    def of_peer(self, join: Join) -> PeerSettings:
+        """What a peer goes by, that joins like this."""
+        return PeerSettings(
+            join,
+            journal_bytes_max=self.journal_bytes_max,
+            late_min_s=self.late_min_s,
+            recompute=self.recompute,
+            stores=self.keeps,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,10 +70,17 @@ class Simulation:
         plan = Plan(model.stages, model.microbatches, tied, model.costs, run.router, boundary_bytes)
         able = [capacity_of(self.scenario, self.seed, n) > 0 for n in range(self.scenario.peer_count)]
         settings = Settings(
-            plan, steps=run.iterations + run.warmup, checkpoint_every=run.checkpoint_every,
-            rebalance_s=run.rebalance_s, late_min_s=run.late_s, silence_s=run.silence_s, timeout_s=run.timeout_s,
-            peers_first=sum(able), journal_bytes_max=1 << 62, recompute=run.recompute,
-        )  # fmt: skip
+            plan,
+            steps=run.iterations + run.warmup,
+            checkpoint_every=run.checkpoint_every,
+            rebalance_s=run.rebalance_s,
+            late_min_s=run.late_s,
+            silence_s=run.silence_s,
+            timeout_s=run.timeout_s,
+            peers_first=sum(able),
+            journal_bytes_max=1 << 62,
+            recompute=run.recompute,
+        )
         self.world = policy.swarm(settings, self.seed, self._surroundings)
         self.world.trace, self.world.on_result = self.trace, self._result
         self.luck = Luck(self.world, self._described, Random(self.seed + 1))
@@ -132,18 +139,30 @@ class Simulation:
         seconds, there_s = now.now_s - then.now_s, now.there_s - then.there_s
         per_minute = result.microbatches * MINUTE_S / seconds if seconds > 0 else 0.0
         row = Iteration(
-            number=result.step, measured=measured, end_s=now.now_s, seconds=seconds,
-            minutes_a_microbatch=seconds / MINUTE_S / result.microbatches, microbatches=result.microbatches,
+            number=result.step,
+            measured=measured,
+            end_s=now.now_s,
+            seconds=seconds,
+            minutes_a_microbatch=seconds / MINUTE_S / result.microbatches,
+            microbatches=result.microbatches,
             microbatches_a_minute=per_minute,
             communication_s=(now.transit_s - then.transit_s) / result.microbatches,
-            useful_s=now.useful_s - then.useful_s, wasted_s=now.wasted_s - then.wasted_s,
-            twice_s=now.twice_s - then.twice_s, lost_s=now.lost_s - then.lost_s,
+            useful_s=now.useful_s - then.useful_s,
+            wasted_s=now.wasted_s - then.wasted_s,
+            twice_s=now.twice_s - then.twice_s,
+            lost_s=now.lost_s - then.lost_s,
             utilisation=(now.busy_s - then.busy_s) / there_s if there_s > 0 else 0.0,
-            peers=sum(result.peers), deaths=now.deaths - then.deaths, joins=now.joins - then.joins,
-            moves=now.moves - then.moves, retries=result.retries, restarts=now.restarts - then.restarts,
-            messages=now.messages - then.messages, wire_bytes=now.wire_bytes - then.wire_bytes,
-            busiest_stage=busiest_stage, **shares._asdict(),
-        )  # fmt: skip
+            peers=sum(result.peers),
+            deaths=now.deaths - then.deaths,
+            joins=now.joins - then.joins,
+            moves=now.moves - then.moves,
+            retries=result.retries,
+            restarts=now.restarts - then.restarts,
+            messages=now.messages - then.messages,
+            wire_bytes=now.wire_bytes - then.wire_bytes,
+            busiest_stage=busiest_stage,
+            **shares._asdict(),
+        )
         self._rows.append(row)
         if len(self._rows) == self.scenario.run.warmup:
             self._begin_measuring()
@@ -170,11 +189,21 @@ class Simulation:
         world, meter = self.world, self.world.meter
         uses = [self._use(world.life(process), 0.0, {}) for process in world.peers()]
         return _Totals(
-            world.clock.now_s, meter.useful_s, meter.wasted_s, meter.twice_s, meter.lost_s, meter.transit_s,
-            sum(use.busy_s for use in uses), sum(use.seconds for use in uses), self.luck.deaths, self.luck.joins,
-            world.counts["moves"], world.counts["steps_restarted"] + world.counts["rollbacks"],
-            meter.messages.total(), meter.wire_bytes.total(),
-        )  # fmt: skip
+            world.clock.now_s,
+            meter.useful_s,
+            meter.wasted_s,
+            meter.twice_s,
+            meter.lost_s,
+            meter.transit_s,
+            sum(use.busy_s for use in uses),
+            sum(use.seconds for use in uses),
+            self.luck.deaths,
+            self.luck.joins,
+            world.counts["moves"],
+            world.counts["steps_restarted"] + world.counts["rollbacks"],
+            meter.messages.total(),
+            meter.wire_bytes.total(),
+        )
 
     def _use(self, life: Life, since_s: float, busy_then: dict[ProcessId, float]) -> DeviceUse:
         process = life.process
@@ -192,8 +221,18 @@ class Simulation:
         ]
         meter = world.meter
         return Report(
-            self.scenario.run.name, self.policy, self.seed, outcome, violations, world.clock.now_s,
-            world.clock.happened, tuple(self._rows), tuple(uses), dict(sorted(meter.messages.items())),
-            dict(sorted(meter.wire_bytes.items())), sum(use.seconds for use in uses),
-            dict(sorted(world.counts.items())), self._notes,
-        )  # fmt: skip
+            self.scenario.run.name,
+            self.policy,
+            self.seed,
+            outcome,
+            violations,
+            world.clock.now_s,
+            world.clock.happened,
+            tuple(self._rows),
+            tuple(uses),
+            dict(sorted(meter.messages.items())),
+            dict(sorted(meter.wire_bytes.items())),
+            sum(use.seconds for use in uses),
+            dict(sorted(world.counts.items())),
+            self._notes,
+        )

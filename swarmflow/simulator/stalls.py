@@ -19,7 +19,7 @@ from swarmflow.core.actions import (
     SumPiece,
     Validate,
     WriteCheckpoint,
-)  # fmt: skip
+)
 
 GIVE = "give"
 _COMPUTING = (RunForward, RunLoss, RunBackward, RunReplay, SumPiece, StorePiece, Seal, Apply)

@@ -168,9 +168,18 @@ def kill_every_trainer(fate: Fate) -> None:
 
 
 TROUBLES = (
-    clock_jump, suspend, disk_full, disk_lost, disk_rolled_back, disk_corrupt, flip_sum, flip_frame, slow_link,
-    little_memory, leave_at_once,
-)  # fmt: skip
+    clock_jump,
+    suspend,
+    disk_full,
+    disk_lost,
+    disk_rolled_back,
+    disk_corrupt,
+    flip_sum,
+    flip_frame,
+    slow_link,
+    little_memory,
+    leave_at_once,
+)
 # Parameters that differ are noticed only where most of a stage commit to one leader: they are not mixed with splits and
 # deaths at random. Nor is the end of all trainers, after which everything waits for peers.
 ALONE = (flip_parameters, kill_every_trainer)

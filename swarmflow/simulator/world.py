@@ -15,8 +15,6 @@ from swarmflow.core.leader import Leader
 from swarmflow.core.leading.memories import Former
 from swarmflow.core.messages import Beat, Commit, Heartbeat, Join, StepResult
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.rules import LeaderSettings
-from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Holding, Member, ProcessId, Ref, Snapshot
 from swarmflow.simulator.arithmetic import Sum
@@ -107,12 +105,7 @@ class World:
             return
         process = self._new_process(name)
         me, plan = Member(process, -1), self.settings.plan
-        rules = LeaderSettings(
-            self.settings.steps, lambda step: 0.1, 1.0, "sim", "run", True, self._new_lineage,
-            self.settings.checkpoint_every, self.settings.validate_every,
-            silence_s=self.settings.silence_s, peers_first=self.settings.peers_first,
-            stall_s=self.settings.stall_s, pause_s=self.settings.pause_s,
-        )  # fmt: skip
+        rules = self.settings.of_leader(self._new_lineage)
         self.disks.set_aside(name)
         held = self.disks.trainers.setdefault(name, {0})
         leads = None
@@ -159,14 +152,18 @@ class World:
             kept = self.disks.left[name].copied()
         process = self._new_process(name)
         member = Member(process, wish, self.hardware.capacity(name, wish))
-        join = Join("peer", "sim", "run", member, self.hardware.speed(name), self.settings.rebalance_s,
-                    keeps=self.settings.keeps, copies=self.disks.holdings(name),
-                    held=kept.held if kept is not None else None)  # fmt: skip
-        settings = PeerSettings(
-            join, journal_bytes_max=self.settings.journal_bytes_max, late_min_s=self.settings.late_min_s,
-            recompute=self.settings.recompute, stores=self.settings.keeps,
-        )  # fmt: skip
-        machine = self.machines.peer(process, Following(leader), self.settings.plan, settings)
+        join = Join(
+            "peer",
+            "sim",
+            "run",
+            member,
+            self.hardware.speed(name),
+            self.settings.rebalance_s,
+            keeps=self.settings.keeps,
+            copies=self.disks.holdings(name),
+            held=kept.held if kept is not None else None,
+        )
+        machine = self.machines.peer(process, Following(leader), self.settings.plan, self.settings.of_peer(join))
         device = Device(self, process, kept=kept)
         self.hosts[process] = Host(process, machine, device, wish, began_s=self.clock.now_s)
         self.tell(process, "starts")

@@ -19,9 +19,15 @@ from tests.runtime.test_stage_host import manifest
 
 CUT = (1, 3)
 LLAMA: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 4,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 256,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 176,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "max_position_embeddings": 256,
+}
 BLOOM = {**WORK["biases in place of positions"], "hidden_size": 64, "vocab_size": 100}
 EXPERTS = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4}
 
@@ -44,9 +50,18 @@ def test_a_microbatch_takes_about_what_is_told(given: dict[str, Any], precision:
 def test_a_stage_takes_what_is_told_and_sends_its_boundaries(optimizer: str, accumulate: str) -> None:
     config = model_config({**LLAMA, "tie_word_embeddings": True})
     run = replace(
-        manifest(), model=config, cut=CUT, hidden_size=64, vocab_size=100, seq_len=16, microbatch_sequences=2,
-        optimizer=optimizer, momentum=0.9, accumulate=accumulate, codec="fp16",
-    )  # fmt: skip
+        manifest(),
+        model=config,
+        cut=CUT,
+        hidden_size=64,
+        vocab_size=100,
+        seq_len=16,
+        microbatch_sequences=2,
+        optimizer=optimizer,
+        momentum=0.9,
+        accumulate=accumulate,
+        codec="fp16",
+    )
     told = stage_demands(run, measure_activations(config, "fp32", False))
     names = make_optimizer(OptimizerSettings(optimizer)).state_names()
     for stage, one in zip(stages_of(config, CUT, microbatches=4 if accumulate == "exact" else None), told, strict=True):

@@ -14,9 +14,16 @@ from swarmflow.errors import ModelError
 from tests.compute.models import batch, stages_of, whole_model
 
 PLAIN = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 61,
-    "max_position_embeddings": 32, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
-}  # fmt: skip
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 61,
+    "max_position_embeddings": 32,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
 GROUPED = {**PLAIN, "num_key_value_heads": 2}
 EXPERTS = {**GROUPED, "num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2}
 ENDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -27,22 +34,37 @@ OF_BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2}
 WORK: dict[str, dict[str, Any]] = {
     "the head calls a part of the base model": {"model_type": "opt", **SMALL_OPT, "word_embed_proj_dim": 16, **ENDS},
     "rotary frequencies that depend on the length": {
-        "model_type": "phi3", **GROUPED,
+        "model_type": "phi3",
+        **GROUPED,
         "rope_parameters": {**LONG, "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 16},
     },
     "experts": {"model_type": "mixtral", **EXPERTS},
     "experts beside a plain layer": {
-        "model_type": "qwen3_moe", **EXPERTS, "moe_intermediate_size": 16, "head_dim": 8, "mlp_only_layers": [0],
+        "model_type": "qwen3_moe",
+        **EXPERTS,
+        "moe_intermediate_size": 16,
+        "head_dim": 8,
+        "mlp_only_layers": [0],
     },
     "no fused attention": {"model_type": "gemma2", **GROUPED, "head_dim": 8},
     "biases in place of positions": {
-        "model_type": "bloom", "hidden_size": 32, "n_layer": 4, "n_head": 4, "vocab_size": 61, **ENDS,
+        "model_type": "bloom",
+        "hidden_size": 32,
+        "n_layer": 4,
+        "n_head": 4,
+        "vocab_size": 61,
+        **ENDS,
     },
     "a norm without weights": {"model_type": "olmo", **GROUPED},
     "no attention": {
-        "model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 3, "state_size": 4, "vocab_size": 61, **ENDS,
+        "model_type": "mamba",
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "state_size": 4,
+        "vocab_size": 61,
+        **ENDS,
     },
-}  # fmt: skip
+}
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "scales": ({"model_type": "granite", **GROUPED, "embedding_multiplier": 3.0}, "they give other results"),

@@ -22,7 +22,7 @@ from swarmflow.core.messages import (
     Prepared,
     Rates,
     Ready,
-)  # fmt: skip
+)
 from swarmflow.core.types import ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process
 from tests.core.test_leader import OTHER, SETTINGS, A, B, Bench, C

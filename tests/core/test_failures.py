@@ -21,7 +21,7 @@ from swarmflow.core.messages import (
     Ready,
     Unprepared,
     Unrepairable,
-)  # fmt: skip
+)
 from swarmflow.core.step import Step
 from swarmflow.core.types import EXPONENT, ProcessId
 from tests.core import test_leader

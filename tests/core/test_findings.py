@@ -28,7 +28,7 @@ from swarmflow.core.messages import (
     Prepared,
     Ready,
     Reopen,
-)  # fmt: skip
+)
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, Microbatch, Plan, ProcessId, Roster

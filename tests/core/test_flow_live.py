@@ -27,7 +27,7 @@ from swarmflow.core.flow.messages import (
     Trace,
     Turn,
     Word,
-)  # fmt: skip
+)
 from swarmflow.core.flow.router import FlowRouter
 from swarmflow.core.flow.words import Say
 from swarmflow.core.messages import Negotiate

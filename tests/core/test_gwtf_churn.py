@@ -18,7 +18,7 @@ from swarmflow.core.flow.gwtf_messages import (
     RedirectAccepted,
     RequestFlow,
     RequestRedirect,
-)  # fmt: skip
+)
 from swarmflow.core.flow.gwtf_source import GwtfSource
 from swarmflow.core.flow.words import View
 from swarmflow.core.types import ProcessId

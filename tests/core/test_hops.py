@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from swarmflow.core.actions import Action, Count, Discard, RunBackward, RunForward, RunLoss, RunReplay, Send
+from swarmflow.core.entry import REPAIR
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
 from swarmflow.core.hop import Hop
 from swarmflow.core.hops import Hops
@@ -28,7 +29,7 @@ from swarmflow.core.messages import (
     Room,
     Routed,
 )
-from swarmflow.core.outbox import REPAIR, Outbox
+from swarmflow.core.outbox import Outbox
 from swarmflow.core.prober import Prober
 from swarmflow.core.shortest import Shortest
 from swarmflow.core.space import LEAN, Space

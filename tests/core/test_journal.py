@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action, RunBackward, RunForward, RunReplay, Send
+from swarmflow.core.entry import REPAIR
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
 from swarmflow.core.hops import Hops
 from swarmflow.core.iwrr import Iwrr
@@ -18,7 +19,7 @@ from swarmflow.core.messages import (
     Room,
     Unrepairable,
 )
-from swarmflow.core.outbox import REPAIR, Outbox
+from swarmflow.core.outbox import Outbox
 from swarmflow.core.types import Ref
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
 

@@ -32,7 +32,7 @@ from swarmflow.core.messages import (
     StepResult,
     Unrepairable,
     Welcome,
-)  # fmt: skip
+)
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.types import Plan, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process, written

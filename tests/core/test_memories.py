@@ -61,9 +61,10 @@ def test_who_has_reduced_the_gradient_lacks_the_commit_alone() -> None:
     assert (found.version, found.commit, found.holders) == (9, commit(9), ((A,), (B,)))
     assert memories(a=held(0, 9), b=held(1, 8)).newest_whole() is None, "it has not reduced it"
     assert memories(a=held(0, 9), b=held(1, 8, ELSEWHERE, sealed=True)).newest_whole() is None, "of another history"
-    assert memories(a=held(0, 8, sealed=True), b=held(1, 8, sealed=True)).newest_whole() == memories(
-        a=held(0, 8), b=held(1, 8)
-    ).newest_whole(), "nobody has heard the commit: the step is done again"  # fmt: skip
+    assert (
+        memories(a=held(0, 8, sealed=True), b=held(1, 8, sealed=True)).newest_whole()
+        == memories(a=held(0, 8), b=held(1, 8)).newest_whole()
+    ), "nobody has heard the commit: the step is done again"
 
 
 def test_one_whose_parameters_differ_from_its_stages_holds_nothing() -> None:
@@ -76,12 +77,15 @@ def test_one_whose_parameters_differ_from_its_stages_holds_nothing() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        replace(held(0, 9), stage=2), replace(held(0, 9), version=0), replace(held(0, 9), name="short"),
-        replace(held(0, 9), upcoming="short"), replace(held(0, 9), commit=commit(8)),
+        replace(held(0, 9), stage=2),
+        replace(held(0, 9), version=0),
+        replace(held(0, 9), name="short"),
+        replace(held(0, 9), upcoming="short"),
+        replace(held(0, 9), commit=commit(8)),
         replace(held(0, 9), digest="x" * 1000),
     ],
     ids=["stage", "version", "name", "upcoming", "commit", "digest"],
-)  # fmt: skip
+)
 def test_what_cannot_be_held_is_left_out(wrong: Held) -> None:
     assert memories(a=wrong).newest() == 0
 

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.core.actions import Action, Release
+from swarmflow.core.entry import REPAIR
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import Accepted, Adopt, Forward, Passed, Relieve, Reserve, Reserved
-from swarmflow.core.outbox import FIRST_FACTOR, REPAIR, SLOWEST_BYTES_S, Outbox
+from swarmflow.core.outbox import FIRST_FACTOR, SLOWEST_BYTES_S, Outbox
 from swarmflow.core.takers import ASKED
 from swarmflow.core.types import ProcessId, Ref
 from tests.core.samples import EPOCH, messages, microbatch, process

@@ -20,7 +20,7 @@ from swarmflow.core.actions import (
     RunReplay,
     Seal,
     Send,
-)  # fmt: skip
+)
 from swarmflow.core.events import (
     Applied,
     DrainAsked,
@@ -33,7 +33,7 @@ from swarmflow.core.events import (
     StateLoaded,
     StateNotLoaded,
     Tick,
-)  # fmt: skip
+)
 from swarmflow.core.following import Following
 from swarmflow.core.messages import (
     Backward,
@@ -64,7 +64,7 @@ from swarmflow.core.messages import (
     Suspect,
     Tally,
     Unprepared,
-)  # fmt: skip
+)
 from swarmflow.core.peer import EARLY_MAX, EARLY_S, PeerMachine
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
@@ -248,11 +248,17 @@ def test_what_is_void_or_from_strangers_is_released() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Open(1, Epoch(5, 0), ROSTER, LINEAGE), Gone(1, EPOCH, ME, "so I say"), Commit(1, EPOCH, 1, 1.0, 1.0, RESULT),
+        Open(1, Epoch(5, 0), ROSTER, LINEAGE),
+        Gone(1, EPOCH, ME, "so I say"),
+        Commit(1, EPOCH, 1, 1.0, 1.0, RESULT),
         Refused("no"),
-        Granted(1, 0, 0, ()), Evicted("out"), Released(), Finished(3), Prepare(1, EPOCH, 1, (), (), TALLY),
+        Granted(1, 0, 0, ()),
+        Evicted("out"),
+        Released(),
+        Finished(3),
+        Prepare(1, EPOCH, 1, (), (), TALLY),
     ],
-)  # fmt: skip
+)
 def test_only_the_leader_leads(message: Message) -> None:
     bench = Bench()
     bench.serve()

@@ -20,7 +20,7 @@ from swarmflow.core.messages import (
     Open,
     Probed,
     Rates,
-)  # fmt: skip
+)
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.prober import SHARE
 from swarmflow.core.serving.service import PeerSettings

@@ -18,7 +18,7 @@ from swarmflow.core.events import (
     Sealed,
     StateLoaded,
     Tick,
-)  # fmt: skip
+)
 from swarmflow.core.following import Following
 from swarmflow.core.messages import (
     Beat,
@@ -44,7 +44,7 @@ from swarmflow.core.messages import (
     StepResult,
     Suspect,
     Tally,
-)  # fmt: skip
+)
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
@@ -326,8 +326,7 @@ def test_a_ballot_of_the_next_leader_reduces_what_was_done_under_the_former() ->
 
 
 @pytest.mark.parametrize(
-    "message",
-    [Beat(1, EPOCH), COMMIT, PREPARE, Gone(1, EPOCH, MATE, "silent"), Open(1, Epoch(0, 1), ROSTER, LINEAGE)],
+    "message", [Beat(1, EPOCH), COMMIT, PREPARE, Gone(1, EPOCH, MATE, "silent"), Open(1, Epoch(0, 1), ROSTER, LINEAGE)]
 )
 def test_a_former_leader_is_told_that_it_is_one(message: Message) -> None:
     bench = Bench()

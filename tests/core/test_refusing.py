@@ -36,10 +36,10 @@ from swarmflow.core.messages import (
     Suspect,
     Tally,
     Unrepairable,
-)  # fmt: skip
+)
 from swarmflow.core.messages.checks import REASON_MAX, checks_of
-from swarmflow.core.outbox import outbox_of
 from swarmflow.core.peer import PeerMachine
+from swarmflow.core.routers import outbox_of
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.source import Source

@@ -106,7 +106,7 @@ def test_a_lost_disk_is_made_good_from_the_disks_of_peers() -> None:
     granted = messages(bench.written(8), Granted)
     assert {(to, message.version, message.donors) for to, message in granted} == {
         (peer, 8, (ME,)) for peer in (A, B, C)
-    }  # fmt: skip
+    }
     opened = messages(bench.serve(A, B, C), Open) or messages(bench.wait(1, A, B, C), Open)
     assert bench.leader.phase == "running", opened
     assert bench.leader.version == 8
@@ -206,8 +206,9 @@ def test_a_later_version_in_memory_is_gone_on_from_and_only_newcomers_load_it() 
     actions = bench.join_again(B, held(1, 8, sealed=True))
     granted = dict(messages(actions, Granted))
     assert {p: (g.stage, g.version, g.name) for p, g in granted.items() if p != C} == {
-        A: (0, 9, name_of(9)), B: (1, 9, name_of(9)),
-    }  # fmt: skip
+        A: (0, 9, name_of(9)),
+        B: (1, 9, name_of(9)),
+    }
     assert granted[B].commit == commit(9)
     assert (granted[C].stage, [donor.process for donor in granted[C].donors]) == (1, [B])
     told = messages(actions, StepResult)
@@ -234,9 +235,10 @@ def test_a_step_that_is_decided_is_not_given_up_for_what_peers_still_hold() -> N
     bench.serve(C, D)
     epoch = Epoch(0, 4)
     actions = [
-        each for peer, stage in ((C, 0), (D, 1))
+        each
+        for peer, stage in ((C, 0), (D, 1))
         for each in bench.hear(peer, Done(replace(microbatch(0), epoch=epoch), stage, 0, 2.0, 1))
-    ]  # fmt: skip
+    ]
     for asked, prepare in messages(actions, Prepare):
         results = tuple((group.name, 1.0, "x") for group in prepare.groups)
         actions = bench.hear(asked, Prepared(epoch, prepare.ballot, results))

@@ -85,8 +85,10 @@ def test_what_is_done_twice_is_listed_once() -> None:
     machine.done(B, Done(microbatch(0), 0, 1000))
     prepare = dict(messages(machine.prepare((), Ways()), Prepare))
     assert {to: message.entries for to, message in prepare.items()} == {
-        A: (), B: ((0, 1000), (1, 0)), C: ((0, 0), (1, 0)),
-    }  # fmt: skip
+        A: (),
+        B: ((0, 1000), (1, 0)),
+        C: ((0, 0), (1, 0)),
+    }
 
 
 def test_a_death_tells_which_hops_nobody_holds() -> None:

@@ -5,18 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmflow.core.leading.sharing import Ways
-from swarmflow.core.messages import (
-    Assign,
-    Commit,
-    Done,
-    Gone,
-    Open,
-    Overflow,
-    Prepare,
-    Prepared,
-    Tally,
-    Unrepairable,
-)  # fmt: skip
+from swarmflow.core.messages import Assign, Commit, Done, Gone, Open, Overflow, Prepare, Prepared, Tally, Unrepairable
 from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, Plan, ProcessId, Roster

@@ -77,9 +77,7 @@ def done(told: Report, *indices: int, attempt: int = 0) -> Report:
 def test_everybody_of_the_epoch_is_asked_once_but_the_dead() -> None:
     tried = Candidacy(TRAINERS[1], 2, standing(OPENED, D), BEGAN_S)
     actions = tried.begin(report(TRAINERS[1]), BEGAN_S)
-    assert messages(actions, Lead) == [
-        (to, Lead(2, TRAINERS[1], OPENED.roster.digest)) for to in (A, B, C, T0, T2)
-    ]
+    assert messages(actions, Lead) == [(to, Lead(2, TRAINERS[1], OPENED.roster.digest)) for to in (A, B, C, T0, T2)]
     [connect] = of_type(actions, Connect)
     assert [peer.process for peer in connect.members] == [A, B, C, T0, T2]
 

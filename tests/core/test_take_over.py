@@ -31,7 +31,7 @@ from swarmflow.core.messages import (
     StepResult,
     Suspect,
     Tally,
-)  # fmt: skip
+)
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.standing import Standing
 from swarmflow.core.succession import Candidacy, estate_of
@@ -124,8 +124,10 @@ def test_the_work_of_a_step_goes_on() -> None:
     assert not messages(bench.began, Open), "who is in the epoch stays in it"
     prepare = messages(bench.hear(C, done(2)), Prepare)
     assert [(to, message.entries, message.ballot) for to, message in prepare] == [
-        (A, ((0, 0),), 1), (B, ((1, 0),), 1), (C, ((2, 0),), 1),
-    ]  # fmt: skip
+        (A, ((0, 0),), 1),
+        (B, ((1, 0),), 1),
+        (C, ((2, 0),), 1),
+    ]
     for peer in (A, B, C):
         actions = bench.hear(peer, Prepared(EPOCH, 1, REDUCED))
     assert [(to, message.learning_rate) for to, message in messages(actions, Commit)] == [(A, 0.5), (B, 0.5), (C, 0.5)]
@@ -231,8 +233,9 @@ def test_everybody_who_reported_is_known_as_what_it_is() -> None:
     known = bench.leader.membership.known
     assert sorted(known) == [A, B, ME, T2]
     assert [(entry.phase, entry.version, entry.draining) for entry in (known[A], known[B])] == [
-        ("ready", 5, False), ("ready", 5, True),
-    ]  # fmt: skip
+        ("ready", 5, False),
+        ("ready", 5, True),
+    ]
     assert {dead.process for _, dead in messages(bench.began, Gone)} == {C, T0}
     [(to, _)] = messages(bench.hear(C, Heartbeat()), Evicted)
     assert to == C, "who has not answered has to join again"

@@ -17,7 +17,7 @@ from swarmflow.core.actions import (
     Rejoin,
     TookOver,
     WriteCheckpoint,
-)  # fmt: skip
+)
 from swarmflow.core.events import (
     BlamedError,
     CheckpointWritten,
@@ -28,7 +28,7 @@ from swarmflow.core.events import (
     Mishandled,
     Received,
     Tick,
-)  # fmt: skip
+)
 from swarmflow.core.feeding.heir import CANDIDACY_S, RANK_DELAY_S
 from swarmflow.core.following import Following
 from swarmflow.core.iwrr import Iwrr
@@ -59,7 +59,7 @@ from swarmflow.core.messages import (
     Suspect,
     Tally,
     Welcome,
-)  # fmt: skip
+)
 from swarmflow.core.outbox import TAKEOVER, Outbox
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.source import Source

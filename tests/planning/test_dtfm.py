@@ -55,9 +55,8 @@ def cheapest(given: Problem) -> float:
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_is_cheaper(
-    lines: int, stages: int, spare: int, pinned: dict[int, int] | None, seed: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    lines: int, stages: int, spare: int, pinned: dict[int, int] | None, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = problem(lines, stages, seed, spare, pinned)
     least = cheapest(given)
     tried = arrange(given, Random(seed))
@@ -68,8 +67,9 @@ def test_nothing_is_cheaper(
     for found in (tried, evolved):
         devices = [device for line in found.lines for device in line]
         assert len(set(devices)) == lines * stages
-        assert all(line[stage] == device for device, stage in (pinned or {}).items() for line in found.lines
-                   if device in line)  # fmt: skip
+        assert all(
+            line[stage] == device for device, stage in (pinned or {}).items() for line in found.lines if device in line
+        )
 
 
 def test_what_is_kept_of_machines_in_one_place_is_what_there_is() -> None:

@@ -61,9 +61,11 @@ async def apart(protocol: str, handler: StreamHandler) -> None:
 
 
 def told(
-    tmp_path: Path, patch: pytest.MonkeyPatch, report: Callable[[], Awaitable[bytes]],
+    tmp_path: Path,
+    patch: pytest.MonkeyPatch,
+    report: Callable[[], Awaitable[bytes]],
     ask: Callable[[Counter], Awaitable[T]],
-) -> T:  # fmt: skip
+) -> T:
     """What `ask` gives while a trainer of this machine answers with `report`."""
     patch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 

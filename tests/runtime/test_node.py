@@ -30,10 +30,19 @@ from tests.runtime.nodes import run, started
 
 NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
 NO_PROCESSES = (
-    "x", "", f"/dns4/..a/tcp/1/p2p/{NAME}", f"/dns4/a./tcp/1/p2p/{NAME}", f"/dns4/{300 * 'a'}/tcp/1/p2p/{NAME}",
-    f"/ip4/1.2.3.4/tcp/x/p2p/{NAME}", "/ip4/1.2.3.4/tcp/1", f"/ip4/1.2.3.4/tcp/1/p2p/Qm{20 * 'A'}",
-    f"/dns4/ü/p2p/{NAME}", f"/dns4/{250 * 'a.'}a/tcp/1/p2p/{NAME}", f"/dns4/a b/tcp/1/p2p/{NAME}", "/dns4/\udcff/tcp/1",
-)  # fmt: skip
+    "x",
+    "",
+    f"/dns4/..a/tcp/1/p2p/{NAME}",
+    f"/dns4/a./tcp/1/p2p/{NAME}",
+    f"/dns4/{300 * 'a'}/tcp/1/p2p/{NAME}",
+    f"/ip4/1.2.3.4/tcp/x/p2p/{NAME}",
+    "/ip4/1.2.3.4/tcp/1",
+    f"/ip4/1.2.3.4/tcp/1/p2p/Qm{20 * 'A'}",
+    f"/dns4/ü/p2p/{NAME}",
+    f"/dns4/{250 * 'a.'}a/tcp/1/p2p/{NAME}",
+    f"/dns4/a b/tcp/1/p2p/{NAME}",
+    "/dns4/\udcff/tcp/1",
+)
 
 
 async def fails(folder: Path, *, listen: str = "127.0.0.1:0", bootstrap: tuple[str, ...] = ()) -> str:

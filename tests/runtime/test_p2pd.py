@@ -17,9 +17,12 @@ from swarmflow.runtime.daemon import Daemon
 
 NAMES = ["QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", "12D3KooWBxdvPYPDgtpQ3fByWxjCUcsMzVr83AJo4rsta18wUC2m"]
 ADDRESSES = [
-    "/ip4/127.0.0.1/tcp/4001", "/ip6/::1/udp/65535/quic-v1", "/dns4/example.org/tcp/1", "/dns/a.b/udp/7/quic",
+    "/ip4/127.0.0.1/tcp/4001",
+    "/ip6/::1/udp/65535/quic-v1",
+    "/dns4/example.org/tcp/1",
+    "/dns/a.b/udp/7/quic",
     "/ip6/2001:db8::1/tcp/443",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("text", ADDRESSES)

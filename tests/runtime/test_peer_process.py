@@ -41,10 +41,22 @@ def options(node: Node) -> Options:
     """Of a peer that was invited by a node."""
     invite = Invite(RUN_ID, "run", tuple(node.addresses()))
     return Options(
-        invite, stage=-1, device="cpu", capacity=4, metrics_port=None, metrics_host="", state_dir=None,
-        keep_copies=False, listen="127.0.0.1:0", announce=(), drain_seconds=1.0, journal_bytes_max=1 << 20,
-        recompute=False, rebalance_period=0.0, stay=False,
-    )  # fmt: skip
+        invite,
+        stage=-1,
+        device="cpu",
+        capacity=4,
+        metrics_port=None,
+        metrics_host="",
+        state_dir=None,
+        keep_copies=False,
+        listen="127.0.0.1:0",
+        announce=(),
+        drain_seconds=1.0,
+        journal_bytes_max=1 << 20,
+        recompute=False,
+        rebalance_period=0.0,
+        stay=False,
+    )
 
 
 async def life(folder: Path, trainer: Node, node: Node, left: LeftState, between: Between, stop: Signals) -> Exit:

@@ -40,8 +40,9 @@ def test_why_it_is_not_is_told() -> None:
         web = await asyncio.start_server(lambda reader, writer: writer.write(b"HTTP/1.1 400 Bad"), "127.0.0.1", 0)
         port = web.sockets[0].getsockname()[1]
         assert await try_address(f"/ip4/127.0.0.1/tcp/{port}", 1.0) in (
-            "no answer within 1 s", "what answers there is no libp2p process",
-        )  # fmt: skip
+            "no answer within 1 s",
+            "what answers there is no libp2p process",
+        )
         web.close()
 
     asyncio.run(asyncio.wait_for(main(), 20))

@@ -33,7 +33,7 @@ from swarmflow.core.actions import (
     Send,
     StorePiece,
     SumPiece,
-)  # fmt: skip
+)
 from swarmflow.core.events import (
     Applied,
     BackwardComputed,
@@ -46,7 +46,7 @@ from swarmflow.core.events import (
     Replayed,
     Sealed,
     Tick,
-)  # fmt: skip
+)
 from swarmflow.core.messages import ReducePart, ReduceSum
 from swarmflow.core.reduce import Reduction
 from swarmflow.core.types import Epoch, Group, Microbatch, ProcessId, Ref, Slice
@@ -69,13 +69,34 @@ GROUPS = ("stage-1", "tied")
 def manifest(**changes: Any) -> Manifest:  # noqa: ANN401  # fields of many types
     """Two stages of a tiny gpt2, 4 microbatches a step."""
     fields: dict[str, Any] = {
-        "run_id": "r", "name": "r", "software": "0", "model": config_of("gpt2"), "cut": CUT, "costs": (),
-        "dropout": False, "from_seed": True, "seed": 0, "vocab_size": VOCAB, "hidden_size": SHAPE[2],
-        "seq_len": SHAPE[1], "microbatch_sequences": SHAPE[0], "microbatches": 4, "optimizer": "adamw",
-        "betas": (0.9, 0.95), "momentum": 0.9, "eps": 1e-8, "weight_decay": 0.1, "precision": "fp32",
-        "accumulate": "exact", "codec": "blockwise8", "router": "shortest", "tied": True, "tokenizer": "bytes",
-        "corpus": "", "config": {},
-    }  # fmt: skip
+        "run_id": "r",
+        "name": "r",
+        "software": "0",
+        "model": config_of("gpt2"),
+        "cut": CUT,
+        "costs": (),
+        "dropout": False,
+        "from_seed": True,
+        "seed": 0,
+        "vocab_size": VOCAB,
+        "hidden_size": SHAPE[2],
+        "seq_len": SHAPE[1],
+        "microbatch_sequences": SHAPE[0],
+        "microbatches": 4,
+        "optimizer": "adamw",
+        "betas": (0.9, 0.95),
+        "momentum": 0.9,
+        "eps": 1e-8,
+        "weight_decay": 0.1,
+        "precision": "fp32",
+        "accumulate": "exact",
+        "codec": "blockwise8",
+        "router": "shortest",
+        "tied": True,
+        "tokenizer": "bytes",
+        "corpus": "",
+        "config": {},
+    }
     return Manifest(**fields | changes)
 
 

@@ -16,9 +16,19 @@ from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
 
 THREE_EACH = replace(SWARM, peers=9)
 ALL_FAULTS_BUT_JOIN = (
-    "kill", "kill_neighbours", "kill_stage", "kill_at_edge", "restart", "kill_trainer", "drain_trainer", "drain",
-    "drain_storm", "cut", "freeze", "lead_again",
-)  # fmt: skip
+    "kill",
+    "kill_neighbours",
+    "kill_stage",
+    "kill_at_edge",
+    "restart",
+    "kill_trainer",
+    "drain_trainer",
+    "drain",
+    "drain_storm",
+    "cut",
+    "freeze",
+    "lead_again",
+)
 
 
 def one_of_each(world: World, stages: tuple[int, ...]) -> list[ProcessId]:

@@ -31,8 +31,9 @@ def stall_at(world: World, kind: str, pick: str, time_s: float = SETTLED_S) -> l
     def begin() -> None:
         leader = world.leader
         assert leader is not None
-        victims.append({"peer": peers_of(world, 1)[0], "trainer": (world.living_trainers() or [leader])[0],
-                        "leader": leader}[pick])  # fmt: skip
+        victims.append(
+            {"peer": peers_of(world, 1)[0], "trainer": (world.living_trainers() or [leader])[0], "leader": leader}[pick]
+        )
         world.stall(victims[0], kind)
 
     world.clock.at(time_s, begin)

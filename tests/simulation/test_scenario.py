@@ -59,21 +59,13 @@ def described(folder: Path, text: str, seed: int = 0) -> Described:
         ("count = 4", "count = 4\nregion = 'eu'", r"peers\[0\].region = 'eu': must be one of network.regions"),
         ("stages = 2", "stages = 2\ncosts = [1]", r"model.costs = \[1.0\]: must have one for each of the 2 stages"),
         ("[model]", "[network]\nlatency_matrix_s = [[1]]\n[model]", r"network.latency_matrix_s: must have 5 rows of 5"),
-        (
-            "[model]",
-            "[network]\nmbps_matrix = 'no.csv'\n[model]",
-            r"network.mbps_matrix = 'no.csv': cannot read",
-        ),
+        ("[model]", "[network]\nmbps_matrix = 'no.csv'\n[model]", r"network.mbps_matrix = 'no.csv': cannot read"),
         ("[model]", "[churn]\nleave_chance = 1\n[model]", r"churn.leave_chance = 1: must be a finite number"),
         ("[model]", "[churn]\ntrace = 'no.csv'\n[model]", r"churn.trace = 'no.csv': cannot read the file"),
         ("count = 4", "count = 4\nup_mbps = { uniform = [0, 9] }", r"peers\[0\].up_mbps = .*: must be .* above 0"),
         ("count = 4", "count = 4\ndown_mbps = { normal = [0, 9] }", r"peers\[0\].down_mbps = .*: must be .* above 0"),
         ("[model]", "[network]\nmbps = { integers = [0, 9] }\n[model]", r"network.mbps = .*: must be .* above 0"),
-        (
-            "stages = 2",
-            "stages = 5",
-            r"model.stages = 5: each stage needs a peer of its own, and there are 4 \(",
-        ),
+        ("stages = 2", "stages = 5", r"model.stages = 5: each stage needs a peer of its own, and there are 4 \("),
         (
             "stages = 2",
             "stages = 6\n[churn]\ntrace = 'one.csv'",
@@ -144,11 +136,17 @@ def test_machines_are_what_the_scenario_says(tmp_path: Path) -> None:
     found = described(tmp_path, text)
     profiles = [found.profiles[name] for name in ("p0", "p1", "p2")]
     assert [(p.forward_s, p.backward_s, p.capacity, p.stage) for p in profiles] == [
-        (2.0, 4.0, 3, 0), (2.0, 4.0, 3, 1), (1.0, 1.5, 2, 1),
-    ]  # fmt: skip
+        (2.0, 4.0, 3, 0),
+        (2.0, 4.0, 3, 1),
+        (1.0, 1.5, 2, 1),
+    ]
     assert [found.compute_s("p2", 1, work) for work in ("forward", "backward", "loss", "replay", "update")] == [
-        1.5, 2.25, 3.75, 3.75, 0.25,
-    ]  # fmt: skip
+        1.5,
+        2.25,
+        3.75,
+        3.75,
+        0.25,
+    ]
     assert found.compute_s("p2", 0, "forward") == 0.5
     assert found.boundary_bytes(0, "activation") == found.boundary_bytes(1, "gradient") == 250
     assert [found.elements("stage-0"), found.elements("stage-1"), found.state_bytes(1)] == [5, 7, 84]
@@ -187,9 +185,13 @@ def test_only_a_choice_may_leave_a_link_without_limit(tmp_path: Path) -> None:
 def test_the_documentation_lists_every_key_with_its_default() -> None:
     page = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
     sections = {
-        "[run]": parts.RunPart, "[model]": parts.ModelPart, "[trainers]": parts.TrainersPart,
-        "[[peers]]": parts.PeersPart, "[network]": parts.NetworkPart, "[churn]": parts.ChurnPart,
-    }  # fmt: skip
+        "[run]": parts.RunPart,
+        "[model]": parts.ModelPart,
+        "[trainers]": parts.TrainersPart,
+        "[[peers]]": parts.PeersPart,
+        "[network]": parts.NetworkPart,
+        "[churn]": parts.ChurnPart,
+    }
     for title, kind in sections.items():
         body = page.split(f"## {title}\n")[1].split("\n## ")[0]
         rows = {c[1].strip(" `"): c[2].strip(" `") for line in body.splitlines() if (c := line.split("|"))[1:]}

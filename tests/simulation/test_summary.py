@@ -39,15 +39,30 @@ def test_all_of_it_fits_and_is_whole(tmp_path: Path) -> None:
 def test_a_large_swarm_fits_too(tmp_path: Path) -> None:
     _, report = simulated(tmp_path, CHURN)
     large = dataclasses.replace(
-        report.iterations[-1], number=9999, seconds=123_456.7, microbatches_a_minute=99_999.9, communication_s=12_345.6,
-        useful_s=1.23e9, wasted_s=9.87e8, lost_s=9.99e6, utilisation=1.0, peers=10_100, deaths=123, joins=123,
-        moves=56, wire_bytes=123_456 * 10**9,
-    )  # fmt: skip
+        report.iterations[-1],
+        number=9999,
+        seconds=123_456.7,
+        microbatches_a_minute=99_999.9,
+        communication_s=12_345.6,
+        useful_s=1.23e9,
+        wasted_s=9.87e8,
+        lost_s=9.99e6,
+        utilisation=1.0,
+        peers=10_100,
+        deaths=123,
+        joins=123,
+        moves=56,
+        wire_bytes=123_456 * 10**9,
+    )
     device = DeviceUse("p1.1", 1234, 1e6, 1e6)
     report = dataclasses.replace(
-        report, iterations=(large,) * 30, devices=(device,) * 10_000, peer_seconds=1.0,
-        messages=dict.fromkeys(report.messages, 10 ** 9), wire_bytes=dict.fromkeys(report.messages, 10 ** 14),
-    )  # fmt: skip
+        report,
+        iterations=(large,) * 30,
+        devices=(device,) * 10_000,
+        peer_seconds=1.0,
+        messages=dict.fromkeys(report.messages, 10**9),
+        wire_bytes=dict.fromkeys(report.messages, 10**14),
+    )
     lines = printed(report)
     assert max(map(len, lines)) <= COLUMNS
     assert not any("…" in line for line in lines)

@@ -28,9 +28,16 @@ def write_files(folder: Path) -> tuple[Path, Path]:
     """A model with a few more pieces than there are positions, and a corpus."""
     model, corpus = folder / "init", folder / "corpus.txt"
     config = LlamaConfig(
-        hidden_size=128, intermediate_size=344, num_hidden_layers=2, num_attention_heads=4, vocab_size=256,
-        max_position_embeddings=16, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
+        hidden_size=128,
+        intermediate_size=344,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=256,
+        max_position_embeddings=16,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     write_model(config, model)
     write_corpus(corpus, 1 << 14)
     return model, corpus
@@ -44,10 +51,14 @@ def settings(model: Path, corpus: Path, steps: int) -> dict[str, Any]:
         "data": {"path": str(corpus), "tokenizer": "bytes", "seq_len": 8},
         "optimizer": {"name": "sgd", "lr": 0.05},
         "train": {
-            "steps": steps, "microbatches": 8, "microbatch_sequences": 1, "accumulate": "exact", "codec": "none",
+            "steps": steps,
+            "microbatches": 8,
+            "microbatch_sequences": 1,
+            "accumulate": "exact",
+            "codec": "none",
             "checkpoint_every": FOR_EVER,
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.swarm

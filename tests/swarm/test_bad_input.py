@@ -26,9 +26,15 @@ pytestmark = pytest.mark.swarm
 LIGHT_CPU_S = 1.0
 FINISH_S = 60.0
 MODEL = {
-    "model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 256, "max_position_embeddings": 32,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 32,
+}
 NOBODY = "QmNnooDu7bfjPFoTZYxMNLWUQJyrVwtbZg5gBMjTezGAJN"
 Settings = dict[str, dict[str, Any]]
 

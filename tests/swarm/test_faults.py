@@ -23,8 +23,18 @@ from tests.swarm.test_exactness import assert_learnt
 pytestmark = [pytest.mark.swarm, pytest.mark.slow]
 
 STEP_FIELDS = {
-    "step", "loss", "tokens", "seconds", "grad_norm", "lr", "microbatches", "peers", "retries", "version", "time",
-}  # fmt: skip
+    "step",
+    "loss",
+    "tokens",
+    "seconds",
+    "grad_norm",
+    "lr",
+    "microbatches",
+    "peers",
+    "retries",
+    "version",
+    "time",
+}
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,15 @@ STAGES = 3
 CPU_S = 1.0
 WITHIN_S = 5.0
 MODEL = {
-    "model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": STAGES,
-    "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 256, "max_position_embeddings": 32,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": STAGES,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 32,
+}
 
 
 @pytest.fixture(scope="module")

@@ -69,11 +69,15 @@ def test_all_problems_are_told(tmp_path: Path) -> None:
     for line, words in zip(
         lines,
         (
-            "did you mean num_hidden_layers?", "seq_len = 64 is more than the 32 positions", "cut = [90] must rise",
-            "data path", "vocab_size = 9", "text is not a folder",
+            "did you mean num_hidden_layers?",
+            "seq_len = 64 is more than the 32 positions",
+            "cut = [90] must rise",
+            "data path",
+            "vocab_size = 9",
+            "text is not a folder",
         ),
         strict=True,
-    ):  # fmt: skip
+    ):
         assert words in line
 
 
@@ -90,8 +94,7 @@ def test_so_are_those_of_the_file_itself(more: str, words: list[str], tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [(b"too short", "holds 9 tokens: one sequence needs"), (b"", "holds no text")],
+    ("text", "words"), [(b"too short", "holds 9 tokens: one sequence needs"), (b"", "holds no text")]
 )
 def test_data_that_are_not_enough_are_told(text: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "few").write_bytes(text)

@@ -49,9 +49,7 @@ def test_exports_are_counted_as_they_are_kept(changes: dict[str, int], exports: 
     assert disk_needs(manifest(), config(**changes)).exports == exports
 
 
-def test_a_disk_that_is_too_small_is_named_with_what_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_too_small_is_named_with_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs = DiskNeeds(10**9, 2 * 10**9, 3, 4)
     monkeypatch.setattr("swarmflow.files.shutil.disk_usage", _free(10 * 10**9))
     [line] = shortfalls(needs, tmp_path / "state", tmp_path / "out")

@@ -35,9 +35,16 @@ def opened(folder: Path, **options: object) -> None:
     (folder / "RUN.toml").write_text(RUN_TOML)
     (folder / "text").write_bytes(bytes(range(256)))
     given = {
-        "run_toml": folder / "RUN.toml", "invite": None, "state_dir": None, "invite_file": None, "json_file": None,
-        "metrics_port": None, "metrics_host": "", "listen": None, "announce": (),
-    }  # fmt: skip
+        "run_toml": folder / "RUN.toml",
+        "invite": None,
+        "state_dir": None,
+        "invite_file": None,
+        "json_file": None,
+        "metrics_port": None,
+        "metrics_host": "",
+        "listen": None,
+        "announce": (),
+    }
     with ExitStack() as stack:
         Run.open(stack, Options.parse({**given, **options}))
 

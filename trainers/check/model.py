@@ -48,8 +48,9 @@ def check_model(config: RunConfig) -> ModelCheck:
     except ModelError as error:
         problems.append(error)
     fits: list[Callable[[], None]] = [
-        lambda: check_positions(model, config.data.seq_len), lambda: _check_stages(section, model),
-    ]  # fmt: skip
+        lambda: check_positions(model, config.data.seq_len),
+        lambda: _check_stages(section, model),
+    ]
     for check in fits:
         try:
             check()

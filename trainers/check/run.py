@@ -78,11 +78,13 @@ def table(demands: Sequence[StageDemands]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return [
-        "", "what a peer of a stage needs, about:", *lines,
+        "",
+        "what a peer of a stage needs, about:",
+        *lines,
         "memory: weights, gradients, optimizer; 0.35 GB for the process and `microbatch` for",
         "each one that it works on come on top. each way: sent and received a microbatch;",
         "step: the same at the end of a step, where a stage has several peers.",
-    ]  # fmt: skip
+    ]
 
 
 def _steps(config: RunConfig) -> str:

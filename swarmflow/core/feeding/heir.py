@@ -92,9 +92,16 @@ def _report(trainer: Feeder, known: str = "") -> Report:
     assert trainer.standing is not None, "who was in no epoch has nothing to report"
     source = trainer.source
     return trainer.standing.report(
-        trainer.following.term, trainer.join, trainer.me, ready=True, version=trainer.epoch.step,
-        draining=trainer.draining, indices=source.indices, attempt=source.attempt, known=known,
-    )  # fmt: skip
+        trainer.following.term,
+        trainer.join,
+        trainer.me,
+        ready=True,
+        version=trainer.epoch.step,
+        draining=trainer.draining,
+        indices=source.indices,
+        attempt=source.attempt,
+        known=known,
+    )
 
 
 def asked_to_follow(trainer: Feeder, sender: ProcessId, message: Lead, now: float) -> list[Action]:

@@ -29,7 +29,7 @@ from swarmflow.core.flow.gwtf_messages import (
     RequestFlow,
     RequestRedirect,
     Shown,
-)  # fmt: skip
+)
 from swarmflow.core.flow.words import INFINITE, Link, Say, View
 from swarmflow.core.types import ProcessId
 
@@ -195,11 +195,16 @@ class GwtfRelay:
         pending = None if self._pending is None else _subject(self._pending)
         shown = tuple(
             Shown(
-                unit.flow, unit.source, unit.before, unit.after,
-                INFINITE if unit.before is None else cost.get(unit.before, INFINITE), cost[unit.after],
+                unit.flow,
+                unit.source,
+                unit.before,
+                unit.after,
+                INFINITE if unit.before is None else cost.get(unit.before, INFINITE),
+                cost[unit.after],
             )
-            for unit in self.flows.table.values() if unit.after is not None and unit.flow != pending
-        )  # fmt: skip
+            for unit in self.flows.table.values()
+            if unit.after is not None and unit.flow != pending
+        )
         return Flows(shown, tuple((node, cost[node]) for node in self.view.after))
 
     def _consider(self, now: float) -> list[Say]:
@@ -237,9 +242,16 @@ class GwtfRelay:
                     pair = cost[unit.after], cost.get(shown.after, INFINITE)
                     gain = self._worth((pair[0], shown.cost_after), (pair[1], costs.get(unit.after, INFINITE)))
                     request = RequestChange(
-                        unit.flow, unit.after, unit.below, unit.turn, unit.moves, shown.flow, shown.after, pair,
+                        unit.flow,
+                        unit.after,
+                        unit.below,
+                        unit.turn,
+                        unit.moves,
+                        shown.flow,
+                        shown.after,
+                        pair,
                         gain <= 0,
-                    )  # fmt: skip
+                    )
                     moves.append(Move(gain, node, request))
         return moves
 
@@ -319,9 +331,18 @@ class GwtfRelay:
         self.annealing.changed()
         below_cost = unit.cost - cost[unit.after]
         accepted = RedirectAccepted(
-            unit.flow, unit.source, unit.before, unit.after, unit.above, unit.below, below_cost,
-            unit.turn, unit.moves, unit.own_turn, unit.own_moves,
-        )  # fmt: skip
+            unit.flow,
+            unit.source,
+            unit.before,
+            unit.after,
+            unit.above,
+            unit.below,
+            below_cost,
+            unit.turn,
+            unit.moves,
+            unit.own_turn,
+            unit.own_moves,
+        )
         return [Say(sender, accepted, f"saves {gain:g}")]
 
     def _redirected(self, message: RedirectAccepted) -> list[Say]:
@@ -330,9 +351,18 @@ class GwtfRelay:
         self.flows.moved.pop(message.flow, None)
         cost = message.cost + self.view.cost[message.after]
         unit = self.flows.table[message.flow] = Outflow(
-            message.flow, message.source, cost, message.after, message.below, message.before, message.above,
-            message.own_turn, message.own_moves + 1, message.turn + 1, message.moves,
-        )  # fmt: skip
+            message.flow,
+            message.source,
+            cost,
+            message.after,
+            message.below,
+            message.before,
+            message.above,
+            message.own_turn,
+            message.own_moves + 1,
+            message.turn + 1,
+            message.moves,
+        )
         self.annealing.changed()
         return [
             Say(message.before, NewAfter(message.above, self.view.me, message.flow, unit.own_moves), "redirected"),

@@ -15,7 +15,7 @@ from swarmflow.core.flow.gwtf_messages import (
     NewAfter,
     NewBefore,
     RequestFlow,
-)  # fmt: skip
+)
 from swarmflow.core.flow.words import INFINITE, Link, Say, View
 from swarmflow.core.types import ProcessId
 

@@ -222,6 +222,26 @@ class Inquire:
 
 
 Word = (
-    Label | Times | Price | Reserve | Granted | Drop | Release | Audit | Ask | AskSide | Offer | SideOffer | Busy
-    | Apply | Trace | TraceAgain | Mine | Turn | TurnTaken | Sure | Got | Inquire
-)  # fmt: skip
+    Label
+    | Times
+    | Price
+    | Reserve
+    | Granted
+    | Drop
+    | Release
+    | Audit
+    | Ask
+    | AskSide
+    | Offer
+    | SideOffer
+    | Busy
+    | Apply
+    | Trace
+    | TraceAgain
+    | Mine
+    | Turn
+    | TurnTaken
+    | Sure
+    | Got
+    | Inquire
+)

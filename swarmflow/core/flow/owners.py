@@ -47,8 +47,7 @@ def cheapest_owners(owned: Mapping[ProcessId, Mine], least: float = 0.0) -> list
 
 
 def _cycle(
-    owned: Mapping[ProcessId, Mine], owner: Sequence[ProcessId], ends: Sequence[Mapping[ProcessId, float]],
-    least: float,
+    owned: Mapping[ProcessId, Mine], owner: Sequence[ProcessId], ends: Sequence[Mapping[ProcessId, float]], least: float
 ) -> list[tuple[int, ProcessId]] | None:
     """A round of handovers, (path, taker), that saves something; Bellman-Ford. None stands for what is still wanted."""
     nodes: list[ProcessId | None] = [*owned, None]

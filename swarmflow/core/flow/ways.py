@@ -15,11 +15,7 @@ class Ways:
     """nodes: the members of each layer; entries, exits: numbered in their order, as in the problem."""
 
     def __init__(
-        self,
-        nodes: Sequence[Sequence[ProcessId]],
-        links: Links,
-        entries: Mapping[End, int],
-        exits: Mapping[End, int],
+        self, nodes: Sequence[Sequence[ProcessId]], links: Links, entries: Mapping[End, int], exits: Mapping[End, int]
     ) -> None:
         self.at = {name: (layer, i) for layer, names in enumerate(nodes) for i, name in enumerate(names)}
         self.links = dict(links)

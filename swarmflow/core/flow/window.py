@@ -40,9 +40,7 @@ class Window:
     not, or where the unit hangs loose, it keeps its member.
     """
 
-    def __init__(
-        self, offers: list[dict[ProcessId, Offer]], before: Sides, after: Sides
-    ) -> None:
+    def __init__(self, offers: list[dict[ProcessId, Offer]], before: Sides, after: Sides) -> None:
         self.offers = offers
         self.nodes = [sorted(layer) for layer in offers]
         self.costs: dict[ProcessId, dict[ProcessId, float]] = {}
@@ -175,9 +173,7 @@ class Window:
         mine = sum(count for source, count in held.items() if source in chosen)
         return max(mine, self.offers[layer][name].capacity - fixed)
 
-    def _costs(
-        self, members: Sequence[ProcessId], others: Sequence[ProcessId]
-    ) -> Generator[None, None, Numbers]:
+    def _costs(self, members: Sequence[ProcessId], others: Sequence[ProcessId]) -> Generator[None, None, Numbers]:
         """[member, other], as the members know them."""
         costs = np.full((len(members), len(others)), INFINITE)
         for number, name in enumerate(members):
@@ -202,13 +198,7 @@ class Window:
                 alone[i] = 0.0
         return [Terminal(number[key[1]], key[0], counts[key], costs[key[0], key[2], key[3]]) for key in keys]
 
-    def _as_links(
-        self,
-        flows: Flows,
-        chosen: list[ProcessId],
-        entries: list[End],
-        exits: list[End],
-    ) -> Links:
+    def _as_links(self, flows: Flows, chosen: list[ProcessId], entries: list[End], exits: list[End]) -> Links:
         links: Links = {}
         for (layer, a, b, commodity), units in flows.items():
             source = chosen[commodity]

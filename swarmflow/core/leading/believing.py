@@ -20,7 +20,7 @@ from swarmflow.core.messages import (
     Refused,
     Suspect,
     Unprepared,
-)  # fmt: skip
+)
 from swarmflow.core.step import Step
 from swarmflow.core.types import ProcessId
 

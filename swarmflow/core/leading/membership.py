@@ -216,8 +216,9 @@ class Membership:
 
     def keepers(self, version: int) -> list[Member]:
         """Peers that keep copies, as soon as they hold the version that they serve."""
-        return [e.member for e in self.peers() if e.keeps and e.phase == "ready" and e.version == version
-                and not e.draining]  # fmt: skip
+        return [
+            e.member for e in self.peers() if e.keeps and e.phase == "ready" and e.version == version and not e.draining
+        ]
 
     def barred(self) -> list[Known]:
         """The peers that were put out a while ago and are granted nothing yet."""

@@ -46,9 +46,7 @@ def try_open(reign: Reign, now: float) -> list[Action]:
     roster = membership.roster(reign.version)
     change = change_since(reign.electors, roster)
     careful = bool(reign.findings.of(reign.version))
-    said = Open(
-        reign.term, reign.epoch, roster, reign.lineage, exponent=reign.exponent, careful=careful, change=change
-    )
+    said = Open(reign.term, reign.epoch, roster, reign.lineage, exponent=reign.exponent, careful=careful, change=change)
     reign.electors = reign.electors or electorate(said)
     reign.step = Step(reign.plan, reign.term, said, settings.learning_rate(reign.version), settings.clip, now)
     begun = reign.step.open(reign.opened, reign.told)

@@ -79,8 +79,10 @@ class Safekeeping:
         self.number += 1
 
     def _turned(self, holders: Roster) -> Roster:
-        stages = [members[self.turn % len(members) :] + members[: self.turn % len(members)] if members else ()
-                  for members in holders.stages]  # fmt: skip
+        stages = [
+            members[self.turn % len(members) :] + members[: self.turn % len(members)] if members else ()
+            for members in holders.stages
+        ]
         return Roster(tuple(stages), holders.trainers)
 
     def later(self, version: int, begun: bool) -> bool:

@@ -47,7 +47,7 @@ from swarmflow.core.messages.membership import (
     Suspect,
     Welcome,
     state_name,
-)  # fmt: skip
+)
 from swarmflow.core.messages.step import (
     Assign,
     Commit,
@@ -68,24 +68,158 @@ from swarmflow.core.messages.step import (
     Tally,
     Unprepared,
     Unrepairable,
-)  # fmt: skip
+)
 from swarmflow.core.messages.succession import Deposed, Lead, Report
 
 __all__ = [
-    "Accepted", "Adopt", "Assign", "Backward", "Beat", "Beyond", "Carried", "Carry", "Commit", "Committed",
-    "Denied", "Deposed", "Done", "Drain", "ElectorateChange", "Entered", "Evicted", "Finished", "Forward", "Gone",
-    "Granted", "Heartbeat", "Held", "Join", "Keep", "Kept", "Lead", "Left", "LoadFailed", "Message", "Named",
-    "Needed", "Negotiate", "NotFinite", "Open", "Overflow", "Passed", "Postponed", "Prepare", "Prepared", "Probe",
-    "Probed", "Rates", "Ready", "Recall", "Recalled", "ReducePart", "ReduceSum", "Refused", "Released", "Relieve",
-    "Reopen", "Report", "Reserve", "Reserved", "Room", "Routed", "StepResult", "Surplus", "Suspect", "Tally",
-    "Unprepared", "Unrepairable", "Welcome", "state_name",
-]  # fmt: skip
+    "TO_LEADER",
+    "Accepted",
+    "Adopt",
+    "Assign",
+    "Backward",
+    "Beat",
+    "Beyond",
+    "Carried",
+    "Carry",
+    "Commit",
+    "Committed",
+    "Denied",
+    "Deposed",
+    "Done",
+    "Drain",
+    "ElectorateChange",
+    "Entered",
+    "Evicted",
+    "Finished",
+    "Forward",
+    "Gone",
+    "Granted",
+    "Heartbeat",
+    "Held",
+    "Join",
+    "Keep",
+    "Kept",
+    "Lead",
+    "Left",
+    "LoadFailed",
+    "Message",
+    "Named",
+    "Needed",
+    "Negotiate",
+    "NotFinite",
+    "Open",
+    "Overflow",
+    "Passed",
+    "Postponed",
+    "Prepare",
+    "Prepared",
+    "Probe",
+    "Probed",
+    "Rates",
+    "Ready",
+    "Recall",
+    "Recalled",
+    "ReducePart",
+    "ReduceSum",
+    "Refused",
+    "Released",
+    "Relieve",
+    "Reopen",
+    "Report",
+    "Reserve",
+    "Reserved",
+    "Room",
+    "Routed",
+    "StepResult",
+    "Surplus",
+    "Suspect",
+    "Tally",
+    "Unprepared",
+    "Unrepairable",
+    "Welcome",
+    "state_name",
+]
 
 Message = (
-    Forward | Reserve | Reserved | Adopt | Accepted | Denied | Room | Relieve | Routed | Backward | Recall
-    | Recalled | Carry | Carried | Passed | Probe | Probed | Beyond | Done | Named | Open | Reopen | Entered | Gone
-    | Assign | Overflow | NotFinite | Prepare | Prepared | Unprepared | Unrepairable | Commit | Committed | StepResult
-    | ReducePart | ReduceSum | Join | Refused | Welcome | Granted | LoadFailed | Ready | Keep | Kept | Surplus | Drain
-    | Released | Left | Needed | Postponed | Heartbeat | Rates | Beat | Suspect | Evicted | Finished | Lead | Report
-    | Deposed | Negotiate
-)  # fmt: skip
+    Forward
+    | Reserve
+    | Reserved
+    | Adopt
+    | Accepted
+    | Denied
+    | Room
+    | Relieve
+    | Routed
+    | Backward
+    | Recall
+    | Recalled
+    | Carry
+    | Carried
+    | Passed
+    | Probe
+    | Probed
+    | Beyond
+    | Done
+    | Named
+    | Open
+    | Reopen
+    | Entered
+    | Gone
+    | Assign
+    | Overflow
+    | NotFinite
+    | Prepare
+    | Prepared
+    | Unprepared
+    | Unrepairable
+    | Commit
+    | Committed
+    | StepResult
+    | ReducePart
+    | ReduceSum
+    | Join
+    | Refused
+    | Welcome
+    | Granted
+    | LoadFailed
+    | Ready
+    | Keep
+    | Kept
+    | Surplus
+    | Drain
+    | Released
+    | Left
+    | Needed
+    | Postponed
+    | Heartbeat
+    | Rates
+    | Beat
+    | Suspect
+    | Evicted
+    | Finished
+    | Lead
+    | Report
+    | Deposed
+    | Negotiate
+)
+
+TO_LEADER = frozenset(
+    (
+        Join,
+        Ready,
+        LoadFailed,
+        Drain,
+        Heartbeat,
+        Rates,
+        Suspect,
+        Done,
+        Prepared,
+        Unprepared,
+        Unrepairable,
+        Overflow,
+        NotFinite,
+        Committed,
+        Kept,
+        Left,
+    )
+)

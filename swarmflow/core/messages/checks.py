@@ -30,7 +30,7 @@ from swarmflow.core.messages import (
     ReduceSum,
     Reopen,
     Report,
-)  # fmt: skip
+)
 from swarmflow.core.types import ADDRESSES_MAX, Group, Member, Plan, ProcessId, Roster
 
 REASON_MAX = 500  # characters of a reason: what is longer is cut where it is made, and refused where it arrives
@@ -41,63 +41,139 @@ MEMBERS_MAX = 100_000  # of a roster
 PART_MEMBERS_MAX = 1000  # of a Named
 REASONS = frozenset(("full", "draining", "unknown", "stale", "stage", "invalid"))  # of a Denied
 BODIES_MAX: dict[type, int] = {
-    Forward: 2, Backward: 1, Recalled: 2, Carry: 2, Carried: 2, Probe: 1, ReducePart: 1, ReduceSum: 1,
-}  # fmt: skip
+    Forward: 2,
+    Backward: 1,
+    Recalled: 2,
+    Carry: 2,
+    Carried: 2,
+    Probe: 1,
+    ReducePart: 1,
+    ReduceSum: 1,
+}
 
 Check = Callable[[Any], bool]
 Range = tuple[float, float]
 
 # The items of tuples of fixed length, by the name of the field that holds them, for the tables below.
 _ITEMS: dict[str, tuple[str, ...]] = {
-    "entries": ("index", "attempt"), "lost": ("stage", "index"), "results": ("group", "norm", "results.digest"),
-    "Rates.elements": ("group", "elements"), "rates": ("process", "rate"),
-}  # fmt: skip
+    "entries": ("index", "attempt"),
+    "lost": ("stage", "index"),
+    "results": ("group", "norm", "results.digest"),
+    "Rates.elements": ("group", "elements"),
+    "rates": ("process", "rate"),
+}
 
 
 def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
     """The range of every number, both ends included, by `Class.field` or else by `field`. Not-a-number is in none."""
     count, version, seconds = (0, COUNT_MAX), (0, COUNT_MAX), (0.0, SECONDS_MAX)
     return {
-        "stage": (0, stages - 1), "Member.stage": (-1, stages - 1), "Recall.stage": (-1, stages - 1),
-        "Recalled.stage": (-1, stages - 1), "Backward.stage": (-1, stages - 1), "Negotiate.stage": (-1, stages - 1),
+        "stage": (0, stages - 1),
+        "Member.stage": (-1, stages - 1),
+        "Recall.stage": (-1, stages - 1),
+        "Recalled.stage": (-1, stages - 1),
+        "Backward.stage": (-1, stages - 1),
+        "Negotiate.stage": (-1, stages - 1),
         "Join.member.stage": (-1, 1 << 31),
         "NotFinite.index": (-1, microbatches - 1),
-        "index": (0, microbatches - 1), "indices": (0, microbatches - 1), "dropped": (0, microbatches - 1),
-        "stages": (0, stages - 1), "attempt": (0, ATTEMPT_MAX), "ahead": count, "tokens": count, "retries": count,
-        "Tally.tokens": (microbatches, COUNT_MAX), "StepResult.tokens": (microbatches, COUNT_MAX),  # of whole steps
-        "Report.attempt": (0, ATTEMPT_MAX // 2), "Report.ballot": (0, COUNT_MAX // 2),  # the next leader counts on
-        "incarnation": (0, 1 << 64), "generation": (-1, COUNT_MAX), "step": version, "version": version,
-        "Heartbeat.version": (-1, COUNT_MAX), "Report.version": (-1, COUNT_MAX),
-        "oldest": version, "durable": version,
-        "newest": version, "term": count, "grant": (-1, COUNT_MAX), "capacity": (0, 1 << 31),
-        "queued": count, "held": count, "said": count, "done": count, "ballot": count, "piece": count,
-        "elements": count, "exponent": (-1024, 1024),
-        "named": (0, MEMBERS_MAX), "before": (0, MEMBERS_MAX), "microbatches": (0, microbatches), "peers": count,
-        "rest_s": seconds, "wait_s": seconds, "seconds": seconds, "rebalance_s": seconds, "speed": (0.0, 1e15),
-        "loss_sum": (-1e30, 1e30), "loss": (-1e30, 1e30), "norm": (0.0, 1e300), "grad_norm": (0.0, 1e300),
-        "scale": (0.0, 1.0), "learning_rate": (0.0, 1e9), "rate": (0.0, 1e30),
-    }  # fmt: skip
+        "index": (0, microbatches - 1),
+        "indices": (0, microbatches - 1),
+        "dropped": (0, microbatches - 1),
+        "stages": (0, stages - 1),
+        "attempt": (0, ATTEMPT_MAX),
+        "ahead": count,
+        "tokens": count,
+        "retries": count,
+        "Tally.tokens": (microbatches, COUNT_MAX),
+        "StepResult.tokens": (microbatches, COUNT_MAX),  # of whole steps
+        "Report.attempt": (0, ATTEMPT_MAX // 2),
+        "Report.ballot": (0, COUNT_MAX // 2),  # the next leader counts on
+        "incarnation": (0, 1 << 64),
+        "generation": (-1, COUNT_MAX),
+        "step": version,
+        "version": version,
+        "Heartbeat.version": (-1, COUNT_MAX),
+        "Report.version": (-1, COUNT_MAX),
+        "oldest": version,
+        "durable": version,
+        "newest": version,
+        "term": count,
+        "grant": (-1, COUNT_MAX),
+        "capacity": (0, 1 << 31),
+        "queued": count,
+        "held": count,
+        "said": count,
+        "done": count,
+        "ballot": count,
+        "piece": count,
+        "elements": count,
+        "exponent": (-1024, 1024),
+        "named": (0, MEMBERS_MAX),
+        "before": (0, MEMBERS_MAX),
+        "microbatches": (0, microbatches),
+        "peers": count,
+        "rest_s": seconds,
+        "wait_s": seconds,
+        "seconds": seconds,
+        "rebalance_s": seconds,
+        "speed": (0.0, 1e15),
+        "loss_sum": (-1e30, 1e30),
+        "loss": (-1e30, 1e30),
+        "norm": (0.0, 1e300),
+        "grad_norm": (0.0, 1e300),
+        "scale": (0.0, 1.0),
+        "learning_rate": (0.0, 1e9),
+        "rate": (0.0, 1e30),
+    }
 
 
 # Shortest and longest text, in characters.
 _TEXTS: dict[str, tuple[int, int]] = {
-    "reason": (0, REASON_MAX), "failed": (0, REASON_MAX), "role": (0, 32), "software": (0, 128), "run": (0, 256),
-    "digest": (0, 128), "Committed.digest": (1, 128), "results.digest": (1, 128), "digests": (1, 128),
-    "value": (1, 16), "layer": (0, 120), "lineage": (1, 64),
-    "whole": (0, 128), "roster": (0, 128), "group": (1, 64), "name": (1, 64), "Granted.name": (0, 64),
-    "Held.name": (0, 64), "upcoming": (0, 64), "addresses": (1, 512),
-}  # fmt: skip
+    "reason": (0, REASON_MAX),
+    "failed": (0, REASON_MAX),
+    "role": (0, 32),
+    "software": (0, 128),
+    "run": (0, 256),
+    "digest": (0, 128),
+    "Committed.digest": (1, 128),
+    "results.digest": (1, 128),
+    "digests": (1, 128),
+    "value": (1, 16),
+    "layer": (0, 120),
+    "lineage": (1, 64),
+    "whole": (0, 128),
+    "roster": (0, 128),
+    "group": (1, 64),
+    "name": (1, 64),
+    "Granted.name": (0, 64),
+    "Held.name": (0, 64),
+    "upcoming": (0, 64),
+    "addresses": (1, 512),
+}
 _FREE = frozenset(("validation_loss",))  # it is logged and nothing else; not-a-number where it was not measured
 
 
 def _lengths(stages: int, microbatches: int) -> dict[str, int]:
     """The most items of every sequence."""
     return {
-        "addresses": ADDRESSES_MAX, "copies": 64, "digests": 4096, "stages": stages, "indices": microbatches,
-        "dropped": microbatches, "entries": microbatches, "done": microbatches, "lost": stages * microbatches,
-        "results": 8, "groups": stages + 1, "peers": stages, "donors": 64, "Named.members": PART_MEMBERS_MAX,
-        "Rates.elements": 64, "rates": 4096, "awaits": 16,
-    }  # fmt: skip
+        "addresses": ADDRESSES_MAX,
+        "copies": 64,
+        "digests": 4096,
+        "stages": stages,
+        "indices": microbatches,
+        "dropped": microbatches,
+        "entries": microbatches,
+        "done": microbatches,
+        "lost": stages * microbatches,
+        "results": 8,
+        "groups": stages + 1,
+        "peers": stages,
+        "donors": 64,
+        "Named.members": PART_MEMBERS_MAX,
+        "Rates.elements": 64,
+        "rates": 4096,
+        "awaits": 16,
+    }
 
 
 class MessageChecks:
@@ -255,9 +331,15 @@ def _commit(message: Commit) -> bool:
 
 
 _WHOLE: dict[type, Check] = {
-    Carry: _one_inner, Carried: _one_inner, Open: _open, Reopen: _reopen, Group: _group, Prepare: _prepare,
-    Commit: _commit, ElectorateChange: _electorate_change,
-}  # fmt: skip
+    Carry: _one_inner,
+    Carried: _one_inner,
+    Open: _open,
+    Reopen: _reopen,
+    Group: _group,
+    Prepare: _prepare,
+    Commit: _commit,
+    ElectorateChange: _electorate_change,
+}
 
 
 @lru_cache(maxsize=16)

@@ -68,9 +68,16 @@ def lead(peer: Service, event: Received, now: float) -> list[Action]:
     capacity = peer.hops.capacity if peer.hops is not None else peer.settings.join.member.capacity
     member = replace(peer.settings.join.member, stage=peer.stage, capacity=capacity)
     report = standing.report(
-        message.term, peer.join(), member, ready=peer.hops is not None, version=peer.version,
-        draining=peer.drain_until_s is not None, done=done, dropped=dropped, known=message.roster,
-    )  # fmt: skip
+        message.term,
+        peer.join(),
+        member,
+        ready=peer.hops is not None,
+        version=peer.version,
+        draining=peer.drain_until_s is not None,
+        done=done,
+        dropped=dropped,
+        known=message.roster,
+    )
     answered: list[Action] = [Connect((message.me,)), *answer(sender, report)]
     return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
 

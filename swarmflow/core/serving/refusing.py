@@ -24,7 +24,7 @@ from swarmflow.core.messages import (
     Room,
     Routed,
     Unrepairable,
-)  # fmt: skip
+)
 from swarmflow.core.serving import leaders
 from swarmflow.core.serving.service import Service, release
 from swarmflow.core.standing import Standing

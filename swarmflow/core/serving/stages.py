@@ -7,7 +7,7 @@ from swarmflow.core.events import CopiesChanged, Received, StateLoaded, StateNot
 from swarmflow.core.flow.live import negotiation_of
 from swarmflow.core.hops import Hops
 from swarmflow.core.messages import Granted, Keep, Kept, LoadFailed, Ready, Surplus
-from swarmflow.core.outbox import outbox_of
+from swarmflow.core.routers import outbox_of
 from swarmflow.core.serving.ballots import revoke
 from swarmflow.core.serving.service import Service
 from swarmflow.core.space import LEAN
@@ -84,4 +84,3 @@ def keep(peer: Service, event: Received, now: float) -> list[Action]:
     if len(message.snapshot.digests) != peer.plan.stages or message.snapshot.version < 1:
         return []
     return [Connect((message.holder,)), KeepCopies(message.holder, message.snapshot, wanted)]
-

@@ -28,8 +28,11 @@ def arranged(arena: Arena) -> Pipelines:
         stages=plan.stages,
         activation_bytes=plan.microbatches / max(1, lines) * hardware.boundary_bytes(0, "activation"),
         gradient_bytes=[ELEMENT_BYTES * hardware.elements(f"stage-{stage}") for stage in range(plan.stages)],
-        pinned={number: hardware.profiles[name].stage for number, name in enumerate(names)
-                if hardware.profiles[name].stage >= 0},
-    )  # fmt: skip
+        pinned={
+            number: hardware.profiles[name].stage
+            for number, name in enumerate(names)
+            if hardware.profiles[name].stage >= 0
+        },
+    )
     found = arrange(problem, Random(arena.seed)).lines
     return Pipelines({names[d]: (k, stage) for k, line in enumerate(found) for stage, d in enumerate(line)})

@@ -281,9 +281,13 @@ class Leader:
         self._iterations += 1
 
     def _open(
-        self, iteration: int, revision: int, stages: tuple[tuple[ProcessId, ...], ...], lines: tuple[Line, ...],
+        self,
+        iteration: int,
+        revision: int,
+        stages: tuple[tuple[ProcessId, ...], ...],
+        lines: tuple[Line, ...],
         given: tuple[int, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.opened = Opened(iteration, revision, stages, tuple(sorted(self.trainers)), lines, given)
         for process in (*(p for stage in stages for p in stage), *self.opened.trainers):
             self.hands.send(process, self.opened)

@@ -219,9 +219,30 @@ class Updated:
 
 
 Word = (
-    Join | Granted | Ready | Alive | Opened | Gone | Ask | Accepted | Denied | Room | Forward | Computed | Routed
-    | Backward | Broken | Abandon | Learnt | Aggregate | Part | Whole | Updated | Present | Negotiate
-)  # fmt: skip
+    Join
+    | Granted
+    | Ready
+    | Alive
+    | Opened
+    | Gone
+    | Ask
+    | Accepted
+    | Denied
+    | Room
+    | Forward
+    | Computed
+    | Routed
+    | Backward
+    | Broken
+    | Abandon
+    | Learnt
+    | Aggregate
+    | Part
+    | Whole
+    | Updated
+    | Present
+    | Negotiate
+)
 
 
 def why_of(word: Word) -> int:
