@@ -43,7 +43,7 @@ MODEL = {
 
 
 @dataclass(frozen=True)
-class Work:
+class EnduranceWork:
     """steps: of the run. peer_every, leader_every: steps between two deaths."""
 
     steps: int
@@ -52,7 +52,7 @@ class Work:
 
 
 @dataclass
-class Life:
+class SampledLife:
     """One life of a process. Sampled at `steps`, in bytes: its own resident memory, and its network daemon's."""
 
     process: str
@@ -86,8 +86,8 @@ class Life:
 class Endurance:
     """Drives one swarm through its steps and samples it at each."""
 
-    def __init__(self, swarm: LocalSwarm, work: Work) -> None:
-        self.lives: list[Life] = []
+    def __init__(self, swarm: LocalSwarm, work: EnduranceWork) -> None:
+        self.lives: list[SampledLife] = []
         self.kills = 0
         self._swarm = swarm
         self._work = work
@@ -120,7 +120,7 @@ class Endurance:
         return int(steps[-1]["version"]) if steps else None
 
     def _follow(self, process: LocalProcess) -> None:
-        self.lives.append(Life(process.name, process.life, process.pid))
+        self.lives.append(SampledLife(process.name, process.life, process.pid))
 
     def _replace(self, process: LocalProcess) -> None:
         process.kill()
@@ -137,7 +137,7 @@ class Endurance:
                 life.daemon.append(daemon)
 
 
-def settings(corpus: Path, work: Work) -> dict[str, dict[str, Any]]:
+def settings(corpus: Path, work: EnduranceWork) -> dict[str, dict[str, Any]]:
     """RUN.toml."""
     return {
         "run": {"name": "endurance", "output": "out"},
@@ -147,7 +147,7 @@ def settings(corpus: Path, work: Work) -> dict[str, dict[str, Any]]:
     }
 
 
-def show(lives: Sequence[Life], work: Work) -> None:
+def show(lives: Sequence[SampledLife], work: EnduranceWork) -> None:
     """The curve, then the slopes."""
     names = sorted({life.process for life in lives}, key=lambda name: (name.split("-")[0], int(name.split("-")[1])))
     print("MB      " + "".join(f"{name:>12s}" for name in names) + "    (number: of the life)")
@@ -168,7 +168,7 @@ def show(lives: Sequence[Life], work: Work) -> None:
             print(f"{name} {span} {first:18.1f} {own:11.2f} {daemon:19.2f} {life.growth:8.1%}")
 
 
-def _cell(life: Life, step: int) -> str:
+def _cell(life: SampledLife, step: int) -> str:
     index = max(i for i, at in enumerate(life.steps) if at <= step)
     return f"{life.own[index] / MEGA:.1f} ({life.life})"
 
@@ -181,7 +181,7 @@ def main() -> int:
     parser.add_argument("--leader-every", type=int, default=700, help="steps between the deaths of two leaders")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured here")
     options = parser.parse_args()
-    work = Work(options.steps, options.peer_every, options.leader_every)
+    work = EnduranceWork(options.steps, options.peer_every, options.leader_every)
     with (
         tempfile.TemporaryDirectory(prefix="swarmflow-endurance-") as folder,
         ForkServer(environment(threads=1)) as forks,

@@ -25,7 +25,7 @@ MICROBATCHES = 32
 WARM_UP = 2
 
 
-class Hop:
+class TimedHop:
     """One microbatch of `sequences` x 128 tokens through one of the two stages, there and back."""
 
     def __init__(self, stage: int, sequences: int) -> None:
@@ -55,7 +55,7 @@ def made(stage: int, fixed: FixedPoint | None) -> StageRunner:
 
 def measure(stage: int, sequences: int, repeats: int) -> tuple[float, float, float]:
     """Median seconds in fp32 and in fixed point, and the median of their ratios, pair by pair."""
-    hop = Hop(stage, sequences)
+    hop = TimedHop(stage, sequences)
     runners = [made(stage, None), made(stage, FixedPoint(MICROBATCHES))]
     pairs = []
     for repeat in range(repeats + WARM_UP):

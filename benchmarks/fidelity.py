@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.shaped import CARRIED, inside, machines, unavailable
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.runtime.local import LocalProcess, LocalSwarm, terminable
-from swarmflow.simulator.report import Report
+from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import load
 from swarmflow.simulator.simulation import Simulation
 
@@ -47,7 +47,7 @@ OPTIMIZER = {"name": "adamw", "lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSwarm:
     """What a real swarm took. seconds: of each step after the first ones, from commit to commit.
 
     computed_s: (forward, backward, step's end) by peer, in thread time, the first two of a microbatch; on the last
@@ -77,7 +77,7 @@ def main() -> int:
     return compare(measured, report)
 
 
-def run(folder: Path, mbps: float) -> Measured:
+def run(folder: Path, mbps: float) -> MeasuredSwarm:
     """Train with real processes over shaped links."""
     corpus = folder / "corpus.txt"
     write_corpus(corpus)
@@ -97,7 +97,7 @@ def run(folder: Path, mbps: float) -> Measured:
             steps = swarm.wait_steps(first + WARMUP + STEPS, RUN_S)
             computed_s = [_computed_s(peer) for peer in swarm.peers]
     times = [step["time"] for step in steps[first + WARMUP - 1 : first + WARMUP + STEPS]]
-    return Measured([after - before for before, after in itertools.pairwise(times)], computed_s, _parameters())
+    return MeasuredSwarm([after - before for before, after in itertools.pairwise(times)], computed_s, _parameters())
 
 
 def settings(corpus: Path) -> dict[str, dict[str, Any]]:
@@ -112,7 +112,7 @@ def settings(corpus: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def scenario(measured: Measured, mbps: float) -> str:
+def scenario(measured: MeasuredSwarm, mbps: float) -> str:
     """The same swarm as the simulator is told of it."""
     carried = mbps * CARRIED
     boundary_bytes = SEQUENCES * SEQ_LEN * WIDTH * 4
@@ -148,7 +148,7 @@ def scenario(measured: Measured, mbps: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compare(measured: Measured, report: Report) -> int:
+def compare(measured: MeasuredSwarm, report: SimulationReport) -> int:
     """Print both; 0 where they are near enough."""
     real_s = statistics.median(measured.seconds)
     told_s = statistics.median([row.seconds for row in report.iterations if row.measured])

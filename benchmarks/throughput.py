@@ -72,7 +72,7 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class Report:
+class ThroughputReport:
     """What was measured: tokens/s of each step but the first of each run, in the order in which they were run."""
 
     machine: str
@@ -88,7 +88,7 @@ class Report:
         return statistics.median(self.swarm_tokens_per_s) / statistics.median(self.plain_tokens_per_s)
 
 
-def measure(folder: Path, work: Work, rounds: int) -> Report:
+def measure(folder: Path, work: Work, rounds: int) -> ThroughputReport:
     """Runs plain and swarm in turn, `rounds` times, then a swarm with nothing to do for the memory of an idle peer."""
     load_before = os.getloadavg()[0]
     corpus = folder / "corpus.txt"
@@ -105,7 +105,9 @@ def measure(folder: Path, work: Work, rounds: int) -> Report:
     run_swarm(folder / "idle", corpus, Work(SMALL_MODEL, steps=2, microbatches=2, seq_len=8), idle)
     load = f"load average before {load_before:.1f}"
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {load}"
-    return Report(machine, work, _parameters(work), plain, swarm, _peaks(peak, idle, work), _plain_peaks(idle))
+    return ThroughputReport(
+        machine, work, _parameters(work), plain, swarm, _peaks(peak, idle, work), _plain_peaks(idle)
+    )
 
 
 def run_plain(folder: Path, corpus: Path, work: Work) -> list[float]:
@@ -192,7 +194,7 @@ def _rates(rates: list[float]) -> str:
     return " ".join(f"{rate:.0f}" for rate in rates)
 
 
-def _print(report: Report) -> None:
+def _print(report: ThroughputReport) -> None:
     work = report.work
     print(f"\n{report.machine}; {report.parameters / 1e6:.1f} M parameters, a step of {work.microbatches} microbatches")
     print(f"of {work.sequences} x {work.seq_len} tokens, blockwise8, {STAGES} stages of one thread each\n")

@@ -51,9 +51,9 @@ import click
 @click.option("--stay", is_flag=True, help="Go on when the run is finished, and wait for it to be prolonged.")
 def peer(**options: object) -> int:
     """Serve a stage of a model that is being trained."""
-    from peers.options import Options
+    from peers.options import PeerOptions
 
-    checked = Options.parse(options)  # before the imports that take seconds
+    checked = PeerOptions.parse(options)  # before the imports that take seconds
 
     from swarmflow.runtime.heap import restart_with_heap_settings
 

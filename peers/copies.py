@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from swarmflow.compute.checkpoint import Generation, StageState, readable
+from swarmflow.compute.checkpoint import Generation, StageFile, readable
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.actions import DropCopies, KeepCopies
 from swarmflow.core.events import CopiesChanged
@@ -39,7 +39,7 @@ class CopyKeeper:
         self._manifest: Manifest | None = None
         self._session: Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._open: dict[tuple[int, int], StageState] = {}
+        self._open: dict[tuple[int, int], StageFile] = {}
         self._copying = asyncio.Lock()  # one Keep after the other: copying must not take the link from training
 
     @property
@@ -163,7 +163,7 @@ class CopyKeeper:
         self._unread.discard(key)
         return stage in generation.held
 
-    def _opened(self, generation: Generation, stage: int) -> StageState:
+    def _opened(self, generation: Generation, stage: int) -> StageFile:
         """A copy for who asks for it; the leader is told of one that is of no use any more."""
         try:
             return generation.state(stage)
@@ -173,7 +173,7 @@ class CopyKeeper:
                 self._loop.call_soon_threadsafe(self._session.driver.post, CopiesChanged(self._holdings()))
             raise
 
-    def _source(self, stage: int, version: int) -> StageState:
+    def _source(self, stage: int, version: int) -> StageFile:
         key = (stage, version)
         if key not in self._open:
             for generation in self._generations():

@@ -9,7 +9,7 @@ from swarmflow.runtime.served import Served
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptStage:
     """The state of a stage that outlived its leader. run: fingerprint of the run. capacity: microbatches that fit."""
 
     held: Held
@@ -30,9 +30,9 @@ class Kept:
 class Between:
     """Holds it from the end of one incarnation until a later one serves it, or needs the room."""
 
-    kept: Kept | None = None
+    kept: KeptStage | None = None
 
-    def of(self, run: str) -> Kept | None:
+    def of(self, run: str) -> KeptStage | None:
         """What is there of a run; what is of another one is dropped."""
         if self.kept is not None and self.kept.run != run:
             self.kept = None

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from peers.kept import Kept
+from peers.kept import KeptStage
 from swarmflow.compute.checkpoint import Generation, remove_all_but, tensor_name, version_folder
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.stage_state import StageState
@@ -76,7 +76,7 @@ class LeftState:
                 log.warning("what this peer has left of a stage cannot be used: %s%s", error, kept)
             return self.held
 
-    def write(self, kept: Kept) -> None:
+    def write(self, kept: KeptStage) -> None:
         """Bring the state of a stage here, unless it lies here. Raises CheckpointError, NoRoomError and OSError."""
         assert self._folder is not None, "who has no folder is not asked"
         with self._lock:
@@ -114,7 +114,7 @@ class LeftState:
         write_sealed(self._folder / "held", msgspec.json.encode(note))
         self._note = note
 
-    def fill(self, served: Served) -> Kept:
+    def fill(self, served: Served) -> KeptStage:
         """Set a stage, built anew, to what lies here. Raises CheckpointError."""
         note = self._note
         if note is None:
@@ -132,7 +132,7 @@ class LeftState:
             served.stage.fixed.exponent = note.exponent
         served.runner.weights_written()
         served.version = note.held.version
-        return Kept(note.held, served, note.run, note.capacity)
+        return KeptStage(note.held, served, note.run, note.capacity)
 
     def remove(self) -> None:
         """Delete it: nobody can need it any more. A disk that refuses is told of."""

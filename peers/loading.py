@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from peers.copies import CopyKeeper
-from peers.kept import Between, Kept
+from peers.kept import Between, KeptStage
 from peers.left import LeftState
 from swarmflow.compute.device import free_memory_bytes
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import FixedPoint
-from swarmflow.compute.finite import NotFinite
+from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
@@ -81,13 +81,13 @@ class StageLoader:
             self._loading.cancel()
         self._loading = self._session.spawn(self._resume(action, self._between.kept), "resuming a stage")
 
-    async def keep(self, held: Held | None) -> Kept | None:
+    async def keep(self, held: Held | None) -> KeptStage | None:
         """Return what this incarnation leaves to the next one, after the update that is under way."""
         kept, served = self._between.kept, self._host.served
         if held is None or (kept is None and served is None):
             return None
         if kept is None and served is not None:
-            kept = Kept(held, served, self._manifest.fingerprint, self._fits)
+            kept = KeptStage(held, served, self._manifest.fingerprint, self._fits)
         assert kept is not None, "one of both is there"
         await self._compute.call(_FIRST, kept.settle)
         found = kept.served.version
@@ -136,7 +136,7 @@ class StageLoader:
         self._serve(served, digest, capacity)
         await asyncio.to_thread(self._left.remove)
 
-    async def _resume(self, action: Resume, kept: Kept | None) -> None:
+    async def _resume(self, action: Resume, kept: KeptStage | None) -> None:
         post, update = self._session.driver.post, action.update
         try:
             kept = kept if kept is not None else await self._compute.call(_FIRST, lambda: self._restore(action.stage))
@@ -154,7 +154,7 @@ class StageLoader:
         await self._host.warm_up()
         try:
             digest = await self._compute.call(_FIRST, update_once)
-        except NotFinite as error:
+        except NotFiniteError as error:
             self._between.kept = None
             post(StateNotLoaded(action.stage, action.version, f"its update failed: {error}"))
             return
@@ -165,7 +165,7 @@ class StageLoader:
             await asyncio.sleep(_LOOK_S)
         await asyncio.to_thread(self._left.remove)
 
-    def _restore(self, number: int) -> Kept:
+    def _restore(self, number: int) -> KeptStage:
         """What an earlier life has left in the folder. Raises CheckpointError."""
         served, _ = self._build(number)
         return self._left.fill(served)

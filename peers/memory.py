@@ -13,7 +13,7 @@ from swarmflow.runtime.invite import TRAINERS_MAX, Invite
 log = logging.getLogger("swarmflow")
 
 
-class Memory:
+class JoinedRun:
     """Files in a peer's state folder. run: the id of the run that it has joined. trainers: where its trainers were.
 
     The trainers of an invite may be gone for good when everybody starts again, while others go on with the run.

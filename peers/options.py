@@ -14,7 +14,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
 
 
 @dataclass(frozen=True)
-class Options:
+class PeerOptions:
     """The command line of a peer. stage: -1 for any."""
 
     invite: Invite
@@ -34,7 +34,7 @@ class Options:
     stay: bool
 
     @classmethod
-    def parse(cls, values: dict[str, Any]) -> Options:
+    def parse(cls, values: dict[str, Any]) -> PeerOptions:
         """From click's values. Raises ConfigError; NetworkError for the invite, given or of this machine."""
         stage, device, folder = values["stage"], values["device"], values["state_dir"]
         if stage != "auto" and not (stage.isascii() and stage.isdigit()):

@@ -17,13 +17,13 @@ from peers.ending import Signals, live
 from peers.kept import Between
 from peers.left import LeftState
 from peers.loading import StageLoader
-from peers.memory import Memory
-from peers.options import Options
+from peers.memory import JoinedRun
+from peers.options import PeerOptions
 from swarmflow import __version__
 from swarmflow.compute.device import choose_device, measure_speed
 from swarmflow.core.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin, Resume, StoreState
 from swarmflow.core.events import DrainAsked
-from swarmflow.core.following import Following
+from swarmflow.core.following import LeaderLease
 from swarmflow.core.messages import Join
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.serving.service import PeerSettings
@@ -31,7 +31,7 @@ from swarmflow.core.types import Body, Member, Roster, Slice
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.ending import Threads
 from swarmflow.runtime.evaluation import EvaluationService
-from swarmflow.runtime.finding import Found, find_leader
+from swarmflow.runtime.finding import FoundRun, find_leader
 from swarmflow.runtime.folders import state_folder
 from swarmflow.runtime.logs import set_up_logging
 from swarmflow.runtime.metrics import Metrics
@@ -48,7 +48,7 @@ log = logging.getLogger("swarmflow")
 FIRST_FIND_S = 20.0  # a newcomer without a trainer is told so; who has trained waits for one as long as it takes
 
 
-def main(options: Options) -> int:
+def main(options: PeerOptions) -> int:
     """Run a peer; the exit code."""
     set_up_logging()
     choose_device(options.device)
@@ -58,8 +58,8 @@ def main(options: Options) -> int:
         return code
 
 
-async def _run(options: Options, folder: Path) -> int:
-    invite, memory = options.invite, Memory(folder)
+async def _run(options: PeerOptions, folder: Path) -> int:
+    invite, memory = options.invite, JoinedRun(folder)
     first = not memory.joined(invite.run_id)
     Threads.of_this_loop().abandon()  # what has to be whole is waited for, and to read a disk takes minutes
     async with AsyncExitStack() as stack:
@@ -89,8 +89,8 @@ async def _run(options: Options, folder: Path) -> int:
 
 
 async def one_life(
-    options: Options,
-    memory: Memory,
+    options: PeerOptions,
+    memory: JoinedRun,
     node: Node,
     metrics: Metrics,
     copies: CopyKeeper,
@@ -131,7 +131,7 @@ async def one_life(
 class _Life:
     """The parts of one incarnation that compute."""
 
-    def __init__(self, session: Session, options: Options, between: Between, left: LeftState) -> None:
+    def __init__(self, session: Session, options: PeerOptions, between: Between, left: LeftState) -> None:
         self._session = session
         self._between = between
         self._left = left
@@ -141,7 +141,7 @@ class _Life:
         self._evaluation: EvaluationService | None = None
         self._workers: list[Worker] = []
 
-    async def begin(self, found: Found, memory: Memory, copies: CopyKeeper) -> None:
+    async def begin(self, found: FoundRun, memory: JoinedRun, copies: CopyKeeper) -> None:
         """The run is known: see what lies on the disk, make the workers and the machine, and join."""
         session, options, manifest = self._session, self._options, found.manifest
         compute, codec = Worker("compute", session.fail), Worker("codec", session.fail)
@@ -188,7 +188,7 @@ class _Life:
             recompute=options.recompute,
             stores=self._left.keeps,
         )
-        machine = PeerMachine(session.me, Following(found.leader), manifest.plan, settings)
+        machine = PeerMachine(session.me, LeaderLease(found.leader), manifest.plan, settings)
         session.announce(
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
             lambda: {"phase": machine.phase, "version": machine.version, "load": machine.load},
@@ -228,7 +228,7 @@ class _Life:
             worker.stop()
 
 
-async def _measure(machine: PeerMachine, metrics: Metrics, memory: Memory) -> None:
+async def _measure(machine: PeerMachine, metrics: Metrics, memory: JoinedRun) -> None:
     """Keep the gauges up to date, and where the trainers are."""
     while True:
         named = machine.standing.opened.roster if machine.standing is not None else Roster()

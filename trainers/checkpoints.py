@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from swarmflow.compute.checkpoint import Generation, StageState, prune, readable, remove_unfinished
+from swarmflow.compute.checkpoint import Generation, StageFile, prune, readable, remove_unfinished
 from swarmflow.compute.export import KIND
 from swarmflow.compute.layout import StageLayout, stage_layout
 from swarmflow.compute.tensorfile import file_bytes
@@ -45,7 +45,7 @@ class Checkpoints:
         self._newest: Generation | None = None
         self._writing = asyncio.Lock()  # of two copies of one version, each would name only its own files
         self._tasks: set[asyncio.Task[None]] = set()
-        self._open: dict[tuple[int, int], StageState | LayoutReader] = {}
+        self._open: dict[tuple[int, int], StageFile | LayoutReader] = {}
 
     def begin(self, session: Session, generation: Generation | None) -> None:
         """A life begins: give what is here to peers. generation: the newest version found on disk."""
@@ -195,7 +195,7 @@ class Checkpoints:
         except (KeyError, ValueError) as error:
             raise NetworkError(f"there is no such part of the state: {error}") from None
 
-    def _source(self, stage: int, version: int) -> StageState | LayoutReader:
+    def _source(self, stage: int, version: int) -> StageFile | LayoutReader:
         source = self._open.get((stage, version))
         if source is None:
             if version == 0 and self._weights is not None:
@@ -205,7 +205,7 @@ class Checkpoints:
             self._open[stage, version] = source
         return source
 
-    def _state(self, stage: int, version: int) -> StageState:
+    def _state(self, stage: int, version: int) -> StageFile:
         """A stage of a version that is on disk: the newest, or one that somebody may still be copying."""
         newest = self._newest
         found = [newest] if newest is not None and newest.version == version else []

@@ -20,12 +20,12 @@ def trainer(**options: object) -> int:
     from contextlib import ExitStack
 
     from swarmflow.runtime.logs import set_up_logging
-    from trainers.options import Options
+    from trainers.options import TrainerOptions
     from trainers.run import Run
 
     set_up_logging()
     with ExitStack() as stack:
-        run = Run.open(stack, Options.parse(options))
+        run = Run.open(stack, TrainerOptions.parse(options))
         earlier = run.earlier() if run.try_to_lead() else None
         if earlier is not None and run.is_finished(earlier):
             print(f"the run is finished: {run.config.train.steps} steps, the model is in {run.output / 'final'}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from swarmflow.errors import DataError
 from swarmflow.files import replacing
-from trainers.sources import Piece, Source
+from trainers.sources import CorpusSource, Piece
 from trainers.tokens import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class TokenCache:
     digest: str
 
 
-def open_cache(source: Source, tokenizer: Tokenizer, cache_dir: Path) -> TokenCache:
+def open_cache(source: CorpusSource, tokenizer: Tokenizer, cache_dir: Path) -> TokenCache:
     """The source's tokens, from the cache where it has them, built first where it does not.
 
     The files' names carry the source's identity and the tokenizer, so a changed source is another cache. Processes
@@ -74,7 +74,7 @@ class Sample:
     whole: bool
 
 
-def sample(source: Source, tokenizer: Tokenizer, most_bytes: int) -> Sample:
+def sample(source: CorpusSource, tokenizer: Tokenizer, most_bytes: int) -> Sample:
     """Tokenizes the start of a source and keeps nothing. Raises DataError, as `open_cache`, for what is read."""
     size = tokens = 0
     for batch in _batches(source.pieces()):
@@ -104,7 +104,7 @@ def _opened(stem: Path, dtype: np.dtype[Any]) -> TokenCache | None:
         return None
 
 
-def _build(source: Source, tokenizer: Tokenizer, dtype: np.dtype[Any], stem: Path) -> None:
+def _build(source: CorpusSource, tokenizer: Tokenizer, dtype: np.dtype[Any], stem: Path) -> None:
     hasher = blake3.blake3()
     count = 0
     with replacing(stem.with_suffix(".bin")) as file:

@@ -14,7 +14,7 @@ from swarmflow.config import DataSection, RunConfig
 from swarmflow.errors import DataError
 from trainers.corpus import TokenCache, open_cache
 from trainers.order import SequenceOrder
-from trainers.sources import Source, dataset_source, file_source
+from trainers.sources import CorpusSource, dataset_source, file_source
 from trainers.tokens import Tokenizer, open_tokenizer
 
 Batch: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
@@ -121,7 +121,7 @@ def check_vocabulary(tokenizer: str, size: int, vocab_size: int | None) -> None:
         )
 
 
-def sources_of(data: DataSection) -> list[Source]:
+def sources_of(data: DataSection) -> list[CorpusSource]:
     """The training data, and the validation data where there are some. Raises DataError where nothing is there."""
     held_out = [] if data.validation_path is None else [file_source(data.validation_path, data.text_field)]
     return [_source(data), *held_out]
@@ -141,7 +141,7 @@ def sequences_of(tokens: npt.NDArray[Any], seq_len: int) -> int:
     return (len(tokens) - 1) // seq_len
 
 
-def _source(data: DataSection) -> Source:
+def _source(data: DataSection) -> CorpusSource:
     if data.dataset is not None:
         return dataset_source(data.dataset, data.dataset_config, data.split, data.text_field)
     if data.path is None:
@@ -149,7 +149,7 @@ def _source(data: DataSection) -> Source:
     return file_source(data.path, data.text_field)
 
 
-def _checked(cache: TokenCache, source: Source, seq_len: int) -> TokenCache:
+def _checked(cache: TokenCache, source: CorpusSource, seq_len: int) -> TokenCache:
     check_enough(source.name, len(cache.tokens), seq_len)
     return cache
 

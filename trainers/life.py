@@ -26,21 +26,21 @@ from swarmflow.core.actions import (
     WriteCheckpoint,
 )
 from swarmflow.core.events import DrainAsked, MicrobatchFormed, Progressed, Rival, SaveAsked, Validated
-from swarmflow.core.following import FIRST_TERM, Following
+from swarmflow.core.following import FIRST_TERM, LeaderLease
 from swarmflow.core.leader import Leader
 from swarmflow.core.leading.memories import Former
 from swarmflow.core.messages import Join
-from swarmflow.core.routers import outbox_of
+from swarmflow.core.routers import dispatcher_for
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.schedule import learning_rate
-from swarmflow.core.source import Source
+from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Body, Member, ProcessId
 from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.driver import Effect
 from swarmflow.runtime.evaluation import measure_loss
-from swarmflow.runtime.finding import Description, Found, leads_itself
+from swarmflow.runtime.finding import Description, FoundRun, leads_itself
 from swarmflow.runtime.requests import Arguments
 from swarmflow.runtime.session import Session, log
 from swarmflow.runtime.store import Buffer
@@ -56,7 +56,7 @@ _RIVALS_EVERY_S = 10.0
 _STATUS_S = 2.0  # within which the leader answers another trainer, at which somebody waits (runtime/asking.py)
 
 
-class Life:
+class TrainerLife:
     """Give it a session, then `lead` or `join`. took_over: called when it leads after another one.
 
     version: steps that were committed, as far as this trainer knows.
@@ -130,7 +130,7 @@ class Life:
         leader.safe.copies.says(leader.me, disk.parts)
         self._start(self._session.me, disk, leader)
 
-    def join(self, found: Found, disk: OnDisk) -> None:
+    def join(self, found: FoundRun, disk: OnDisk) -> None:
         """Begin as a trainer of a run that another one leads."""
         self._begin(found.manifest, disk)
         self._start(found.leader, disk, None)
@@ -199,11 +199,11 @@ class Life:
         session, manifest = self._session, self._manifest
         assert manifest is not None
         me = self._member()
-        source = Source(session.me, manifest.microbatches, outbox_of(manifest.plan, session.me, 0))
+        source = MicrobatchSource(session.me, manifest.microbatches, dispatcher_for(manifest.plan, session.me, 0))
         join = Join("trainer", __version__, manifest.fingerprint, me, copies=disk.holdings)
         machine = TrainerMachine(
             me,
-            Following(leader_id),
+            LeaderLease(leader_id),
             manifest.plan,
             self._settings(manifest),
             source,

@@ -10,7 +10,7 @@ from swarmflow.runtime.invite import Invite
 
 
 @dataclass(frozen=True)
-class Options:
+class TrainerOptions:
     """The command line of a trainer."""
 
     run_toml: Path
@@ -24,7 +24,7 @@ class Options:
     announce: tuple[str, ...]
 
     @classmethod
-    def parse(cls, values: dict[str, Any]) -> Options:
+    def parse(cls, values: dict[str, Any]) -> TrainerOptions:
         """From click's values. Raises NetworkError for an invite that is none."""
         invite = values["invite"]
         paths = {name: Path(values[name]) for name in ("state_dir", "invite_file", "json_file") if values[name]}

@@ -10,7 +10,7 @@ from swarmflow import __version__
 from swarmflow.compute.demands import stage_demands
 from swarmflow.compute.families import to_config
 from swarmflow.compute.layout import TIED, stage_layout
-from swarmflow.compute.partition import Costs, block_count, plan_cut
+from swarmflow.compute.partition import BlockCosts, block_count, plan_cut
 from swarmflow.compute.weights_folder import has_weights
 from swarmflow.config import RunConfig, fingerprint
 from swarmflow.errors import DataError, raise_all
@@ -95,7 +95,7 @@ def _cut(config: RunConfig, model: CheckedModel) -> tuple[tuple[int, ...], tuple
     return cut, _stage_costs(costs, cut, block_count(model.config))
 
 
-def _stage_costs(costs: Costs, cut: tuple[int, ...], blocks: int) -> tuple[float, ...]:
+def _stage_costs(costs: BlockCosts, cut: tuple[int, ...], blocks: int) -> tuple[float, ...]:
     edges = (0, *cut, blocks)
     seconds = [costs.block_s * (high - low) for low, high in itertools.pairwise(edges)]
     seconds[0] += costs.embedding_s

@@ -22,15 +22,15 @@ from swarmflow.manifest import Manifest
 from swarmflow.runtime.addresses import peer_of
 from swarmflow.runtime.answering import Counter, answering
 from swarmflow.runtime.ending import Threads, end_now, over
-from swarmflow.runtime.finding import Found, find_leader
+from swarmflow.runtime.finding import FoundRun, find_leader
 from swarmflow.runtime.invite import Invite, publish_local
-from swarmflow.runtime.local_runs import Ended, forget_ended, keep_ended
+from swarmflow.runtime.local_runs import EndedRun, forget_ended, keep_ended
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.reach import Announced, local_addresses, report_reach
 from swarmflow.runtime.session import Session
 from trainers.check.model import check_weights
 from trainers.exports import check_exports, clear_up_exports
-from trainers.life import Life
+from trainers.life import TrainerLife
 from trainers.needs import disk_needs, shortfalls
 from trainers.plan import new_manifest
 from trainers.run import Run
@@ -164,7 +164,7 @@ async def _one_life(
     def took_over() -> None:
         session.spawn(lead_on(run, own_invite()), "the claim to the output of who led before")
 
-    life = Life(session, run.config, run.corpus, run.folder, run.steplog, took_over)
+    life = TrainerLife(session, run.config, run.corpus, run.folder, run.steplog, took_over)
     session.open(life.effects(), life.read)
     announced.serve(session.requests)
     await session.links.start()
@@ -194,7 +194,7 @@ async def _one_life(
                     life.drain()
                 outcome: Exit | Rejoin = await session.ended
         if isinstance(outcome, Exit):
-            _remember_end(run, Ended(run_id, name, life.version, run.config.train.steps, str(run.output.absolute())))
+            _remember_end(run, EndedRun(run_id, name, life.version, run.config.train.steps, str(run.output.absolute())))
         return outcome
     finally:
         run.give_way()  # before the goodbye: whoever hears it may lead at once
@@ -213,7 +213,7 @@ async def _newest(run: Run, session: Session, manifest: Manifest) -> OnDisk | No
     return await session.unless_ended(reading)
 
 
-async def _lead(run: Run, session: Session, life: Life, manifest: Manifest) -> None:
+async def _lead(run: Run, session: Session, life: TrainerLife, manifest: Manifest) -> None:
     """Begin or resume the run, once all that it needs is there."""
     await take_up(run, manifest)  # not before: another trainer might have led the run as it was
     newest = await _newest(run, session, manifest)
@@ -229,7 +229,7 @@ def _beside(run: Run, node: Node) -> list[str]:
     return local_addresses(node.listening, node.name) if run.options.announce else []
 
 
-async def stay_in_charge(run: Run, life: Life, invite: Callable[[], Invite]) -> None:
+async def stay_in_charge(run: Run, life: TrainerLife, invite: Callable[[], Invite]) -> None:
     """Whoever leads holds the claim to its output, which a former leader that was frozen gives back only later.
 
     A trainer that nobody knows yet begins a lineage of its own where nobody holds it, and waits where no invite lies.
@@ -262,7 +262,7 @@ def _named(invite: Invite | None) -> tuple[str, str]:
     return invite.run_id, invite.name
 
 
-async def _find(run: Run, session: Session, where: Invite | None, first: bool, *, invited: bool) -> Found | None:
+async def _find(run: Run, session: Session, where: Invite | None, first: bool, *, invited: bool) -> FoundRun | None:
     """Who leads the run; None: nobody does, and this trainer may, or the session is over.
 
     where: its known trainers. invited: somebody should lead. Who has trained before tries to lead when nobody does any
@@ -300,7 +300,7 @@ async def lead_on(run: Run, invite: Invite) -> None:
         log.warning("%s", error)  # the disk refuses; the claim and the invite of the output are tried again
 
 
-def _remember_end(run: Run, ended: Ended) -> None:
+def _remember_end(run: Run, ended: EndedRun) -> None:
     """Who asks for the status later is told where the result is, unless this machine has no place to say so."""
     finished = ended.version >= ended.steps and (run.output / "final").is_dir()
     try:

@@ -18,7 +18,7 @@ from swarmflow.runtime.invite import Invite, is_invite
 from swarmflow.runtime.metrics import Metrics
 from trainers.data import Corpus, open_corpus
 from trainers.lock import FolderLock
-from trainers.options import Options
+from trainers.options import TrainerOptions
 from trainers.state import StateFolder, check_joins, earlier_manifest, has_begun, newest_version
 from trainers.steplog import StepLog
 
@@ -29,7 +29,7 @@ log = logging.getLogger("swarmflow")
 class Run:
     """One trainer's part in a run. lock: held while this trainer is the one that leads from this output."""
 
-    options: Options
+    options: TrainerOptions
     config: RunConfig
     corpus: Corpus
     folder: StateFolder
@@ -39,7 +39,7 @@ class Run:
     _claiming: threading.RLock = field(default_factory=threading.RLock, init=False)
 
     @classmethod
-    def open(cls, stack: ExitStack, options: Options) -> Run:
+    def open(cls, stack: ExitStack, options: TrainerOptions) -> Run:
         """Read RUN.toml and the data, and take a state folder; all is given back when the stack is closed.
 
         Raises ConfigError, ModelError, DataError, CheckpointError, NetworkError, ForeignFileError.

@@ -29,7 +29,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Source:
+class CorpusSource:
     """A corpus before it is tokenized.
 
     name: how the user named it. identity: lines that change when the source does (path, size and time of each file).
@@ -41,7 +41,7 @@ class Source:
     pieces: Callable[[], Iterator[Piece]]
 
 
-def file_source(path: str, text_field: str) -> Source:
+def file_source(path: str, text_field: str) -> CorpusSource:
     """The files of a file, a folder or a glob, in the order of their paths (compared as bytes).
 
     .jsonl, .ndjson and .json hold one JSON object a line, .parquet holds rows: the text is in `text_field`. All else is
@@ -59,10 +59,10 @@ def file_source(path: str, text_field: str) -> Source:
             except OSError as error:
                 raise DataError(f"cannot read {file}: {error.strerror or error}") from error
 
-    return Source(path, (f"field {text_field}", *identity), pieces)
+    return CorpusSource(path, (f"field {text_field}", *identity), pieces)
 
 
-def dataset_source(name: str, config_name: str | None, split: str, text_field: str) -> Source:
+def dataset_source(name: str, config_name: str | None, split: str, text_field: str) -> CorpusSource:
     """A data set that the `datasets` library streams: a name on the hub, or a local folder (an absolute path).
 
     Raises DataError for a local folder that is not there.
@@ -80,7 +80,7 @@ def dataset_source(name: str, config_name: str | None, split: str, text_field: s
             )
         yield from _record_pieces(f"data set {name}", _dataset_records(name, config_name, split), text_field)
 
-    return Source(name, identity, pieces)
+    return CorpusSource(name, identity, pieces)
 
 
 def cut_pieces(where: str, blocks: Iterable[bytes]) -> Iterator[Piece]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from swarmflow.core.leader import Leader
-from swarmflow.core.leading.membership import Known
+from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.manifest import Manifest
 
 
@@ -14,7 +14,7 @@ def status_of(leader: Leader, manifest: Manifest) -> dict[str, Any]:
     last = leader.last
     serving = leader.step.roster.processes() if leader.step is not None else ()
 
-    def phase(entry: Known) -> str:
+    def phase(entry: MemberRecord) -> str:
         if entry.draining:
             return "draining"
         return "serving" if entry.process in serving and entry.phase == "ready" else entry.phase

@@ -25,7 +25,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class DtfmCase:
     """One of the five. The ways between its places are in case{number}_latency_s.csv and case{number}_mbps.csv."""
 
     number: int
@@ -37,7 +37,7 @@ class Case:
         """As in the paper."""
         return f"Case {self.number}. {self.title}"
 
-    def thinned(self, by: int) -> Case:
+    def thinned(self, by: int) -> DtfmCase:
         """The same with fewer machines in each place."""
         return replace(self, places=tuple(replace(place, machines=place.machines // by) for place in self.places))
 
@@ -56,15 +56,15 @@ def _cities(names: str, machines: int, link_mbps: float) -> tuple[Place, ...]:
 
 
 CASES = (
-    Case(1, "Data center on demand", tuple(Place(f"p3.16xlarge {node}", 8) for node in range(8))),
-    Case(
+    DtfmCase(1, "Data center on demand", tuple(Place(f"p3.16xlarge {node}", 8) for node in range(8))),
+    DtfmCase(
         2,
         "Data center spot instances",
         (*(Place(f"p3.8xlarge {node}", 4) for node in range(8)), Place("p3.2xlarge", 32, 10_000)),
     ),
-    Case(3, "Multiple data centers", _cities("Ohio Virginia", 32, 10_000)),
-    Case(4, "Regional geo-distributed", _cities("California Ohio Oregon Virginia", 16, 2_000)),
-    Case(
+    DtfmCase(3, "Multiple data centers", _cities("Ohio Virginia", 32, 10_000)),
+    DtfmCase(4, "Regional geo-distributed", _cities("California Ohio Oregon Virginia", 16, 2_000)),
+    DtfmCase(
         5, "World-wide geo-distributed", _cities("Oregon Virginia Ohio Tokyo Seoul London Frankfurt Ireland", 8, 2_000)
     ),
 )
@@ -79,7 +79,7 @@ class Model:
     gradient_bytes: int = BYTES
 
 
-def scenario(case: Case, model: Model, policy: str, seed: int, iterations: int = 2) -> Scenario:
+def scenario(case: DtfmCase, model: Model, policy: str, seed: int, iterations: int = 2) -> Scenario:
     """One repetition: which machine serves which stage is drawn from the seed, but for `dtfm`, which plans it."""
     base = load(FOLDER / "scenario.toml")
     drawn = [place for place in case.places for _ in range(place.machines)]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from experiments.common.arguments import progress
 from experiments.common.rows import Row, row
-from experiments.dtfm_cases.cases import BATCH, CASES, LAYERS, Case, Model, petaflop, scenario
+from experiments.dtfm_cases.cases import BATCH, CASES, LAYERS, DtfmCase, Model, petaflop, scenario
 from swarmflow.errors import SwarmflowError
 from swarmflow.simulator.scenario import Scenario
 from swarmflow.simulator.simulation import Simulation
 
-Found = dict[tuple[Case, str], list[tuple[float, ...]]]  # seconds of the iterations, a repetition each
+Found = dict[tuple[DtfmCase, str], list[tuple[float, ...]]]  # seconds of the iterations, a repetition each
 POLICIES = ("swarmflow", "swarm", "gpipe", "dtfm")
 REPETITIONS = 3  # random layouts, as in appendix 10.1
 FIRST, RUNTIME, PFLOPS = "First iteration, s", "Runtime of an iteration, s", "PFLOPS"
@@ -29,12 +29,12 @@ class Part:
     """Cases (case 1 among them) in which some policies train a model. iterations: 1, or 2, where the second counts."""
 
     model: Model
-    cases: tuple[Case, ...]
+    cases: tuple[DtfmCase, ...]
     policies: tuple[str, ...]
     repetitions: int
     iterations: int
 
-    def setting(self, case: Case) -> str:
+    def setting(self, case: DtfmCase) -> str:
         """The case, and the model where it is not the smallest."""
         smallest = (self.model.layers, self.model.batch) == (LAYERS, BATCH)
         return case.name if smallest else f"{case.name}, {self.model.layers} layers, batch {self.model.batch}"

@@ -13,7 +13,7 @@ import msgspec
 from experiments.flow.asynchronous import ROUND_S
 from experiments.flow.instance import SETTINGS, draw
 from experiments.flow.policies import make
-from swarmflow.core.flow.words import FlowNode, Link, Say, View
+from swarmflow.core.flow.words import FlowNode, FlowSend, Link, View
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.flow.rounds import Rounds
 from swarmflow.simulator.garbage import searched_rarely
@@ -25,13 +25,13 @@ SEARCHED_EVERY = 10  # rounds
 
 
 @dataclass(slots=True)
-class Meter:
+class DecisionMeter:
     """decisions_s: CPU time of each call of any node. size_bytes: of all that was said, as msgpack, without a frame."""
 
     decisions_s: list[float] = field(default_factory=list)
     size_bytes: int = 0
 
-    def measure(self, call: Callable[[], list[Say]]) -> list[Say]:
+    def measure(self, call: Callable[[], list[FlowSend]]) -> list[FlowSend]:
         """One decision."""
         before_s = time.process_time()
         said = call()
@@ -49,7 +49,7 @@ class Measured:
     """A node whose decisions are measured."""
 
     node: FlowNode
-    meter: Meter
+    meter: DecisionMeter
 
     @property
     def view(self) -> View:
@@ -60,15 +60,15 @@ class Measured:
     def view(self, view: View) -> None:
         self.node.view = view
 
-    def handle(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+    def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """Measured."""
         return self.meter.measure(lambda: self.node.handle(sender, message, now))
 
-    def tick(self, now: float) -> list[Say]:
+    def tick(self, now: float) -> list[FlowSend]:
         """Measured; the world calls again while something is unfinished: each call is a decision."""
         return self.meter.measure(lambda: self.node.tick(now))
 
-    def gone(self, process: ProcessId, now: float) -> list[Say]:
+    def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
         """Measured."""
         return self.meter.measure(lambda: self.node.gone(process, now))
 
@@ -109,7 +109,7 @@ class Effort:
 
 def effort(setting: str, seed: int) -> Effort:
     """Negotiate one instance in rounds of ROUND_S, then go on."""
-    meter = Meter()
+    meter = DecisionMeter()
     nodes = {
         name: Measured(node, meter) for name, node in make(draw(SETTINGS[setting], seed), "swarmflow", seed).items()
     }

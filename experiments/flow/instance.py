@@ -41,7 +41,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class InstanceSetting:
     """capacity: floor(U(low, high)), so (1, 3) gives 1 and 2, never 3. cost: the same, or a name in COSTS.
 
     uneven: stages of very different sizes, in proportion to U(1, 5); else all alike.
@@ -60,26 +60,26 @@ COSTS: dict[str, Callable[[Random], float]] = {
     "pareto": lambda random: 5 * random.paretovariate(1.5),
 }
 TABLE_V = {  # GWTF
-    "1": Setting(1, 40, 8, (1, 3), (1, 20)),
-    "2": Setting(1, 40, 10, (1, 3), (1, 20)),
-    "3": Setting(1, 40, 8, (5, 15), (1, 20)),
-    "4": Setting(1, 40, 8, (1, 3), (5, 100)),
-    "5": Setting(2, 40, 8, (1, 3), (1, 20)),
-    "6": Setting(4, 80, 8, (1, 3), (1, 20)),
+    "1": InstanceSetting(1, 40, 8, (1, 3), (1, 20)),
+    "2": InstanceSetting(1, 40, 10, (1, 3), (1, 20)),
+    "3": InstanceSetting(1, 40, 8, (5, 15), (1, 20)),
+    "4": InstanceSetting(1, 40, 8, (1, 3), (5, 100)),
+    "5": InstanceSetting(2, 40, 8, (1, 3), (1, 20)),
+    "6": InstanceSetting(4, 80, 8, (1, 3), (1, 20)),
 }
 OURS = {
-    "small": Setting(2, 20, 4, (1, 3), (1, 20)),
-    "large": Setting(1, 500, 10, (1, 51), "lognormal", uneven=True),
-    "pareto": Setting(2, 120, 8, (1, 51), "pareto", uneven=True),
-    "scarce": Setting(4, 240, 8, (1, 11), "lognormal", uneven=True),
-    "thousand": Setting(1, 1000, 10, (1, 3), (1, 20)),
-    "many": Setting(8, 500, 10, (1, 51), "lognormal", uneven=True),
+    "small": InstanceSetting(2, 20, 4, (1, 3), (1, 20)),
+    "large": InstanceSetting(1, 500, 10, (1, 51), "lognormal", uneven=True),
+    "pareto": InstanceSetting(2, 120, 8, (1, 51), "pareto", uneven=True),
+    "scarce": InstanceSetting(4, 240, 8, (1, 11), "lognormal", uneven=True),
+    "thousand": InstanceSetting(1, 1000, 10, (1, 3), (1, 20)),
+    "many": InstanceSetting(8, 500, 10, (1, 51), "lognormal", uneven=True),
 }
 SETTINGS = {**TABLE_V, **OURS}
 RELAXED = ("many",)  # too large for a proof: compared with a bound below the optimum
 
 
-def draw(setting: Setting, seed: int) -> Instance:
+def draw(setting: InstanceSetting, seed: int) -> Instance:
     """One instance: symmetric costs (equation 1 is), data nodes that never limit."""
     random = Random(f"table-v {setting} {seed}")
     count = setting.sources + setting.relays
@@ -93,7 +93,7 @@ def draw(setting: Setting, seed: int) -> Instance:
     return Instance(tuple(range(setting.sources)), tuple(stages), capacity, cost)
 
 
-def sizes(setting: Setting, random: Random) -> list[int]:
+def sizes(setting: InstanceSetting, random: Random) -> list[int]:
     """Relays of each stage."""
     if not setting.uneven:
         return [setting.relays // setting.stages] * setting.stages
@@ -103,7 +103,7 @@ def sizes(setting: Setting, random: Random) -> list[int]:
     return found
 
 
-def _cost(setting: Setting, random: Random) -> float:
+def _cost(setting: InstanceSetting, random: Random) -> float:
     if isinstance(setting.cost, str):
         return COSTS[setting.cost](random)
     return math.floor(random.uniform(*setting.cost))

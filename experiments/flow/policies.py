@@ -9,7 +9,7 @@ from experiments.flow.instance import Instance
 from swarmflow.core.flow.gwtf import GwtfRelay
 from swarmflow.core.flow.gwtf_source import GwtfSource
 from swarmflow.core.flow.relay import Relay
-from swarmflow.core.flow.source import Source
+from swarmflow.core.flow.source import FlowSource
 from swarmflow.core.flow.words import FlowNode, View
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.flow.paths import find_paths, over_capacity
@@ -63,7 +63,7 @@ def make(instance: Instance, policy: str, seed: int, round_s: float = 1.0) -> di
     for view in views(instance):
         random = Random(f"{seed} {view.me.name}")
         if policy == "swarmflow":
-            nodes[view.me] = Source(view, round_s) if view.stage < 0 else Relay(view, random, round_s)
+            nodes[view.me] = FlowSource(view, round_s) if view.stage < 0 else Relay(view, random, round_s)
         elif view.stage < 0:
             nodes[view.me] = GwtfSource(view)
         else:

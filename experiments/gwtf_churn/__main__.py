@@ -12,10 +12,10 @@ from experiments.common.plot import bars
 from experiments.common.rows import Row, row, write_json
 from experiments.common.table import show
 from experiments.gwtf_churn.paper import COMMUNICATION, LOST, THROUGHPUT, TIME, WASTED, reported
-from experiments.gwtf_churn.setting import Setting, scenario, settings
+from experiments.gwtf_churn.setting import ChurnSetting, scenario, settings
 from swarmflow.core.routers import ROUTERS
 from swarmflow.errors import SwarmflowError
-from swarmflow.simulator.report import Report
+from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.simulation import Simulation
 
 POLICIES = ("swarmflow", "swarm", "swarm-restart")  # with gwtf it takes twice as long
@@ -23,7 +23,7 @@ REPETITIONS, REPETITIONS_QUICK = 25, 1
 WASTED_SHARE = "Wasted GPU time (share)"
 LOST_SHARE = "Lost with the dead (share)"
 
-METRICS: dict[str, Callable[[Report], float]] = {
+METRICS: dict[str, Callable[[SimulationReport], float]] = {
     TIME: lambda report: report.over(lambda row: row.minutes_a_microbatch)[0],
     THROUGHPUT: lambda report: report.over(lambda row: float(row.microbatches))[0],
     COMMUNICATION: lambda report: report.over(lambda row: row.communication_s)[0],
@@ -34,7 +34,7 @@ METRICS: dict[str, Callable[[Report], float]] = {
 }
 
 
-def repetition(setting: Setting, policy: str, seed: int, router: str = "shortest") -> Report:
+def repetition(setting: ChurnSetting, policy: str, seed: int, router: str = "shortest") -> SimulationReport:
     """One simulation. Raises SwarmflowError when it does not come to its end, or breaks a promise."""
     report = Simulation(scenario(setting, seed, router), seed, policy).run()
     if report.outcome != "finished":

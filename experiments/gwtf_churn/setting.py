@@ -19,7 +19,7 @@ TIMEOUT_S = {False: 119.0, True: 143.0}  # by kind: no gradient was out longer i
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ChurnSetting:
     """A pair of columns of Table II (`LLaMA-like`) or III (`GPT-like`). chance: to leave, and to come back."""
 
     model: str
@@ -37,12 +37,12 @@ class Setting:
         return f"{self.model}, {self.column}"
 
 
-def settings() -> list[Setting]:
+def settings() -> list[ChurnSetting]:
     """All of both tables."""
-    return [Setting(m, h, chance) for m in FIRST_STAGE for h in (False, True) for chance in CHANCES]
+    return [ChurnSetting(m, h, chance) for m in FIRST_STAGE for h in (False, True) for chance in CHANCES]
 
 
-def scenario(setting: Setting, seed: int, router: str = "shortest") -> Scenario:
+def scenario(setting: ChurnSetting, seed: int, router: str = "shortest") -> Scenario:
     """One repetition: the ways between the nodes are drawn from the seed. router: of policy swarmflow."""
     base = load(Path(__file__).with_name("scenario.toml"))
     data, relays = base.peers

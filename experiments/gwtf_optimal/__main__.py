@@ -15,7 +15,7 @@ from experiments.common.rows import Row, row, write_json
 from experiments.common.table import show
 from experiments.gwtf_churn.setting import ways
 from swarmflow.errors import SwarmflowError
-from swarmflow.simulator.report import Report
+from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
 
@@ -33,7 +33,7 @@ def scenario(seed: int) -> Scenario:
     return replace(base, latency=latency_s, bandwidth=mbps)
 
 
-def repetition(policy: str, seed: int) -> Report:
+def repetition(policy: str, seed: int) -> SimulationReport:
     """One simulation. Raises SwarmflowError when it does not come to its end, or breaks a promise."""
     report = Simulation(scenario(seed), seed, policy).run()
     if report.outcome != "finished":

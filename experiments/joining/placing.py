@@ -9,7 +9,7 @@ from random import Random
 from experiments.flow.instance import Instance, symmetric
 from experiments.flow.optimum import Hop, optimal_flows
 from swarmflow.core.flow.joining import best_stage, gain, most_utilised
-from swarmflow.core.flow.messages import Exchange, Offer
+from swarmflow.core.flow.messages import Exchange, Locked
 from swarmflow.core.types import ProcessId
 
 POLICIES = ("random", "gwtf", "swarmflow", "greedy optimum")
@@ -18,7 +18,7 @@ CANDIDATES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PlacingSetting:
     """A row of Table IV. Bounds are of floor(U(low, high)). uneven: relays choose their stage at random."""
 
     stages: int
@@ -28,16 +28,16 @@ class Setting:
 
 
 SETTINGS = {
-    "1": Setting(8, (1, 20), (1, 100)),
-    "2": Setting(8, (1, 20), (20, 100)),
-    "3": Setting(8, (1, 5), (1, 100)),
-    "4": Setting(12, (1, 20), (1, 100)),
-    "5*": Setting(8, (1, 20), (1, 100), True),
+    "1": PlacingSetting(8, (1, 20), (1, 100)),
+    "2": PlacingSetting(8, (1, 20), (20, 100)),
+    "3": PlacingSetting(8, (1, 5), (1, 100)),
+    "4": PlacingSetting(12, (1, 20), (1, 100)),
+    "5*": PlacingSetting(8, (1, 20), (1, 100), True),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Swarm:
+class PlacingSwarm:
     """An instance whose data node wants what the narrowest stage held in the beginning, and who else may join."""
 
     instance: Instance
@@ -45,7 +45,7 @@ class Swarm:
     capacity: dict[int, int]
 
 
-def draw(setting: Setting, seed: int) -> Swarm:
+def draw(setting: PlacingSetting, seed: int) -> PlacingSwarm:
     """One swarm. Costs within a stage are not drawn: no flow uses them."""
     random = Random(f"table-iv {setting} {seed}")
     count = 1 + RELAYS + CANDIDATES
@@ -59,7 +59,7 @@ def draw(setting: Setting, seed: int) -> Swarm:
     cost = symmetric(count, lambda: math.floor(random.uniform(*setting.cost)))
     instance = Instance((0,), tuple(map(tuple, stages)), {i: capacity[i] for i in range(1, RELAYS + 1)}, cost)
     fixed = replace(instance, capacity={**instance.capacity, 0: instance.narrowest})
-    return Swarm(fixed, tuple(range(RELAYS + 1, count)), capacity)
+    return PlacingSwarm(fixed, tuple(range(RELAYS + 1, count)), capacity)
 
 
 def joined(instance: Instance, node: int, capacity: int, stage: int) -> Instance:
@@ -68,7 +68,7 @@ def joined(instance: Instance, node: int, capacity: int, stage: int) -> Instance
     return replace(instance, stages=stages, capacity={**instance.capacity, node: capacity})
 
 
-def improvement(swarm: Swarm, policy: str, seed: int) -> float:
+def improvement(swarm: PlacingSwarm, policy: str, seed: int) -> float:
     """(cost before - cost after) / cost before of all candidates, at the demand of the beginning, flows optimal."""
     random = Random(f"{policy} {seed}")
     instance = swarm.instance
@@ -106,11 +106,11 @@ def gain_of(instance: Instance, units: dict[Hop, int], node: int, capacity: int,
     layers = [instance.sources, *instance.stages, instance.sources]
     beside = (*layers[stage], *layers[stage + 2])
 
-    def offer(i: int, holds: int) -> Offer:
+    def offer(i: int, holds: int) -> Locked:
         inflow = tuple((_name(a), _name(s), n) for (s, at, a, b), n in units.items() if at == stage and b == i)
         outflow = tuple((_name(b), _name(s), n) for (s, at, a, b), n in units.items() if at == stage + 1 and a == i)
         costs = tuple((_name(j), instance.cost[i][j]) for j in beside)
-        return Offer(exchange, holds, inflow, outflow, costs)
+        return Locked(exchange, holds, inflow, outflow, costs)
 
     offers = {_name(i): offer(i, instance.capacity[i]) for i in instance.stages[stage]}
     return gain(offers, offer(node, capacity), _name(node), random)

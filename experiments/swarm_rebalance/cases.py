@@ -8,7 +8,7 @@ from random import Random
 
 from experiments.common.rows import Row, row
 from experiments.swarm_rebalance.run import BIN_S, Course, play
-from experiments.swarm_rebalance.spreading import AlgorithmTwo, Production, Spreading, Unmoved
+from experiments.swarm_rebalance.spreading import AlgorithmTwo, ProductionTable, Spreading, Unmoved
 from experiments.swarm_rebalance.trace import HOUR_S, Trace
 
 STAGES = 4  # of Table 5 and Figure 5
@@ -31,7 +31,7 @@ Make = Callable[[Random], Spreading]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RebalanceCase:
     """A line of a table: a strategy in a setting. make: the strategy, from its own random numbers."""
 
     setting: str
@@ -43,20 +43,20 @@ class Case:
     paper: tuple[float, float, float] | None = None
 
 
-def table_5() -> Iterator[Case]:
+def table_5() -> Iterator[RebalanceCase]:
     """Four stages; what is loaded is there at once as in the paper, or after LOAD_S."""
     for suffix, trace, load_s in (("", MILD, 0.0), (", rough", ROUGH, 0.0), (", 60 s to load", MILD, LOAD_S)):
         for name, policy, make in _strategies(STAGES):
             paper = PAPER.get((name, policy)) if load_s == 0 else None
-            yield Case(name + suffix, policy, STAGES, trace, load_s, make, paper)
+            yield RebalanceCase(name + suffix, policy, STAGES, trace, load_s, make, paper)
 
 
-def figure_7(stages: tuple[int, ...]) -> Iterator[Case]:
+def figure_7(stages: tuple[int, ...]) -> Iterator[RebalanceCase]:
     """T = 300; as many peers a stage as with four, and the same chance for each to be taken away."""
     for number in stages:
         for name, policy, make in _strategies(number):
             if name != "T = 60" and policy != "none" + SMALLEST:
-                yield Case(f"{number} stages, T = 300", policy, number, MILD, 0.0, make)
+                yield RebalanceCase(f"{number} stages, T = 300", policy, number, MILD, 0.0, make)
 
 
 def _strategies(stages: int) -> Iterator[tuple[str, str, Make]]:
@@ -75,10 +75,10 @@ def _algorithm_2(period_s: float, favoured: bool) -> Make:
 
 
 def _production(stages: int, period_s: float) -> Make:
-    return lambda random: Production(stages, STEP_S, period_s)
+    return lambda random: ProductionTable(stages, STEP_S, period_s)
 
 
-def courses(case: Case, seeds: int, trace_seed: int) -> list[Course]:
+def courses(case: RebalanceCase, seeds: int, trace_seed: int) -> list[Course]:
     """One trace, as in the paper, and so many draws of who leaves (and of where newcomers go, where it is drawn)."""
     trace = replace(case.trace, start=PEERS_A_STAGE * case.stages)
     changes, end_s = trace.draw(Random(trace_seed)), trace.hours * HOUR_S
@@ -88,7 +88,7 @@ def courses(case: Case, seeds: int, trace_seed: int) -> list[Course]:
     ]
 
 
-def rows(case: Case, found: list[Course]) -> Iterator[Row]:
+def rows(case: RebalanceCase, found: list[Course]) -> Iterator[Row]:
     """As in Table 5, in percent of the best throughput with whole peers; overall also without; and moves an hour."""
     paper = case.paper or (None, None, None)
     for metric, part, value in (

@@ -8,14 +8,14 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from experiments.common.plot import quiet_pyplot, save
-from experiments.swarm_rebalance.cases import HOUR, Case
+from experiments.swarm_rebalance.cases import HOUR, RebalanceCase
 from experiments.swarm_rebalance.run import Course
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 POINT = HOUR // 4  # minutes of which one point is the mean
-Found = Mapping[Case, Sequence[Course]]
+Found = Mapping[RebalanceCase, Sequence[Course]]
 
 
 def draw(path: Path, found: Found) -> None:

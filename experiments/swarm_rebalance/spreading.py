@@ -94,7 +94,7 @@ class AlgorithmTwo(Unmoved):
 
 
 @dataclass(slots=True)
-class Production:
+class ProductionTable:
     """swarmflow: the very table that its leader decides by (`Membership`), asked as the leader asks it.
 
     period_s: of the edges between two steps, where peers may move. rebalance_s: T, how often one may.

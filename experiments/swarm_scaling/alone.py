@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from experiments.swarm_scaling.books import of_books
 from swarmflow.core.events import Event
-from swarmflow.core.following import Following
+from swarmflow.core.following import LeaderLease
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Plan, ProcessId
@@ -18,18 +18,18 @@ REPEATED = 3  # the least counts: nothing makes it shorter than it is
 
 
 @dataclass(slots=True)
-class Life:
+class RecordedLife:
     """All that one peer decided on, from its start. following: as it was then. actions: how many came of it."""
 
     me: ProcessId
-    following: Following
+    following: LeaderLease
     plan: Plan
     settings: PeerSettings
     events: list[tuple[Event, float]] = field(default_factory=list)
     actions: int = 0
 
     @classmethod
-    def of(cls, me: ProcessId, following: Following, plan: Plan, settings: PeerSettings) -> Life:
+    def of(cls, me: ProcessId, following: LeaderLease, plan: Plan, settings: PeerSettings) -> RecordedLife:
         """Of a peer that starts with these."""
         return cls(me, copy(following), plan, settings)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from swarmflow.core.events import Event, Received
-from swarmflow.core.messages import Entered, Message, Named, Open, Prepare, Reopen
+from swarmflow.core.messages import MemberEntered, Message, OpenStep, Prepare, RosterDelta, RosterPart
 
-BOOKS: frozenset[type[Message]] = frozenset((Open, Named, Reopen, Entered, Prepare))
+BOOKS: frozenset[type[Message]] = frozenset((OpenStep, RosterPart, RosterDelta, MemberEntered, Prepare))
 
 
 def of_books(event: Event) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from experiments.common.rows import Row, row
 from experiments.swarm_scaling.costs import Metered
 from swarmflow.errors import SwarmflowError
-from swarmflow.simulator.report import Report
+from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
 from swarmflow.simulator.world import World
@@ -25,7 +25,7 @@ THROUGHPUT, BEST, SHARE = "Throughput, microbatches/s", "Best-case, microbatches
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScalingResult:
     """What came of one size. seconds: of the step. virtual_s: in which the costs arose."""
 
     peers: int
@@ -52,14 +52,14 @@ def scenario(peers: int) -> Scenario:
     )
 
 
-def measure(peers: int, seed: int) -> Found:
+def measure(peers: int, seed: int) -> ScalingResult:
     """Simulate one step. Raises SwarmflowError when it does not come to its end."""
     scene = scenario(peers)
     simulation = Simulation(scene, seed, POLICY)
     metered = Metered(time.thread_time)
     assert isinstance(simulation.world, World)
     simulation.world.machines = metered
-    report: Report = simulation.run()
+    report: SimulationReport = simulation.run()
     if report.outcome != "finished":
         raise SwarmflowError(f"{peers} peers: {report.outcome} {'; '.join(report.violations)}")
     group, only = scene.peers[0], report.iterations[0]
@@ -67,14 +67,14 @@ def measure(peers: int, seed: int) -> Found:
     assert group.backward_s is not None
     each_s = group.forward_s.at(0.5) + group.backward_s.at(0.5)
     best = min(_served(peers, scene.model.stages)) / each_s
-    return Found(peers, only.seconds, scene.model.microbatches, best, report.virtual_s, metered)
+    return ScalingResult(peers, only.seconds, scene.model.microbatches, best, report.virtual_s, metered)
 
 
 def _served(peers: int, stages: int) -> list[int]:
     return [peers // stages + (stage < peers % stages) for stage in range(stages)]
 
 
-def rows(found: Found) -> Iterator[Row]:
+def rows(found: ScalingResult) -> Iterator[Row]:
     """Throughput, and what the decisions cost a peer and the leader."""
     setting = f"{found.peers} peers"
     paper = PAPER.get(found.peers, (None, None))
@@ -105,7 +105,7 @@ def costs(setting: str, metered: Metered, peers: int, spent_s: float) -> Iterato
             yield row(setting, POLICY, f"{name}: calls of functions of a decision", [cost.calls / cost.counted])
 
 
-def fits(found: Sequence[Found]) -> Iterator[Row]:
+def fits(found: Sequence[ScalingResult]) -> Iterator[Row]:
     """Lines through the sizes of Figure 6, and through all."""
     small = [each for each in found if each.peers <= FIGURE_6]
     for name, some in ((f"8 to {FIGURE_6} peers", small), ("all sizes", found)):

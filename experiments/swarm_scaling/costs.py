@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from experiments.swarm_scaling.alone import Life
+from experiments.swarm_scaling.alone import RecordedLife
 from experiments.swarm_scaling.books import of_books
 from swarmflow.core.actions import Action, Send
 from swarmflow.core.events import Event, Received
-from swarmflow.core.following import Following
+from swarmflow.core.following import LeaderLease
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.routers import outbox_of
+from swarmflow.core.routers import dispatcher_for
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
-from swarmflow.core.source import Source
+from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Plan, ProcessId
 from swarmflow.simulator.garbage import searched_rarely
@@ -81,9 +81,9 @@ class Cost:
         self.calls += event in ("call", "c_call")
 
 
-class _Peer(PeerMachine):
+class _MeteredPeer(PeerMachine):
     cost: Cost
-    life: Life | None = None
+    life: RecordedLife | None = None
 
     def handle(self, event: Event, now: float) -> list[Action]:
         actions = self.cost.watch(PeerMachine.handle, self, event, now)
@@ -109,7 +109,7 @@ class Metered(Production):
     def __init__(self, clock: Callable[[], float], timed: int = 1, every: int = 0) -> None:
         self.clock, self.every = clock, every
         self.peers, self.leader = Cost(clock, timed), Cost(clock, timed)
-        self.lives: list[Life] = []
+        self.lives: list[RecordedLife] = []
         self._made = 0
 
     @cached_property
@@ -120,19 +120,19 @@ class Metered(Production):
         decisions = sum(not of_books(event) for life in self.lives for event, _ in life.events)
         return sum(other_s for other_s, _ in spent) / decisions, sum(books_s for _, books_s in spent) / len(spent)
 
-    def peer(self, me: ProcessId, following: Following, plan: Plan, settings: PeerSettings) -> PeerMachine:
+    def peer(self, me: ProcessId, following: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
         """A peer as it is, but for the watch."""
-        peer = _Peer(me, following, plan, settings)
+        peer = _MeteredPeer(me, following, plan, settings)
         peer.cost = self.peers
         self._made += 1
         if self.every and self._made % self.every == 0:
-            peer.life = Life.of(me, following, plan, settings)
+            peer.life = RecordedLife.of(me, following, plan, settings)
             self.lives.append(peer.life)
         return peer
 
     def trainer(
         self,
-        following: Following,
+        following: LeaderLease,
         plan: Plan,
         rules: LeaderSettings,
         join: Join,
@@ -143,7 +143,9 @@ class Metered(Production):
         """A trainer as it is, but for the watch where it leads."""
         if leads is None:
             return super().trainer(following, plan, rules, join, basis, leads, late_min_s)
-        source = Source(join.member.process, plan.microbatches, outbox_of(plan, join.member.process, 0, late_min_s))
+        source = MicrobatchSource(
+            join.member.process, plan.microbatches, dispatcher_for(plan, join.member.process, 0, late_min_s)
+        )
         leader = _Leader(join.member, following, plan, rules, source, join, basis.version, basis.digests, leads)
         leader.cost = self.leader
         return leader

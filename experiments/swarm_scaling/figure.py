@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.common.plot import quiet_pyplot, save
-from experiments.swarm_scaling.cases import FIGURE_6, Found
+from experiments.swarm_scaling.cases import FIGURE_6, ScalingResult
 
 
-def draw(path: Path, found: Sequence[Found]) -> None:
+def draw(path: Path, found: Sequence[ScalingResult]) -> None:
     """Figure 6, the same beyond, and the costs."""
     pyplot = quiet_pyplot()
     figure, (paper, beyond, costs) = pyplot.subplots(1, 3, figsize=(14, 4.4), layout="constrained")
@@ -35,5 +35,5 @@ def draw(path: Path, found: Sequence[Found]) -> None:
     save(figure, path)
 
 
-def _each(cpu_s: float, found: Found) -> float:
+def _each(cpu_s: float, found: ScalingResult) -> float:
     return cpu_s / found.metered.peers.decisions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments.common.rows import Row, row
 from swarmflow.simulator.drawn import Constant
-from swarmflow.simulator.report import Report
+from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
 
@@ -33,7 +33,7 @@ RATIO, EXPONENT = "Computation / communication", "Exponent of the hidden size"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class UtilisationCase:
     """A cell of Table 1: a layer, a round trip, and how many microbatches a peer may hold."""
 
     layer: str
@@ -51,13 +51,13 @@ class Case:
         return f"swarmflow, {self.held} in flight"
 
 
-def table_1(quick: bool) -> list[Case]:
+def table_1(quick: bool) -> list[UtilisationCase]:
     """One microbatch at a time, as the paper; and several, as a swarm works."""
     rtt_ms, numbers = ((0, 100), (1, MANY)) if quick else (RTT_MS, (1, 4, MANY))
-    return [Case(layer, rtt, held) for held in numbers for layer in LAYERS for rtt in rtt_ms]
+    return [UtilisationCase(layer, rtt, held) for held in numbers for layer in LAYERS for rtt in rtt_ms]
 
 
-def scenario(case: Case, quick: bool) -> Scenario:
+def scenario(case: UtilisationCase, quick: bool) -> Scenario:
     """The layer's file with this latency; more microbatches where more are in flight, so that few wait at the ends."""
     read = load(FOLDER / f"{LAYERS[case.layer]}.toml")
     peers = replace(read.peers[0], capacity=Constant(case.held))
@@ -86,7 +86,7 @@ def wide(width: int) -> Scenario:
     return replace(read, peers=(peers,), model=model)
 
 
-def rows(case: Case, scene: Scenario, report: Report) -> Iterator[Row]:
+def rows(case: UtilisationCase, scene: Scenario, report: SimulationReport) -> Iterator[Row]:
     """Utilisation as the paper defines it (of the one pipeline), and as the share of its time that a GPU computes."""
     stages = scene.model.stages
     busy = 100 * report.over(lambda iteration: iteration.utilisation)[0]
@@ -118,7 +118,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
 
 
-def run(scene: Scenario, seed: int) -> Report:
+def run(scene: Scenario, seed: int) -> SimulationReport:
     """Simulate it under the policy swarmflow."""
     report = Simulation(scene, seed, "swarmflow").run()
     if report.outcome != "finished":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from experiments.common.plot import quiet_pyplot, save
 from experiments.common.rows import Row
-from experiments.swarm_utilisation.cases import BUSY, LAYERS, MANY, PAPER, RATIO, RELATIVE, RTT_MS, Case
+from experiments.swarm_utilisation.cases import BUSY, LAYERS, MANY, PAPER, RATIO, RELATIVE, RTT_MS, UtilisationCase
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
 
 def _by_latency(panel: Axes, found: dict[tuple[str, str, str], float], held: int, metric: str, title: str) -> None:
     for number, layer in enumerate(LAYERS):
-        cases = [Case(layer, rtt_ms, held) for rtt_ms in RTT_MS]
+        cases = [UtilisationCase(layer, rtt_ms, held) for rtt_ms in RTT_MS]
         keys = [(case.rtt_ms, (case.setting, case.policy, metric)) for case in cases]
         points = [(rtt_ms, found[key]) for rtt_ms, key in keys if key in found]
         panel.plot([x for x, _ in points], [y for _, y in points], color=f"C{number}", marker="o", label=layer)

@@ -13,8 +13,8 @@ import msgspec
 
 from swarmflow.core.actions import Action
 from swarmflow.core.events import StateLoaded
-from swarmflow.core.following import Following
-from swarmflow.core.messages import Beat, Granted, Join, Message, Open
+from swarmflow.core.following import LeaderLease
+from swarmflow.core.messages import Granted, Join, LeaderHeartbeat, Message, OpenStep
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
@@ -27,7 +27,7 @@ from swarmflow.runtime.node import Node
 from swarmflow.runtime.requests import Requests
 from swarmflow.runtime.session import Counters
 from swarmflow.runtime.store import Store
-from swarmflow.runtime.wire import Answer, Ask, Evaluate, encode_header
+from swarmflow.runtime.wire import Evaluate, Request, Response, encode_header
 from swarmflow.simulator.hostile import KINDS, Mint
 
 RUN_ID = "run"
@@ -87,7 +87,7 @@ class Frames:
     def __post_init__(self) -> None:
         mint = Mint(self.random, PLAN, [ME, LEADER, ProcessId("other", 3)], [EPOCH])
         made = [mint.message(kind, 0.0) for kind in KINDS for _ in range(4)]
-        asked = [Ask(1, "status"), Answer(1, "no"), Evaluate(1, 0, 1, "a", 1, (("b", 1),))]
+        asked = [Request(1, "status"), Response(1, "no"), Evaluate(1, 0, 1, "a", 1, (("b", 1),))]
         self._headers = tuple(encode_header(message) for message in (*made, *asked))
 
     def stream(self) -> tuple[Damage, bytes]:
@@ -153,7 +153,7 @@ class Victim:
         self.metrics, self.store = Metrics(), Store()
         nothing = dict.fromkeys(get_args(Action), lambda action: None)  # is computed here
         self.driver = Driver(ME, self.store, self.metrics, nothing, self.failures.append, lambda body: b"")
-        self.machine = PeerMachine(ME, Following(LEADER), PLAN, PeerSettings(Join("peer", "", "", Member(ME, -1))))
+        self.machine = PeerMachine(ME, LeaderLease(LEADER), PLAN, PeerSettings(Join("peer", "", "", Member(ME, -1))))
         self._node = _NoNode()
         self._links = Links(
             cast(Node, self._node),
@@ -170,7 +170,7 @@ class Victim:
         await self._links.start()
         self.driver.run(self.machine, [])
         members = ((Member(ProcessId("other", 3), 0),), (Member(ME, 1),))
-        opened = Open(1, EPOCH, Roster(members, (Member(LEADER, -1),)), "first")
+        opened = OpenStep(1, EPOCH, Roster(members, (Member(LEADER, -1),)), "first")
         for message in (Granted(1, 1, 0, ()), opened):
             self.hear(message)
             self.driver.post(StateLoaded(1, 0, "digest", 4, (("stage-1", 10),)))
@@ -215,7 +215,7 @@ async def bombard(frames: int, seed: int, told: Callable[[int], None] = lambda d
         assert not victim.failures, f"frame {number} ({damage}) ended the process: {victim.failures[0]!r}"
         assert not stray, f"frame {number} ({damage}) raised outside of any task: {stray[0]}"
         if number % 1000 == 0:
-            victim.hear(Beat(1, EPOCH))
+            victim.hear(LeaderHeartbeat(1, EPOCH))
             told(number)
             assert victim.digest() == before, f"frame {number} ({damage}) changed the state of the process"
     assert victim.digest() == before, "the frames changed the state of the process"

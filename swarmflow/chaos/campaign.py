@@ -17,7 +17,7 @@ from swarmflow.chaos.cast import ChaosError
 from swarmflow.chaos.compare import Comparison, compare_bits, compare_within, first_other_loss, order_limits
 from swarmflow.chaos.plain import Recipe, load_model, parameters, train, write_model
 from swarmflow.chaos.report import Result, is_report, show, write
-from swarmflow.chaos.run import Ended, Run
+from swarmflow.chaos.run import ChaosOutcome, ChaosRun
 from swarmflow.chaos.schedule import Schedule
 from swarmflow.chaos.setup import CORPUS_BYTES, MICROBATCHES, OPTIMIZER, SEQ_LEN, SEQUENCES, Setup
 from swarmflow.demo.corpus import write_corpus
@@ -115,7 +115,7 @@ class Campaign:
             screen.say(f"{name}: {setup.steps} steps", style="bold")
             try:
                 with LocalSwarm(folder, setup.run_settings(self._model, self._corpus), forks=self._forks) as swarm:
-                    ended = Run(swarm, setup, schedule, screen).complete()
+                    ended = ChaosRun(swarm, setup, schedule, screen).complete()
             except SwarmflowError as error:
                 for line in (str(error), *getattr(error, "__notes__", ())):
                     screen.say(line, style="bold red")
@@ -128,7 +128,7 @@ class Campaign:
         return Result(seed, rate, ended, comparison, failure)
 
 
-def _failure(ended: Ended, comparison: Comparison | None, yardstick: Yardstick | None) -> str | None:
+def _failure(ended: ChaosOutcome, comparison: Comparison | None, yardstick: Yardstick | None) -> str | None:
     if comparison is None or yardstick is None or comparison.holds:
         return None
     step = first_other_loss(ended.losses, yardstick.losses, exactly=yardstick.limits is None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmflow.chaos.meters import Meters
-from swarmflow.chaos.schedule import TRAINER, Serving
+from swarmflow.chaos.schedule import TRAINER, ServingProcess
 from swarmflow.chaos.watch import Seen, Sight
 from swarmflow.errors import SwarmflowError
 from swarmflow.runtime.identity import load_identity
@@ -49,13 +49,13 @@ class Cast:
         libp2p_name = self.libp2p_name(process.name)
         return None if seen is None or libp2p_name is None else seen.processes.get(libp2p_name)
 
-    def serving(self, seen: Seen) -> list[Serving]:
+    def serving(self, seen: Seen) -> list[ServingProcess]:
         """Who serves, by the names that the processes have here."""
-        found: list[Serving] = []
+        found: list[ServingProcess] = []
         for process in self.swarm.processes:
             sight = self.sight(seen, process)
             if sight is not None and process.exit_code is None and sight.phase in ("serving", "leading"):
-                found.append(Serving(process.name, sight.stage))
+                found.append(ServingProcess(process.name, sight.stage))
         return found
 
     def is_trainer(self, process: LocalProcess) -> bool:

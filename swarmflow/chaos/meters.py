@@ -23,7 +23,7 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
 @dataclass
-class Life:
+class MeteredLife:
     """The last values read of one life of a process. killed: it was ended by a SIGKILL of ours, amid its work."""
 
     process: LocalProcess
@@ -47,7 +47,7 @@ class Meters:
     """Inside its `with` block a thread reads all that it was told to `follow`, each EVERY_S seconds."""
 
     def __init__(self) -> None:
-        self._lives: list[Life] = []
+        self._lives: list[MeteredLife] = []
         self._frozen: set[int] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -66,7 +66,7 @@ class Meters:
     def follow(self, process: LocalProcess) -> None:
         """Read this life of a process from now on. It serves metrics on a port that it names in its log."""
         with self._lock:
-            self._lives.append(Life(process))
+            self._lives.append(MeteredLife(process))
 
     def freeze(self, process: LocalProcess, frozen: bool) -> None:
         """A frozen process answers nothing: do not ask it."""
@@ -112,7 +112,7 @@ class Meters:
         unused_s = self.sum("swarmflow_settled_seconds_total", outcome="unused")
         return Compute(total_s, max(0.0, lost_s), unused_s)
 
-    def _life(self, process: LocalProcess) -> Life:
+    def _life(self, process: LocalProcess) -> MeteredLife:
         with self._lock:
             return next(life for life in self._lives if life.process is process)
 
@@ -121,11 +121,11 @@ class Meters:
             self.read_all()
 
 
-def _of(life: Life, name: str) -> float:
+def _of(life: MeteredLife, name: str) -> float:
     return sum(value for (sample, _), value in sorted(life.values.items(), key=str) if sample == name)
 
 
-def _read(life: Life) -> None:
+def _read(life: MeteredLife) -> None:
     """A process that does not answer keeps the values that were read last."""
     if life.address is None:
         found = _ADDRESS.search(life.process.log.read_text(encoding="utf-8", errors="replace"))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from swarmflow.chaos.compare import Comparison
-from swarmflow.chaos.run import Ended
+from swarmflow.chaos.run import ChaosOutcome
 from swarmflow.chaos.setup import Setup
 from swarmflow.errors import CheckpointError
 from swarmflow.ownership import is_object_with
@@ -39,7 +39,7 @@ class Result:
 
     seed: int | None
     rate: float
-    ended: Ended | None
+    ended: ChaosOutcome | None
     comparison: Comparison | None
     failure: str | None
 

@@ -29,7 +29,7 @@ PASSES = ("forward", "loss", "undo", "recompute")  # a `replay` is a backward pa
 
 
 @dataclass(frozen=True)
-class Ended:
+class ChaosOutcome:
     """A run that came to its end. commits: more than its steps where some were done again after a roll-back.
 
     counts: of what was done to it. repairs: of what it did about it, by name. hops: hops computed beyond one for each
@@ -46,7 +46,7 @@ class Ended:
     losses: dict[int, float]
 
 
-class Run:
+class ChaosRun:
     """Drives one swarm. Give it to `complete` inside the swarm's `with` block."""
 
     def __init__(self, swarm: LocalSwarm, setup: Setup, schedule: Schedule, screen: Screen) -> None:
@@ -58,7 +58,7 @@ class Run:
         self._progress_s = time.monotonic()
         self._asked_after_s = 0.0
 
-    def complete(self) -> Ended:
+    def complete(self) -> ChaosOutcome:
         """Until the run has ended by itself. Raises SwarmflowError when it does not, or when a process fails."""
         diary = Diary(self._swarm.folder / "chaos.log", lambda line: self._screen.say(line, "red"))
         try:
@@ -126,14 +126,14 @@ class Run:
         left = [process.name for process in self._swarm.processes if process.exit_code is None]
         diary.note(f"the run is over; still running: {', '.join(left) or 'nobody'}")
 
-    def _ended(self, diary: Diary) -> Ended:
+    def _ended(self, diary: Diary) -> ChaosOutcome:
         compute, setup = self._meters.compute(), self._setup
         total = self._meters.sum
         hops = sum(total("swarmflow_microbatches_total", direction=direction) for direction in PASSES)
         repairs = self._meters.by_label("swarmflow_decisions_total", "kind")
         repairs["resent"] = total("swarmflow_retries_total", reason="gone")
         repairs["suspected"] = total("swarmflow_suspected_total")
-        return Ended(
+        return ChaosOutcome(
             seconds=diary.seconds,
             commits=len(self._logs.commits),
             counts=diary.counts,

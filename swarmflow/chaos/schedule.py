@@ -24,7 +24,7 @@ _OF_TRAINERS: Final[tuple[Kind, ...]] = ("block", "block", "fill", "corrupt", "s
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Serving:
+class ServingProcess:
     """A process that serves as a step opens. stage: TRAINER for a trainer."""
 
     name: str
@@ -43,7 +43,7 @@ class Fault:
     is blocked from, which byte flips, or what is not finite.
     """
 
-    victim: Serving
+    victim: ServingProcess
     kind: Kind
     moment: float
     pause_s: float
@@ -64,7 +64,7 @@ class Schedule:
     trainers: bool = True
     lose_stage: bool = False
 
-    def at_opening(self, step: int, serving: Sequence[Serving]) -> tuple[Fault, ...]:
+    def at_opening(self, step: int, serving: Sequence[ServingProcess]) -> tuple[Fault, ...]:
         """The faults of a step, given who serves as it opens.
 
         What happens to a process is drawn for (seed, rate, step, process) alone, so that it does not depend on who
@@ -82,7 +82,7 @@ class Schedule:
             faults.append(fault)
         return tuple(faults)
 
-    def _draw(self, step: int, process: Serving) -> tuple[float, str, Fault]:
+    def _draw(self, step: int, process: ServingProcess) -> tuple[float, str, Fault]:
         random = Random(f"{self.seed} {self.rate} {step} {process.name}")
         chance = random.random()
         peer = process.stage != TRAINER

@@ -45,7 +45,7 @@ def tensor_name(group: str, part: str) -> str:
     return f"{group}.{part}"
 
 
-class StageState:
+class StageFile:
     """A stage's file, open for reading by ranges. elements: tensor name -> number of elements.
 
     Opening it reads it whole once: raises CorruptError when its digest, size or header is wrong, CheckpointError when
@@ -66,7 +66,7 @@ class StageState:
         except OSError as error:
             raise unreadable(path, error) from error
 
-    def __enter__(self) -> StageState:
+    def __enter__(self) -> StageFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -240,9 +240,9 @@ class Generation:
             raise CheckpointError(f"{self.path} holds no state of stage {stage}")
         return self._files[stage][0]
 
-    def state(self, stage: int) -> StageState:
+    def state(self, stage: int) -> StageFile:
         """Opens and verifies a stage's file. Raises CheckpointError."""
-        return StageState(self._path(stage), self.digest(stage))
+        return StageFile(self._path(stage), self.digest(stage))
 
     def set_aside(self, stage: int, reason: str) -> None:
         """Keeps a stage's file, which is corrupt, under another name, so that a copy of it can come in its place.

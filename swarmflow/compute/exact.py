@@ -23,7 +23,7 @@ BLOCK_ELEMENTS: Final = 1 << 17
 _DEVICE_BLOCK_ELEMENTS: Final = 1 << 24
 
 
-class Overflow(ArithmeticError):
+class ExponentOverflowError(ArithmeticError):
     """A gradient of a microbatch is too large for the step's exponent or, where `finite` is False, is no number."""
 
     def __init__(self, *, finite: bool) -> None:
@@ -58,7 +58,7 @@ class FixedPoint:
             lowest, highest = torch.stack(torch.aminmax(gradient)).tolist() if gradient.numel() else (0.0, 0.0)
             # Not-a-number is handed on as both extremes, and no comparison with it is true.
             if not (-self.limit < lowest and highest < self.limit):
-                raise Overflow(finite=all(bool(torch.isfinite(each).all()) for each in gradients))
+                raise ExponentOverflowError(finite=all(bool(torch.isfinite(each).all()) for each in gradients))
 
     @torch.no_grad()
     def move(self, gradient: Tensor, total: Tensor, weight: int = 1) -> None:

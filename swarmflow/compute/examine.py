@@ -17,7 +17,7 @@ import msgspec
 from swarmflow.compute.demands import Activations, measure_activations
 from swarmflow.compute.families import one_line, to_config, unsupported
 from swarmflow.compute.layout import stage_layout
-from swarmflow.compute.partition import Costs, check_family, few_blocks, measure_costs
+from swarmflow.compute.partition import BlockCosts, check_family, few_blocks, measure_costs
 from swarmflow.errors import ModelError
 
 SMALL_PARAMETERS = 1 << 20  # of one block and the embedding: that much is examined here, without seconds of imports
@@ -25,7 +25,7 @@ _TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
-class Question:
+class ExamineRequest:
     """config: as from `model_config`. measure: the costs too. precision, dropout: of the run."""
 
     config: dict[str, Any]
@@ -39,12 +39,12 @@ class Examined:
     """What was found out. costs: seconds of the model's parts, if they were to be measured."""
 
     activations: Activations
-    costs: Costs | None
+    costs: BlockCosts | None
 
 
 def examine(config: Mapping[str, Any], measure: bool, *, precision: str = "fp32", dropout: bool = False) -> Examined:
     """Checks the family, and measures the model's parts. Raises ModelError."""
-    asked = Question(dict(config), measure, precision, dropout)
+    asked = ExamineRequest(dict(config), measure, precision, dropout)
     if stage_layout(few_blocks(config)[0], (1,), 0).parameters <= SMALL_PARAMETERS:
         return _examine(asked)
     question = msgspec.json.encode(asked).decode()
@@ -68,7 +68,7 @@ class _Answer:
     error: str = ""
 
 
-def _examine(asked: Question) -> Examined:
+def _examine(asked: ExamineRequest) -> Examined:
     check_family(asked.config)
     try:
         activations = measure_activations(asked.config, asked.precision, asked.dropout)
@@ -80,7 +80,7 @@ def _examine(asked: Question) -> Examined:
 
 def main() -> None:
     """Answer the question on standard input."""
-    asked = msgspec.json.decode(sys.stdin.read(), type=Question)
+    asked = msgspec.json.decode(sys.stdin.read(), type=ExamineRequest)
     try:
         answer = _Answer(_examine(asked))
     except ModelError as error:

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedConfig
 
 from swarmflow.compute.families import dissect, to_config
-from swarmflow.compute.layout import TIED, Entry, StageLayout, layout_of
+from swarmflow.compute.layout import TIED, StageLayout, TensorSlot, layout_of
 from swarmflow.compute.tensorfile import TensorFileWriter, sync_folder
 from swarmflow.drafts import draft_of, move_into_place
 from swarmflow.errors import CheckpointError
@@ -96,12 +96,12 @@ def _groups(layout: StageLayout) -> list[str]:
     return [group for group in layout.groups if group != TIED or layout.stage == 0]
 
 
-def _stored(layout: StageLayout, entry: Entry) -> str:
+def _stored(layout: StageLayout, entry: TensorSlot) -> str:
     return layout.stored.get(entry.name, entry.name)
 
 
 def _copy_stage(
-    layout: StageLayout, entries: Sequence[tuple[str, Entry]], read: ReadParameters, writer: TensorFileWriter
+    layout: StageLayout, entries: Sequence[tuple[str, TensorSlot]], read: ReadParameters, writer: TensorFileWriter
 ) -> None:
     for group, entry in entries:
         for start in range(entry.offset, entry.stop, PIECE_ELEMENTS):

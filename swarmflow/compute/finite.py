@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class NotFinite(ArithmeticError):
+class NotFiniteError(ArithmeticError):
     """A value that was computed is not-a-number or infinite.
 
     value: what it is (`activation`, `loss`, `gradient`, `update`). layer: the part of the model in which it arises.

@@ -11,7 +11,7 @@ from blake3 import blake3
 from torch import Tensor, nn
 
 from swarmflow.compute.exact import FixedPoint
-from swarmflow.compute.layout import Entry
+from swarmflow.compute.layout import TensorSlot
 
 SUM_BLOCK_ELEMENTS = 1 << 16
 _SUM_ROWS = SUM_BLOCK_ELEMENTS >> 8
@@ -36,7 +36,7 @@ class FlatGroup:
     """
 
     name: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorSlot, ...]
     params: Tensor
     grads: Tensor
     state: dict[str, Tensor] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class FlatGroup:
 
     @classmethod
     def empty(
-        cls, name: str, entries: tuple[Entry, ...], device: torch.device, fixed: FixedPoint | None = None
+        cls, name: str, entries: tuple[TensorSlot, ...], device: torch.device, fixed: FixedPoint | None = None
     ) -> FlatGroup:
         """A group of zeros."""
         elements = entries[-1].stop if entries else 0
@@ -53,13 +53,13 @@ class FlatGroup:
         totals = None if fixed is None else torch.zeros_like(params, dtype=torch.int64)
         return cls(name, entries, params, torch.zeros_like(params), totals=totals, fixed=fixed)
 
-    def parameter(self, entry: Entry) -> nn.Parameter:
+    def parameter(self, entry: TensorSlot) -> nn.Parameter:
         """A trainable view of one parameter whose `.grad` is a view too: autograd then accumulates in place."""
         parameter = nn.Parameter(self.view(self.params, entry))
         parameter.grad = self.view(self.grads, entry)
         return parameter
 
-    def view(self, flat: Tensor, entry: Entry) -> Tensor:
+    def view(self, flat: Tensor, entry: TensorSlot) -> Tensor:
         """The part of a flat tensor of this group that belongs to one parameter, in its shape."""
         return flat[entry.offset : entry.stop].view(entry.shape)
 

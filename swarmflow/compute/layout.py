@@ -16,7 +16,7 @@ TIED = "tied"
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorSlot:
     """One parameter: its name in the whole Hugging Face model, its shape, its first element in the flat buffer."""
 
     name: str
@@ -44,7 +44,7 @@ class StageLayout:
 
     stage: int
     stages: int
-    groups: Mapping[str, tuple[Entry, ...]]
+    groups: Mapping[str, tuple[TensorSlot, ...]]
     stored: Mapping[str, str]
     prefix: str
     tied: str | None
@@ -116,6 +116,6 @@ def layout_of(anatomy: Anatomy, cut: Sequence[int], stage: int) -> StageLayout:
     )
 
 
-def _place(parameters: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[Entry, ...]:
+def _place(parameters: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[TensorSlot, ...]:
     offsets = itertools.accumulate((math.prod(shape) for _, shape in parameters), initial=0)
-    return tuple(Entry(name, shape, offset) for (name, shape), offset in zip(parameters, offsets, strict=False))
+    return tuple(TensorSlot(name, shape, offset) for (name, shape), offset in zip(parameters, offsets, strict=False))

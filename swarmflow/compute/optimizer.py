@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from swarmflow.compute.finite import NotFinite, finite
+from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.flat import Blocks, FlatGroup, sum_of_squares
 from swarmflow.errors import ConfigError
 
@@ -146,7 +146,7 @@ def _check(group: FlatGroup, where: slice, written: Tensor) -> None:
     """Raises NotFinite for what was just computed of a range, and is still in the cache."""
     if not finite(written):
         broken = [e.name for e in group.entries if e.offset < where.stop and where.start < e.stop]
-        raise NotFinite("update", broken[0])
+        raise NotFiniteError("update", broken[0])
 
 
 def _blocks(start: int, stop: int) -> Iterator[slice]:

@@ -26,7 +26,7 @@ _KINDS_WITHIN = 8  # blocks: hybrid families repeat their kinds of blocks sooner
 
 
 @dataclass(frozen=True)
-class Costs:
+class BlockCosts:
     """Seconds of forward and backward of one microbatch: the embedding, one block, the head with the loss."""
 
     embedding_s: float
@@ -34,7 +34,7 @@ class Costs:
     head_s: float
 
 
-def plan_cut(config: Mapping[str, Any], stages: int, costs: Costs | None = None) -> tuple[int, ...]:
+def plan_cut(config: Mapping[str, Any], stages: int, costs: BlockCosts | None = None) -> tuple[int, ...]:
     """The first block of stages 1, 2, ...: an even cut by measured compute.
 
     costs: measured on this machine when not given. Raises ModelError when there are more stages than blocks.
@@ -64,13 +64,13 @@ def block_count(config: Mapping[str, Any]) -> int:
     return int(to_config(config).num_hidden_layers)
 
 
-def measure_costs(config: Mapping[str, Any], *, tokens: int = _TRIAL_TOKENS) -> Costs:
+def measure_costs(config: Mapping[str, Any], *, tokens: int = _TRIAL_TOKENS) -> BlockCosts:
     """Measures on a few blocks, as three stages; the whole model is never built. Raises ModelError."""
     few, between = few_blocks(config)
     tokens = min(tokens, positions_of(config) or tokens)
     seconds = [_stage_seconds(few, (1, 1 + between), stage, tokens) for stage in range(3)]
     block_s = max(seconds[1] / between, 1e-9)
-    return Costs(max(0.0, seconds[0] - block_s), block_s, max(0.0, seconds[2] - block_s))
+    return BlockCosts(max(0.0, seconds[0] - block_s), block_s, max(0.0, seconds[2] - block_s))
 
 
 def few_blocks(config: Mapping[str, Any]) -> tuple[dict[str, Any], int]:

@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 from torch.utils.hooks import RemovableHandle
 
 from swarmflow.compute.dropout import DrawKey
-from swarmflow.compute.finite import NotFinite, finite
+from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.precision import HalfWeights
 from swarmflow.compute.stage import Stage
 
@@ -199,12 +199,12 @@ class StageRunner:
         if layer is not None:
             raise self._broken("gradient", layer)
 
-    def _broken(self, value: str, layer: str = "") -> NotFinite:
+    def _broken(self, value: str, layer: str = "") -> NotFiniteError:
         """The error; where gradients add up as integers, nothing of this microbatch is left."""
         if self.stage.fixed is not None:
             for group in self.stage.groups.values():
                 group.grads.zero_()
-        return NotFinite(value, layer)
+        return NotFiniteError(value, layer)
 
     def _factor(self, weight: int) -> float:
         """Of a gradient in autograd: integers are negated when they are added, and so are just those of weight 1."""
@@ -238,7 +238,7 @@ def _checking(name: str) -> Callable[[nn.Module, Any, Any], None]:
     def check(layer: nn.Module, given: object, output: object) -> None:
         for value in output if isinstance(output, tuple) else (output,):
             if isinstance(value, Tensor) and value.is_floating_point() and not finite(value):
-                raise NotFinite("activation", name)
+                raise NotFiniteError("activation", name)
 
     return check
 

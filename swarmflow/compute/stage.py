@@ -19,9 +19,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import ModelOutput
 
 from swarmflow.compute.dropout import DrawKey, SeededDropout
-from swarmflow.compute.exact import FixedPoint, Overflow
+from swarmflow.compute.exact import ExponentOverflowError, FixedPoint
 from swarmflow.compute.families import Anatomy, dissect, init_module, to_config, unsupported
-from swarmflow.compute.finite import NotFinite, finite
+from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.layout import TIED, StageLayout, blocks_of, layout_of
 
@@ -119,8 +119,8 @@ class Stage:
         groups = self.groups.values()
         try:
             self.fixed.check([group.grads for group in groups])
-        except Overflow as error:
-            failure = error if error.finite else NotFinite("gradient", self.gradients_broken_in() or "")
+        except ExponentOverflowError as error:
+            failure = error if error.finite else NotFiniteError("gradient", self.gradients_broken_in() or "")
             for group in groups:
                 group.grads.zero_()
             raise failure from None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from swarmflow.compute.dropout import seed_of
 from swarmflow.compute.families import init_module
 from swarmflow.compute.flat import memory_of
-from swarmflow.compute.layout import Entry, StageLayout
+from swarmflow.compute.layout import StageLayout, TensorSlot
 from swarmflow.compute.stage import Stage
 from swarmflow.compute.weights_folder import WeightsFolder
 from swarmflow.errors import CheckpointError
@@ -117,7 +117,7 @@ class LayoutReader:
             if low < high:
                 out[low - start : high - start].copy_(self._range(entry, low - entry.offset, high - entry.offset))
 
-    def _range(self, entry: Entry, low: int, high: int) -> Tensor:
+    def _range(self, entry: TensorSlot, low: int, high: int) -> Tensor:
         row = entry.elements // entry.shape[0]
         first, last = low // row, -(-high // row)
         try:

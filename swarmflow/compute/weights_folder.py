@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from swarmflow.compute.families import dissect, is_rearranged, to_config
-from swarmflow.compute.layout import Entry, StageLayout, layout_of
+from swarmflow.compute.layout import StageLayout, TensorSlot, layout_of
 from swarmflow.errors import CheckpointError
 
 INDEX_BYTES_MAX = 1 << 26
@@ -104,7 +104,7 @@ class WeightsFolder:
         self._stack.close()
         self._files.clear()
 
-    def find(self, layout: StageLayout, entry: Entry) -> _Slice:
+    def find(self, layout: StageLayout, entry: TensorSlot) -> _Slice:
         """A parameter's values. Raises CheckpointError: missing, of another shape or type, or in a corrupt file."""
         bare = entry.name.removeprefix(layout.prefix + ".")
         stored = layout.stored.get(entry.name, entry.name)

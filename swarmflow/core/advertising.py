@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Release, Send
-from swarmflow.core.messages import Beyond, Probe, Probed
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.messages import DownstreamCost, Probe, Probed
+from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.prober import AT_ONCE_MAX
 from swarmflow.core.types import BEFORE_ALL, Epoch, ProcessId, Ref
 
@@ -18,7 +18,7 @@ CHANGED = 0.1  # of what those before were told, before they are told again
 class Advertising:
     """before: who serves the stage before this one, and hears of changes; nobody before the first stage."""
 
-    outbox: Outbox
+    outbox: Dispatcher
     before: Mapping[ProcessId, None] = field(default_factory=dict)
     epoch: Epoch = BEFORE_ALL
     _told_s: float = 0.0
@@ -28,7 +28,7 @@ class Advertising:
         self.epoch, self.before = epoch, before
 
     def message(
-        self, sender: ProcessId, message: Probe | Probed | Beyond, bodies: tuple[Ref, ...], now: float
+        self, sender: ProcessId, message: Probe | Probed | DownstreamCost, bodies: tuple[Ref, ...], now: float
     ) -> list[Action]:
         """Somebody probes the way here, has answered a probe, or has told of the way beyond it."""
         match message:
@@ -37,7 +37,7 @@ class Advertising:
                 return [*([Release(bodies)] if bodies else []), answer]
             case Probed():
                 self.outbox.probed(sender, message, now)
-            case Beyond():
+            case DownstreamCost():
                 self.outbox.router.told(sender, message.rest_s)
         return self._changed()
 
@@ -47,4 +47,4 @@ class Advertising:
         if abs(rest_s - self._told_s) <= CHANGED * self._told_s:
             return []
         self._told_s = rest_s
-        return [Send(peer, Beyond(self.epoch, rest_s)) for peer in list(self.before)[:AT_ONCE_MAX]]
+        return [Send(peer, DownstreamCost(self.epoch, rest_s)) for peer in list(self.before)[:AT_ONCE_MAX]]

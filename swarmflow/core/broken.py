@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.types import ProcessId
 
 AGAIN_S = 1.0  # after which the other end is asked what has reached it, if there is nobody else
 
 
-def lost(outbox: Outbox, process: ProcessId, now: float) -> list[Action]:
+def lost(outbox: Dispatcher, process: ProcessId, now: float) -> list[Action]:
     """What was on its way is lost: others get what is there, or else the peer is asked soon, and each time later."""
     if process not in outbox.takers:
         return []

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Send
-from swarmflow.core.messages import Backward, Carry, Forward, Rates
+from swarmflow.core.messages import Backward, Forward, LinkRateReport, RelayTensor
 from swarmflow.core.prober import large
-from swarmflow.core.rates import TOLD_MAX, Speeds, believable
+from swarmflow.core.rates import TOLD_MAX, LinkRates, believable
 from swarmflow.core.types import ProcessId, Ref
 
 # Peers of a stage. Where there are more at both ends, the router has other ways to choose from, and detours take
@@ -21,7 +21,7 @@ LATE_FACTOR = 3.0  # times what it should have taken: then a tensor has been thr
 
 
 @dataclass(frozen=True, slots=True)
-class _Detour:
+class _Relay:
     """Through whom, and the bytes a second of both of its ways."""
 
     via: ProcessId
@@ -44,8 +44,8 @@ class _Sent:
 
 
 @dataclass(slots=True)
-class Detours:
-    """The peers around this one, and the ways between them as they tell each other (Rates).
+class Relays:
+    """The peers around this one, and the ways between them as they tell each other (LinkRateReport).
 
     One third peer at most, of the own stage, the one before or the next, and of one beside the receiver's: who is
     farther from it has not heard of it in this epoch, and hands nothing on. It need not understand what it carries, and
@@ -57,17 +57,17 @@ class Detours:
 
     me: ProcessId
     boundary_bytes: int = 0
-    speeds: Speeds = field(default_factory=Speeds)
+    speeds: LinkRates = field(default_factory=LinkRates)
     near: dict[ProcessId, int] = field(default_factory=dict)
     changed: dict[ProcessId, float] = field(default_factory=dict)
     _told: dict[ProcessId, dict[ProcessId, float]] = field(default_factory=dict)
-    _ways: dict[ProcessId, list[_Detour]] = field(default_factory=dict)
+    _ways: dict[ProcessId, list[_Relay]] = field(default_factory=dict)
     _direct: dict[ProcessId, float] = field(default_factory=dict)
     _free_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
     _sent: dict[ProcessId, list[_Sent]] = field(default_factory=dict)
     _tried: set[tuple[ProcessId, int, type]] = field(default_factory=set)
 
-    def open(self, speeds: Speeds, around: Mapping[int, Iterable[ProcessId]]) -> None:
+    def open(self, speeds: LinkRates, around: Mapping[int, Iterable[ProcessId]]) -> None:
         """A new epoch; nothing is on its way. around: those of the stage before (-1), the own one (0) and the next."""
         self.speeds = speeds
         stages = around.items() if large(self.boundary_bytes) else ()
@@ -78,7 +78,7 @@ class Detours:
         self._free_s.clear()
         self._look()
 
-    def learn(self, sender: ProcessId, message: Rates) -> None:
+    def learn(self, sender: ProcessId, message: LinkRateReport) -> None:
         """One of those around tells of its ways."""
         if sender in self._told or len(self._told) < TOLD_MAX:  # it may have heard of a new epoch before this one
             self._told[sender] = believable(message)
@@ -113,9 +113,9 @@ class Detours:
         self._sent.setdefault(detour.via, []).append(_Sent(to, message, by_s))
         forward = message if isinstance(message, Forward) else None
         backward = message if isinstance(message, Backward) else None
-        return [Count("detours"), Send(detour.via, Carry(to, forward, backward), action.bodies)]
+        return [Count("detours"), Send(detour.via, RelayTensor(to, forward, backward), action.bodies)]
 
-    def _best(self, to: ProcessId, size_bytes: int, now: float) -> _Detour | None:
+    def _best(self, to: ProcessId, size_bytes: int, now: float) -> _Relay | None:
         """By which way it is there first; on that one it is from now on."""
         rate = self._direct.get(to)
         if rate is None:
@@ -163,7 +163,7 @@ class Detours:
         for to in self._direct:
             if min(1 + sizes[0], sizes[self.near[to]]) <= NARROW:
                 legs = [(via, first, self._leg(via, to)) for via, first in self._direct.items() if via != to]
-                self._ways[to] = [_Detour(via, first, last) for via, first, last in legs if last > 0.0]
+                self._ways[to] = [_Relay(via, first, last) for via, first, last in legs if last > 0.0]
             if (rate := self._idle(to)) != before.get(to):
                 self.changed[to] = rate
 

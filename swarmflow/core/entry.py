@@ -10,7 +10,7 @@ REPAIR = 1000  # attempts are numbered repair * REPAIR + try, so that a repair's
 
 
 @dataclass(slots=True)
-class Entry:
+class InFlight:
     """One microbatch on its way through the next stage.
 
     repair: somebody may hold it already. hint: who probably does. source: the trainer whose it is. successor: to whom

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmflow.core.messages import Gone
-from swarmflow.core.standing import Standing
+from swarmflow.core.messages import MemberFailed
+from swarmflow.core.standing import EpochView
 from swarmflow.core.types import ProcessId
 
 FIRST_TERM = 1  # of a leader that starts from disk: it begins a lineage, and terms of two lineages never meet
 
 
 @dataclass(slots=True)
-class Following:
+class LeaderLease:
     """Whom a process follows, since which term, and how sure it is that it still leads.
 
     A leader that is silent for silence_s is lost. One that is silent for doubt_s, or to whom the connection broke, is
@@ -55,7 +55,7 @@ class Following:
         elif now - self._heard_s > self.silence_s:
             self.lose(now)
 
-    def passed_over(self, me: ProcessId, sender: ProcessId, message: Gone, standing: Standing | None) -> bool:
+    def passed_over(self, me: ProcessId, sender: ProcessId, message: MemberFailed, standing: EpochView | None) -> bool:
         """Whether a later leader, whose call this process did not hear, goes on without it."""
         named = standing is not None and sender in standing.trainers()
         return named and message.process == me and message.term > self.term

@@ -9,7 +9,7 @@ from swarmflow.core.types import Microbatch, ProcessId, Ref
 
 
 @dataclass(slots=True)
-class Question:
+class HopQuery:
     """A neighbour was asked for bytes. everybody: its whole stage was. due_s: when to ask again; None: not set yet."""
 
     everybody: bool
@@ -33,7 +33,7 @@ class Wanted:
     undo: bool = False
     forward: bool = False
     replay: bool = False
-    asked: dict[bool, Question] = field(default_factory=dict)
+    asked: dict[bool, HopQuery] = field(default_factory=dict)
 
     @property
     def output(self) -> bool:

@@ -14,30 +14,30 @@ from swarmflow.core.messages import (
     Accepted,
     Adopt,
     Backward,
-    Beyond,
+    Cancel,
+    CreditAvailable,
+    CreditReturned,
     Denied,
     Done,
+    DownstreamCost,
     Forward,
     Message,
-    Passed,
     Probe,
     Probed,
     Recall,
     Recalled,
-    Relieve,
-    Reserve,
-    Reserved,
-    Room,
+    ReserveSlot,
     Routed,
+    SlotReserved,
     Unrepairable,
 )
-from swarmflow.core.outbox import Outbox
-from swarmflow.core.space import LEAN, Space
+from swarmflow.core.outbox import Dispatcher
+from swarmflow.core.space import LEAN, Admission
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
 
 
 @dataclass(slots=True)
-class Hops:
+class HopTable:
     """A peer's part in the forward and backward work of an epoch.
 
     me: the own process. stage, stages: which slice this peer serves, of how many. capacity: microbatches whose graphs
@@ -49,7 +49,7 @@ class Hops:
     stage: int
     stages: int
     capacity: int
-    outbox: Outbox
+    outbox: Dispatcher
     leader: ProcessId
     journal_bytes_max: int = 1 << 30
     recompute: bool = True
@@ -57,7 +57,7 @@ class Hops:
     hops: dict[int, Hop] = field(default_factory=dict)
     dropped: dict[int, None] = field(default_factory=dict)
     journal: Journal = field(init=False)
-    space: Space = field(init=False)
+    space: Admission = field(init=False)
     advertising: Advertising = field(init=False)
     _dead: set[ProcessId] = field(default_factory=set)
     _floor: dict[int, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Hops:
     def __post_init__(self) -> None:
         bytes_max = self.journal_bytes_max
         self.advertising = Advertising(self.outbox)
-        self.space = Space(self.capacity, LEAN if self.recompute and not self.last else 0)
+        self.space = Admission(self.capacity, LEAN if self.recompute and not self.last else 0)
         self.journal = Journal(self.stage, self.stages, self.capacity, self.outbox, bytes_max, self.hops)
 
     def open(
@@ -139,9 +139,9 @@ class Hops:
                 return self.adopt(sender, message)
             case Backward():
                 return self.backward(sender, message, bodies, now)
-            case Reserve():
+            case ReserveSlot():
                 return self.reserve(sender, message)
-            case Reserved():
+            case SlotReserved():
                 return self.room_kept(sender, message, now)
             case Accepted():
                 return self.accepted(sender, message, now)
@@ -150,13 +150,13 @@ class Hops:
             case Routed():
                 self.outbox.routed(sender, message.microbatch, message.attempt, message.successor, now)
                 return []
-            case Room():
+            case CreditAvailable():
                 return self.room(sender, now)
-            case Passed():
+            case CreditReturned():
                 return self._make_room() if self.space.admits(insist=False) else []
-            case Relieve():
+            case Cancel():
                 return self.relieve(sender, message)
-            case Probe() | Probed() | Beyond():
+            case Probe() | Probed() | DownstreamCost():
                 return self.advertising.message(sender, message, bodies, now)
             case Recall():
                 return self.journal.recall(sender, message)
@@ -188,7 +188,7 @@ class Hops:
         work: Action = RunLoss(hop.microbatch, data, targets) if self.last else RunForward(hop.microbatch, data, graph)
         return [Send(sender, self._accepted(hop)), work]
 
-    def reserve(self, sender: ProcessId, message: Reserve) -> list[Action]:
+    def reserve(self, sender: ProcessId, message: ReserveSlot) -> list[Action]:
         """A predecessor asks whether there is room for a microbatch, before it sends the bytes."""
         refuse, index = self._refusal(message), message.microbatch.index
         if refuse is not None:
@@ -200,7 +200,7 @@ class Hops:
         if hop is not None or not (kept or self.space.admits(message.insist, message.ahead)):
             return self._deny(sender, message, self.space.deny(sender, message.insist))
         self.space.keep(index, sender, message.attempt)
-        return [Send(sender, Reserved(message.microbatch, self.stage, message.attempt, self.outbox.router.rest_s))]
+        return [Send(sender, SlotReserved(message.microbatch, self.stage, message.attempt, self.outbox.router.rest_s))]
 
     def adopt(self, sender: ProcessId, message: Adopt) -> list[Action]:
         """A replaced predecessor asks for what this peer may hold already."""
@@ -263,7 +263,7 @@ class Hops:
             return [Release((event.gradient,))] if event.gradient is not None else []
         return self._finish(hop, event.gradient, Done(hop.microbatch, self.stage, hop.attempt))
 
-    def relieve(self, sender: ProcessId, message: Relieve) -> list[Action]:
+    def relieve(self, sender: ProcessId, message: Cancel) -> list[Action]:
         """This peer was too slow. Unless its gradient is being added already, the hop is another's work now."""
         if self.space.give_up(message.microbatch.index, sender, message.attempt):
             return self._make_room()
@@ -353,7 +353,7 @@ class Hops:
         actions = self.outbox.denied(sender, message.microbatch, message.attempt, message.reason, now)
         return actions + self._tell_successor(self._hop(message.microbatch))
 
-    def room_kept(self, sender: ProcessId, message: Reserved, now: float) -> list[Action]:
+    def room_kept(self, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
         """The successor has room for it."""
         actions = self.outbox.reserved(sender, message, now)
         return actions + self._tell_successor(self._hop(message.microbatch))
@@ -392,14 +392,14 @@ class Hops:
         due = hop is not None and hop.done is not None and hop.upstream == to
         return self.journal.give_back(hop) if hop is not None and due else []
 
-    def _refusal(self, message: Forward | Reserve) -> str | None:
+    def _refusal(self, message: Forward | ReserveSlot) -> str | None:
         if message.stage != self.stage:
             return "stage"
         if message.attempt < self._floor.get(message.microbatch.index, 0):
             return "stale"
         return None
 
-    def _deny(self, sender: ProcessId, message: Forward | Reserve, reason: str) -> list[Action]:
+    def _deny(self, sender: ProcessId, message: Forward | ReserveSlot, reason: str) -> list[Action]:
         denied = Denied(message.microbatch, self.stage, message.attempt, reason)
         return [Count("denials", reason), Send(sender, denied)]
 
@@ -410,7 +410,7 @@ class Hops:
         hop = self.hops.get(microbatch.index)
         return hop if hop is not None and hop.microbatch == microbatch else None
 
-    def _take_over(self, hop: Hop, sender: ProcessId, message: Forward | Reserve | Adopt) -> list[Action]:
+    def _take_over(self, hop: Hop, sender: ProcessId, message: Forward | ReserveSlot | Adopt) -> list[Action]:
         """Work that is here already serves a newer attempt: nothing is computed twice."""
         attempt = message.attempt
         if attempt < hop.attempt and hop.upstream not in self._dead:
@@ -432,7 +432,7 @@ class Hops:
         return actions + self._make_room()
 
     def _make_room(self) -> list[Action]:
-        return [*self.space.replays(), *(Send(waiting, Room(self.stage)) for waiting in self.space.offer())]
+        return [*self.space.replays(), *(Send(waiting, CreditAvailable(self.stage)) for waiting in self.space.offer())]
 
     def _tell_successor(self, hop: Hop | None) -> list[Action]:
         """The predecessor has to know to whom a microbatch went, should this process die."""

@@ -18,7 +18,7 @@ class Choice:
 
 
 @dataclass(slots=True)
-class _Peer:
+class _WeightedPeer:
     ema_s: float
     priority_s: float
     measured: bool = False
@@ -37,7 +37,7 @@ class Iwrr:
     def __init__(self, smoothing: float = 0.1, prior_s: float = 1e-3) -> None:
         self.smoothing = smoothing
         self.prior_s = prior_s
-        self._peers: dict[ProcessId, _Peer] = {}
+        self._peers: dict[ProcessId, _WeightedPeer] = {}
         self._queue: list[tuple[float, ProcessId]] = []  # by priority; what is out of date is passed over
 
     def announce(self, processes: Iterable[ProcessId]) -> None:
@@ -46,7 +46,7 @@ class Iwrr:
         kept = {process: peer for process, peer in self._peers.items() if process in present}
         floor_s = min((peer.priority_s for peer in kept.values()), default=self.prior_s)
         mean_s = sum(peer.ema_s for peer in kept.values()) / len(kept) if kept else self.prior_s
-        self._peers = {process: kept.get(process) or _Peer(mean_s, floor_s) for process in present}
+        self._peers = {process: kept.get(process) or _WeightedPeer(mean_s, floor_s) for process in present}
         self._queue = [(peer.priority_s, process) for process, peer in self._peers.items()]
         heapq.heapify(self._queue)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Release, RunForward, RunReplay, Send
-from swarmflow.core.entry import Entry
+from swarmflow.core.entry import InFlight
 from swarmflow.core.events import Replayed
-from swarmflow.core.hop import Hop, Question, Wanted
+from swarmflow.core.hop import Hop, HopQuery, Wanted
 from swarmflow.core.messages import Backward, Recall, Recalled
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.types import ProcessId, Ref
 
 
@@ -27,7 +27,7 @@ class Journal:
     stage: int
     stages: int
     capacity: int
-    outbox: Outbox
+    outbox: Dispatcher
     bytes_max: int
     hops: dict[int, Hop]
     before: dict[ProcessId, None] = field(default_factory=dict)
@@ -312,7 +312,7 @@ class Journal:
         known = self.outbox.holder(hop.microbatch.index) if gradient else hop.upstream
         stage = self.outbox.alive if gradient else tuple(self.before)
         everybody = everybody or known not in stage
-        question = wanted.asked.setdefault(gradient, Question(everybody=False))
+        question = wanted.asked.setdefault(gradient, HopQuery(everybody=False))
         if question.everybody and not again:
             return []  # its answers are on their way, or it will be asked again
         question.everybody, question.tries = everybody, question.tries + again
@@ -347,7 +347,7 @@ class Journal:
         entry = self._entry(hop)
         return entry is not None and entry.data is not None
 
-    def _entry(self, hop: Hop) -> Entry | None:
+    def _entry(self, hop: Hop) -> InFlight | None:
         return self.outbox.entries.get(hop.microbatch.index)
 
     def _refs(self, hop: Hop) -> tuple[Ref, ...]:

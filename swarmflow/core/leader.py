@@ -22,22 +22,22 @@ from swarmflow.core.events import (
 )
 from swarmflow.core.leading import admission, believing, departures, edge, opening, progress, saving
 from swarmflow.core.leading.grants import grant
-from swarmflow.core.leading.membership import Known
-from swarmflow.core.leading.reign import Reign
-from swarmflow.core.leading.sharing import Ways
+from swarmflow.core.leading.membership import MemberRecord
+from swarmflow.core.leading.reign import LeaderState
+from swarmflow.core.leading.sharing import LinkTable
 from swarmflow.core.leading.suspicions import reduce_together
 from swarmflow.core.messages import (
-    Beat,
+    CopiesHeld,
     Drain,
     Evicted,
     Heartbeat,
     Join,
-    Kept,
+    LeaderHeartbeat,
     Left,
+    LinkRateReport,
     LoadFailed,
     Message,
     NotFinite,
-    Rates,
     Ready,
     Suspect,
 )
@@ -45,12 +45,12 @@ from swarmflow.core.naming import tell
 from swarmflow.core.quorum import electorate, electorate_before
 from swarmflow.core.rates import TOLD_MAX
 from swarmflow.core.step import AboutStep, Step
-from swarmflow.core.succession import Estate
+from swarmflow.core.succession import Takeover
 from swarmflow.core.types import ProcessId, Roster
 
 
 @dataclass(slots=True)
-class Leader(Reign):
+class Leader(LeaderState):
     """Everything the leading trainer decides. Drive it with handle(event, now), and again at next_deadline()."""
 
     _held_until_s: float = 0.0
@@ -71,7 +71,7 @@ class Leader(Reign):
         opening.seek(self, now, self.former)
         return opening.try_open(self, now)
 
-    def take_over(self, estate: Estate, now: float, elected: bool = True) -> list[Action]:
+    def take_over(self, estate: Takeover, now: float, elected: bool = True) -> list[Action]:
         """Go on from what a former leader left; everybody in it follows this one already.
 
         elected: by a majority. Else others may have elected somebody too, and this leader begins a lineage.
@@ -190,7 +190,7 @@ class Leader(Reign):
             if self._awake_s is not None and now - self._awake_s > self.settings.silence_s / 2:
                 self._slept(now - self._awake_s, now)
             self._next_beat_s, self._awake_s = now + self.settings.heartbeat_s, now
-            beat = Beat(self.term, self.epoch)
+            beat = LeaderHeartbeat(self.term, self.epoch)
             actions += [Send(process, beat) for process in self.membership.known if process != self.me.process]
             actions += progress.see(self, now) + saving.see(self, now)
             for process in self.membership.silent(now, self.settings.silence_s, self.me.process):
@@ -288,7 +288,9 @@ class Leader(Reign):
         self._ballot_due_s = now + self.settings.ballot_s * 2.0**self._ballots
         ready, present = self.membership.roster(self.version).members(), step.roster.everybody
         newcomers = tuple(member for member in ready if member.process not in present)
-        ways = self.membership.ways() if self._ballots < 2 else Ways()  # who sums for another stage may be to blame
+        ways = (
+            self.membership.ways() if self._ballots < 2 else LinkTable()
+        )  # who sums for another stage may be to blame
         return [*step.prepare(newcomers, ways), *step.ask_trainers(self.bound)]
 
     def _ask_again(self, step: Step, now: float) -> list[Action]:
@@ -299,7 +301,7 @@ class Leader(Reign):
         return step.ask_trainers(self.bound)
 
     def _watch_majority(self, now: float) -> list[Action]:
-        """Once most of those whom the Open named are gone, a trainer among them, they may have another leader."""
+        """Once most of those whom the OpenStep named are gone, a trainer among them, they may have another leader."""
         step = self.step
         alone = self.phase == "gathering" and not opening.has_majority(self)
         if self.phase == "running" and step is not None and step.phase not in ("committing", "committed", "failed"):
@@ -335,28 +337,28 @@ class Leader(Reign):
         return handler(self, known, message, now) if handler is not None else []
 
 
-def _heartbeat(leader: Reign, known: Known, message: Heartbeat, now: float) -> list[Action]:
+def _heartbeat(leader: LeaderState, known: MemberRecord, message: Heartbeat, now: float) -> list[Action]:
     known.load = message
     return []
 
 
-def _rates(leader: Reign, known: Known, message: Rates, now: float) -> list[Action]:
-    known.rates = Rates(message.elements[:TOLD_MAX], message.rates[:TOLD_MAX])
+def _rates(leader: LeaderState, known: MemberRecord, message: LinkRateReport, now: float) -> list[Action]:
+    known.rates = LinkRateReport(message.elements[:TOLD_MAX], message.rates[:TOLD_MAX])
     return []
 
 
-def _about_step(leader: Reign, known: Known, message: AboutStep, now: float) -> list[Action]:
+def _about_step(leader: LeaderState, known: MemberRecord, message: AboutStep, now: float) -> list[Action]:
     return leader.step.heard(known.process, message) if leader.step is not None else []
 
 
-_HANDLERS: dict[type, Callable[[Reign, Known, Any, float], list[Action]]] = {
+_HANDLERS: dict[type, Callable[[LeaderState, MemberRecord, Any, float], list[Action]]] = {
     Ready: admission.ready,
-    Kept: admission.kept,
+    CopiesHeld: admission.kept,
     LoadFailed: admission.load_failed,
     Drain: departures.drain,
     Suspect: departures.suspect,
     Heartbeat: _heartbeat,
-    Rates: _rates,
+    LinkRateReport: _rates,
     **dict.fromkeys(get_args(AboutStep), _about_step),
     NotFinite: departures.not_finite,
 }

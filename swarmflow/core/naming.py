@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from swarmflow.core.actions import Action, Send
-from swarmflow.core.messages import Named, Open, Reopen, Report
+from swarmflow.core.messages import ElectionReport, OpenStep, RosterDelta, RosterPart
 from swarmflow.core.types import Epoch, Member, ProcessId, Roster
 
 PART_MEMBERS = 1000  # of a message: a header has 1 MiB at most (runtime/frames.py), and each may have several addresses
@@ -15,17 +15,17 @@ NOBODY: Mapping[ProcessId, int] = MappingProxyType({})
 
 
 def tell(
-    said: Open,
+    said: OpenStep,
     members: Iterable[Member],
     tied: bool,
-    change: Reopen | None = None,
+    change: RosterDelta | None = None,
     told: Mapping[ProcessId, int] = NOBODY,
 ) -> list[Action]:
     """Open an epoch to these. A trainer may have to lead it and hears of everybody, a peer of those around its stage.
 
     change: for those who were told of the one before; told: the stage that each served then, around which it knows all.
     """
-    parts: dict[int, tuple[Named | Open, ...]] = {}
+    parts: dict[int, tuple[RosterPart | OpenStep, ...]] = {}
     actions: list[Action] = []
     for member in members:
         if change is not None and told.get(member.process) == member.stage:
@@ -37,38 +37,38 @@ def tell(
     return actions
 
 
-def answer(to: ProcessId, report: Report) -> list[Action]:
+def answer(to: ProcessId, report: ElectionReport) -> list[Action]:
     """Send a report to who has asked for it."""
     *named, opened = in_parts(report.opened)
-    assert isinstance(opened, Open)
+    assert isinstance(opened, OpenStep)
     return [*(Send(to, part) for part in named), Send(to, replace(report, opened=opened))]
 
 
-def in_parts(opened: Open, members_max: int = PART_MEMBERS) -> tuple[Named | Open, ...]:
-    """What tells somebody of an Open: itself, or all its members before it where there are too many for a message."""
+def in_parts(opened: OpenStep, members_max: int = PART_MEMBERS) -> tuple[RosterPart | OpenStep, ...]:
+    """Return what carries an OpenStep: itself, after all its members where there are too many for one message."""
     members = opened.roster.everyone
     if len(members) <= members_max:
         return (opened,)
     parts = (members[first : first + members_max] for first in range(0, len(members), members_max))
     bare = replace(opened, roster=Roster(((),) * len(opened.roster.stages)), before=len(members))
-    return (*(Named(opened.term, opened.epoch, part) for part in parts), bare)
+    return (*(RosterPart(opened.term, opened.epoch, part) for part in parts), bare)
 
 
 @dataclass(slots=True)
-class Naming:
-    """The members that one process has named before its Open; a part of another epoch or term voids those before it."""
+class RosterAssembly:
+    """The members that a process has named before its OpenStep; a part of another epoch or term voids those before."""
 
     _about: tuple[int, Epoch] | None = None
     _members: list[Member] = field(default_factory=list)
 
-    def hear(self, message: Named) -> None:
+    def hear(self, message: RosterPart) -> None:
         """One more part."""
         if self._about != (message.term, message.epoch):
             self._about, self._members = (message.term, message.epoch), []
         self._members += message.members
 
-    def whole(self, opened: Open) -> Open | None:
-        """The Open with its members, however they were told. None: not all of them have come."""
+    def whole(self, opened: OpenStep) -> OpenStep | None:
+        """The OpenStep with its members, however they were told. None: not all of them have come."""
         if opened.before == 0:
             return opened
         about, members = self._about, self._members
@@ -79,22 +79,22 @@ class Naming:
 
 
 @dataclass(slots=True)
-class Gathered:
-    """The Open of one epoch, put together from those that its members have heard.
+class GatheredRoster:
+    """The OpenStep of one epoch, put together from those that its members have heard.
 
     fullest: in full where anybody has heard it so, with those who lived at first: a newcomer was told who lived when it
     came.
     """
 
-    fullest: Open
+    fullest: OpenStep
     _members: dict[ProcessId, Member] = field(default_factory=dict)
     _newcomers: dict[ProcessId, None] = field(default_factory=dict)
     _began: int = 0
 
-    def add(self, opened: Open) -> None:
+    def add(self, opened: OpenStep) -> None:
         """One more has heard it so."""
 
-        def fullness(heard: Open) -> tuple[bool, int, int]:
+        def fullness(heard: OpenStep) -> tuple[bool, int, int]:
             return not heard.partial, len(heard.roster.trainers), heard.size - len(heard.newcomers)
 
         if fullness(opened) > fullness(self.fullest):
@@ -104,7 +104,7 @@ class Gathered:
             self._newcomers |= dict.fromkeys(opened.newcomers)
             self._began = max(self._began, opened.size - len(opened.newcomers))
 
-    def opened(self) -> Open:
+    def opened(self) -> OpenStep:
         """As far as anybody knows it. A majority is one of all whom it named, known or not."""
         if not self.fullest.partial:
             return self.fullest

@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Release, Send
-from swarmflow.core.entry import REPAIR, Entry, next_repair
-from swarmflow.core.messages import Accepted, Adopt, Forward, Passed, Probed, Relieve, Reserve, Reserved
+from swarmflow.core.entry import REPAIR, InFlight, next_repair
+from swarmflow.core.messages import Accepted, Adopt, Cancel, CreditReturned, Forward, Probed, ReserveSlot, SlotReserved
 from swarmflow.core.prober import Prober
-from swarmflow.core.rates import Speeds
-from swarmflow.core.takers import Router, Takers
+from swarmflow.core.rates import LinkRates
+from swarmflow.core.takers import NextStage, Router
 from swarmflow.core.types import Epoch, Microbatch, ProcessId, Ref
 
 LATE_FACTOR = 10.0  # a peer that is a tenth as fast as it was is as good as gone, for the microbatch at hand
@@ -22,7 +22,7 @@ TAKEOVER = 1_000_000  # what one trainer's attempts stay below, so that those of
 
 
 @dataclass(slots=True)
-class Outbox:
+class Dispatcher:
     """Sends microbatches to the peers of `stage` and sees each into somebody's hands, whoever dies or is full.
 
     The bytes sent stay here until the step is committed: whoever loses a peer re-sends what that peer held. The
@@ -39,9 +39,9 @@ class Outbox:
     router: Router
     late_min_s: float = 15.0
     prober: Prober = field(default_factory=Prober)
-    speeds: Speeds = field(default_factory=Speeds)
-    takers: Takers = field(init=False)
-    entries: dict[int, Entry] = field(default_factory=dict)
+    speeds: LinkRates = field(default_factory=LinkRates)
+    takers: NextStage = field(init=False)
+    entries: dict[int, InFlight] = field(default_factory=dict)
     starved: dict[int, None] = field(default_factory=dict)
     size_bytes: int = 0
     due_s: float = 0.0
@@ -50,7 +50,7 @@ class Outbox:
     _deadlines: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.takers = Takers(self.router)
+        self.takers = NextStage(self.router)
 
     def open(
         self,
@@ -93,7 +93,7 @@ class Outbox:
         """Take a microbatch over. attempt: that of the own hop; those downstream are no lower."""
         data, targets = bodies
         source = self.trainers[microbatch.index % len(self.trainers)] if self.trainers else None
-        entry = Entry(microbatch, data, targets, attempt // REPAIR * REPAIR, repair, hint, source)
+        entry = InFlight(microbatch, data, targets, attempt // REPAIR * REPAIR, repair, hint, source)
         former = self.entries.get(microbatch.index)
         self.size_bytes += entry.size_bytes - (0 if former is None else former.size_bytes)
         self.entries[microbatch.index] = entry
@@ -144,7 +144,7 @@ class Outbox:
             self.speeds.measured(sender, self.prober.boundary_bytes, way_s)
         self.router.told(sender, message.rest_s)
 
-    def reserved(self, sender: ProcessId, message: Reserved, now: float) -> list[Action]:
+    def reserved(self, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
         """There is room for it: send the bytes. Who keeps room for what has gone elsewhere was told so."""
         self.router.told(sender, message.rest_s)
         entry = self._current(sender, message.microbatch, message.attempt)
@@ -173,7 +173,7 @@ class Outbox:
     def room(self, sender: ProcessId, now: float) -> list[Action]:
         """A full peer has room again."""
         self.takers.room(sender)
-        return self._retry(now) if self._waiting else [Send(sender, Passed(self.stage))]
+        return self._retry(now) if self._waiting else [Send(sender, CreditReturned(self.stage))]
 
     def routed(self, sender: ProcessId, microbatch: Microbatch, attempt: int, successor: ProcessId, now: float) -> None:
         """The holder has passed it on, which tells how long it took."""
@@ -241,7 +241,7 @@ class Outbox:
         self.takers.enter(process, share)
         return self._retry(now)
 
-    def _send_again(self, entry: Entry, now: float) -> list[Action]:
+    def _send_again(self, entry: InFlight, now: float) -> list[Action]:
         if entry.reserving:  # it never had it
             self.hand(entry, None)
             return self.route(entry, now)
@@ -276,7 +276,7 @@ class Outbox:
         times = (None if first is None else first.late_s, rested_s, self.prober.next_deadline())
         return min((time_s for time_s in times if time_s is not None), default=None)
 
-    def _first_late(self) -> Entry | None:
+    def _first_late(self) -> InFlight | None:
         """The watched entry that will be late first; those that are not watched any more are passed over."""
         while self._deadlines:
             late_s, index = self._deadlines[0]
@@ -312,7 +312,7 @@ class Outbox:
         self.size_bytes -= entry.size_bytes
         return [*unused, Release(entry.bodies)]
 
-    def _late(self, entry: Entry, now: float) -> list[Action]:
+    def _late(self, entry: InFlight, now: float) -> list[Action]:
         """A holder is late: somebody else gets its microbatch. Where there is nobody else, or nothing to compute: ask.
 
         Who has it says so once more, with the gradient if it is there; who has it not never got it.
@@ -324,7 +324,7 @@ class Outbox:
             silent = sorted(entry.asked) if former is None else [former]
             return [Send(process, Adopt(entry.microbatch, self.stage, attempt, entry.settled)) for process in silent]
         if not self.takers.others(former):
-            again = Reserve if entry.reserving else Adopt
+            again = ReserveSlot if entry.reserving else Adopt
             return [Send(former, again(entry.microbatch, self.stage, attempt, settled=entry.settled))]
         if entry.reserving:
             unused = self._unreserve(entry)
@@ -332,33 +332,33 @@ class Outbox:
             return unused + self.route(entry, now, but=former)
         return self.move(entry, former, "late", now)
 
-    def move(self, entry: Entry, former: ProcessId, reason: str, now: float) -> list[Action]:
+    def move(self, entry: InFlight, former: ProcessId, reason: str, now: float) -> list[Action]:
         """Another one gets a microbatch, although its holder may live."""
-        relieved = Send(former, Relieve(entry.microbatch, self.stage, entry.attempt))
+        relieved = Send(former, Cancel(entry.microbatch, self.stage, entry.attempt))
         entry.attempt, entry.repair = next_repair(entry.attempt), True
         self.hand(entry, None)
         return [Count("retries", reason), relieved, *self.route(entry, now, but=former)]
 
-    def expect(self, entry: Entry, late_s: float) -> None:
+    def expect(self, entry: InFlight, late_s: float) -> None:
         """Its holder is late from then on."""
         entry.late_s = late_s
         self.due_s = min(self.due_s, late_s)
         heapq.heappush(self._deadlines, (late_s, entry.microbatch.index))
 
-    def _deadline_s(self, entry: Entry, holder: ProcessId | None) -> float:
+    def _deadline_s(self, entry: InFlight, holder: ProcessId | None) -> float:
         usual_s = self.takers.usual_s(holder) if holder is not None else 0.0
         # Nobody has passed anything on yet: it may wait in a full queue, of which nothing is known.
         least_s = self.late_min_s if usual_s is not None else FIRST_FACTOR * self.late_min_s
         least_s += entry.size_bytes / SLOWEST_BYTES_S
         return float(max(least_s, LATE_FACTOR * (usual_s or 0.0)) * 2.0**entry.patience)
 
-    def _current(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> Entry | None:
+    def _current(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> InFlight | None:
         entry = self.entries.get(microbatch.index)
         if entry is None or entry.microbatch != microbatch or entry.holder != sender or entry.attempt != attempt:
             return None
         return entry
 
-    def _find_or_route(self, entry: Entry, now: float) -> list[Action]:
+    def _find_or_route(self, entry: InFlight, now: float) -> list[Action]:
         """In a repair, ask first: the one who was told to have it, or everybody of the stage."""
         if not entry.repair:
             return self.route(entry, now)
@@ -366,14 +366,14 @@ class Outbox:
         entry.asked = {entry.hint} if entry.hint is not None and hinted else set(self.alive)
         return self._ask(entry, now)
 
-    def _ask(self, entry: Entry, now: float) -> list[Action]:
+    def _ask(self, entry: InFlight, now: float) -> list[Action]:
         if not entry.asked:
             return self.route(entry, now)
         entry.measured = True  # an adoption takes no time that tells of the peer's speed
         self.expect(entry, now + self._deadline_s(entry, None))
         return [Send(p, Adopt(entry.microbatch, self.stage, entry.attempt, entry.settled)) for p in sorted(entry.asked)]
 
-    def _unanswered(self, entry: Entry, process: ProcessId, now: float) -> list[Action]:
+    def _unanswered(self, entry: InFlight, process: ProcessId, now: float) -> list[Action]:
         """One of those asked does not have it. If it was the only one, on a hint, the others are asked."""
         entry.asked.discard(process)
         if entry.asked:
@@ -384,7 +384,7 @@ class Outbox:
             entry.asked = {other for other in self.alive if other != process}
         return self._ask(entry, now)
 
-    def route(self, entry: Entry, now: float, but: ProcessId | None = None) -> list[Action]:
+    def route(self, entry: InFlight, now: float, but: ProcessId | None = None) -> list[Action]:
         """Send it to whoever is chosen, or have it wait. but: not to this one."""
         index = entry.microbatch.index
         chosen = self.takers.choose(but, entry.source)
@@ -401,21 +401,21 @@ class Outbox:
             return self._send(entry, chosen, now)
         self.expect(entry, now + self._deadline_s(entry, chosen))
         insist, ahead = self.takers.insist, self.takers.ahead[chosen]
-        return [Send(chosen, Reserve(entry.microbatch, self.stage, entry.attempt, insist, ahead, entry.settled))]
+        return [Send(chosen, ReserveSlot(entry.microbatch, self.stage, entry.attempt, insist, ahead, entry.settled))]
 
-    def _send(self, entry: Entry, chosen: ProcessId, now: float) -> list[Action]:
+    def _send(self, entry: InFlight, chosen: ProcessId, now: float) -> list[Action]:
         entry.reserving, entry.sent_at_s, entry.arrived_s = False, now, None
         self.expect(entry, now + self._deadline_s(entry, chosen))
         how = entry.repair, entry.successor, self.takers.insist, entry.settled
         return [Send(chosen, Forward(entry.microbatch, self.stage, entry.attempt, *how), entry.bodies)]
 
-    def _unreserve(self, entry: Entry) -> list[Action]:
+    def _unreserve(self, entry: InFlight) -> list[Action]:
         """Room that is kept for it is needed no more."""
         if entry.holder is None or not entry.reserving:
             return []
-        return [Send(entry.holder, Relieve(entry.microbatch, self.stage, entry.attempt))]
+        return [Send(entry.holder, Cancel(entry.microbatch, self.stage, entry.attempt))]
 
-    def hand(self, entry: Entry, holder: ProcessId | None) -> None:
+    def hand(self, entry: InFlight, holder: ProcessId | None) -> None:
         """Whose hands it is in now. What it takes up there is counted."""
         self._answered(entry)
         if entry.held and entry.holder is not None:
@@ -425,7 +425,7 @@ class Outbox:
         if entry.held and holder is not None:
             self.takers.count(holder, 1, entry.source, awaited=entry.awaited)
 
-    def _answered(self, entry: Entry) -> None:
+    def _answered(self, entry: InFlight) -> None:
         """Its bytes are no more on the way to somebody who was not asked."""
         if entry.unasked and entry.holder is not None:
             self.takers.ahead[entry.holder] -= 1
@@ -439,7 +439,7 @@ class Outbox:
                 break
         return actions
 
-    def _measure(self, entry: Entry, sender: ProcessId, now: float) -> None:
+    def _measure(self, entry: InFlight, sender: ProcessId, now: float) -> None:
         if not entry.measured:
             inside_s = None if entry.arrived_s is None else now - entry.arrived_s
             entry.measured = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swarmflow.core.actions import Action, Count, Send
-from swarmflow.core.detours import Detours
+from swarmflow.core.detours import Relays
 from swarmflow.core.events import (
     Applied,
     BackwardComputed,
@@ -36,70 +36,70 @@ from swarmflow.core.messages import (
     Accepted,
     Adopt,
     Backward,
-    Beat,
-    Beyond,
-    Carried,
-    Carry,
+    Cancel,
     Commit,
+    CreditAvailable,
+    CreditReturned,
     Denied,
-    Entered,
+    DownstreamCost,
+    Elect,
     Evicted,
     Finished,
     Forward,
-    Gone,
     Granted,
     Heartbeat,
-    Keep,
-    Lead,
+    KeepCopy,
+    LeaderHeartbeat,
+    LinkRateReport,
+    MemberEntered,
+    MemberFailed,
     Message,
-    Named,
     Needed,
     Negotiate,
-    Open,
-    Passed,
+    OpenStep,
     Postponed,
     Prepare,
     Probe,
     Probed,
-    Rates,
     Recall,
     Recalled,
     ReducePart,
     ReduceSum,
     Refused,
+    RelayedTensor,
+    RelayTensor,
     Released,
-    Relieve,
-    Reopen,
-    Reserve,
-    Reserved,
-    Room,
+    ReserveSlot,
+    RosterDelta,
+    RosterPart,
     Routed,
+    SlotReserved,
     Surplus,
     Suspect,
 )
 from swarmflow.core.messages.checks import MessageChecks, checks_of
 from swarmflow.core.serving import ballots, epochs, hopping, leaders, leaving, refusing, stages
 from swarmflow.core.serving.memory import Memory
-from swarmflow.core.serving.service import Service, release
+from swarmflow.core.serving.service import PeerState, release
 from swarmflow.core.types import Epoch, ProcessId
-from swarmflow.core.words import Words
+from swarmflow.core.words import MessageCounter
 
 EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
 EARLY_S = 30.0  # after which they are given up: they may be of a leader whom nobody follows any more
 
 
 @dataclass(slots=True)
-class PeerMachine(Service):
+class PeerMachine(PeerState):
     """Everything a peer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
 
-    words: Words = field(init=False)
+    words: MessageCounter = field(init=False)
     checks: MessageChecks = field(init=False)
     _early: list[tuple[float, Received]] = field(default_factory=list)
     _next_heartbeat_s: float = 0.0
     _next_join_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.words, self.detours = Words(self.me), Detours(self.me, self.plan.boundary_bytes)
+        self.words, self.detours = MessageCounter(self.me), Relays(self.me, self.plan.boundary_bytes)
         self.checks = checks_of(self.plan)
         self.memory = Memory(self.settings.join.held)
 
@@ -109,7 +109,7 @@ class PeerMachine(Service):
         """Decide what follows from an event."""
         if type(event) is Tick:
             return self._due(now)
-        if type(event) is Received and type(event.message) is Beat and self._from_leader(event):
+        if type(event) is Received and type(event.message) is LeaderHeartbeat and self._from_leader(event):
             return self._beat(event, now)
         before = self._heard_of if self._early else None
         actions = self._handle(event, now)
@@ -212,7 +212,7 @@ class PeerMachine(Service):
             self.following.heard(now)
         if self.standing is not None and self.standing.suspects:
             self.standing.suspects.pop(event.sender, None)
-        if isinstance(message, Carried) and message.origin != self.leader and self.phase != "gone":
+        if isinstance(message, RelayedTensor) and message.origin != self.leader and self.phase != "gone":
             inner = message.forward or message.backward
             stranger = self.standing is None or not self.standing.takes_part(event.sender)
             early = inner is not None and self._is_early(inner)
@@ -229,7 +229,7 @@ class PeerMachine(Service):
                 return leaders.another(self, event.sender, message)
         elif self._is_early(message):
             return self._keep_early(event, now)
-        elif not isinstance(message, Lead | Negotiate) and self._is_void(event):
+        elif not isinstance(message, Elect | Negotiate) and self._is_void(event):
             return release(event.bodies)
         elif (wrong := refusing.misplaced(self, event.sender, message)) is not None:
             return refusing.refused(self, replace(event, sender=by or event.sender), wrong, now)
@@ -242,7 +242,7 @@ class PeerMachine(Service):
         return []
 
     def _is_early(self, message: Message) -> bool:
-        """Peers hear the leader over other connections: their first messages may come before its Open or Prepare."""
+        """Peers' first messages may arrive before the leader's OpenStep or Prepare, which use another connection."""
         microbatch = getattr(message, "microbatch", None)
         if microbatch is not None:
             return microbatch.epoch is not self.epoch and microbatch.epoch > self.epoch
@@ -250,7 +250,7 @@ class PeerMachine(Service):
             ballot = self.standing.ballot if self.standing is not None else -1
             ballot -= self.unsettled is not None  # parts of the ballot that waits for orphans to be taken away
             return (message.epoch, message.ballot) > (self.epoch, ballot)
-        return isinstance(message, Probe | Beyond) and message.epoch > self.epoch
+        return isinstance(message, Probe | DownstreamCost) and message.epoch > self.epoch
 
     def _is_void(self, event: Received) -> bool:
         message: Any = event.message
@@ -292,17 +292,17 @@ class PeerMachine(Service):
         return [event for _, event in self._early]
 
 
-def _nothing(peer: Service, event: Event, now: float) -> list[Action]:
+def _nothing(peer: PeerState, event: Event, now: float) -> list[Action]:
     return []
 
 
 _FROM_LEADER = frozenset(
     (
-        Named,
-        Open,
-        Reopen,
-        Entered,
-        Gone,
+        RosterPart,
+        OpenStep,
+        RosterDelta,
+        MemberEntered,
+        MemberFailed,
         Prepare,
         Commit,
         Granted,
@@ -310,8 +310,8 @@ _FROM_LEADER = frozenset(
         Evicted,
         Released,
         Finished,
-        Beat,
-        Keep,
+        LeaderHeartbeat,
+        KeepCopy,
         Surplus,
         Postponed,
         Needed,
@@ -321,36 +321,36 @@ _FROM_LEADER = frozenset(
 
 _ABOUT_HOPS = (
     Forward,
-    Reserve,
-    Reserved,
+    ReserveSlot,
+    SlotReserved,
     Adopt,
     Backward,
     Accepted,
     Denied,
-    Relieve,
+    Cancel,
     Routed,
-    Room,
+    CreditAvailable,
     Recall,
     Recalled,
     Probe,
     Probed,
-    Beyond,
-    Passed,
+    DownstreamCost,
+    CreditReturned,
 )
-_REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
+_REMOTE: dict[type, Callable[[PeerState, Received, float], list[Action]]] = {
     **dict.fromkeys(_ABOUT_HOPS, hopping.message),
-    Named: epochs.named,
-    Open: epochs.opened,
-    Reopen: epochs.opened,
-    Entered: epochs.entered,
-    Gone: epochs.gone,
+    RosterPart: epochs.named,
+    OpenStep: epochs.opened,
+    RosterDelta: epochs.opened,
+    MemberEntered: epochs.entered,
+    MemberFailed: epochs.gone,
     Negotiate: hopping.negotiated,
     Prepare: ballots.prepare,
     Commit: ballots.commit,
     ReducePart: ballots.reduce_part,
     ReduceSum: ballots.reduce_part,
     Granted: stages.granted,
-    Keep: stages.keep,
+    KeepCopy: stages.keep,
     Surplus: stages.keep,
     Refused: leaving.refused,
     Evicted: leaving.evicted,
@@ -358,13 +358,13 @@ _REMOTE: dict[type, Callable[[Service, Received, float], list[Action]]] = {
     Postponed: leaving.postponed,
     Needed: leaving.needed,
     Finished: leaving.finished,
-    Lead: leaders.lead,
+    Elect: leaders.lead,
     Suspect: leaders.accused,
-    Rates: hopping.rates,
-    Carry: hopping.carry,
-    Beat: _nothing,
+    LinkRateReport: hopping.rates,
+    RelayTensor: hopping.carry,
+    LeaderHeartbeat: _nothing,
 }
-_LOCAL: dict[type, Callable[[Service, Any, float], list[Action]]] = {
+_LOCAL: dict[type, Callable[[PeerState, Any, float], list[Action]]] = {
     Lost: leaders.lost,
     Mishandled: refusing.mishandled,
     DrainAsked: leaving.drain_asked,

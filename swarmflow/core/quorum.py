@@ -1,10 +1,10 @@
 """Majorities: which promises a commit and an election need, so that one lineage never has two leaders that commit.
 
-The members of an Open are its electorate, fixed when it was opened: deaths and departures do not shrink it. A commit
-needs a quorum of the electorate of its own Open, and of the one before: that of the last committed step, or, while
-nothing is committed in the lineage, of its first Open. A lineage that begins as the run goes back, or after a doubtful
-takeover, has that of the former lineage before it until its first commit. So does an election. Any two of these quorums
-share a process, and who shares it tells the next leader of the last ballot that it has promised
+The members of an OpenStep are its electorate, fixed when it was opened: deaths and departures do not shrink it. A
+commit needs a quorum of the electorate of its own OpenStep, and of the one before: that of the last committed step, or,
+while nothing is committed in the lineage, of its first OpenStep. A lineage that begins as the run goes back, or after a
+doubtful takeover, has that of the former lineage before it until its first commit. So does an election. Any two of
+these quorums share a process, and who shares it tells the next leader of the last ballot that it has promised
 (docs/decisions/majorities.md).
 """
 
@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-from swarmflow.core.messages import ElectorateChange, Open
+from swarmflow.core.messages import ElectorateChange, OpenStep
 from swarmflow.core.types import ProcessId, Roster
 
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """The members of one Open that vote: peers and trainers, without those that came in for its update alone."""
+    """The members of one OpenStep that vote: peers and trainers, without those that came in for its update alone."""
 
     processes: frozenset[ProcessId]
     trainers: frozenset[ProcessId]
@@ -37,15 +37,15 @@ class Electorate:
         return 2 * len(self.processes & promised) > self.size
 
 
-def electorate(opened: Open) -> Electorate:
-    """Return the electorate of an Open."""
+def electorate(opened: OpenStep) -> Electorate:
+    """Return the electorate of an OpenStep."""
     processes = opened.roster.everybody.difference(opened.newcomers)
     trainers = frozenset(member.process for member in opened.roster.trainers)
     return Electorate(processes, trainers, opened.size - len(opened.newcomers))
 
 
-def electorate_before(opened: Open) -> Electorate | None:
-    """Return the electorate before that of an Open; None: it is a lineage's first, and follows no other."""
+def electorate_before(opened: OpenStep) -> Electorate | None:
+    """Return the electorate before that of an OpenStep; None: it is a lineage's first, and follows no other."""
     change = opened.change
     if change is None:
         return None
@@ -59,13 +59,13 @@ def electorate_before(opened: Open) -> Electorate | None:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """The electorates that have to agree to whatever is decided under one Open."""
+    """The electorates that have to agree to whatever is decided under one OpenStep."""
 
     electorates: tuple[Electorate, ...]
 
     @classmethod
-    def of(cls, opened: Open) -> Quorum:
-        """Return that of an Open."""
+    def of(cls, opened: OpenStep) -> Quorum:
+        """Return that of an OpenStep."""
         before = electorate_before(opened)
         return cls((electorate(opened),) if before is None else (electorate(opened), before))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.messages import Rates
+from swarmflow.core.messages import LinkRateReport
 from swarmflow.core.types import ProcessId
 
 NEAR_MAX = 16  # of its stage, or of the next: in a larger stage nobody asks for the ways between two of its peers
@@ -14,13 +14,13 @@ TOLD_MAX = 64  # ways that a process tells of: more are not around a peer
 SLOWEST, FASTEST = 1.0, 1e12  # bytes a second; what is told beyond these is no way
 
 
-def believable(told: Rates) -> dict[ProcessId, float]:
+def believable(told: LinkRateReport) -> dict[ProcessId, float]:
     """What may be reckoned with of what a process tells."""
     return {process: rate for process, rate in told.rates[:TOLD_MAX] if SLOWEST <= rate <= FASTEST}
 
 
 @dataclass(slots=True)
-class Speeds:
+class LinkRates:
     """The ways to the peers of the own stage and of the next one.
 
     A tensor that waits for another one makes its way look slower than it is, never faster: so the fastest that was
@@ -58,11 +58,11 @@ class Speeds:
         """There is another leader, who was told nothing."""
         self._told.clear()
 
-    def tell(self, elements: dict[str, int]) -> Rates | None:
+    def tell(self, elements: dict[str, int]) -> LinkRateReport | None:
         """What the others should know. None: nothing that they do not know. elements: of the own gradients."""
         if not self.rates:
             return None
         if all(abs(rate - self._told.get(process, 0.0)) <= CHANGED * rate for process, rate in self.rates.items()):
             return None
         self._told = dict(self.rates)
-        return Rates(tuple(sorted(elements.items())), tuple(self.rates.items()))
+        return LinkRateReport(tuple(sorted(elements.items())), tuple(self.rates.items()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.flow.router import FlowRouter
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.prober import Prober
 from swarmflow.core.shortest import Shortest
 from swarmflow.core.takers import Router
@@ -21,7 +21,7 @@ def router_named(name: str, sender: ProcessId) -> Router:
     return FlowRouter(shortest) if name == "flow" else shortest
 
 
-def outbox_of(plan: Plan, sender: ProcessId, stage: int, late_min_s: float = 15.0) -> Outbox:
+def dispatcher_for(plan: Plan, sender: ProcessId, stage: int, late_min_s: float = 15.0) -> Dispatcher:
     """The outbox of a process to this stage. What goes to the first stage are tokens: too few to be probed."""
     prober = Prober(plan.boundary_bytes if stage > 0 else 0)
-    return Outbox(stage, router_named(plan.router, sender), late_min_s, prober)
+    return Dispatcher(stage, router_named(plan.router, sender), late_min_s, prober)

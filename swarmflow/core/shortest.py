@@ -17,7 +17,7 @@ PRIOR_S = 1e-3  # taken for granted before the first measurement, as SWARM's eps
 
 
 @dataclass(slots=True)
-class _Peer:
+class _PeerEstimate:
     """tensor_s, inside_s: smoothed times of a tensor to it, and until it has passed it on.
 
     rest_s: what it says of the way beyond. measured, known: tensor_s was, or is at least no guess. tie: for equal ones.
@@ -91,9 +91,9 @@ class Shortest:
 
     def __init__(self, sender: str = "") -> None:
         self._salt = crc32(sender.encode())
-        self._peers: dict[ProcessId, _Peer] = {}
+        self._peers: dict[ProcessId, _PeerEstimate] = {}
         self._delays, self._ways = _Least(), _Least()
-        self._alike = _Peer(PRIOR_S, PRIOR_S, 0.0, 0)  # what is taken for granted of each of the strangers
+        self._alike = _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)  # what is taken for granted of each of the strangers
         self._strangers: dict[ProcessId, None] = {}
         self._turns: list[ProcessId] | None = None  # the strangers, the first one last; made when one is to be chosen
 
@@ -213,12 +213,12 @@ class Shortest:
         way_s = self._peers[process].way_s
         return min(way_s, self._alike.way_s) if self._strangers else way_s
 
-    def _stranger(self) -> _Peer:
+    def _stranger(self) -> _PeerEstimate:
         known = [peer for peer in self._peers.values() if peer.known]
         if not known:
-            return _Peer(PRIOR_S, PRIOR_S, 0.0, 0)
+            return _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)
         tensor_s, inside_s = fmean(peer.tensor_s for peer in known), fmean(peer.inside_s for peer in known)
-        return _Peer(tensor_s, inside_s, fmean(peer.rest_s for peer in known), 0)
+        return _PeerEstimate(tensor_s, inside_s, fmean(peer.rest_s for peer in known), 0)
 
     def _first_stranger(self, exclude: Collection[ProcessId]) -> ProcessId | None:
         if self._turns is None:
@@ -234,7 +234,7 @@ class Shortest:
         peer = self._peers[process]
         return (self._alike.delay_s, self._tie(stranger), stranger) < (peer.delay_s, peer.tie, process)
 
-    def _of_its_own(self, process: ProcessId) -> _Peer | None:
+    def _of_its_own(self, process: ProcessId) -> _PeerEstimate | None:
         """What is known of a peer, apart from others from now on. None: it does not serve the stage."""
         peer = self._peers.get(process)
         if peer is None and process in self._strangers:
@@ -246,10 +246,10 @@ class Shortest:
     def _tie(self, process: ProcessId) -> int:
         return crc32(process.name.encode(), self._salt)
 
-    def _add(self, process: ProcessId, peer: _Peer) -> None:
+    def _add(self, process: ProcessId, peer: _PeerEstimate) -> None:
         self._peers[process] = peer
         self._changed(process, peer)
 
-    def _changed(self, process: ProcessId, peer: _Peer) -> None:
+    def _changed(self, process: ProcessId, peer: _PeerEstimate) -> None:
         self._delays.put(process, peer.delay_s, peer.tie)
         self._ways.put(process, peer.way_s, peer.tie)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, FormMicrobatch, Release, Send
 from swarmflow.core.events import MicrobatchFormed
-from swarmflow.core.messages import Accepted, Assign, Backward, Denied, Open, Recall, Recalled, Reserved, Routed
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.messages import Accepted, Assign, Backward, Denied, OpenStep, Recall, Recalled, Routed, SlotReserved
+from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.space import LEAN
 from swarmflow.core.types import BEFORE_ALL, Epoch, Member, Microbatch, ProcessId
 
@@ -18,7 +18,7 @@ def shares(trainers: tuple[ProcessId, ...], microbatches: int) -> dict[ProcessId
 
 
 @dataclass(slots=True)
-class Source:
+class MicrobatchSource:
     """Feeds the microbatches that fall to this trainer into the pipeline, its share of what the first stage may hold.
 
     Microbatch i of a step belongs to trainer i mod (number of trainers), until that one dies; what it holds is a
@@ -28,7 +28,7 @@ class Source:
 
     me: ProcessId
     microbatches: int
-    outbox: Outbox
+    outbox: Dispatcher
     epoch: Epoch = BEFORE_ALL
     window: int = 1
     attempt: int = 0
@@ -44,7 +44,7 @@ class Source:
         """The microbatches of this epoch that this trainer answers for."""
         return tuple(sorted(self._attempts))
 
-    def open(self, message: Open) -> list[Action]:
+    def open(self, message: OpenStep) -> list[Action]:
         """A step begins: take up the own share of it."""
         trainers = [member.process for member in message.roster.trainers]
         first = message.roster.stages[0]
@@ -93,7 +93,7 @@ class Source:
         return [Send(sender, Recalled(message.microbatch, message.stage, message.gradient), bodies)]
 
     def message(
-        self, sender: ProcessId, message: Accepted | Reserved | Denied | Routed | Backward, now: float
+        self, sender: ProcessId, message: Accepted | SlotReserved | Denied | Routed | Backward, now: float
     ) -> list[Action]:
         """Stage 0 answers."""
         microbatch = message.microbatch
@@ -102,7 +102,7 @@ class Source:
         match message:
             case Accepted():
                 self.outbox.accepted(sender, message, now)
-            case Reserved():
+            case SlotReserved():
                 return self.outbox.reserved(sender, message, now)
             case Denied():
                 return self.outbox.denied(sender, microbatch, message.attempt, message.reason, now)

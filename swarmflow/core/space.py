@@ -14,7 +14,7 @@ LEAN = 4  # microbatches without a graph for each that fits with one, as long as
 
 
 @dataclass(slots=True)
-class Space:
+class Admission:
     """Says who is let in.
 
     capacity: microbatches whose graphs fit in memory. Beyond it a peer denies, unless it would be idle: then it takes

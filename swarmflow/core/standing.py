@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from swarmflow.core.messages import Commit, Done, Join, Open, Prepare, Reopen, Report, Tally
-from swarmflow.core.naming import Naming
+from swarmflow.core.messages import Commit, Done, ElectionReport, Join, OpenStep, Prepare, RosterDelta, Tally
+from swarmflow.core.naming import RosterAssembly
 from swarmflow.core.types import Epoch, Member, ProcessId, Roster
 
 
 @dataclass(slots=True)
-class Standing:
-    """Kept from one Open to the next, and told in a Report.
+class EpochView:
+    """Kept from one OpenStep to the next, and told in an ElectionReport.
 
-    change: the Reopen that was heard, if it was one; base: the digest of the roster that it changed. entered: of the
-    newcomers, those who took part before the update. opened has neither: the next Reopen builds on it as it was said.
+    change: the RosterDelta that was heard, if it was one; base: the digest of the roster that it changed. entered: of
+    the newcomers, those who took part before the update. opened has neither: the next RosterDelta builds on it as it
+    was said.
     """
 
-    opened: Open
-    change: Reopen | None = None
+    opened: OpenStep
+    change: RosterDelta | None = None
     base: str = ""
     gone: dict[ProcessId, None] = field(default_factory=dict)
     newcomers: dict[ProcessId, Member] = field(default_factory=dict)
@@ -86,13 +87,13 @@ class Standing:
         indices: tuple[int, ...] = (),
         attempt: int = 0,
         known: str = "",
-    ) -> Report:
+    ) -> ElectionReport:
         """All that another leader has to know of this process. known: digest of the roster that it has already."""
         opened = self.opened
         change = self.change if self.base == known != opened.digest else None
         if change is not None or opened.digest == known:
             opened = replace(opened, roster=Roster(), whole=opened.digest, named=opened.size)
-        return Report(
+        return ElectionReport(
             term,
             join,
             member,
@@ -117,11 +118,11 @@ class Standing:
         )
 
 
-def begun(message: Open | Reopen, naming: Naming, former: Standing | None) -> Standing | None:
+def begun(message: OpenStep | RosterDelta, naming: RosterAssembly, former: EpochView | None) -> EpochView | None:
     """What begins with a message. naming: the members told before it. None: this process has missed a part of it."""
-    if isinstance(message, Open):
+    if isinstance(message, OpenStep):
         whole = naming.whole(message)
-        return None if whole is None else Standing(whole)
+        return None if whole is None else EpochView(whole)
     if former is None or former.opened.epoch != message.base:
         return None
-    return Standing(message.unfolded(former.opened), message, former.opened.digest)
+    return EpochView(message.unfolded(former.opened), message, former.opened.digest)

@@ -8,21 +8,21 @@ from dataclasses import dataclass, field, replace
 from swarmflow.core.actions import Action, Count, Log, Send
 from swarmflow.core.leading.findings import VALUES, Finding, blame, plain
 from swarmflow.core.leading.norms import clipping, fits, squared_norms
-from swarmflow.core.leading.sharing import Ways, peers_beside, shared_out
+from swarmflow.core.leading.sharing import LinkTable, peers_beside, shared_out
 from swarmflow.core.ledger import Ledger
 from swarmflow.core.messages import (
     Assign,
     Commit,
     Committed,
     Done,
-    Entered,
-    Gone,
+    MemberEntered,
+    MemberFailed,
     NotFinite,
-    Open,
+    OpenStep,
     Overflow,
     Prepare,
     Prepared,
-    Reopen,
+    RosterDelta,
     StepResult,
     Tally,
     Unprepared,
@@ -46,7 +46,7 @@ class Step:
 
     phase: `working` until the ledger is `complete`, `preparing` while the stages reduce, `prepared` when all have,
     `committing`, `committed`, or `failed` when it has to be started over (reason in `failure`).
-    said: the Open that began it; its roster is who was named then. opened: who takes work, of those who live.
+    said: the OpenStep that began it; its roster is who was named then. opened: who takes work, of those who live.
     roster: the same and the newcomers, who take part in the all-reduce and the update. clip: largest global
     gradient norm, 0: no clipping. learning_rate: of this step. owners: the trainer of each microbatch. overflow: a
     gradient was too large for the exponent. finding: a value was not finite. decision: the commit, once there is
@@ -57,7 +57,7 @@ class Step:
 
     plan: Plan
     term: int
-    said: Open
+    said: OpenStep
     learning_rate: float
     clip: float
     opened_s: float
@@ -98,12 +98,12 @@ class Step:
         """Which try at which step."""
         return self.said.epoch
 
-    def open(self, base: Open | None = None, told: Mapping[ProcessId, int] = NOBODY) -> list[Action]:
+    def open(self, base: OpenStep | None = None, told: Mapping[ProcessId, int] = NOBODY) -> list[Action]:
         """Tell everybody that the step begins; those who were told `base` what has changed since.
 
         told: the stage that each of them served then.
         """
-        change = Reopen.after(base, self.said) if base is not None else None
+        change = RosterDelta.after(base, self.said) if base is not None else None
         if change is not None and len(change.gone) + len(change.came) > PART_MEMBERS:
             change = None
         return tell(self.said, self.roster.everyone, self.plan.tied, change, told)
@@ -163,7 +163,7 @@ class Step:
             return [] if all(self.roster.stages) else self._fail(f"nobody is left on a stage after {process} went")
         lost = self.ledger.gone(process)
         dropped = tuple(hop for hop in self.ledger.missing() if hop in self.dropped)
-        message = Gone(self.term, self.epoch, process, reason, dropped if taken_over else lost)
+        message = MemberFailed(self.term, self.epoch, process, reason, dropped if taken_over else lost)
         told: list[Action] = [*entered, *(Send(other, message) for other in hearers)]
         if self.phase == "failed":
             return told
@@ -183,14 +183,14 @@ class Step:
         said = replace(self.said, roster=self.roster, newcomers=tuple(self.newcomers))
         actions = tell(said, strangers, self.plan.tied)
         for member in came:
-            message = Entered(self.term, self.epoch, member)
+            message = MemberEntered(self.term, self.epoch, member)
             actions += [Send(other, message) for other in self._concerned(member.stage)]
         return actions + ([Count("entered", amount=len(came))] if came else [])
 
     def entered(self) -> list[Action]:
         """Who came in amid the step, told once more: the former leader may have died while it told of them."""
         members = [member for process, member in self.newcomers.items() if process in self.opened.everybody]
-        messages = [Entered(self.term, self.epoch, member) for member in members]
+        messages = [MemberEntered(self.term, self.epoch, member) for member in members]
         return [Send(other, message) for message in messages for other in self._concerned(message.member.stage)]
 
     def _concerned(self, stage: int) -> tuple[ProcessId, ...]:
@@ -237,7 +237,7 @@ class Step:
         stage, layer = self.roster.stage_of(sender), plain(message.layer)
         return self._find(Finding(self.epoch.step, message.index, stage, sender, message.value, layer))
 
-    def prepare(self, newcomers: tuple[Member, ...], ways: Ways) -> list[Action]:
+    def prepare(self, newcomers: tuple[Member, ...], ways: LinkTable) -> list[Action]:
         """The ledger is complete: a new ballot.
 
         newcomers: peers that hold this version and are not in the roster. ways: between the peers, where known.

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Connect, Send
-from swarmflow.core.messages import Lead, Named, Open, Report
-from swarmflow.core.naming import Gathered, Naming
+from swarmflow.core.messages import Elect, ElectionReport, OpenStep, RosterPart
+from swarmflow.core.naming import GatheredRoster, RosterAssembly
 from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.quorum import Quorum
-from swarmflow.core.standing import Standing
+from swarmflow.core.standing import EpochView
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
 
@@ -19,43 +19,43 @@ from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
 class Candidacy:
     """One try at leading. me: the trainer that tries. standing: what it knows itself.
 
-    Who follows has promised to hear nobody of a lower term any more; a majority of those whom the last Open named must,
-    and of those whom the last committed step named (core/quorum.py). After that settle_s are left to the others: who
-    has not answered by then is taken for dead. Where that would cost a whole stage, and with it the steps since the
+    Who follows has promised to hear nobody of a lower term any more; a majority of those whom the last OpenStep named
+    must, and of those whom the last committed step named (core/quorum.py). After that settle_s are left to the others:
+    who has not answered by then is taken for dead. Where that would cost a whole stage, and with it the steps since the
     last checkpoint, stage_s are left. steps: of the run.
     """
 
     me: Member
     term: int
-    standing: Standing
+    standing: EpochView
     began_s: float
     steps: int = 1 << 40
     ask_every_s: float = 1.0
     settle_s: float = 2.0
     stage_s: float = 6.0
-    reports: dict[ProcessId, Report] = field(default_factory=dict)
-    _gathered: dict[Epoch, Gathered] = field(default_factory=dict)
-    _naming: dict[ProcessId, Naming] = field(default_factory=dict)
+    reports: dict[ProcessId, ElectionReport] = field(default_factory=dict)
+    _gathered: dict[Epoch, GatheredRoster] = field(default_factory=dict)
+    _naming: dict[ProcessId, RosterAssembly] = field(default_factory=dict)
     _listed: Roster | None = None
     _asked: dict[ProcessId, Member] = field(default_factory=dict)
     _lost: set[ProcessId] = field(default_factory=set)
     _refused: set[ProcessId] = field(default_factory=set)
     _ask_again_s: float = 0.0
 
-    def begin(self, own: Report, now: float) -> list[Action]:
+    def begin(self, own: ElectionReport, now: float) -> list[Action]:
         """Ask everybody, beginning with the own report."""
         self._ask_again_s = now + self.ask_every_s
         return self.report(self.me.process, own)
 
-    def report(self, sender: ProcessId, message: Report) -> list[Action]:
-        """Somebody follows. It may know of others: those who came in with a Prepare, or with a later Open."""
+    def report(self, sender: ProcessId, message: ElectionReport) -> list[Action]:
+        """Somebody follows. It may know of others: those who came in with a Prepare, or with a later OpenStep."""
         if message.term != self.term or sender in self._refused:
             return []
         opened = self._as_heard(sender, message)
         if opened is None or not self._is_about(sender, message, opened):
             return []
         self.reports[sender] = replace(message, opened=opened)
-        self._gathered.setdefault(opened.epoch, Gathered(opened)).add(opened)
+        self._gathered.setdefault(opened.epoch, GatheredRoster(opened)).add(opened)
         named = message.newcomers
         if opened.roster is not self._listed:
             named, self._listed = (*opened.roster.members(), *opened.roster.trainers, *named), opened.roster
@@ -63,22 +63,22 @@ class Candidacy:
         self._asked |= {member.process: member for member in fresh}
         return self._ask([member for member in fresh if member.process != self.me.process])
 
-    def named(self, sender: ProcessId, message: Named) -> list[Action]:
+    def named(self, sender: ProcessId, message: RosterPart) -> list[Action]:
         """Somebody begins to tell of an epoch with too many members for its report."""
-        self._naming.setdefault(sender, Naming()).hear(message)
+        self._naming.setdefault(sender, RosterAssembly()).hear(message)
         return []
 
-    def _as_heard(self, sender: ProcessId, message: Report) -> Open | None:
-        """The Open that it has heard. None: not all of it was told."""
+    def _as_heard(self, sender: ProcessId, message: ElectionReport) -> OpenStep | None:
+        """The OpenStep that it has heard. None: not all of it was told."""
         own, opened = self.standing.opened, message.opened
         if opened.roster != Roster():
-            return opened if opened.before == 0 else self._naming.setdefault(sender, Naming()).whole(opened)
+            return opened if opened.before == 0 else self._naming.setdefault(sender, RosterAssembly()).whole(opened)
         roster = own.roster if message.change is None else message.change.unfolded(own).roster
         if opened.whole and roster.digest != opened.whole:
             return None
         return replace(opened, roster=roster, whole="", named=0)
 
-    def _is_about(self, sender: ProcessId, message: Report, opened: Open) -> bool:
+    def _is_about(self, sender: ProcessId, message: ElectionReport, opened: OpenStep) -> bool:
         """Whether it tells of the one who sent it, and of a place and a step that there are in this run.
 
         Who takes this trainer for dead does not follow it.
@@ -100,7 +100,7 @@ class Candidacy:
         self.reports.pop(process, None)
         self._gathered.clear()
         for report in self.reports.values():
-            self._gathered.setdefault(report.opened.epoch, Gathered(report.opened)).add(report.opened)
+            self._gathered.setdefault(report.opened.epoch, GatheredRoster(report.opened)).add(report.opened)
 
     def culprit(self, raises: Callable[[Candidacy], bool]) -> ProcessId | None:
         """Whose report raises by itself, beside the own one; None: nobody's, or the own one does."""
@@ -110,7 +110,7 @@ class Candidacy:
         others = ((process, report) for process, report in self.reports.items() if process not in own)
         return next((process for process, report in others if raises(self._of({**own, process: report}))), None)
 
-    def _of(self, reports: dict[ProcessId, Report]) -> Candidacy:
+    def _of(self, reports: dict[ProcessId, ElectionReport]) -> Candidacy:
         alone = replace(self, reports={}, _gathered={}, _naming={}, _listed=None, _asked={}, _lost=set())
         for process, report in reports.items():
             alone.report(process, report)
@@ -150,19 +150,19 @@ class Candidacy:
         loaded = {p for p, report in self.reports.items() if report.opened.epoch == latest.epoch and p not in dead}
         return all(not loaded.isdisjoint(member.process for member in stage) for stage in latest.roster.stages)
 
-    def latest(self) -> Open:
+    def latest(self) -> OpenStep:
         """The epoch opened last, as far as anybody who follows knows, with everybody who was named in it."""
         return self._gathered[max(self._gathered)].opened()
 
     def _ask(self, members: list[Member]) -> list[Action]:
         if not members:
             return []
-        lead = Lead(self.term, self.me, self.standing.opened.digest)
+        lead = Elect(self.term, self.me, self.standing.opened.digest)
         return [Connect(tuple(members)), *(Send(m.process, lead) for m in members)]
 
 
 @dataclass(frozen=True, slots=True)
-class Estate:
+class Takeover:
     """What a former leader left, put together from the reports.
 
     reports: of those who may go on. gone: named in the epoch, and dead or not heard of. expelled: who reported although
@@ -172,14 +172,14 @@ class Estate:
     """
 
     step: Step
-    reports: dict[ProcessId, Report]
+    reports: dict[ProcessId, ElectionReport]
     gone: tuple[ProcessId, ...]
     expelled: tuple[ProcessId, ...]
     suspects: tuple[tuple[ProcessId, ProcessId], ...]
     doubtful: bool = False
 
 
-def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: float, now: float) -> Estate:
+def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: float, now: float) -> Takeover:
     """Where the step stands, and who is left. learning_rate: of the step of the epoch opened last.
 
     A commit that anybody has heard of is finished. So is a ballot that the former leader may have committed: one in
@@ -200,7 +200,7 @@ def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: floa
     doubtful = _resume(step, living, gone)
     spared = {*gone, candidacy.me.process}  # who leads has not lost itself
     lost = [(accuser, accused) for accuser, report in living.items() for accused in report.suspects]
-    return Estate(
+    return Takeover(
         step,
         {p: r for p, r in sorted(candidacy.reports.items()) if p not in dead},
         gone,
@@ -210,8 +210,8 @@ def estate_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: floa
     )
 
 
-def _said(opened: Open, current: list[Report], term: int) -> tuple[Open, dict[ProcessId, Member]]:
-    """The Open of the epoch with everybody who came in meanwhile, and who that is."""
+def _said(opened: OpenStep, current: list[ElectionReport], term: int) -> tuple[OpenStep, dict[ProcessId, Member]]:
+    """The OpenStep of the epoch with everybody who came in meanwhile, and who that is."""
     newcomers = {member.process: member for report in current for member in report.newcomers}
     for report in (each for each in current if each.opened.newcomers):  # it may be the only one who knows of itself
         named = {member.process: member for member in report.opened.roster.members()}
@@ -228,7 +228,7 @@ def _said(opened: Open, current: list[Report], term: int) -> tuple[Open, dict[Pr
     return said, newcomers
 
 
-def _resume(step: Step, living: dict[ProcessId, Report], gone: tuple[ProcessId, ...]) -> bool:
+def _resume(step: Step, living: dict[ProcessId, ElectionReport], gone: tuple[ProcessId, ...]) -> bool:
     """Bring a step to where those who are left have come.
 
     Returns whether it may be committed elsewhere while too little is left here to do the same.
@@ -266,7 +266,7 @@ def _resume(step: Step, living: dict[ProcessId, Report], gone: tuple[ProcessId, 
     return False
 
 
-def _may_be_committed(step: Step, living: dict[ProcessId, Report], missed: tuple[ProcessId, ...]) -> bool:
+def _may_be_committed(step: Step, living: dict[ProcessId, ElectionReport], missed: tuple[ProcessId, ...]) -> bool:
     """Return whether the former leader may have committed its last ballot, in which not all who are left have reduced.
 
     It may, if those who have not are none of the ballot's members: it took them for dead, and nobody who is left was

@@ -60,7 +60,7 @@ class Router(Protocol):
 
 
 @dataclass(slots=True)
-class Takers:
+class NextStage:
     """Who lives, who is full or wants to leave, and how much of this sender's each of them holds.
 
     ahead: microbatches on their way to it that it was not asked to take.

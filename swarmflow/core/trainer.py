@@ -37,67 +37,67 @@ from swarmflow.core.events import (
     Validated,
 )
 from swarmflow.core.feeding import heir
-from swarmflow.core.feeding.feeder import Feeder, until_end
+from swarmflow.core.feeding.feeder import TrainerState, until_end
 from swarmflow.core.flow.live import TRAINER, negotiation_of
 from swarmflow.core.messages import (
     TO_LEADER,
     Accepted,
     Assign,
     Backward,
-    Beat,
+    CopiesHeld,
+    CreditAvailable,
     Denied,
     Deposed,
     Drain,
-    Entered,
+    Elect,
+    ElectionReport,
     Evicted,
     Finished,
-    Gone,
     Heartbeat,
-    Keep,
-    Kept,
-    Lead,
+    KeepCopy,
+    LeaderHeartbeat,
+    MemberEntered,
+    MemberFailed,
     Message,
-    Named,
     Negotiate,
-    Open,
+    OpenStep,
     Postponed,
     Prepare,
     Prepared,
     Recall,
     Refused,
     Released,
-    Reopen,
-    Report,
-    Reserved,
-    Room,
+    RosterDelta,
+    RosterPart,
     Routed,
+    SlotReserved,
     StepResult,
     Suspect,
     Unrepairable,
     Welcome,
 )
 from swarmflow.core.messages.checks import MessageChecks, checks_of
-from swarmflow.core.naming import Naming
+from swarmflow.core.naming import RosterAssembly
 from swarmflow.core.standing import begun
 from swarmflow.core.types import Holding, ProcessId, Roster, Snapshot
-from swarmflow.core.words import Words
+from swarmflow.core.words import MessageCounter
 
-_ABOUT_HOPS = (Accepted, Reserved, Denied, Routed, Backward)
+_ABOUT_HOPS = (Accepted, SlotReserved, Denied, Routed, Backward)
 
 
 @dataclass(slots=True)
-class TrainerMachine(Feeder):
+class TrainerMachine(TrainerState):
     """Everything a trainer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
 
-    words: Words = field(init=False)
+    words: MessageCounter = field(init=False)
     checks: MessageChecks = field(init=False)
-    naming: Naming = field(default_factory=Naming)
+    naming: RosterAssembly = field(default_factory=RosterAssembly)
     _peers: set[ProcessId] = field(default_factory=set)
     _next_heartbeat_s: float = 0.0
     _next_join_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.words = Words(self.me.process)
+        self.words = MessageCounter(self.me.process)
         plan, router = self.plan, self.source.outbox.router
         self.checks = checks_of(plan)
         self.flows = negotiation_of(self.me.process, TRAINER, plan.stages, plan.microbatches, router)
@@ -155,7 +155,7 @@ class TrainerMachine(Feeder):
             self.following.heard(now)
             return []
         term = getattr(message, "term", None)
-        if not isinstance(message, Beat) or term is None or term >= self.following.term:
+        if not isinstance(message, LeaderHeartbeat) or term is None or term >= self.following.term:
             return []
         if sender == self.leader and self.candidacy is not None and len(self.candidacy.reports) == 1:
             self.candidacy = None  # nobody has promised anything yet: the leader is back
@@ -203,7 +203,7 @@ class TrainerMachine(Feeder):
 
     def _tell_copies(self, failed: str = "") -> list[Action]:
         self.join = replace(self.join, copies=self._copies())
-        return [Send(self.leader, Kept(self._copies(), failed))]
+        return [Send(self.leader, CopiesHeld(self._copies(), failed))]
 
     def _copies(self) -> tuple[Holding, ...]:
         snapshot = Snapshot(self.on_disk, self.digests)
@@ -282,13 +282,13 @@ class TrainerMachine(Feeder):
             self.standing.suspects.pop(sender, None)
         drop += self._heard(sender, message, now)
         match message:
-            case Lead():
+            case Elect():
                 return [*drop, *heir.asked_to_follow(self, sender, message, now)]
-            case Named() if self.candidacy is not None and sender != self.leader:
+            case RosterPart() if self.candidacy is not None and sender != self.leader:
                 return [*drop, *self.candidacy.named(sender, message)]
-            case Report() if self.candidacy is not None:
+            case ElectionReport() if self.candidacy is not None:
                 return [*drop, *self.candidacy.report(sender, message)]
-            case Report() if self.lead is not None and message.term == self.lead.term:
+            case ElectionReport() if self.lead is not None and message.term == self.lead.term:
                 return [*drop, *self.lead.handle(event, now)]  # too late: taken for dead, and told so
             case Deposed():
                 return [*drop, *heir.deposed(self, sender, message, now)]
@@ -296,12 +296,14 @@ class TrainerMachine(Feeder):
             return [*drop, *self.source.message(sender, message, now)]
         if isinstance(message, Recall) and sender in self._peers:
             return [*drop, *self.source.recall(sender, message)]
-        if isinstance(message, Room) and sender in self._peers:
+        if isinstance(message, CreditAvailable) and sender in self._peers:
             return [*drop, *self.source.outbox.room(sender, now)]
         if isinstance(message, Negotiate):
             return [*drop, *(self.flows.heard(sender, message, now) if self.flows is not None else [])]
         handler = _FROM_LEADER.get(type(message))
-        if isinstance(message, Gone) and self.following.passed_over(self.me.process, sender, message, self.standing):
+        if isinstance(message, MemberFailed) and self.following.passed_over(
+            self.me.process, sender, message, self.standing
+        ):
             return [*drop, *self.leave(f"taken for dead: {message.reason}")]
         followed = self.candidacy is not None and len(self.candidacy.reports) > 1
         if handler is None or sender != self.leader or followed:
@@ -309,7 +311,7 @@ class TrainerMachine(Feeder):
         self.candidacy = None  # nobody else has promised anything yet: it stands anew, from what it has heard now
         return [*drop, *handler(self, message, now)]
 
-    def _open(self, message: Open | Reopen, now: float) -> list[Action]:
+    def _open(self, message: OpenStep | RosterDelta, now: float) -> list[Action]:
         if message.epoch <= self.epoch:
             return []
         standing = begun(message, self.naming, self.standing)
@@ -323,11 +325,11 @@ class TrainerMachine(Feeder):
         flows = self.flows.open(roster, now) if self.flows is not None else []
         return [Connect(others), *self.source.open(standing.opened), *flows]
 
-    def _named(self, message: Named, now: float) -> list[Action]:
+    def _named(self, message: RosterPart, now: float) -> list[Action]:
         self.naming.hear(message)
         return []
 
-    def _entered(self, message: Entered, now: float) -> list[Action]:
+    def _entered(self, message: MemberEntered, now: float) -> list[Action]:
         member = message.member
         if message.epoch != self.epoch or self.standing is None:
             return []
@@ -336,7 +338,7 @@ class TrainerMachine(Feeder):
         flows = self.flows.open(self.standing.living(), now) if self.flows is not None else []
         return [Connect((member,)), *self.source.enter(member, now), *flows]
 
-    def _gone(self, message: Gone, now: float) -> list[Action]:
+    def _gone(self, message: MemberFailed, now: float) -> list[Action]:
         if message.epoch != self.epoch:
             return []
         if message.process == self.me.process:
@@ -364,7 +366,7 @@ class TrainerMachine(Feeder):
         self.standing.prepare(message)
         return [Send(self.leader, Prepared(message.epoch, message.ballot, ()))]
 
-    def _keep(self, message: Keep, now: float) -> list[Action]:
+    def _keep(self, message: KeepCopy, now: float) -> list[Action]:
         here, wanted = Snapshot(self.on_disk, self.digests), message.snapshot
         if self.lead is not None or wanted.version < here.version or wanted == here:
             return []
@@ -404,7 +406,7 @@ class TrainerMachine(Feeder):
             return [Exit(f"the run stopped at version {message.version}: {message.reason}", ok=False)]
         return self._exit(f"the run is finished at version {message.version}")
 
-    def _beat(self, message: Beat, now: float) -> list[Action]:
+    def _beat(self, message: LeaderHeartbeat, now: float) -> list[Action]:
         return []
 
     def _exit(self, reason: str) -> list[Action]:
@@ -413,13 +415,13 @@ class TrainerMachine(Feeder):
 
 
 _FROM_LEADER: dict[type, Callable[[TrainerMachine, Any, float], list[Action]]] = {
-    Named: TrainerMachine._named,
-    Open: TrainerMachine._open,
-    Reopen: TrainerMachine._open,
-    Entered: TrainerMachine._entered,
-    Gone: TrainerMachine._gone,
+    RosterPart: TrainerMachine._named,
+    OpenStep: TrainerMachine._open,
+    RosterDelta: TrainerMachine._open,
+    MemberEntered: TrainerMachine._entered,
+    MemberFailed: TrainerMachine._gone,
     Assign: TrainerMachine._assign,
-    Keep: TrainerMachine._keep,
+    KeepCopy: TrainerMachine._keep,
     Welcome: TrainerMachine._welcome,
     StepResult: TrainerMachine._result,
     Postponed: TrainerMachine._postponed,
@@ -428,6 +430,6 @@ _FROM_LEADER: dict[type, Callable[[TrainerMachine, Any, float], list[Action]]] =
     Evicted: TrainerMachine._evicted,
     Released: TrainerMachine._released,
     Finished: TrainerMachine._finished,
-    Beat: TrainerMachine._beat,
+    LeaderHeartbeat: TrainerMachine._beat,
     Suspect: TrainerMachine._accused,
 }

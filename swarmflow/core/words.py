@@ -8,12 +8,12 @@ from typing import Any
 from swarmflow.core.actions import Action, Forget, Send
 from swarmflow.core.events import Received
 from swarmflow.core.messages import (
-    Beat,
+    CopiesHeld,
     Evicted,
-    Gone,
     Heartbeat,
-    Kept,
+    LeaderHeartbeat,
     LoadFailed,
+    MemberFailed,
     Postponed,
     Refused,
     Suspect,
@@ -23,12 +23,14 @@ from swarmflow.core.messages import (
 from swarmflow.core.messages.checks import REASON_MAX
 from swarmflow.core.types import ProcessId
 
-WITH_REASON = frozenset((Evicted, Gone, Kept, LoadFailed, Postponed, Refused, Suspect, Unprepared, Unrepairable))
+WITH_REASON = frozenset(
+    (Evicted, MemberFailed, CopiesHeld, LoadFailed, Postponed, Refused, Suspect, Unprepared, Unrepairable)
+)
 REMEMBERED_MAX = 1 << 16  # processes, of all that ever spoke: those that were silent for long are forgotten
 
 
 @dataclass(slots=True)
-class _Counts:
+class _Counters:
     """A number for each process. Those that were raised since the younger table was begun are in it, others in the old.
 
     When the younger one is full it takes the place of the old one, whose processes are forgotten. So a count is raised
@@ -57,7 +59,7 @@ class _Counts:
 
 
 @dataclass(slots=True)
-class Words:
+class MessageCounter:
     """Counts the messages without bodies between this life of the process and each other one's.
 
     Such messages keep their order (the control lane). So a heartbeat that says how many there were tells whether one
@@ -65,8 +67,8 @@ class Words:
     """
 
     me: ProcessId
-    _said: _Counts = field(default_factory=_Counts)
-    _heard: _Counts = field(default_factory=_Counts)
+    _said: _Counters = field(default_factory=_Counters)
+    _heard: _Counters = field(default_factory=_Counters)
 
     def heard(self, event: Received) -> bool:
         """Count a message. False: it is a heartbeat, and not all that was said before it has come."""
@@ -74,7 +76,7 @@ class Words:
             return True
         count = self._heard.raised(event.sender)
         message = event.message
-        return not isinstance(message, Beat | Heartbeat) or message.said <= count
+        return not isinstance(message, LeaderHeartbeat | Heartbeat) or message.said <= count
 
     def heartbeat(self, leader: ProcessId, beat: Heartbeat) -> Send:
         """A peer's sign of life, with the number."""
@@ -97,8 +99,8 @@ class Words:
 
     def _say(self, actions: list[Action], place: int, send: Send) -> None:
         count, message = self._said.raised(send.to), send.message
-        if type(message) is Beat:
-            actions[place] = Send(send.to, Beat(message.term, message.epoch, count))
+        if type(message) is LeaderHeartbeat:
+            actions[place] = Send(send.to, LeaderHeartbeat(message.term, message.epoch, count))
         elif type(message) is Heartbeat:
             actions[place] = Send(send.to, _numbered(message, count))
         elif type(message) in WITH_REASON:
@@ -108,7 +110,7 @@ class Words:
 def _short(send: Send) -> Send:
     """The same message; a long reason, which its receiver would refuse, is cut."""
     message: Any = send.message
-    name = "failed" if isinstance(message, Kept) else "reason"
+    name = "failed" if isinstance(message, CopiesHeld) else "reason"
     reason = getattr(message, name)
     if len(reason) <= REASON_MAX:
         return send

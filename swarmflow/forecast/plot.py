@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from swarmflow.errors import ConfigError
-from swarmflow.simulator.report import Report
+from swarmflow.simulator.report import SimulationReport
 
 FORMATS = (".png", ".svg", ".pdf")
 CREATOR = "swarmflow simulate"  # in the image: one of its own may be drawn over
@@ -23,7 +23,7 @@ def check_plot(path: Path) -> None:
     matplotlib.use("agg")  # no window system is needed
 
 
-def plot(report: Report, path: Path) -> None:
+def plot(report: SimulationReport, path: Path) -> None:
     """Draw it. Raises ConfigError when the file cannot be written."""
     from matplotlib import pyplot
 

@@ -17,7 +17,7 @@ from swarmflow.errors import ConfigError
 from swarmflow.forecast.plot import CREATOR
 from swarmflow.forecast.summary import summary
 from swarmflow.ownership import check_file, is_object_with, starts_with
-from swarmflow.simulator.report import Report
+from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
 
@@ -64,7 +64,7 @@ def main(path: Path, seed: int | None, policy: str | None, outputs: Outputs) -> 
     return 0 if report.outcome in ("finished", "duration over") and not report.violations else 1
 
 
-def _run(scenario: Scenario, simulation: Simulation) -> Report:
+def _run(scenario: Scenario, simulation: Simulation) -> SimulationReport:
     """With a progress bar on a terminal, and silently elsewhere."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))

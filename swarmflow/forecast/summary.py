@@ -9,13 +9,13 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from swarmflow.simulator.measure import Meter
-from swarmflow.simulator.report import DeviceUse, Iteration, Report
+from swarmflow.simulator.report import DeviceUse, Iteration, SimulationReport
 
 ROWS_MAX = 24  # more iterations than that are shown by the first and the last ones
 KINDS_MAX = 12
 
 
-def summary(report: Report, meter: Meter, cpu_s: float) -> Iterator[RenderableType]:
+def summary(report: SimulationReport, meter: Meter, cpu_s: float) -> Iterator[RenderableType]:
     """The parts of what is printed. cpu_s: what the simulation took of the machine that it ran on."""
     name = f"{report.scenario}, policy {report.policy}, seed {report.seed}"
     if not report.iterations:
@@ -39,7 +39,7 @@ def summary(report: Report, meter: Meter, cpu_s: float) -> Iterator[RenderableTy
     )
 
 
-def _iterations(report: Report) -> Table:
+def _iterations(report: SimulationReport) -> Table:
     columns = (
         "\n\n#",
         "\ntime\ns",
@@ -101,7 +101,7 @@ def _decimals(value: float, unit: str) -> int:
     return 2 if value < 9.995 else 1 if value < 99.95 else 0
 
 
-def _in_all(report: Report) -> Iterator[str]:
+def _in_all(report: SimulationReport) -> Iterator[str]:
     if not report.measured:
         yield "no iteration after the warm-up"
         return
@@ -125,7 +125,7 @@ def _in_all(report: Report) -> Iterator[str]:
         yield "  the rest: " + ", ".join(f"{part} {share:.0%}" for part, share in shares[1:])
 
 
-def _stages(report: Report) -> Table:
+def _stages(report: SimulationReport) -> Table:
     """The use of the devices of each stage."""
     table = _table(("stage", "peers", "least", "mean", "most"))
     by_stage: dict[int, list[DeviceUse]] = {}
@@ -140,7 +140,7 @@ def _stages(report: Report) -> Table:
     return table
 
 
-def _messages(report: Report) -> Table:
+def _messages(report: SimulationReport) -> Table:
     seconds = report.peer_seconds
     columns = ("\nmessage", "\nnumber", "\nMB", "a second\nand peer", "bytes a second\nand peer")
     table = _table(columns)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from swarmflow.errors import NetworkError, SwarmflowError
-from swarmflow.runtime.asking import LOOPBACK, STATUS_PROTOCOL, Reply
+from swarmflow.runtime.asking import LOOPBACK, STATUS_PROTOCOL, StatusReply
 from swarmflow.runtime.node import StreamHandler
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class _Desk:
             self._busy -= 1
             writer.close()
 
-    async def _reply(self, line: bytes, word: str, refusal: str) -> Reply:
+    async def _reply(self, line: bytes, word: str, refusal: str) -> StatusReply:
         try:
             if not hmac.compare_digest(line.strip(), word.encode()):
                 raise NetworkError(refusal)
@@ -93,9 +93,9 @@ class _Desk:
                 raise NetworkError("busy; ask again")
             if self.closed:
                 raise NetworkError("its trainer is about to leave")
-            return Reply(msgspec.Raw(await self.report()))
+            return StatusReply(msgspec.Raw(await self.report()))
         except SwarmflowError as error:
-            return Reply(error=str(error))
+            return StatusReply(error=str(error))
         except Exception as error:  # a mistake in a report must not end the trainer
             log.exception("the status could not be told")
-            return Reply(error=f"the status could not be told ({type(error).__name__})")
+            return StatusReply(error=f"the status could not be told ({type(error).__name__})")

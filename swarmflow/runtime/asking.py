@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 _DAEMON = {"noListenAddrs": 1, "relay": 1, "tls": 1}
 
 
-class Reply(msgspec.Struct, omit_defaults=True):
+class StatusReply(msgspec.Struct, omit_defaults=True):
     """The whole answer. error: why there is no status."""
 
     status: msgspec.Raw = msgspec.Raw()
@@ -109,7 +109,7 @@ async def _ask(word: str, reader: asyncio.StreamReader, writer: asyncio.StreamWr
             data += piece
             if len(data) > ANSWER_BYTES_MAX:
                 raise NetworkError("the answer is too long to be a status")
-        reply = msgspec.json.decode(data, type=Reply)
+        reply = msgspec.json.decode(data, type=StatusReply)
     except (OSError, msgspec.DecodeError) as error:
         raise NetworkError(f"the connection broke before there was a whole answer ({error})") from None
     finally:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from swarmflow.runtime.finding import Found, find_leader
+from swarmflow.runtime.finding import FoundRun, find_leader
 from swarmflow.runtime.invite import Invite
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
@@ -17,7 +17,7 @@ FIND_S = 8.0  # somebody looks at the screen
 
 
 @asynccontextmanager
-async def visit(invite: Invite) -> AsyncIterator[tuple[Session, Found]]:
+async def visit(invite: Invite) -> AsyncIterator[tuple[Session, FoundRun]]:
     """A session in the run's network, and its leader. Raises NetworkError when nobody answers."""
     with tempfile.TemporaryDirectory(prefix="swarmflow-visit-") as scratch:
         identity = Path(scratch) / "identity.key"

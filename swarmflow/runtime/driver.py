@@ -15,7 +15,7 @@ from swarmflow.runtime.links import Links
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.requests import Requests
 from swarmflow.runtime.store import Store
-from swarmflow.runtime.wire import Answer, Ask, Evaluate, decode_header, encode_header
+from swarmflow.runtime.wire import Evaluate, Request, Response, decode_header, encode_header
 
 log = logging.getLogger("swarmflow")
 
@@ -118,17 +118,17 @@ class Driver:
     def _mishandled(self, machine: Machine, sender: ProcessId, name: str, error: BaseException) -> list[Action]:
         log.error("a %s of %s raised; that process is put out, and this one goes on", name, sender, exc_info=error)
         self.metrics.decisions.at(f"messages_raised:{name}").inc()
-        reason = f"sent a {name} that could not be handled ({type(error).__name__})"
+        reason = f"sent {name}, which could not be handled ({type(error).__name__})"
         return machine.handle(Mishandled(sender, reason), self._loop.time())
 
     def receive(self, sender: ProcessId, header: bytes, bodies: list[memoryview]) -> None:
         """A frame came. Raises FrameError when it is no message, which closes its stream."""
         message = decode_header(header)
         match message:
-            case Ask():
+            case Request():
                 if self.requests is not None:
                     self.requests.asked(sender, message)
-            case Answer():
+            case Response():
                 if self.requests is not None:
                     self.requests.answered(sender, message, bodies)
             case Evaluate():

@@ -15,7 +15,7 @@ from swarmflow.core.types import ProcessId, Roster
 from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.session import Session, log
 from swarmflow.runtime.stage_host import Evaluated, StageHost
-from swarmflow.runtime.wire import Answer, Evaluate, encode_header
+from swarmflow.runtime.wire import Evaluate, Response, encode_header
 
 _AT_A_TIME = 4
 _TRIES = 3
@@ -40,7 +40,7 @@ class EvaluationService:
         def done(result: Evaluated) -> None:
             asker = ProcessId(message.asker, message.asker_incarnation)
             if isinstance(result, FrameError):
-                self._session.links.send(asker, encode_header(Answer(message.ask, str(result))))
+                self._session.links.send(asker, encode_header(Response(message.ask, str(result))))
             elif message.path:
                 following = Evaluate(
                     message.ask,
@@ -56,7 +56,7 @@ class EvaluationService:
                 self._session.links.send(ProcessId(*message.path[0]), header, [result, bodies[1]], bulk=True)
             else:
                 body = msgspec.json.encode(result)
-                self._session.links.send(asker, encode_header(Answer(message.ask)), [body])
+                self._session.links.send(asker, encode_header(Response(message.ask)), [body])
 
         self._host.evaluate(message, bodies, done)
 

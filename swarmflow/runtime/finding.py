@@ -31,14 +31,14 @@ class Description:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRun:
     """The run, and who leads it."""
 
     leader: ProcessId
     manifest: Manifest
 
 
-async def find_leader(session: Session, invite: Invite, timeout_s: float | None = 20.0) -> Found:
+async def find_leader(session: Session, invite: Invite, timeout_s: float | None = 20.0) -> FoundRun:
     """Ask the trainers of the invite, and those in the DHT, until one names a leader who answers.
 
     timeout_s: None waits for ever, saying so, also where only trainers of other software answer. Raises NetworkError,
@@ -104,7 +104,7 @@ async def _trainers(session: Session, invite: Invite) -> dict[str, tuple[str, ..
     return known
 
 
-async def _ask(session: Session, name: str, addresses: tuple[str, ...]) -> Found | None:
+async def _ask(session: Session, name: str, addresses: tuple[str, ...]) -> FoundRun | None:
     """What a trainer says, and then what the leader says that it names. None: it knows of no leader."""
     described, manifest = await _describe(session, name, addresses)
     if described.leader is None:
@@ -118,7 +118,7 @@ async def _ask(session: Session, name: str, addresses: tuple[str, ...]) -> Found
             return None
     leader = ProcessId(leader_name, incarnation)
     session.links.addresses(leader, where or addresses)
-    return Found(leader, manifest)
+    return FoundRun(leader, manifest)
 
 
 async def _describe(session: Session, name: str, addresses: tuple[str, ...]) -> tuple[Description, Manifest]:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from swarmflow.core.flow.messages import Sure, Word
+from swarmflow.core.flow.messages import FlowMessage, Reliable
 from swarmflow.core.flow.trust import INSISTED
 from swarmflow.core.messages import Negotiate
 from swarmflow.core.types import ProcessId
@@ -32,7 +32,7 @@ class _Insisted:
     message: Named
 
 
-_WORDS = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(Word) if kind is not Sure}
+_WORDS = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(FlowMessage) if kind is not Reliable}
 _SURE = {kind.__name__: _WORDS[kind.__name__] for kind in INSISTED}
 _INSISTED = msgspec.msgpack.Decoder(_Insisted)
 
@@ -45,18 +45,18 @@ def pack(message: Negotiate) -> dict[str, Any]:
 def unpack(packed: Packed) -> Negotiate:
     """The message. Raises FrameError, or msgspec.DecodeError, when its word is none."""
     name, fields = packed.word
-    word: Word
-    if name == Sure.__name__:
+    word: FlowMessage
+    if name == Reliable.__name__:
         insisted = _INSISTED.decode(fields)
-        word = Sure(insisted.number, _decoded(_SURE, insisted.message))
+        word = Reliable(insisted.number, _decoded(_SURE, insisted.message))
     else:
         word = _decoded(_WORDS, packed.word)
     return Negotiate(packed.stage, word, packed.origin, packed.to)
 
 
-def _packed(word: Word) -> tuple[str, Any]:
-    if isinstance(word, Sure):
-        return Sure.__name__, {"number": word.number, "message": _packed(word.message)}
+def _packed(word: FlowMessage) -> tuple[str, Any]:
+    if isinstance(word, Reliable):
+        return Reliable.__name__, {"number": word.number, "message": _packed(word.message)}
     return type(word).__name__, word
 
 

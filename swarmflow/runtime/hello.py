@@ -9,7 +9,7 @@ from typing import Literal
 
 from swarmflow.errors import FrameError
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 RUN_ID_BYTES_MAX = 256
 REASON_BYTES_MAX = 512
 CONFIRMATION = b"\x01"  # from the dialler, after a welcome: it is alive, and the stream is to be used
@@ -37,7 +37,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HelloReply:
     """What the acceptor answers, with its own incarnation. reason: empty when the stream is welcome."""
 
     incarnation: int
@@ -69,19 +69,19 @@ async def read_hello(reader: asyncio.StreamReader, timeout_s: float) -> Hello:
     return Hello(run_id, LANES[lane], incarnation, expected, version)
 
 
-def pack_reply(reply: Reply) -> bytes:
+def pack_reply(reply: HelloReply) -> bytes:
     """The bytes of a reply; a long reason is cut."""
     reason = reply.reason.encode()[:REASON_BYTES_MAX]
     return _REPLY.pack(_MAGIC, not reply.reason, reply.incarnation, len(reason)) + reason
 
 
-async def read_reply(reader: asyncio.StreamReader, timeout_s: float) -> Reply:
+async def read_reply(reader: asyncio.StreamReader, timeout_s: float) -> HelloReply:
     """Raises FrameError when what comes is no reply, TimeoutError when it does not come in time."""
     async with asyncio.timeout(timeout_s):
         magic, welcome, incarnation, size = _REPLY.unpack(await _exactly(reader, _REPLY.size))
         if magic != _MAGIC or welcome > 1 or size > REASON_BYTES_MAX or bool(size) == bool(welcome):
             raise FrameError("the other side answered a hello with something else")
-        return Reply(incarnation, (await _exactly(reader, size)).decode(errors="replace"))
+        return HelloReply(incarnation, (await _exactly(reader, size)).decode(errors="replace"))
 
 
 async def read_confirmation(reader: asyncio.StreamReader, timeout_s: float) -> bool:

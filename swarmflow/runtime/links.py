@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from swarmflow.core.types import ProcessId
 from swarmflow.errors import FrameError
 from swarmflow.runtime.frames import BadFrame, FrameLimits, read_frame
-from swarmflow.runtime.hello import PROTOCOL_VERSION, Hello, LaneName, Reply, pack_reply, read_confirmation, read_hello
+from swarmflow.runtime.hello import (
+    PROTOCOL_VERSION,
+    Hello,
+    HelloReply,
+    LaneName,
+    pack_reply,
+    read_confirmation,
+    read_hello,
+)
 from swarmflow.runtime.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane
 from swarmflow.runtime.lives import Lives
 from swarmflow.runtime.node import Node
@@ -240,7 +248,7 @@ class Links:
         hello = await read_hello(reader, self._settings.open_timeout_s)
         reason = self._refusal(name, hello)
         challenge = self._lives.challenge()
-        writer.write(pack_reply(Reply(self.local.incarnation, reason)))
+        writer.write(pack_reply(HelloReply(self.local.incarnation, reason)))
         if reason:
             raise FrameError(reason)
         if not await read_confirmation(reader, self._settings.open_timeout_s):

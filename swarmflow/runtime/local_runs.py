@@ -18,7 +18,7 @@ ENDED_BYTES_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedRun:
     """How a trainer of this machine left its run. version: steps that were committed then. output: [run] output.
 
     finished: all steps are done, and the model is in the folder `final` of the output.
@@ -41,11 +41,11 @@ class Ended:
         return f"the trainer of this machine left run {self.name} at step {self.version} of {self.steps}, see {where}"
 
 
-def keep_ended(ended: Ended, folder: Path | None = None) -> None:
+def keep_ended(ended: EndedRun, folder: Path | None = None) -> None:
     """Remember it for `swarmflow status`, in the place of what was remembered of the run. Raises OSError."""
     path = _path(ended.run_id, folder)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fields = {field: getattr(ended, field) for field in Ended.__slots__} | {"time_s": time.time()}
+    fields = {field: getattr(ended, field) for field in EndedRun.__slots__} | {"time_s": time.time()}
     write_whole(path, msgspec.json.encode(fields))
     others = [other for other in sorted(path.parent.glob("*.json"), key=_changed_s) if _read(other) is not None]
     for old in others[:-ENDED_KEPT]:
@@ -58,12 +58,12 @@ def forget_ended(run_id: str, folder: Path | None = None) -> None:
         _path(run_id, folder).unlink(missing_ok=True)
 
 
-def ended_run(run_id: str, folder: Path | None = None) -> Ended | None:
+def ended_run(run_id: str, folder: Path | None = None) -> EndedRun | None:
     """How a run ended on this machine, as far as it is known."""
     return _read(_path(run_id, folder))
 
 
-def last_ended(folder: Path | None = None) -> Ended | None:
+def last_ended(folder: Path | None = None) -> EndedRun | None:
     """The run that ended last on this machine."""
     paths = sorted(_path("", folder).parent.glob("*.json"), key=_changed_s)
     return next((found for path in reversed(paths) if (found := _read(path)) is not None), None)
@@ -81,11 +81,11 @@ def _changed_s(path: Path) -> float:
         return 0.0
 
 
-def _read(path: Path) -> Ended | None:
+def _read(path: Path) -> EndedRun | None:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
                 return None
-            return msgspec.json.decode(file.read(ENDED_BYTES_MAX), type=Ended)
+            return msgspec.json.decode(file.read(ENDED_BYTES_MAX), type=EndedRun)
     except (OSError, msgspec.DecodeError):
         return None  # nothing is known, or another version's file

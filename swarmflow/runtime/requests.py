@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from swarmflow.core.types import ProcessId
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.runtime.links import Links
-from swarmflow.runtime.wire import Answer, Ask, encode_header
+from swarmflow.runtime.wire import Request, Response, encode_header
 
 log = logging.getLogger("swarmflow")
 
@@ -40,7 +40,7 @@ class Requests:
     ) -> list[memoryview]:
         """The bodies of the answer. Raises NetworkError when there is none in time, or the other side refuses."""
         number, future = self.expect(to)
-        self._links.send(to, encode_header(Ask(number, topic, arguments or {})))
+        self._links.send(to, encode_header(Request(number, topic, arguments or {})))
         return await self.wait(number, future, f"{to} did not answer to {topic!r}", timeout_s)
 
     def expect(self, to: ProcessId | None = None) -> tuple[int, asyncio.Future[list[memoryview]]]:
@@ -61,16 +61,16 @@ class Requests:
         finally:
             self._open.pop(number, None)
 
-    def asked(self, sender: ProcessId, message: Ask) -> None:
+    def asked(self, sender: ProcessId, message: Request) -> None:
         """Somebody asks."""
         if len(self._answering) >= ANSWERING_MAX:
-            self._links.send(sender, encode_header(Answer(message.id, "busy; ask again")))
+            self._links.send(sender, encode_header(Response(message.id, "busy; ask again")))
             return
         task = asyncio.get_running_loop().create_task(self._answer(sender, message))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    def answered(self, sender: ProcessId, message: Answer, bodies: list[memoryview]) -> None:
+    def answered(self, sender: ProcessId, message: Response, bodies: list[memoryview]) -> None:
         """Somebody answers."""
         asked, future = self._open.get(message.id, (None, None))
         if future is None or future.done() or (asked is not None and asked.name != sender.name):
@@ -86,7 +86,7 @@ class Requests:
             if asked == process and not future.done():
                 future.set_exception(NetworkError(f"lost {process}: {reason}"))
 
-    async def _answer(self, sender: ProcessId, message: Ask) -> None:
+    async def _answer(self, sender: ProcessId, message: Request) -> None:
         handler = self._handlers.get(message.topic)
         error, bodies = "", list[bytes | memoryview]()
         try:
@@ -98,4 +98,4 @@ class Requests:
         except Exception as failed:  # whatever it is: who asks should not wait in vain for its deadline
             log.error("answering to %r failed", message.topic[:40], exc_info=failed)
             error = f"answering to {message.topic[:40]!r} failed"
-        self._links.send(sender, encode_header(Answer(message.id, error[:ERROR_MAX])), bodies, bulk=bool(bodies))
+        self._links.send(sender, encode_header(Response(message.id, error[:ERROR_MAX])), bodies, bulk=bool(bodies))

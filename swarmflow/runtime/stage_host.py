@@ -13,8 +13,8 @@ from torch import Tensor
 
 from swarmflow.compute.codec import codec_named, decode_ints
 from swarmflow.compute.dropout import DrawKey
-from swarmflow.compute.exact import Overflow
-from swarmflow.compute.finite import NotFinite, finite
+from swarmflow.compute.exact import ExponentOverflowError
+from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.stage import Stage
 from swarmflow.core.actions import Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay
 from swarmflow.core.events import (
@@ -261,9 +261,9 @@ class StageHost:
             began_s = served.clock()
             try:
                 result = compute(served, value)
-            except Overflow:
+            except ExponentOverflowError:
                 return Overflowed(microbatch)
-            except NotFinite as error:
+            except NotFiniteError as error:
                 return ComputedNotFinite(microbatch.epoch, microbatch.index, error.value, error.layer)
             return result, served.clock() - began_s
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from swarmflow.compute.finite import NotFinite
+from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat import digest, memory_of
 from swarmflow.core.actions import Apply, Seal, StorePiece, SumPiece
 from swarmflow.core.events import Applied, ComputedNotFinite, PieceReduced, Sealed
@@ -135,14 +135,14 @@ class StepEnd:
         served = self._serving()
         self._account.committed()
 
-        def work() -> str | NotFinite:
+        def work() -> str | NotFiniteError:
             try:
                 return apply_update(served, action)
-            except NotFinite as error:
+            except NotFiniteError as error:
                 return error
 
-        def done(name: str | NotFinite) -> None:
-            if isinstance(name, NotFinite):
+        def done(name: str | NotFiniteError) -> None:
+            if isinstance(name, NotFiniteError):
                 self._driver.post(ComputedNotFinite(action.epoch, -1, name.value, name.layer))
                 return
             self._driver.metrics.update_seconds.observe(self._spent_s)

@@ -13,7 +13,7 @@ from swarmflow.runtime import flow_words
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Request:
     """A question outside the protocol of training: for the manifest, the status, a part of a state."""
 
     id: int
@@ -22,8 +22,8 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """To an Ask; what was asked for is the body. error: why there is none."""
+class Response:
+    """To a Request; what was asked for is the body. error: why there is none."""
 
     id: int
     error: str = ""
@@ -44,9 +44,9 @@ class Evaluate:
     path: tuple[tuple[str, int], ...]
 
 
-Wire = Message | Ask | Answer | Evaluate
+Wire = Message | Request | Response | Evaluate
 
-_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Message), Ask, Answer, Evaluate)}
+_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Message), Request, Response, Evaluate)}
 _DECODERS = {
     name: msgspec.msgpack.Decoder(flow_words.Packed if kind is Negotiate else kind) for name, kind in _TYPES.items()
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from swarmflow.config_check import Check, Disallowed, integer, number
 from swarmflow.errors import ConfigError
-from swarmflow.simulator.drawn import Bounded, Choice, Constant, Integers, Normal, Uniform
+from swarmflow.simulator.drawn import Bounded, Constant, Integers, Normal, OneOf, Uniform
 
 FORMS = "{ uniform = [low, high] }, { integers = [low, high] }, { choice = [...] } or { normal = [mean, deviation] }"
 Table = tuple[tuple[float, ...], ...]
@@ -40,7 +40,7 @@ def _check(single: Check, within: Check, least: float | None, allowed: str) -> C
                 raise Disallowed(allowed)
             [(form, given)] = value.items()
             if form == "choice" and isinstance(given, list) and given:
-                return Choice(tuple(single(item) for item in given))
+                return OneOf(tuple(single(item) for item in given))
             return _distribution(form, given, within, allowed, least)
         except Disallowed as error:
             raise Disallowed(allowed) from error

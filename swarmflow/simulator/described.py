@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 
 from swarmflow.simulator.drawn import Constant, Drawn, share_of
-from swarmflow.simulator.network import INFINITE, Links, Matrix, Port, Shared, Spread
+from swarmflow.simulator.network import INFINITE, Matrix, NetworkLinks, Port, Shared, Spread
 from swarmflow.simulator.scenario import PeersPart, Scenario
 
 BYTES_PER_MBIT = 125_000.0
@@ -196,7 +196,7 @@ def capacity_of(scenario: Scenario, seed: int, number: int) -> int:
     return CAPACITY if group.capacity is None else int(_draw(seed, number, 3, group.capacity))
 
 
-def _links(scenario: Scenario, seed: int) -> Links:
+def _links(scenario: Scenario, seed: int) -> NetworkLinks:
     network = scenario.network
     if scenario.latency is None and scenario.bandwidth is None:
         return Spread(network.latency_s, _Rates(network.mbps), seed, network.symmetric)

@@ -54,7 +54,7 @@ from swarmflow.core.reduce import PIECE_ELEMENTS
 from swarmflow.core.types import Microbatch, ProcessId, Ref, Slice
 from swarmflow.simulator.arithmetic import Gradient, Sum, Weights, digest, initial
 from swarmflow.simulator.causes import COMPUTE
-from swarmflow.simulator.kept import Kept
+from swarmflow.simulator.kept import KeptState
 from swarmflow.simulator.measure import Spent
 from swarmflow.simulator.spoiling import SPOILT, spoiling, spoilt, without_norm
 from swarmflow.simulator.stalls import Stalls
@@ -112,7 +112,7 @@ class Device:
     _load: int = 0
     _careful: bool = False
     _sealed: dict[str, Sum] = field(default_factory=dict)
-    kept: Kept | None = None
+    kept: KeptState | None = None
     storage: Storage = field(init=False)
 
     def __post_init__(self) -> None:
@@ -355,11 +355,11 @@ class Device:
             self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
         self.world.post(self.process, Applied(action.epoch, weights.parameters))
 
-    def keep(self, held: Held | None) -> Kept | None:
+    def keep(self, held: Held | None) -> KeptState | None:
         """This life is over, and leaves this to the next one."""
         if held is None or self.weights is None:
             return self.kept if held is not None else None
-        kept = Kept(self.process, held, self.weights, self._sealed)
+        kept = KeptState(self.process, held, self.weights, self._sealed)
         kept.end_update(self.world)
         return kept
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.types import Holding, Snapshot
 from swarmflow.simulator.arithmetic import digest
-from swarmflow.simulator.kept import Kept
+from swarmflow.simulator.kept import KeptState
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Disks:
     copies: dict[str, dict[int, set[int]]] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)
     damaged: set[tuple[str, int, int]] = field(default_factory=set)
-    left: dict[str, Kept] = field(default_factory=dict)
+    left: dict[str, KeptState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.durable[0] = {stage: digest("initial", stage) for stage in range(self.stages)}
@@ -60,7 +60,7 @@ class Disks:
         self.damaged -= {(name, version, stage) for stage in held}
         return True
 
-    def leave(self, name: str, kept: Kept) -> bool:
+    def leave(self, name: str, kept: KeptState) -> bool:
         """A peer that leaves writes what it serves. False: its disk is full."""
         if name in self.full:
             return False

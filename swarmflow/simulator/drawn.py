@@ -78,7 +78,7 @@ class Integers:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OneOf:
     """One of several values, all alike likely."""
 
     values: tuple[float, ...]

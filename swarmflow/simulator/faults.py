@@ -16,7 +16,7 @@ from swarmflow.simulator.splits import SPLITS
 from swarmflow.simulator.troubles import ALONE, TROUBLES
 from swarmflow.simulator.world import Settings, World
 
-__all__ = ["FAULTS", "Churn", "Scenario", "finish", "kill_in_phase", "leader_phase", "peers_of", "stage_of"]
+__all__ = ["FAULTS", "Churn", "FuzzSwarm", "finish", "kill_in_phase", "leader_phase", "peers_of", "stage_of"]
 
 HEED_S = 60.0  # after the last fault: a person has read by then what the leader waits for
 MISSED_S = 40.0  # by then who has missed a message has noticed, joined again, and let go of what it held
@@ -24,7 +24,7 @@ LOG_LINES = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class FuzzSwarm:
     """A swarm as it begins. The trainers are t0 (which leads), t1, ...; the peers p0, p1, ..."""
 
     settings: Settings

@@ -10,7 +10,7 @@ from random import Random
 
 from swarmflow.core.routers import ROUTERS
 from swarmflow.core.types import Plan
-from swarmflow.simulator.faults import DRAWN, EARLIER, FAULTS, Churn, Scenario, finish
+from swarmflow.simulator.faults import DRAWN, EARLIER, FAULTS, Churn, FuzzSwarm, finish
 from swarmflow.simulator.splits import AIMED
 from swarmflow.simulator.world import Settings, World
 
@@ -21,7 +21,7 @@ PARTITIONS_SHARE = 0.35  # of the seeds, where nothing else is asked for
 class Hunted:
     """What a seed stands for: a swarm, the kinds of faults, and the mean gap between them in seconds."""
 
-    scenario: Scenario
+    scenario: FuzzSwarm
     kinds: tuple[str, ...]
     gap_s: float
 
@@ -106,7 +106,7 @@ def _drawn(seed: int, router: str | None) -> Hunted:
     faults = [fault.__name__ for fault in EARLIER if fault.__name__ != "join"]
     kinds = draw.sample(faults, draw.randint(1, len(faults)))
     peers = max(1, round(stages * draw.choice((1, 2, 2, 3, 6))))
-    scenario = Scenario(settings, peers, trainers=draw.choice((1, 2, 3)))
+    scenario = FuzzSwarm(settings, peers, trainers=draw.choice((1, 2, 3)))
     return Hunted(scenario, (*kinds, *(["join"] * len(kinds))), draw.choice((0.5, 2.0, 5.0)))
 
 

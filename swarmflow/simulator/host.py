@@ -9,7 +9,7 @@ from swarmflow.core.peer import PeerMachine
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.invariants import InvariantViolated
-from swarmflow.simulator.network import Way
+from swarmflow.simulator.network import NetworkPath
 
 if TYPE_CHECKING:
     from swarmflow.simulator.device import Device
@@ -21,7 +21,7 @@ WAKES_MAX = 100_000  # in one moment; a flow node solves its part in thousands o
 class Link:
     """One end of a connection. there: the other one's host, as long as that has its end too."""
 
-    way: Way
+    way: NetworkPath
     there: Host | None = None
 
 

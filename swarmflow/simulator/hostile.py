@@ -17,53 +17,53 @@ from random import Random
 from typing import Any
 
 from swarmflow.core.events import Received
-from swarmflow.core.flow.messages import Sure, Word
+from swarmflow.core.flow.messages import FlowMessage, Reliable
 from swarmflow.core.flow.trust import INSISTED
 from swarmflow.core.messages import (
     Accepted,
     Adopt,
     Backward,
-    Beyond,
-    Carried,
-    Carry,
+    Cancel,
     Committed,
+    CopiesHeld,
+    CreditAvailable,
+    CreditReturned,
     Denied,
     Deposed,
     Done,
+    DownstreamCost,
     Drain,
+    Elect,
+    ElectionReport,
     Forward,
-    Gone,
     Heartbeat,
     Join,
-    Kept,
-    Lead,
+    LinkRateReport,
     LoadFailed,
+    MemberFailed,
     Message,
     Negotiate,
     Overflow,
-    Passed,
     Prepared,
     Probe,
     Probed,
-    Rates,
     Ready,
     Recall,
     Recalled,
     ReducePart,
     ReduceSum,
-    Relieve,
-    Report,
-    Reserve,
-    Reserved,
-    Room,
+    RelayedTensor,
+    RelayTensor,
+    ReserveSlot,
     Routed,
+    SlotReserved,
     Suspect,
     Unprepared,
     Unrepairable,
 )
 from swarmflow.core.messages.checks import BODIES_MAX, COUNT_MAX
 from swarmflow.core.types import Plan, ProcessId
-from swarmflow.simulator.faults import Scenario, finish
+from swarmflow.simulator.faults import FuzzSwarm, finish
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.settings import Settings
 from swarmflow.simulator.world import World
@@ -76,15 +76,15 @@ NEVER_FLOAT = (float("nan"), float("inf"), float("-inf"), -1e300, 1e305)
 LONG = "\N{SNOWMAN}" * 2000
 POISONED = (0.0, 0.05, 0.3)  # shares of the fields of a message
 
-_HOPS = (Forward, Reserve, Adopt, Relieve, Passed, Recalled, Negotiate, Probe, Beyond)
-_BACK = (Accepted, Reserved, Denied, Room, Routed, Backward, Recall, Probed)
-_PEERS = (*_HOPS, *_BACK, Carry, Carried, ReducePart, ReduceSum, Rates)
+_HOPS = (Forward, ReserveSlot, Adopt, Cancel, CreditReturned, Recalled, Negotiate, Probe, DownstreamCost)
+_BACK = (Accepted, SlotReserved, Denied, CreditAvailable, Routed, Backward, Recall, Probed)
+_PEERS = (*_HOPS, *_BACK, RelayTensor, RelayedTensor, ReducePart, ReduceSum, LinkRateReport)
 _TO_LEADER = (
     Ready,
     LoadFailed,
     Drain,
     Heartbeat,
-    Rates,
+    LinkRateReport,
     Suspect,
     Done,
     Prepared,
@@ -92,16 +92,16 @@ _TO_LEADER = (
     Unrepairable,
     Overflow,
     Committed,
-    Kept,
+    CopiesHeld,
     Join,
 )
 _MAY_SAY: dict[tuple[str, str], tuple[type, ...]] = {
     ("peer", "peer"): _PEERS,
-    ("peer", "trainer"): (*_BACK, Negotiate, Report, Deposed),
-    ("peer", "leader"): (*_BACK, *_TO_LEADER, Negotiate, Report, Deposed),
-    ("trainer", "peer"): (*_HOPS, Lead, Gone),  # Gone: it may lead by then, in a later term
-    ("trainer", "trainer"): (Lead, Report, Deposed, Negotiate, Gone),
-    ("trainer", "leader"): (*_TO_LEADER, Report, Deposed, Lead, Negotiate),
+    ("peer", "trainer"): (*_BACK, Negotiate, ElectionReport, Deposed),
+    ("peer", "leader"): (*_BACK, *_TO_LEADER, Negotiate, ElectionReport, Deposed),
+    ("trainer", "peer"): (*_HOPS, Elect, MemberFailed),  # MemberFailed: it may lead by then, in a later term
+    ("trainer", "trainer"): (Elect, ElectionReport, Deposed, Negotiate, MemberFailed),
+    ("trainer", "leader"): (*_TO_LEADER, ElectionReport, Deposed, Elect, Negotiate),
     ("leader", "peer"): KINDS,
     ("leader", "trainer"): KINDS,
 }
@@ -130,7 +130,7 @@ class Mint:
     def _value(self, hint: Any, name: str) -> Any:  # noqa: ANN401
         draw = self.random
         bad = draw.random() < self.poison
-        if hint == Word:
+        if hint == FlowMessage:
             return self._word()
         if isinstance(hint, types.UnionType):
             kinds = typing.get_args(hint)
@@ -159,9 +159,9 @@ class Mint:
 
     def _word(self) -> Any:  # noqa: ANN401
         """A word of the flow negotiation; it has a table of its own, and is not counted as poisoned."""
-        kind, before = self.random.choice(typing.get_args(Word)), self.poisoned
-        if kind is Sure:
-            word: Any = Sure(self.random.randint(0, 9), self._made(self.random.choice(INSISTED)))
+        kind, before = self.random.choice(typing.get_args(FlowMessage)), self.poisoned
+        if kind is Reliable:
+            word: Any = Reliable(self.random.randint(0, 9), self._made(self.random.choice(INSISTED)))
         else:
             word = self._made(kind)
         self.poisoned = before
@@ -259,7 +259,7 @@ class Attack:
         return [epoch, epoch, type(epoch)(epoch.generation, epoch.step + 1), type(epoch)(0, 0)]
 
 
-def swarm_of(seed: int) -> Scenario:
+def swarm_of(seed: int) -> FuzzSwarm:
     """The swarm of a seed."""
     draw = Random(f"hostile {seed}")
     router = draw.choice(("shortest", "iwrr", "flow"))
@@ -274,7 +274,7 @@ def swarm_of(seed: int) -> Scenario:
         late_min_s=3.0,
         validate_every=draw.choice((0, 3)),
     )
-    return Scenario(settings, peers=plan.stages * draw.choice((2, 3)), trainers=draw.choice((1, 2, 3)))
+    return FuzzSwarm(settings, peers=plan.stages * draw.choice((2, 3)), trainers=draw.choice((1, 2, 3)))
 
 
 def attacked(seed: int, messages: int) -> tuple[World, Counter[str]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptState:
     """Left by one life of a peer to the next. process: the life that it is of. sealed: reduced gradients, by group."""
 
     process: ProcessId
@@ -22,7 +22,7 @@ class Kept:
     weights: Weights
     sealed: dict[str, Sum]
 
-    def copied(self) -> Kept:
+    def copied(self) -> KeptState:
         """The same in another place: what is done with one of both changes nothing in the other."""
         return replace(self, weights=Weights(self.weights.stage, self.weights.version, self.weights.parameters))
 

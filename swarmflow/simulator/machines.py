@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from swarmflow.core.following import Following
+from swarmflow.core.following import LeaderLease
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.routers import outbox_of
+from swarmflow.core.routers import dispatcher_for
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
-from swarmflow.core.source import Source
+from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Plan, ProcessId
 
@@ -32,13 +32,13 @@ class Machines(Protocol):
     protocol around it, and what it costs, is the same.
     """
 
-    def peer(self, me: ProcessId, following: Following, plan: Plan, settings: PeerSettings) -> PeerMachine:
+    def peer(self, me: ProcessId, following: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
         """What decides for a peer."""
         ...
 
     def trainer(
         self,
-        following: Following,
+        following: LeaderLease,
         plan: Plan,
         rules: LeaderSettings,
         join: Join,
@@ -53,13 +53,13 @@ class Machines(Protocol):
 class Production:
     """As `swarmflow peer` and `swarmflow trainer` run them: the run's router, repair from journals, exact steps."""
 
-    def peer(self, me: ProcessId, following: Following, plan: Plan, settings: PeerSettings) -> PeerMachine:
+    def peer(self, me: ProcessId, following: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
         """A peer as `swarmflow peer` runs it."""
         return PeerMachine(me, following, plan, settings)
 
     def trainer(
         self,
-        following: Following,
+        following: LeaderLease,
         plan: Plan,
         rules: LeaderSettings,
         join: Join,
@@ -68,8 +68,8 @@ class Production:
         late_min_s: float,
     ) -> TrainerMachine:
         """A trainer as `swarmflow trainer` runs it."""
-        outbox = outbox_of(plan, join.member.process, 0, late_min_s)
-        source = Source(join.member.process, plan.microbatches, outbox)
+        outbox = dispatcher_for(plan, join.member.process, 0, late_min_s)
+        source = MicrobatchSource(join.member.process, plan.microbatches, outbox)
         return TrainerMachine(join.member, following, plan, rules, source, join, basis.version, basis.digests, leads)
 
 

@@ -17,7 +17,7 @@ PAIRS_KEPT = 4096  # below which the table of pairs is not searched for those th
 class Flight(NamedTuple):
     """A message under way. due_s: when to ask what the receiver makes of it. last_s: of its last byte, if it may."""
 
-    way: Way
+    way: NetworkPath
     size_bytes: int
     bulk: bool
     due_s: float
@@ -28,7 +28,7 @@ class Flight(NamedTuple):
         return self.way.had_s(self, now_s)
 
 
-class Way(Protocol):
+class NetworkPath(Protocol):
     """From one machine to another. It is asked twice: when a message is sent, and when it gets to the other's link."""
 
     def send(self, size_bytes: int, bulk: bool, now_s: float) -> Flight:
@@ -43,7 +43,7 @@ class Way(Protocol):
 class Network(Protocol):
     """Says when messages arrive."""
 
-    def way(self, sender: ProcessId, receiver: ProcessId) -> Way:
+    def way(self, sender: ProcessId, receiver: ProcessId) -> NetworkPath:
         """The way between two: who sends often may keep it."""
         ...
 
@@ -60,7 +60,7 @@ class Jittery:
     slowed: dict[str, tuple[float, float]] = field(default_factory=dict)
     _lanes: dict[tuple[ProcessId, ProcessId, bool], float] = field(default_factory=dict)
 
-    def way(self, sender: ProcessId, receiver: ProcessId) -> Way:
+    def way(self, sender: ProcessId, receiver: ProcessId) -> NetworkPath:
         """Its lanes are those of all ways between the two."""
         return _Lanes(self, sender, receiver)
 
@@ -99,7 +99,7 @@ class _Lanes:
         return now_s
 
 
-class Links(Protocol):
+class NetworkLinks(Protocol):
     """The ways between places. A place is a machine or a region."""
 
     def between(self, sender: int, receiver: int) -> tuple[float, float]:
@@ -179,13 +179,13 @@ class Shared:
     before a word comes, which have to go first (the buffers of modems and kernels know no lanes).
     """
 
-    links: Links
+    links: NetworkLinks
     ports: dict[str, Port] = field(default_factory=dict)
     queue_s: float = 0.0
     _pairs: dict[tuple[str, str, bool], float] = field(default_factory=dict)
     _keep: int = PAIRS_KEPT
 
-    def way(self, sender: ProcessId, receiver: ProcessId) -> Way:
+    def way(self, sender: ProcessId, receiver: ProcessId) -> NetworkPath:
         """From port to port."""
         here, there = self.ports[sender.name], self.ports[receiver.name]
         latency_s, rate = self.links.between(here.place, there.place)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from swarmflow.core.actions import Send
 from swarmflow.core.events import Received
-from swarmflow.core.messages import Backward, Carried, Carry, Forward, hop, step
+from swarmflow.core.messages import Backward, Forward, RelayedTensor, RelayTensor, hop, step
 from swarmflow.core.types import Blank, Body, ProcessId, Slice
 from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
 from swarmflow.simulator.host import Host, Link
@@ -32,7 +32,7 @@ DIAL_S = 10.0  # after which a connection that nobody answers is given up
 
 
 @dataclass(slots=True)
-class Post:
+class Transport:
     """Carries what the processes of a world send to one another.
 
     mute_until_s: what one sends to another is lost until then, and neither is told. flips: (sender, receiver) whose
@@ -91,7 +91,7 @@ class Post:
         clock = self.world.clock
         now_s = clock.now_s
         had_s = flight.way.had_s(flight, now_s)
-        if bodies and isinstance(action.message, Forward | Backward | Carry | Carried):
+        if bodies and isinstance(action.message, Forward | Backward | RelayTensor | RelayedTensor):
             self.world.meter.transit_s += had_s - sent_s
         if had_s > now_s:
             why = _WHY.get(type(action.message), TIMER)

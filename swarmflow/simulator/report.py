@@ -87,7 +87,7 @@ class Bottleneck:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SimulationReport:
     """A whole simulation. outcome: `finished`, `duration over`, or why it ended before. violations: nothing, ever.
 
     notes: what could not be done of what the scenario asks for.

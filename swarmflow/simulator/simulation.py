@@ -13,10 +13,10 @@ from swarmflow.simulator.described import Described, capacity_of, trainer_name
 from swarmflow.simulator.garbage import searched_rarely
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.policies import policy_named
-from swarmflow.simulator.report import MINUTE_S, DeviceUse, Iteration, Report
+from swarmflow.simulator.report import MINUTE_S, DeviceUse, Iteration, SimulationReport
 from swarmflow.simulator.scenario import Scenario
 from swarmflow.simulator.settings import Settings, Surroundings
-from swarmflow.simulator.swarm import Life, Swarm
+from swarmflow.simulator.swarm import PeerLife, Swarm
 
 Progress = Callable[[int, float], None]
 
@@ -89,7 +89,7 @@ class Simulation:
         self._described = Described(self.scenario, self.seed, drawn)
         return Surroundings(self._described.network, self._described)
 
-    def run(self) -> Report:
+    def run(self) -> SimulationReport:
         """Run it to its end, or to the first thing that must never happen."""
         run, world = self.scenario.run, self.world
         names = [self._described.add_peer(number) for number in range(self.scenario.peer_count)]
@@ -205,13 +205,13 @@ class Simulation:
             meter.wire_bytes.total(),
         )
 
-    def _use(self, life: Life, since_s: float, busy_then: dict[ProcessId, float]) -> DeviceUse:
+    def _use(self, life: PeerLife, since_s: float, busy_then: dict[ProcessId, float]) -> DeviceUse:
         process = life.process
         seconds = max(0.0, min(life.died_s, self.world.clock.now_s) - max(life.began_s, since_s))
         busy_s = life.busy_s - busy_then.get(process, 0.0)
         return DeviceUse(f"{process.name}.{process.incarnation}", life.stage, seconds, busy_s)
 
-    def _report(self, outcome: str, violations: tuple[str, ...]) -> Report:
+    def _report(self, outcome: str, violations: tuple[str, ...]) -> SimulationReport:
         world = self.world
         lives = [world.life(process) for process in world.peers()]
         uses = [
@@ -220,7 +220,7 @@ class Simulation:
             if life.died_s > self._measured_from_s
         ]
         meter = world.meter
-        return Report(
+        return SimulationReport(
             self.scenario.run.name,
             self.policy,
             self.seed,

@@ -8,9 +8,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from swarmflow.core.flow.messages import Apply, Audit, Label, Mine, Offer, Sure, Trace, Word
-from swarmflow.core.flow.messages import Granted as Taken
-from swarmflow.core.messages import Gone, Granted, Lead, Message, Named, Negotiate, Open, Prepare, Rates, Reopen, Report
+from swarmflow.core.flow.messages import (
+    ApplyExchange,
+    Audit,
+    FlowMessage,
+    Label,
+    Locked,
+    OwnFlows,
+    Reliable,
+    TraceFlow,
+    UnitsReserved,
+)
+from swarmflow.core.messages import (
+    Elect,
+    ElectionReport,
+    Granted,
+    LinkRateReport,
+    MemberFailed,
+    Message,
+    Negotiate,
+    OpenStep,
+    Prepare,
+    RosterDelta,
+    RosterPart,
+)
 from swarmflow.core.types import Roster
 
 FRAME = 36  # bytes around a header (runtime/frames.py), of which 8 a body
@@ -32,11 +53,11 @@ def _roster(roster: Roster) -> int:
     return MEMBER * (sum(len(stage) for stage in roster.stages) + len(roster.trainers))
 
 
-def _open(message: Open) -> int:
+def _open(message: OpenStep) -> int:
     return _roster(message.roster) + PROCESS * (1 + len(message.newcomers))
 
 
-def _reopen(message: Reopen) -> int:
+def _reopen(message: RosterDelta) -> int:
     return PROCESS * (1 + len(message.gone)) + MEMBER * len(message.came)
 
 
@@ -45,7 +66,7 @@ def _prepare(message: Prepare) -> int:
     return ENTRY * len(message.entries) + PROCESS * members + MEMBER * len(message.newcomers)
 
 
-def _report(message: Report) -> int:
+def _report(message: ElectionReport) -> int:
     return (
         _roster(message.opened.roster)
         + (0 if message.change is None else _reopen(message.change))
@@ -56,38 +77,38 @@ def _report(message: Report) -> int:
     )
 
 
-def _word(word: Word) -> int:
+def _word(word: FlowMessage) -> int:
     """Of a negotiation's word, what is longer than a few numbers and a process."""
     match word:
-        case Sure():
+        case Reliable():
             return _word(word.message)
         case Label():
             return (PROCESS + NUMBER) * len(word.costs)
-        case Taken():
+        case UnitsReserved():
             return _word(word.label)
         case Audit():
             return (PROCESS + NUMBER) * len(word.counts)
-        case Offer():
+        case Locked():
             links = len(word.inflow) + len(word.outflow)
             return 2 * PROCESS * links + (PROCESS + NUMBER) * len(word.costs)
-        case Apply():
+        case ApplyExchange():
             return 2 * PROCESS * (len(word.inflow) + len(word.outflow))
-        case Trace():
+        case TraceFlow():
             return PROCESS * len(word.path)
-        case Mine():
+        case OwnFlows():
             return PROCESS * sum(map(len, word.paths)) + (PROCESS + NUMBER) * len(word.costs)
     return 0
 
 
 _EXTRA: dict[type, Callable[[Any], int]] = {
-    Open: _open,
-    Named: lambda message: MEMBER * len(message.members),
-    Reopen: _reopen,
+    OpenStep: _open,
+    RosterPart: lambda message: MEMBER * len(message.members),
+    RosterDelta: _reopen,
     Prepare: _prepare,
-    Report: _report,
-    Rates: lambda message: PROCESS * len(message.rates),
+    ElectionReport: _report,
+    LinkRateReport: lambda message: PROCESS * len(message.rates),
     Granted: lambda message: MEMBER * len(message.donors),
-    Gone: lambda message: ENTRY * len(message.lost),
-    Lead: lambda message: MEMBER,
+    MemberFailed: lambda message: ENTRY * len(message.lost),
+    Elect: lambda message: MEMBER,
     Negotiate: lambda message: _word(message.word),
 }

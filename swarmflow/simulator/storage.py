@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from swarmflow.core.actions import DropCopies, KeepCopies, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, CopiesChanged, DiskChanged, Progressed, StateStored
 from swarmflow.core.types import Member, ProcessId
-from swarmflow.simulator.kept import Kept
+from swarmflow.simulator.kept import KeptState
 from swarmflow.simulator.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -116,11 +116,11 @@ class Storage:
             del held[version]
         self.world.clock.after(0.0, partial(self.world.post, self.process, self._holdings()))
 
-    def store(self, kept: Kept | None) -> None:
+    def store(self, kept: KeptState | None) -> None:
         """Write what this life leaves to the next one, which takes as long as to load a stage."""
         self.world.clock.after(self.world.hardware.load_s() or 0.0, partial(self._stored, kept))
 
-    def _stored(self, kept: Kept | None) -> None:
+    def _stored(self, kept: KeptState | None) -> None:
         if not self.world.hosts[self.process].alive:
             return
         ok = kept is not None and self.world.disks.leave(self.process.name, kept)

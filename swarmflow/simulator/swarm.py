@@ -15,7 +15,7 @@ from swarmflow.simulator.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class PeerLife:
     """One life of a peer so far.
 
     stage: whose state it holds, or held last; -1: none yet. died_s: infinite while it lives. busy_s: seconds in which
@@ -70,7 +70,7 @@ class Swarm(Protocol):
         """All lives of peers that ever began, in the order in which they did."""
         ...
 
-    def life(self, process: ProcessId) -> Life:
+    def life(self, process: ProcessId) -> PeerLife:
         """What there is to say of a peer."""
         ...
 

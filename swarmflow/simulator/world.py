@@ -10,10 +10,10 @@ from random import Random
 
 from swarmflow.core.actions import Action, Count, Exit, Forget, Log, Record, Rejoin, Saved, Send, TookOver
 from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, SaveAsked, Tick
-from swarmflow.core.following import FIRST_TERM, Following
+from swarmflow.core.following import FIRST_TERM, LeaderLease
 from swarmflow.core.leader import Leader
 from swarmflow.core.leading.memories import Former
-from swarmflow.core.messages import Beat, Commit, Heartbeat, Join, StepResult
+from swarmflow.core.messages import Commit, Heartbeat, Join, LeaderHeartbeat, StepResult
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Holding, Member, ProcessId, Ref, Snapshot
@@ -24,15 +24,15 @@ from swarmflow.simulator.disks import Disks
 from swarmflow.simulator.hardware import Hardware
 from swarmflow.simulator.host import Host
 from swarmflow.simulator.invariants import Witness
-from swarmflow.simulator.kept import Kept
+from swarmflow.simulator.kept import KeptState
 from swarmflow.simulator.machines import PRODUCTION, Basis, Machines
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Network
 from swarmflow.simulator.partitions import Partition
-from swarmflow.simulator.post import DIAL_S, Post
+from swarmflow.simulator.post import DIAL_S, Transport
 from swarmflow.simulator.settings import Settings, Surroundings, random_surroundings
 from swarmflow.simulator.spoiling import Spoiling
-from swarmflow.simulator.swarm import Life
+from swarmflow.simulator.swarm import PeerLife
 
 __all__ = ["Host", "Settings", "Surroundings", "World"]
 
@@ -40,7 +40,7 @@ FIND_AGAIN_S = 0.5  # how soon a process looks for a leader again
 RIVALS_EVERY_S = 10.0  # how often leaders look for other leaders
 ROUNDING_S = 1e-6
 TICK = Tick()
-SIGNS_OF_LIFE = (Beat, Heartbeat)
+SIGNS_OF_LIFE = (LeaderHeartbeat, Heartbeat)
 
 
 @dataclass(slots=True, repr=False)  # in words it would be millions of letters long
@@ -67,7 +67,7 @@ class World:
     saved: dict[int, Saved] = field(default_factory=dict)
     finisher: ProcessId | None = None
     spoiling: dict[str, Spoiling] = field(default_factory=dict)
-    ways: Post = field(init=False)
+    ways: Transport = field(init=False)
     on_result: Callable[[StepResult], None] | None = None
     trace: Callable[[str], None] | None = None
     stopwatch: Callable[[], float] | None = None
@@ -90,7 +90,7 @@ class World:
         self.network, self.hardware = around.network, around.hardware
         self.clock.after(RIVALS_EVERY_S, self._introduce)
         self.disks = Disks(self.settings.plan.stages)
-        self.ways = Post(self)
+        self.ways = Transport(self)
         self._witness = Witness(self.seed, self.settings.plan.microbatches)
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class World:
             digests = self.disks.digests(newest)
             leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, digests, self.disks.known(), self._former())
             leads.safe.copies.says(me, self.disks.holdings(name))
-        following = Following(leader or process)
+        following = LeaderLease(leader or process)
         stages, digests = tuple(range(plan.stages)), self.disks.digests(max(held))
         copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
         join = Join("trainer", "sim", "run", me, copies=(*copies, *self.disks.holdings(name)))
@@ -136,7 +136,7 @@ class World:
         names = {process.name for standing in standings[-1:] for process in standing.opened.roster.serving}
         return Former(max(result.step for result in self.results) + 1, frozenset(names))
 
-    def start_peer(self, name: str, wish: int = -1, kept: Kept | None = None) -> ProcessId | None:
+    def start_peer(self, name: str, wish: int = -1, kept: KeptState | None = None) -> ProcessId | None:
         """Start a peer, which has `kept` in memory; it joins at the leader, as soon as there is one. None: not yet.
 
         Where it has nothing in memory, it has what lies in its folder.
@@ -163,7 +163,7 @@ class World:
             copies=self.disks.holdings(name),
             held=kept.held if kept is not None else None,
         )
-        machine = self.machines.peer(process, Following(leader), self.settings.plan, self.settings.of_peer(join))
+        machine = self.machines.peer(process, LeaderLease(leader), self.settings.plan, self.settings.of_peer(join))
         device = Device(self, process, kept=kept)
         self.hosts[process] = Host(process, machine, device, wish, began_s=self.clock.now_s)
         self.tell(process, "starts")
@@ -387,7 +387,7 @@ class World:
         self.kill(process)
         self.clock.after(0.5, partial(self._start_again, process.name, host, kept))
 
-    def _start_again(self, name: str, former: Host, kept: Kept | None) -> None:
+    def _start_again(self, name: str, former: Host, kept: KeptState | None) -> None:
         if self.ended:
             return
         if isinstance(former.machine, PeerMachine):
@@ -433,12 +433,12 @@ class World:
         """All lives of peers that ever began, in the order in which they did."""
         return [process for process in self.hosts if process not in self.trainers]
 
-    def life(self, process: ProcessId) -> Life:
+    def life(self, process: ProcessId) -> PeerLife:
         """What there is to say of a peer."""
         host = self.hosts[process]
         stage = host.device.weights.stage if host.device.weights is not None else -1
         died_s = float("inf") if host.alive else host.died_s
-        return Life(process, stage, host.began_s, died_s, host.device.busy_s)
+        return PeerLife(process, stage, host.began_s, died_s, host.device.busy_s)
 
     @property
     def waiting_for(self) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from swarmflow.chaos.schedule import MOMENT_MAX, PAUSE_S_MAX, PAUSE_S_MIN, TRAINER, Fault, Schedule, Serving
+from swarmflow.chaos.schedule import MOMENT_MAX, PAUSE_S_MAX, PAUSE_S_MIN, TRAINER, Fault, Schedule, ServingProcess
 
 STAGES = 3
-PEERS = [Serving(f"peer-{number}", number % STAGES) for number in range(6)]
-TRAINERS = [Serving(f"trainer-{number}", TRAINER) for number in range(2)]
+PEERS = [ServingProcess(f"peer-{number}", number % STAGES) for number in range(6)]
+TRAINERS = [ServingProcess(f"trainer-{number}", TRAINER) for number in range(2)]
 OPENINGS = range(2000)
 
 
-def all_faults(schedule: Schedule, serving: list[Serving]) -> list[Fault]:
+def all_faults(schedule: Schedule, serving: list[ServingProcess]) -> list[Fault]:
     return [fault for step in OPENINGS for fault in schedule.at_opening(step, serving)]
 
 
@@ -38,7 +38,7 @@ def test_what_happens_to_one_does_not_depend_on_the_others() -> None:
 
 
 def test_each_process_is_hit_at_the_rate() -> None:
-    many = [Serving(f"peer-{number}", 0) for number in range(10)] + TRAINERS
+    many = [ServingProcess(f"peer-{number}", 0) for number in range(10)] + TRAINERS
     faults = all_faults(Schedule(0, 0.2), many)
     for process in many:
         hits = sum(fault.victim == process for fault in faults)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from swarmflow.compute.dropout import DrawKey
-from swarmflow.compute.exact import BLOCK_ELEMENTS, EXPONENT, FixedPoint, Overflow
-from swarmflow.compute.finite import NotFinite
+from swarmflow.compute.exact import BLOCK_ELEMENTS, EXPONENT, ExponentOverflowError, FixedPoint
+from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat import sum_of_squares
 from swarmflow.compute.layout import TIED
 from swarmflow.compute.runner import StageRunner
@@ -112,7 +112,7 @@ def test_each_addend_is_judged_by_itself(threads: int, value: float, finite: boo
     gradient = torch.full((2 * BLOCK_ELEMENTS + 5,), -0.5 * fixed.limit)
     fixed.check([gradient])
     gradient[at] = value * fixed.limit if finite else value
-    with pytest.raises(Overflow) as caught:
+    with pytest.raises(ExponentOverflowError) as caught:
         fixed.check([torch.zeros(3), gradient, torch.zeros(0)])
     assert caught.value.finite is finite
     fixed.exponent -= 16
@@ -123,7 +123,7 @@ def test_each_addend_is_judged_by_itself(threads: int, value: float, finite: boo
 
 def test_where_one_is_too_large_and_another_not_finite_the_second_counts() -> None:
     """It would be in vain to try again with another exponent."""
-    with pytest.raises(Overflow) as caught:
+    with pytest.raises(ExponentOverflowError) as caught:
         FixedPoint(MICROBATCHES).check([torch.full((3,), 1e30), torch.tensor([0.0, math.nan])])
     assert not caught.value.finite
 
@@ -318,7 +318,7 @@ def test_of_a_microbatch_that_does_not_fit_nothing_is_added(way: str) -> None:
     for runner in pipeline.runners:
         assert runner.stage.fixed is not None
         runner.stage.fixed.exponent = 60
-    with pytest.raises(NotFinite if way == "replay" else Overflow):
+    with pytest.raises(NotFiniteError if way == "replay" else ExponentOverflowError):
         attempt()
     assert equal(pipeline.sums(), before)
     for runner in pipeline.runners:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarmflow.compute.finite import NotFinite, finite
+from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from tests.compute.models import batch, config_of, stages_of
@@ -58,7 +58,7 @@ def test_a_careful_forward_names_the_first_layer_whose_output_is_not_finite(fami
     name = first.stage.block_names[block]
     with torch.no_grad():
         next(first.stage.units[name].get_submodule("mlp").parameters()).fill_(math.nan)
-    with pytest.raises(NotFinite) as caught:
+    with pytest.raises(NotFiniteError) as caught:
         first.forward("m", batch()[0])
     assert (caught.value.value, caught.value.layer) == ("activation", name)
     first.begin(36)
@@ -78,7 +78,7 @@ def test_a_careful_backward_names_the_layer_in_which_it_began(way: str, value: f
     again = partial(first.backward, "m", gradient)
     if way == "replay":
         again = partial(first.replay, tokens, 1, grad=gradient)
-    with pytest.raises(NotFinite) as caught:
+    with pytest.raises(NotFiniteError) as caught:
         again()
     assert (caught.value.value, caught.value.layer) == ("gradient", first.stage.block_names[1])
     if microbatches is not None:
@@ -92,7 +92,7 @@ def test_without_care_integers_find_it_all_the_same_and_floats_in_their_norm() -
         break_gradient(last, f"{last.stage.block_names[0]}.mlp.down_proj.weight", math.nan)
         hidden = torch.randn(2, 12, 32)
         if microbatches is not None:
-            with pytest.raises(NotFinite, match=r"layers\.2"):
+            with pytest.raises(NotFiniteError, match=r"layers\.2"):
                 last.loss("m", hidden, batch()[1])
             continue
         last.loss("m", hidden, batch()[1])
@@ -109,7 +109,7 @@ def test_a_gradient_of_the_input_alone_is_the_first_layers() -> None:
         return tuple(None if each is None else each * math.nan for each in inputs)
 
     block.register_full_backward_hook(broken)
-    with pytest.raises(NotFinite) as caught:
+    with pytest.raises(NotFiniteError) as caught:
         last.loss("m", torch.randn(2, 12, 32), batch()[1])
     assert caught.value.layer == last.stage.block_names[0]
 
@@ -120,7 +120,7 @@ def test_a_loss_that_is_not_finite_is_told_before_anything_is_added(microbatches
     last.begin(36)
     with torch.no_grad():
         last.stage.units[last.stage.order[-1]].get_parameter("weight")[0, 0] = math.inf
-    with pytest.raises(NotFinite) as caught:
+    with pytest.raises(NotFiniteError) as caught:
         last.loss("m", torch.randn(2, 12, 32), batch()[1])
     assert caught.value.value == "loss"
     if microbatches is not None:
@@ -143,7 +143,7 @@ def test_an_update_that_is_not_finite_is_refused(name: str, gradient: float, rat
     optimizer = make_optimizer(OptimizerSettings(name))
     group.allocate(optimizer.state_names())
     scale = 10.0 if name == "sgd" else 1.0
-    with pytest.raises(NotFinite) as caught:
+    with pytest.raises(NotFiniteError) as caught:
         optimizer.apply(group, torch.full_like(group.params, gradient), scale, rate, 0)
     assert caught.value.value == "update"
     assert caught.value.layer in {entry.name for entry in group.entries}

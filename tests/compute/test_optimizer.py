@@ -9,7 +9,7 @@ import torch
 
 from swarmflow.compute import optimizer as module
 from swarmflow.compute.flat import FlatGroup, digest, sum_of_squares
-from swarmflow.compute.layout import Entry
+from swarmflow.compute.layout import TensorSlot
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.errors import ConfigError
 
@@ -20,7 +20,7 @@ STEPS = 20
 def _group() -> FlatGroup:
     entries, offset = [], 0
     for i, shape in enumerate(SHAPES):
-        entries.append(Entry(f"p{i}", shape, offset))
+        entries.append(TensorSlot(f"p{i}", shape, offset))
         offset = entries[-1].stop
     group = FlatGroup.empty("own", tuple(entries), torch.device("cpu"))
     group.params.copy_(torch.randn(offset, generator=torch.Generator().manual_seed(0)))
@@ -94,7 +94,7 @@ def test_lamb_is_the_papers(monkeypatch: pytest.MonkeyPatch, block: int) -> None
 
 
 def test_lamb_leaves_zero_weights_a_way_to_move() -> None:
-    group = FlatGroup.empty("own", (Entry("p", (4,), 0),), torch.device("cpu"))
+    group = FlatGroup.empty("own", (TensorSlot("p", (4,), 0),), torch.device("cpu"))
     optimizer = make_optimizer(OptimizerSettings("lamb"))
     group.allocate(optimizer.state_names())
     optimizer.apply(group, torch.ones(4), 1.0, 0.5, 0)

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmflow.compute.families import model_config, shrink
-from swarmflow.compute.partition import Costs, block_count, check_family, measure_costs, plan_cut
+from swarmflow.compute.partition import BlockCosts, block_count, check_family, measure_costs, plan_cut
 from swarmflow.errors import ModelError
 from tests.compute.models import FAMILIES, GIVEN, config_of
 
 
-def _slowest(cut: tuple[int, ...], blocks: int, costs: Costs) -> float:
+def _slowest(cut: tuple[int, ...], blocks: int, costs: BlockCosts) -> float:
     load = [(stop - start) * costs.block_s for start, stop in itertools.pairwise((0, *cut, blocks))]
     load[0] += costs.embedding_s
     load[-1] += costs.head_s
@@ -28,7 +28,7 @@ def _slowest(cut: tuple[int, ...], blocks: int, costs: Costs) -> float:
 def test_the_slowest_stage_is_as_fast_as_any_cut_makes_it(
     stages: int, blocks: int, embedding_s: float, block_s: float, head_s: float
 ) -> None:
-    config, costs = {"model_type": "gpt2", "n_layer": blocks}, Costs(embedding_s, block_s, head_s)
+    config, costs = {"model_type": "gpt2", "n_layer": blocks}, BlockCosts(embedding_s, block_s, head_s)
     if stages > blocks:
         with pytest.raises(ModelError, match=f"{stages} stages.*{blocks} blocks"):
             plan_cut(config, stages, costs)

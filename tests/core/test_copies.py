@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.actions import Action
 from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.restoring import Restoring
-from swarmflow.core.messages import Keep, Kept, Surplus
+from swarmflow.core.messages import CopiesHeld, KeepCopy, Surplus
 from swarmflow.core.types import Holding, Member, ProcessId, Snapshot
 from tests.core.samples import member, messages
 
@@ -19,11 +19,11 @@ SIX = [member(f"p{number}", number % STAGES) for number in range(6)]
 
 
 def asked(actions: list[Action]) -> dict[str, tuple[int, ...]]:
-    return {to.name: keep.stages for to, keep in messages(actions, Keep)}
+    return {to.name: keep.stages for to, keep in messages(actions, KeepCopy)}
 
 
 def answer(copies: Copies, who: Member, snapshot: Snapshot, stages: tuple[int, ...], failed: str = "") -> list[Action]:
-    return copies.kept(who, Kept((Holding(snapshot, stages),) if stages else (), failed))
+    return copies.kept(who, CopiesHeld((Holding(snapshot, stages),) if stages else (), failed))
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Disks:
             name = peer.process.name
             if name in wanted:
                 self.held[name] = (*self.held.get(name, ()), Holding(snapshot, wanted[name]))
-                actions = self.copies.kept(peer, Kept(self.held[name]))
+                actions = self.copies.kept(peer, CopiesHeld(self.held[name]))
         return actions
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Count, Send
-from swarmflow.core.hops import Hops
+from swarmflow.core.hops import HopTable
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import Denied, Forward
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.types import Epoch, Microbatch, ProcessId, Ref
 
 FEEDER, PEER, OTHER, LEADER = (ProcessId(name, 1) for name in ("feeder", "peer", "other", "leader"))
@@ -18,7 +18,7 @@ def bodies(index: int) -> tuple[Ref, Ref]:
 
 
 def test_a_full_peer_counts_its_denial() -> None:
-    hops = Hops(PEER, 0, 1, 1, Outbox(1, Iwrr()), LEADER)
+    hops = HopTable(PEER, 0, 1, 1, Dispatcher(1, Iwrr()), LEADER)
     hops.open(EPOCH, ())
     first = hops.forward(FEEDER, Forward(Microbatch(EPOCH, 0), 0, 0), bodies(0))
     second = hops.forward(FEEDER, Forward(Microbatch(EPOCH, 1), 0, 0), bodies(1))
@@ -28,7 +28,7 @@ def test_a_full_peer_counts_its_denial() -> None:
 
 
 def test_who_was_refused_counts_a_retry_and_sends_again() -> None:
-    outbox = Outbox(0, Iwrr())
+    outbox = Dispatcher(0, Iwrr())
     outbox.open(EPOCH, (OTHER, PEER))
     [sent] = outbox.offer(Microbatch(EPOCH, 0), bodies(0), 0.0)
     assert isinstance(sent, Send)
@@ -39,7 +39,7 @@ def test_who_was_refused_counts_a_retry_and_sends_again() -> None:
 
 
 def test_a_death_counts_a_retry_for_each_hop_that_it_held() -> None:
-    outbox = Outbox(0, Iwrr())
+    outbox = Dispatcher(0, Iwrr())
     outbox.open(EPOCH, (PEER,))
     for index in range(3):
         outbox.offer(Microbatch(EPOCH, index), bodies(index), 0.0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from swarmflow.core.actions import Action, Send
-from swarmflow.core.detours import Detours
-from swarmflow.core.messages import Accepted, Backward, Carry, Forward, Rates
-from swarmflow.core.rates import Speeds
+from swarmflow.core.detours import Relays
+from swarmflow.core.messages import Accepted, Backward, Forward, LinkRateReport, RelayTensor
+from swarmflow.core.rates import LinkRates
 from swarmflow.core.types import Ref
 from tests.core.samples import messages, microbatch, process
 
@@ -16,17 +16,17 @@ FAST, SLOW = 50e6, 5e6
 TENSOR = Ref(1, 50_000_000)  # 1 s on a fast way, 10 s on a slow one
 
 
-def detours(direct: float = SLOW, via: float = FAST, other: float = 0.0) -> Detours:
+def detours(direct: float = SLOW, via: float = FAST, other: float = 0.0) -> Relays:
     """Ways to TO: directly, through VIA, and through OTHER; both ways of a detour have its rate."""
-    speeds = Speeds()
+    speeds = LinkRates()
     speeds.open((VIA, OTHER), (TO,))
     for process_, rate in ((TO, direct), (VIA, via), (OTHER, other)):
         if rate:
             speeds.measured(process_, 1000, 1000 / rate)
-    made = Detours(ME, TENSOR.size_bytes)
+    made = Relays(ME, TENSOR.size_bytes)
     made.open(speeds, {0: (VIA, OTHER), 1: (TO,)})
-    made.learn(VIA, Rates((), ((TO, via),)))
-    made.learn(OTHER, Rates((), ((TO, other),)))
+    made.learn(VIA, LinkRateReport((), ((TO, via),)))
+    made.learn(OTHER, LinkRateReport((), ((TO, other),)))
     return made
 
 
@@ -42,10 +42,12 @@ def took(actions: list[Action]) -> list[str]:
 def test_a_slow_way_is_gone_around_and_the_router_hears_how_long_it_takes_then() -> None:
     made = detours()
     assert made.changed[TO] == pytest.approx(FAST / 2), "a tensor is handed on when all of it is there"
-    [(to, carry)] = messages(made.around([forward()], 0.0), Carry)
-    assert (to, carry) == (VIA, Carry(TO, forward=Forward(microbatch(0), 1, 0)))
+    [(to, carry)] = messages(made.around([forward()], 0.0), RelayTensor)
+    assert (to, carry) == (VIA, RelayTensor(TO, forward=Forward(microbatch(0), 1, 0)))
     back = Send(TO, Backward(microbatch(0), 0, 0), (TENSOR,))
-    assert messages(made.around([back], 9.0), Carry) == [(VIA, Carry(TO, backward=Backward(microbatch(0), 0, 0)))]
+    assert messages(made.around([back], 9.0), RelayTensor) == [
+        (VIA, RelayTensor(TO, backward=Backward(microbatch(0), 0, 0)))
+    ]
 
 
 def test_what_is_no_tensor_or_goes_elsewhere_is_left_alone() -> None:
@@ -65,9 +67,9 @@ def test_a_detour_that_gains_little_is_not_taken(via: float) -> None:
 
 
 def test_small_tensors_take_none() -> None:
-    made = Detours(ME, 1 << 20)
+    made = Relays(ME, 1 << 20)
     made.open(detours().speeds, {0: (VIA, OTHER), 1: (TO,)})
-    made.learn(VIA, Rates((), ((TO, FAST),)))
+    made.learn(VIA, LinkRateReport((), ((TO, FAST),)))
     assert took(made.around([forward()], 0.0)) == ["to"]
     assert not made.changed
 
@@ -126,8 +128,8 @@ def test_what_takes_a_detour_tells_nothing_of_the_way_itself() -> None:
 def test_nobody_can_fill_the_table_or_tell_of_impossible_ways() -> None:
     made = detours(via=0.0)
     for number in range(200):
-        made.learn(process(f"x{number}"), Rates((), tuple((process(f"y{n}"), FAST) for n in range(200))))
-    made.learn(VIA, Rates((), ((TO, float("nan")), (OTHER, -1.0), (ME, float("inf")), (TO, 1e-310))))
+        made.learn(process(f"x{number}"), LinkRateReport((), tuple((process(f"y{n}"), FAST) for n in range(200))))
+    made.learn(VIA, LinkRateReport((), ((TO, float("nan")), (OTHER, -1.0), (ME, float("inf")), (TO, 1e-310))))
     assert took(made.around([forward()], 0.0)) == ["to"]
     assert len(made._told) <= 64
     made.open(made.speeds, {1: (TO,)})
@@ -137,7 +139,7 @@ def test_nobody_can_fill_the_table_or_tell_of_impossible_ways() -> None:
 def test_one_who_told_of_a_new_epoch_early_is_heard_once_it_is_opened_here() -> None:
     made = detours(via=0.0)
     new = process("new")
-    made.learn(new, Rates((), ((TO, FAST), (ME, FAST))))
+    made.learn(new, LinkRateReport((), ((TO, FAST), (ME, FAST))))
     assert took(made.around([forward()], 0.0)) == ["to"]
     made.open(made.speeds, {0: (new,), 1: (TO,)})
     assert took(made.around([forward()], 0.0)) == ["new"]

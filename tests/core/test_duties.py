@@ -16,11 +16,11 @@ from swarmflow.core.messages import (
     Granted,
     Heartbeat,
     Join,
-    Open,
+    LinkRateReport,
+    OpenStep,
     Postponed,
     Prepare,
     Prepared,
-    Rates,
     Ready,
 )
 from swarmflow.core.types import ProcessId
@@ -134,7 +134,7 @@ def test_a_stage_that_nobody_else_serves_takes_who_was_put_out_before_its_time(a
     bench.leader.handle(Lost(A, "reset"), 0.0)
     [(to, granted)] = messages(bench.join(again), Granted)
     assert (to, granted.stage) == (again, 0)
-    assert messages(bench.hear(again, Ready(0, 0, "digest", 4, granted.grant)), Open)
+    assert messages(bench.hear(again, Ready(0, 0, "digest", 4, granted.grant)), OpenStep)
 
 
 def test_who_was_put_out_comes_back_early_only_where_it_may_serve_and_nobody_is_coming() -> None:
@@ -166,7 +166,7 @@ def reducing(*helpers: ProcessId, ballot_s: float = 60.0) -> Bench:
         bench.ready(peer, stage)
     for peer, other in ((A, B), (B, A)):
         ways = ((other, 1e6), *((helper, 1e9) for helper in helpers))
-        bench.hear(peer, Rates((("stage-0", 1 << 24),), ways))
+        bench.hear(peer, LinkRateReport((("stage-0", 1 << 24),), ways))
     for peer, stage in ((A, 0), (helpers[0], 1)):
         actions = bench.hear(peer, Done(microbatch(0), stage, 0, 2.0, 1))
     prepared = dict(messages(actions, Prepare))

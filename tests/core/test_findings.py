@@ -11,7 +11,7 @@ from swarmflow.core.actions import Action, Count, Exit, Log, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
 from swarmflow.core.leader import Leader
 from swarmflow.core.leading.findings import BARRED_S, SAME_PEER_MAX, TRIES_MAX, Finding, Findings, plain
-from swarmflow.core.leading.sharing import Ways
+from swarmflow.core.leading.sharing import LinkTable
 from swarmflow.core.messages import (
     Commit,
     Committed,
@@ -23,11 +23,11 @@ from swarmflow.core.messages import (
     Join,
     Message,
     NotFinite,
-    Open,
+    OpenStep,
     Prepare,
     Prepared,
     Ready,
-    Reopen,
+    RosterDelta,
 )
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.step import Step
@@ -113,7 +113,7 @@ def test_gradients_whose_squares_no_optimizer_can_hold_are_never_committed() -> 
 def test_the_step_begins_anew_without_the_peer_and_looks_closely() -> None:
     bench = Bench(A, B, C)
     actions = bench.broken(B, layer="layers.3")
-    opened = messages(actions, Reopen)
+    opened = messages(actions, RosterDelta)
     assert {message.epoch for _, message in opened} == {Epoch(1, 0)}
     assert {message.careful for _, message in opened} == {True}
     assert bench.serving == [A, C]
@@ -289,11 +289,11 @@ def test_the_update_of_a_stages_peer_is_its_own_loss_and_that_of_all_of_them_sto
 
 
 def test_a_leader_that_takes_over_commits_no_ballot_without_a_norm() -> None:
-    said = Open(1, EPOCH, Roster(((member("a"), member("b")),), (ME,)), LINEAGE)
+    said = OpenStep(1, EPOCH, Roster(((member("a"), member("b")),), (ME,)), LINEAGE)
     step = Step(Plan(1, 2), 2, said, 0.1, 0.0, 0.0)
     for index in range(2):
         step.done(A, Done(microbatch(index), 0, 0, 20.0, 10))
-    [(_, prepare), _] = messages(step.prepare((), Ways()), Prepare)
+    [(_, prepare), _] = messages(step.prepare((), LinkTable()), Prepare)
     step.resume_prepared(prepare.tally, dict.fromkeys((A, B), (("stage-0", math.inf, "x"),)))
     assert step.phase == "failed"
     assert step.finding == Finding(0, -1, -1, None, "gradient")

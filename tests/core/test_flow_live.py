@@ -12,24 +12,24 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from swarmflow.core.actions import Action, Count, Send
-from swarmflow.core.flow.live import EARLY_MAX, ROUND_S, TRAINER, Negotiation, negotiation_of
+from swarmflow.core.flow.live import EARLY_MAX, ROUND_S, TRAINER, FlowNegotiation, negotiation_of
 from swarmflow.core.flow.messages import (
-    Apply,
-    AskSide,
+    ApplyExchange,
     Exchange,
+    ExchangeTurn,
+    FlowMessage,
     Inquire,
     Label,
-    Offer,
-    Reserve,
-    SideOffer,
-    Sure,
+    Locked,
+    Reliable,
+    ReserveUnits,
+    SideLocked,
+    SideLockRequest,
     Times,
-    Trace,
-    Turn,
-    Word,
+    TraceFlow,
 )
 from swarmflow.core.flow.router import FlowRouter
-from swarmflow.core.flow.words import Say
+from swarmflow.core.flow.words import FlowSend
 from swarmflow.core.messages import Negotiate
 from swarmflow.core.shortest import Shortest
 from swarmflow.core.types import Member, ProcessId, Roster
@@ -44,7 +44,7 @@ ROSTER = Roster(
 EVERYBODY = [m.process for m in ROSTER.everyone]
 
 
-def negotiation(name: str, roster: Roster = ROSTER) -> Negotiation:
+def negotiation(name: str, roster: Roster = ROSTER) -> FlowNegotiation:
     stage = TRAINER if name.startswith("t") else int(name[1])
     made = negotiation_of(process(name), stage, STAGES, 8, FlowRouter(Shortest(name)), 4)
     assert made is not None
@@ -130,10 +130,10 @@ def test_what_is_for_somebody_two_stages_away_goes_by_who_has_named_it() -> None
     solver, middle, far = negotiation("p20"), negotiation("p30"), negotiation("p40")
     assert solver.node is not None
     exchange = Exchange(solver.me, 1)
-    far.heard(middle.me, Negotiate(3, AskSide(exchange, outward=False)), 0.0)
-    solver.heard(middle.me, Negotiate(3, AskSide(Exchange(far.me, 1), outward=True)), 0.0)
+    far.heard(middle.me, Negotiate(3, SideLockRequest(exchange, outward=False)), 0.0)
+    solver.heard(middle.me, Negotiate(3, SideLockRequest(Exchange(far.me, 1), outward=True)), 0.0)
     word = Inquire(Exchange(far.me, 1))
-    sent = solver.tell([Say(far.me, word, "asked by the neighbour between them")])
+    sent = solver.tell([FlowSend(far.me, word, "asked by the neighbour between them")])
     assert sent == [Send(middle.me, Negotiate(2, word, to=far.me))]
     passed = middle.heard(solver.me, Negotiate(2, word, to=far.me), 0.0)
     assert passed == [Send(far.me, Negotiate(3, word, origin=solver.me))]
@@ -143,22 +143,25 @@ def test_what_is_for_somebody_two_stages_away_goes_by_who_has_named_it() -> None
     assert (answer.to, answer.message.to) == (middle.me, solver.me)
 
 
-NOT_MEANT: dict[str, tuple[str, Word]] = {
+NOT_MEANT: dict[str, tuple[str, FlowMessage]] = {
     "a label of the stage before": ("p10", Label(4, (), 4, 4)),
     "a label of a stranger's flows": ("p30", Label(4, ((process("x"), 1.0, 0),), 4, 4)),
     "a cost that is no number": ("p30", Label(4, ((process("t0"), math.nan, 0),), 4, 4)),
     "room below nothing": ("p30", Label(-1, (), 4, 4)),
-    "a reservation from after": ("p30", Reserve(process("t0"), 1, 1)),
-    "a reservation of less than nothing": ("p10", Reserve(process("t0"), -1, 1)),
+    "a reservation from after": ("p30", ReserveUnits(process("t0"), 1, 1)),
+    "a reservation of less than nothing": ("p10", ReserveUnits(process("t0"), -1, 1)),
     "times below nothing": ("p10", Times(-9.0, 0.0)),
-    "a change by who solves nothing here": ("p10", Apply(Exchange(process("p11"), 1))),
-    "a change of a stranger's link": ("p10", Apply(Exchange(process("p10"), 1), ((process("x"), process("t0"), 1),))),
+    "a change by who solves nothing here": ("p10", ApplyExchange(Exchange(process("p11"), 1))),
+    "a change of a stranger's link": (
+        "p10",
+        ApplyExchange(Exchange(process("p10"), 1), ((process("x"), process("t0"), 1),)),
+    ),
     "an offer without its costs": (
         "p10",
-        Offer(Exchange(process("p20"), 1), 4, ((process("p00"), process("t0"), 1),), (), ()),
+        Locked(Exchange(process("p20"), 1), 4, ((process("p00"), process("t0"), 1),), (), ()),
     ),
-    "a trace that has come too far": ("p10", Sure(1, Trace(process("t0"), 1, (process("p00"),)))),
-    "a turn from the past": ("p10", Turn(-1)),
+    "a trace that has come too far": ("p10", Reliable(1, TraceFlow(process("t0"), 1, (process("p00"),)))),
+    "a turn from the past": ("p10", ExchangeTurn(-1)),
 }
 
 
@@ -172,7 +175,7 @@ def test_what_cannot_be_meant_so_is_counted_and_changes_nothing(case: str) -> No
 
 def test_who_speaks_for_another_stage_is_not_heard() -> None:
     made = negotiation("p20")
-    side = SideOffer(Exchange(process("p20"), 1), outward=True, links=())
+    side = SideLocked(Exchange(process("p20"), 1), outward=True, links=())
     assert made.heard(process("p10"), Negotiate(3, side), 0.0) == [Count("messages_ignored", "Negotiate")]
 
 
@@ -196,7 +199,7 @@ def drawn(kind: Any, random: Random) -> Any:  # noqa: ANN401
     if origin is tuple:
         return tuple(drawn(part, random) for part in inside)
     if kind is Any:
-        return drawn(Word, random)
+        return drawn(FlowMessage, random)
     if kind is Exchange and random.random() < 0.7:
         return Exchange(random.choice(EVERYBODY), random.choice((1, 2, 3)))
     hints = get_type_hints(kind)
@@ -213,7 +216,7 @@ def test_no_word_whoever_says_it_stops_a_process(seed: int) -> None:
         part, sender = swarm.all[name], random.choice(EVERYBODY)
         forged = random.random() < 0.2
         origin, to = (drawn(ProcessId | None, random), drawn(ProcessId | None, random)) if forged else (None, None)
-        part.heard(sender, Negotiate(place(sender), drawn(Word, random), origin, to), swarm.now)
+        part.heard(sender, Negotiate(place(sender), drawn(FlowMessage, random), origin, to), swarm.now)
         if random.random() < 0.3:
             swarm.perform(name, part.tick(swarm.now))
             swarm.now += 0.02

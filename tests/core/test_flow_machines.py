@@ -13,17 +13,17 @@ import pytest
 from swarmflow.core.flow.annealing import Annealing
 from swarmflow.core.flow.books import Books
 from swarmflow.core.flow.labels import Labels
-from swarmflow.core.flow.messages import Audit, Exchange, Got, Label, Mine, Offer, Price, Sure
+from swarmflow.core.flow.messages import Ack, Audit, Exchange, Label, Locked, OwnFlows, Price, Reliable
 from swarmflow.core.flow.owners import Handover, changes, cheapest_owners
 from swarmflow.core.flow.relay import LABEL_REFRESH_MAX
 from swarmflow.core.flow.reservations import ANSWER_WAITED, TRIES, Reservations
-from swarmflow.core.flow.simplex import Numbers, Problem, Simplex, Terminal
-from swarmflow.core.flow.source import Source
-from swarmflow.core.flow.standing import Standing
-from swarmflow.core.flow.sure import ACKNOWLEDGED_AFTER, Insisting
+from swarmflow.core.flow.simplex import Numbers, PathProgram, Simplex, Terminal
+from swarmflow.core.flow.source import FlowSource
+from swarmflow.core.flow.standing import ExchangeLock
+from swarmflow.core.flow.sure import ACKNOWLEDGED_AFTER, ReliableDelivery
 from swarmflow.core.flow.whole import ENTERS, LEAVES, Hop, hops_of, solve
-from swarmflow.core.flow.window import Change, Window
-from swarmflow.core.flow.words import INFINITE, Say, View, link_cost_s
+from swarmflow.core.flow.window import LinkChange, Window
+from swarmflow.core.flow.words import INFINITE, FlowSend, View, link_cost_s
 from swarmflow.core.types import ProcessId
 
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ def test_annealing_takes_what_saves_and_cools_with_every_change() -> None:
     assert annealing.temperature == pytest.approx(1.7 * 0.95)
 
 
-def every_way(problem: Problem) -> float:
+def every_way(problem: PathProgram) -> float:
     """The least cost by trying all ways of all units; the oracle."""
     starts = [t for number, t in enumerate(problem.entries) for _ in range(t.count)]
     ends = [t for t in problem.exits for _ in range(t.count)]
@@ -79,7 +79,7 @@ def test_a_window_is_solved_exactly(seed: int) -> None:
     def drawn() -> Numbers:
         return np.array([float(random.randint(1, 20)) for _ in range(2)])
 
-    problem = Problem(
+    problem = PathProgram(
         [[2, 1], [1, 2]],
         [np.array([drawn(), drawn()])],
         [Terminal(0, 0, 1, drawn()), Terminal(0, 0, 1, drawn()), Terminal(1, 0, 1, drawn())],
@@ -95,7 +95,7 @@ def test_a_window_whose_relaxation_is_not_whole_is_solved_in_whole_numbers(seed:
     def drawn() -> Numbers:
         return np.array([float(random.randint(1, 20)) for _ in range(3)])
 
-    problem = Problem(
+    problem = PathProgram(
         [[1, 1, 1], [1, 1, 1]],
         [np.array([drawn(), drawn(), drawn()])],
         [Terminal(k, 0, 1, drawn()) for k in range(3)],
@@ -118,12 +118,12 @@ def test_a_window_moves_what_both_ends_of_a_link_know_of(known: int) -> None:
     exchange = Exchange(dear, 1)
     costs = ((before, 9.0), (after, 1.0))
     offers = {
-        dear: Offer(exchange, 3, ((before, A, 3),), ((after, A, 3),), costs),
-        cheap: Offer(exchange, 3, (), (), ((before, 1.0), (after, 1.0))),
+        dear: Locked(exchange, 3, ((before, A, 3),), ((after, A, 3),), costs),
+        cheap: Locked(exchange, 3, (), (), ((before, 1.0), (after, 1.0))),
     }
     window = Window([offers], {before: {(dear, A): known}}, {after: {(dear, A): 3}})
     changes = solved(window.solve(Random(0)))
-    moved = {before: Change(outflow={(dear, A): -known, (cheap, A): known})} if known else {}
+    moved = {before: LinkChange(outflow={(dear, A): -known, (cheap, A): known})} if known else {}
     assert {node: change for node, change in changes.items() if node == before} == moved
     assert window.saved == pytest.approx(8.0 * known)
 
@@ -141,7 +141,7 @@ def solved(work: Generator[None, None, Result | None]) -> Result:
     return result[0]
 
 
-def cost_of(problem: Problem, flows: Mapping[Hop, float]) -> float:
+def cost_of(problem: PathProgram, flows: Mapping[Hop, float]) -> float:
     """The sum of all hops."""
     total = 0.0
     for (layer, a, b, _), units in flows.items():
@@ -163,7 +163,7 @@ def test_flows_are_given_to_the_data_nodes_that_they_cost_least(seed: int) -> No
     for _ in range(5):
         paths[random.choice(sources)].append((random.choice(relays), random.choice(relays)))
     owned = {
-        source: Mine(
+        source: OwnFlows(
             len(paths[source]) + random.randint(0, 1),
             tuple(paths[source]),
             tuple((relay, float(random.randint(1, 30))) for relay in relays),
@@ -215,7 +215,7 @@ def test_an_audit_leaves_the_smaller_number_at_both_ends() -> None:
 
 
 def test_a_node_stands_still_for_one_exchange_at_a_time_and_for_none_that_is_over() -> None:
-    standing = Standing()
+    standing = ExchangeLock()
     first, second = Exchange(A, 1), Exchange(B, 1)
     assert standing.take(first, (True, False), 0.0, 1.0)
     assert not standing.take(second, (True,), 0.0, 1.0)
@@ -242,8 +242,8 @@ def test_a_handover_waits_for_what_its_taker_wants_by_now() -> None:
     relay = ProcessId("r", 0)
     exchange = Exchange(A, 1)
 
-    def offer(capacity: int, links: tuple[tuple[ProcessId, ProcessId, int], ...]) -> Offer:
-        return Offer(exchange, capacity, links, links, ())
+    def offer(capacity: int, links: tuple[tuple[ProcessId, ProcessId, int], ...]) -> Locked:
+        return Locked(exchange, capacity, links, links, ())
 
     offers = {A: offer(2, ((relay, A, 1),)), B: offer(1, ()), relay: offer(4, ((A, A, 1),))}
     change = changes([Handover((relay,), A, B)], offers)
@@ -257,13 +257,13 @@ def test_a_handover_waits_for_what_its_taker_wants_by_now() -> None:
 
 
 def test_what_is_sure_is_sent_until_it_is_acknowledged_and_heard_once() -> None:
-    sender, receiver = Insisting(1.0), Insisting(1.0)
-    message = sender.say(Say(B, "words"), 0.0).message
-    assert isinstance(message, Sure)
+    sender, receiver = ReliableDelivery(1.0), ReliableDelivery(1.0)
+    message = sender.say(FlowSend(B, "words"), 0.0).message
+    assert isinstance(message, Reliable)
     assert sender.again(1.0) == []
     assert [say.message for say in sender.again(ACKNOWLEDGED_AFTER)] == [message]
     assert [receiver.first(A, message) for _ in range(2)] == [True, False]
-    sender.got(Got(message.number))
+    sender.got(Ack(message.number))
     assert sender.again(100.0) == []
 
 
@@ -278,7 +278,7 @@ def test_a_node_knows_what_the_narrowest_stage_ahead_can_hold() -> None:
 
 
 def test_a_price_that_was_lost_is_told_again() -> None:
-    source = Source(View(A, -1, 1, 3, before=(C,), beside=(B,), after=(D,), cost={C: 1.0, D: 1.0}))
+    source = FlowSource(View(A, -1, 1, 3, before=(C,), beside=(B,), after=(D,), cost={C: 1.0, D: 1.0}))
     source.handle(D, Label(3, ((A, 5.0, 0),), 4, 7), 0.0)
     [price] = [say.message for say in source.tick(0.0) if isinstance(say.message, Price)]
     assert price.cost < INFINITE

@@ -6,8 +6,8 @@ import pytest
 
 from swarmflow.core.actions import Reset, RunForward, RunLoss
 from swarmflow.core.events import ForwardComputed, LossComputed, Tick
-from swarmflow.core.flow.costs import Costs, changed
-from swarmflow.core.flow.measured import AGED_S, Ways
+from swarmflow.core.flow.costs import FlowCosts, changed
+from swarmflow.core.flow.measured import AGED_S, LinkTimes
 from swarmflow.core.flow.messages import Times
 from swarmflow.core.flow.pace import Pace
 from swarmflow.core.flow.units import SLACK, units
@@ -20,14 +20,14 @@ DATA, TARGETS = Ref(1), Ref(2)
 
 
 def test_a_tensor_in_a_queue_takes_from_when_the_one_before_it_was_there() -> None:
-    ways = Ways()
+    ways = LinkTimes()
     ways.arrived(A, 2.0, 10.0)
     ways.arrived(A, 4.0, 12.0)  # sent at 8, as the first one
     assert ways.tensor_s(A) == 2.0
 
 
 def test_a_probe_is_believed_until_a_tensor_is_sent() -> None:
-    ways = Ways()
+    ways = LinkTimes()
     assert ways.tensor_s(A) is None
     ways.probed(A, 5.0, 0.0)
     assert ways.tensor_s(A) == 5.0
@@ -37,7 +37,7 @@ def test_a_probe_is_believed_until_a_tensor_is_sent() -> None:
 
 
 def test_on_another_way_a_tensor_takes_another_time() -> None:
-    ways = Ways()
+    ways = LinkTimes()
     ways.arrived(A, 3.0, 9.0)
     ways.rerouted(A, 1.0)
     assert ways.tensor_s(A) == 1.0
@@ -46,7 +46,7 @@ def test_on_another_way_a_tensor_takes_another_time() -> None:
 
 
 def test_what_was_measured_long_ago_is_not_known_any_more() -> None:
-    ways = Ways()
+    ways = LinkTimes()
     ways.arrived(A, 3.0, 0.0)
     ways.arrived(B, 3.0, AGED_S + 1.0)
     assert ways.tensor_s(A) is None
@@ -73,8 +73,8 @@ def view(stage: int, before: tuple[str, ...], after: tuple[str, ...], stages: in
 
 
 def test_both_ends_of_a_link_reckon_with_the_same_cost() -> None:
-    here = Costs(lambda: 2.0, {B: 5.0}.get)
-    there = Costs(lambda: 4.0, lambda _: None)
+    here = FlowCosts(lambda: 2.0, {B: 5.0}.get)
+    there = FlowCosts(lambda: 4.0, lambda _: None)
     for say in here.tell(view(1, (), ("b",))):
         there.learn(A, say.message)
     for say in there.tell(view(2, ("a",), ())):
@@ -84,7 +84,7 @@ def test_both_ends_of_a_link_reckon_with_the_same_cost() -> None:
 
 def test_times_are_told_again_when_they_have_changed_by_a_tenth() -> None:
     way = {B: 5.0}
-    costs = Costs(lambda: 2.0, way.get)
+    costs = FlowCosts(lambda: 2.0, way.get)
     seen = view(1, ("a",), ("b",))
     assert [say.to for say in costs.tell(seen)] == [A, B]
     way[B] = 5.4
@@ -94,13 +94,13 @@ def test_times_are_told_again_when_they_have_changed_by_a_tenth() -> None:
 
 
 def test_of_a_stranger_the_mean_of_the_others_is_taken() -> None:
-    costs = Costs(lambda: None, {A: 2.0, B: 4.0}.get)
+    costs = FlowCosts(lambda: None, {A: 2.0, B: 4.0}.get)
     found = costs.of(view(1, (), ("a", "b", "c")))
     assert found[C] == pytest.approx(3.0)
 
 
 def test_a_trainer_computes_nothing_and_what_returns_to_it_is_a_word() -> None:
-    costs = Costs(lambda: 2.0, lambda _: None)
+    costs = FlowCosts(lambda: 2.0, lambda _: None)
     assert costs.of(view(3, (), ("a",)))[A] == pytest.approx(1.0)
 
 

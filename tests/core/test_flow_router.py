@@ -6,7 +6,7 @@ from collections import Counter
 
 from swarmflow.core.flow.router import FlowRouter
 from swarmflow.core.messages import Accepted, Forward
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.shortest import Shortest
 from swarmflow.core.types import ProcessId, Ref
 from tests.core.samples import EPOCH, messages, microbatch, process
@@ -17,10 +17,10 @@ SOON = 1.0
 BEYOND_S = 10.0  # the rest of the way is much longer than the next hop
 
 
-def outbox(units: dict[tuple[ProcessId, ProcessId], int]) -> Outbox:
+def outbox(units: dict[tuple[ProcessId, ProcessId], int]) -> Dispatcher:
     """To three peers, of which Z is the fastest. Microbatches 0, 2, 4 ... are of SOURCE."""
     shortest = Shortest()
-    made = Outbox(1, FlowRouter(shortest, units))
+    made = Dispatcher(1, FlowRouter(shortest, units))
     made.trainers = SOURCE, OTHER
     made.open(EPOCH, (X, Y, Z))
     for peer, seconds in ((X, 0.3), (Y, 0.2), (Z, 0.1)):
@@ -29,7 +29,7 @@ def outbox(units: dict[tuple[ProcessId, ProcessId], int]) -> Outbox:
     return made
 
 
-def given(made: Outbox, *indices: int) -> list[ProcessId]:
+def given(made: Dispatcher, *indices: int) -> list[ProcessId]:
     """To whom these microbatches go."""
     actions = [made.offer(microbatch(index), (Ref(index, 9), Ref(100 + index)), SOON) for index in indices]
     return [to for some in actions for to, _ in messages(some, Forward)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.following import Following
-from swarmflow.core.messages import Gone, Open
-from swarmflow.core.standing import Standing
+from swarmflow.core.following import LeaderLease
+from swarmflow.core.messages import MemberFailed, OpenStep
+from swarmflow.core.standing import EpochView
 from swarmflow.core.types import ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, process
 
@@ -14,9 +14,9 @@ ME, LEADER, NEXT, STRANGER = process("me"), process("t0"), process("t1"), proces
 ROSTER = Roster(((member("me"),),), (member("t0", -1), member("t1", -1)))
 
 
-def ticked(until_s: int) -> Following:
+def ticked(until_s: int) -> LeaderLease:
     """A process that has heard its leader at 0 s, and looks after it each second until then."""
-    following = Following(LEADER)
+    following = LeaderLease(LEADER)
     for second in range(until_s + 1):
         following.tick(float(second))
     return following
@@ -30,7 +30,7 @@ def test_silence_is_doubted_first_and_a_loss_later() -> None:
 
 
 def test_before_it_has_looked_a_process_doubts_nobody() -> None:
-    assert not Following(LEADER).doubts(1000.0)
+    assert not LeaderLease(LEADER).doubts(1000.0)
 
 
 def test_a_broken_connection_is_a_loss_at_once_and_a_word_takes_it_back() -> None:
@@ -80,7 +80,7 @@ def test_a_promise_is_to_a_leader_and_its_term() -> None:
 def test_who_is_passed_over_by_a_later_leader_learns_it(
     sender: ProcessId, dead: ProcessId, term: int, expected: bool
 ) -> None:
-    following = Following(LEADER, term=2)
-    gone = Gone(term, EPOCH, dead, "not heard of")
-    assert following.passed_over(ME, sender, gone, Standing(Open(2, EPOCH, ROSTER, LINEAGE))) is expected
+    following = LeaderLease(LEADER, term=2)
+    gone = MemberFailed(term, EPOCH, dead, "not heard of")
+    assert following.passed_over(ME, sender, gone, EpochView(OpenStep(2, EPOCH, ROSTER, LINEAGE))) is expected
     assert not following.passed_over(ME, sender, gone, None), "who is in no epoch knows no trainers"

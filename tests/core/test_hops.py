@@ -10,29 +10,29 @@ from swarmflow.core.actions import Action, Count, Discard, RunBackward, RunForwa
 from swarmflow.core.entry import REPAIR
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
 from swarmflow.core.hop import Hop
-from swarmflow.core.hops import Hops
+from swarmflow.core.hops import HopTable
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import (
     Accepted,
     Adopt,
     Backward,
-    Beyond,
+    Cancel,
+    CreditAvailable,
+    CreditReturned,
     Denied,
     Done,
+    DownstreamCost,
     Forward,
-    Passed,
     Probe,
     Probed,
-    Relieve,
-    Reserve,
-    Reserved,
-    Room,
+    ReserveSlot,
     Routed,
+    SlotReserved,
 )
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.prober import Prober
 from swarmflow.core.shortest import Shortest
-from swarmflow.core.space import LEAN, Space
+from swarmflow.core.space import LEAN, Admission
 from swarmflow.core.types import Epoch, Ref
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
 
@@ -40,8 +40,8 @@ ME, LEADER, UP, UP2, DOWN, DOWN2 = (process(name) for name in ("me", "leader", "
 INPUT, TARGETS, OUTPUT, GRADIENT, OWN = Ref(1, 10), Ref(2, 2), Ref(3, 10), Ref(4, 10), Ref(5, 10)
 
 
-def hops(stage: int = 1, capacity: int = 4, stages: int = 3) -> Hops:
-    machine = Hops(ME, stage, stages, capacity, Outbox(stage + 1, Iwrr()), LEADER)
+def hops(stage: int = 1, capacity: int = 4, stages: int = 3) -> HopTable:
+    machine = HopTable(ME, stage, stages, capacity, Dispatcher(stage + 1, Iwrr()), LEADER)
     machine.open(EPOCH, (DOWN, DOWN2) if stage < stages - 1 else ())
     return machine
 
@@ -50,7 +50,7 @@ def forward(index: int = 0, stage: int = 1, attempt: int = 0, insist: bool = Fal
     return Forward(microbatch(index), stage, attempt, insist=insist)
 
 
-def finished() -> tuple[Hops, list[Ref]]:
+def finished() -> tuple[HopTable, list[Ref]]:
     """A middle peer that has done its hop of microbatch 0, and the bytes that it has released."""
     machine = hops()
     actions = machine.forward(UP, forward(), (INPUT, TARGETS))
@@ -178,7 +178,7 @@ def test_beyond_its_capacity_a_peer_denies_and_tells_when_there_is_room() -> Non
     actions = machine.forward(UP2, forward(1, stage=2), (Ref(8), Ref(9)))
     assert messages(actions, Denied) == [(UP2, Denied(microbatch(1), 2, 0, "full"))]
     actions = machine.loss_computed(LossComputed(microbatch(0), 1.0, 1, OWN))
-    assert messages(actions, Room) == [(UP2, Room(2))]
+    assert messages(actions, CreditAvailable) == [(UP2, CreditAvailable(2))]
 
 
 def test_a_draining_peer_denies_unless_nobody_else_is_there() -> None:
@@ -247,7 +247,7 @@ def test_a_failure_of_an_earlier_epoch_leaves_this_one_alone() -> None:
 
 
 def test_who_is_relieved_of_a_hop_drops_it_unless_its_gradient_is_being_added() -> None:
-    relieve = Relieve(microbatch(0), 1, 0)
+    relieve = Cancel(microbatch(0), 1, 0)
     machine = hops()
     machine.forward(UP, forward(), (INPUT, TARGETS))
     assert machine.relieve(UP2, relieve) == [], "it is not that one's"
@@ -268,19 +268,19 @@ def test_an_orphan_that_is_being_taken_away_is_not_dropped_for_being_late() -> N
     machine.reconcile(())
     undo = machine.loss_computed(LossComputed(microbatch(0), 3.5, 7, OWN))
     assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
-    assert machine.relieve(UP, Relieve(microbatch(0), 2, 0)) == []
+    assert machine.relieve(UP, Cancel(microbatch(0), 2, 0)) == []
     assert machine.settling
     machine.replayed(Replayed(microbatch(0), -1))
     assert not machine.settling
 
 
-def reserve(index: int, attempt: int = 0, stage: int = 2) -> Reserve:
-    return Reserve(microbatch(index), stage, attempt)
+def reserve(index: int, attempt: int = 0, stage: int = 2) -> ReserveSlot:
+    return ReserveSlot(microbatch(index), stage, attempt)
 
 
 def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
     machine = hops(stage=2, capacity=1)
-    assert machine.reserve(UP, reserve(0)) == [Send(UP, Reserved(microbatch(0), 2, 0))]
+    assert machine.reserve(UP, reserve(0)) == [Send(UP, SlotReserved(microbatch(0), 2, 0))]
     assert messages(machine.reserve(UP2, reserve(1)), Denied) == [(UP2, Denied(microbatch(1), 2, 0, "full"))]
     assert messages(machine.forward(UP2, forward(1, 2), (INPUT, TARGETS)), Denied)
     assert messages(machine.forward(UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
@@ -289,8 +289,8 @@ def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
 
 def test_room_is_left_for_what_is_on_its_way() -> None:
     machine = hops(stage=2, capacity=2)
-    assert messages(machine.reserve(UP, Reserve(microbatch(1), 2, 0, ahead=1)), Reserved)
-    assert messages(machine.reserve(UP, Reserve(microbatch(2), 2, 0, ahead=1)), Denied)
+    assert messages(machine.reserve(UP, ReserveSlot(microbatch(1), 2, 0, ahead=1)), SlotReserved)
+    assert messages(machine.reserve(UP, ReserveSlot(microbatch(2), 2, 0, ahead=1)), Denied)
     assert messages(machine.forward(UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
 
 
@@ -298,11 +298,11 @@ def test_room_that_is_not_used_is_offered_to_who_was_denied() -> None:
     machine = hops(stage=2, capacity=1)
     machine.reserve(UP, reserve(0))
     machine.reserve(UP2, reserve(1))
-    assert messages(machine.relieve(UP, Relieve(microbatch(0), 2, 0)), Room) == [(UP2, Room(2))]
+    assert messages(machine.relieve(UP, Cancel(microbatch(0), 2, 0)), CreditAvailable) == [(UP2, CreditAvailable(2))]
     machine.reserve(UP2, reserve(1))
     machine.gone(UP2, 1.0)
     assert machine.space.reserved == {}
-    assert messages(machine.reserve(UP, reserve(2)), Reserved)
+    assert messages(machine.reserve(UP, reserve(2)), SlotReserved)
 
 
 def test_room_that_one_does_not_need_is_offered_to_the_next() -> None:
@@ -310,11 +310,11 @@ def test_room_that_one_does_not_need_is_offered_to_the_next() -> None:
     machine.reserve(UP, reserve(0))
     for index, other in enumerate((UP2, DOWN), start=1):
         machine.reserve(other, reserve(index))
-    assert messages(machine.relieve(UP, Relieve(microbatch(0), 2, 0)), Room) == [(UP2, Room(2))]
-    assert messages(machine.message(UP2, Passed(2), (), 1.0), Room) == [(DOWN, Room(2))]
+    assert messages(machine.relieve(UP, Cancel(microbatch(0), 2, 0)), CreditAvailable) == [(UP2, CreditAvailable(2))]
+    assert messages(machine.message(UP2, CreditReturned(2), (), 1.0), CreditAvailable) == [(DOWN, CreditAvailable(2))]
     machine.reserve(DOWN, reserve(3))
     machine.reserve(UP, reserve(4))
-    assert machine.message(UP2, Passed(2), (), 2.0) == [], "there is none any more"
+    assert machine.message(UP2, CreditReturned(2), (), 2.0) == [], "there is none any more"
 
 
 def test_who_has_the_hop_already_keeps_no_room_for_it() -> None:
@@ -339,28 +339,28 @@ def test_the_predecessor_hears_who_has_a_microbatch_when_it_is_sent() -> None:
     machine.open(EPOCH, (DOWN,), shares={DOWN: 0})
     machine.forward(UP, forward(), (INPUT, TARGETS))
     actions = machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
-    assert [to for to, _ in messages(actions, Reserve)] == [DOWN]
+    assert [to for to, _ in messages(actions, ReserveSlot)] == [DOWN]
     assert messages(actions, Routed) == []
-    actions = machine.message(DOWN, Reserved(microbatch(0), 2, 0), (), 2.0)
+    actions = machine.message(DOWN, SlotReserved(microbatch(0), 2, 0), (), 2.0)
     assert [to for to, _ in messages(actions, Forward)] == [DOWN]
     assert messages(actions, Routed) == [(UP, Routed(microbatch(0), 1, 0, DOWN))]
 
 
 def test_what_is_known_of_the_way_beyond_is_told_to_those_before() -> None:
-    machine = Hops(ME, 1, 3, 4, Outbox(2, Shortest(), prober=Prober(64 << 20)), LEADER)
+    machine = HopTable(ME, 1, 3, 4, Dispatcher(2, Shortest(), prober=Prober(64 << 20)), LEADER)
     machine.open(EPOCH, (DOWN,), before=(UP, UP2))
     assert [to for to, _ in messages(machine.tick(0.0), Probe)] == [DOWN, DOWN]
     machine.message(DOWN, Probed(EPOCH, loaded=False), (), 0.0)
-    told = messages(machine.message(DOWN, Probed(EPOCH, loaded=True), (), 1.0), Beyond)
+    told = messages(machine.message(DOWN, Probed(EPOCH, loaded=True), (), 1.0), DownstreamCost)
     assert [to for to, _ in told] == [UP, UP2]
     assert told[0][1].rest_s == machine.outbox.router.rest_s > 2 * 64.0
-    assert machine.message(DOWN, Beyond(EPOCH, 1.0), (), 2.0) == [], "it is about the same"
-    assert messages(machine.message(DOWN, Beyond(EPOCH, 50.0), (), 3.0), Beyond)
+    assert machine.message(DOWN, DownstreamCost(EPOCH, 1.0), (), 2.0) == [], "it is about the same"
+    assert messages(machine.message(DOWN, DownstreamCost(EPOCH, 50.0), (), 3.0), DownstreamCost)
     [(to, answer)] = messages(machine.message(UP, Probe(EPOCH, loaded=True), (Ref(9),), 4.0), Probed)
     assert (to, answer.rest_s) == (UP, machine.outbox.router.rest_s)
 
 
-def gradient(machine: Hops, index: int) -> list[Action]:
+def gradient(machine: HopTable, index: int) -> list[Action]:
     """The gradient of a microbatch comes from whoever has it."""
     holder = machine.outbox.holder(index)
     assert holder is not None
@@ -371,7 +371,9 @@ def test_a_peer_that_would_be_idle_takes_what_it_has_no_memory_for_and_does_the_
     machine = hops(capacity=1)
     machine.forward(UP, forward(0), (INPUT, TARGETS))
     assert messages(machine.forward(UP, forward(1), (INPUT, TARGETS)), Denied), "it has something to compute"
-    assert messages(machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0), Room) == [(UP, Room(1))]
+    assert messages(machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0), CreditAvailable) == [
+        (UP, CreditAvailable(1))
+    ]
     actions = machine.forward(UP, forward(1), (INPUT, TARGETS))
     assert of_type(actions, RunForward) == [RunForward(microbatch(1), INPUT, keep=False)]
     assert machine.held == 1
@@ -405,7 +407,7 @@ def test_the_gradient_of_a_relieved_hop_without_a_graph_is_not_dropped_while_it_
     machine.backward(to, Backward(microbatch(1), 1, 0), (GRADIENT,), 2.0)
     actions = machine.backward_computed(BackwardComputed(microbatch(0), OWN))
     assert [replay.weight for replay in of_type(actions, RunReplay)] == [1]
-    assert machine.relieve(UP, Relieve(microbatch(1), 1, 0)) == []
+    assert machine.relieve(UP, Cancel(microbatch(1), 1, 0)) == []
     machine.reconcile(())
     undo = machine.replayed(Replayed(microbatch(1), 1, OWN))
     assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
@@ -423,7 +425,7 @@ def test_what_waits_for_the_memory_of_a_graph_goes_on_however_that_is_freed(how:
             gradient(machine, 0)
             actions = machine.backward_computed(BackwardComputed(microbatch(0), OWN))
         case "relieved":
-            actions = machine.relieve(UP, Relieve(microbatch(0), 1, 0))
+            actions = machine.relieve(UP, Cancel(microbatch(0), 1, 0))
         case "taken away":
             actions = machine.reconcile(())[0]
             assert machine.space.waiting == {}, "nobody counts it, and nothing of it was added"
@@ -466,7 +468,7 @@ def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
 
 def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_they_come() -> None:
     """Else its queue would grow by what others could compute with a graph."""
-    space = Space(1, beyond=4)
+    space = Admission(1, beyond=4)
     space.note(Hop(microbatch(0), 0, UP, False, None, INPUT, TARGETS, computing=False))
     space.keep(2, UP, 0)
     assert space.admits(insist=False), "nothing is known yet"

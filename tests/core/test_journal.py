@@ -5,21 +5,21 @@ from __future__ import annotations
 from swarmflow.core.actions import Action, RunBackward, RunForward, RunReplay, Send
 from swarmflow.core.entry import REPAIR
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
-from swarmflow.core.hops import Hops
+from swarmflow.core.hops import HopTable
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import (
     Accepted,
     Adopt,
     Backward,
+    CreditAvailable,
     Denied,
     Done,
     Forward,
     Recall,
     Recalled,
-    Room,
     Unrepairable,
 )
-from swarmflow.core.outbox import Outbox
+from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.types import Ref
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
 
@@ -29,14 +29,14 @@ AGAIN = (Ref(11, 10), Ref(12, 2))
 INPUT_ASKED, GRADIENT_ASKED = Recall(microbatch(0), 0, gradient=False), Recall(microbatch(0), 2, gradient=True)
 
 
-def hops(stage: int = 1, stages: int = 3, capacity: int = 4) -> Hops:
+def hops(stage: int = 1, stages: int = 3, capacity: int = 4) -> HopTable:
     """A peer that keeps nothing of what is done."""
-    machine = Hops(ME, stage, stages, capacity, Outbox(stage + 1, Iwrr()), LEADER, journal_bytes_max=0)
+    machine = HopTable(ME, stage, stages, capacity, Dispatcher(stage + 1, Iwrr()), LEADER, journal_bytes_max=0)
     machine.open(EPOCH, (DOWN, DOWN2) if stage < stages - 1 else (), (UP, UP2))
     return machine
 
 
-def finish(machine: Hops, index: int = 0) -> list[Action]:
+def finish(machine: HopTable, index: int = 0) -> list[Action]:
     """Have a middle peer do its hop of a microbatch, handed on to DOWN or DOWN2."""
     bodies = tuple(Ref(ref.key + 100 * index, ref.size_bytes) for ref in (INPUT, TARGETS, OUTPUT, GRADIENT, OWN))
     actions = machine.forward(UP, Forward(microbatch(index), 1, 0), bodies[:2])
@@ -47,13 +47,13 @@ def finish(machine: Hops, index: int = 0) -> list[Action]:
     return actions + machine.backward_computed(BackwardComputed(microbatch(index), bodies[4]))
 
 
-def finished() -> tuple[Hops, list[Ref]]:
+def finished() -> tuple[HopTable, list[Ref]]:
     """A middle peer that has done its hop of microbatch 0 and evicted it, and what it has released."""
     machine = hops()
     return machine, released(finish(machine))
 
 
-def last() -> Hops:
+def last() -> HopTable:
     """A peer of the last stage that has done its hop and evicted it."""
     machine = hops(stage=2)
     machine.forward(UP, Forward(microbatch(0), 2, 0), (INPUT, TARGETS))
@@ -225,7 +225,7 @@ def test_a_hop_that_is_dropped_is_denied_to_who_waits_for_its_bytes_and_to_its_s
     actions, _ = machine.reconcile(())
     assert Send(DOWN, Recalled(microbatch(0), 1, gradient=False)) in actions
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "full"))]
-    assert messages(machine.reopen(), Room) == [(UP, Room(1))]
+    assert messages(machine.reopen(), CreditAvailable) == [(UP, CreditAvailable(1))]
 
 
 def test_no_more_hops_than_fit_in_memory_are_brought_back_at_a_time() -> None:

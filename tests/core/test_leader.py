@@ -13,22 +13,22 @@ from swarmflow.core.messages import (
     Committed,
     Done,
     Drain,
-    Entered,
     Evicted,
     Finished,
-    Gone,
     Granted,
     Heartbeat,
     Join,
     LoadFailed,
+    MemberEntered,
+    MemberFailed,
     Message,
-    Open,
+    OpenStep,
     Prepare,
     Prepared,
     Ready,
     Refused,
     Released,
-    Reopen,
+    RosterDelta,
     StepResult,
     Unrepairable,
     Welcome,
@@ -88,10 +88,10 @@ def test_peers_that_start_together_spread_and_open_the_first_step() -> None:
     bench = Bench(stages=3)
     granted = [messages(bench.join(process(f"p{n}")), Granted)[0][1].stage for n in range(6)]
     assert sorted(granted) == [0, 0, 1, 1, 2, 2]
-    assert not messages(bench.ready(process("p0"), granted[0]), Open)
+    assert not messages(bench.ready(process("p0"), granted[0]), OpenStep)
     assert bench.leader.waiting_for == "the peers of stage 1, 2, which are loading"
     bench.ready(process("p1"), granted[1])
-    opened = messages(bench.ready(process("p2"), granted[2]), Open)
+    opened = messages(bench.ready(process("p2"), granted[2]), OpenStep)
     assert {to.name for to, _ in opened} == {"p0", "p1", "p2", "t0"}
 
 
@@ -168,7 +168,7 @@ def test_a_leaver_is_let_go_at_the_edge() -> None:
     assert not messages(bench.hear(A, Drain()), Released)
     actions = bench.commit()
     assert [to for to, _ in messages(actions, Released)] == [A]
-    assert [(to, again.gone) for to, again in messages(actions, Reopen)] == [(B, (A,)), (ME.process, (A,))]
+    assert [(to, again.gone) for to, again in messages(actions, RosterDelta)] == [(B, (A,)), (ME.process, (A,))]
 
 
 def test_a_leaver_is_let_go_when_the_step_starts_over_without_it() -> None:
@@ -217,7 +217,7 @@ def test_a_stage_that_is_lost_rolls_back_to_what_is_on_disk() -> None:
     assert (bench.leader.version, bench.leader.generation) == (0, 2)
     [(_, granted)] = messages(bench.join(B), Granted)
     assert (granted.version, granted.donors) == (0, ())
-    [first, *_] = messages(bench.ready(B), Open)
+    [first, *_] = messages(bench.ready(B), OpenStep)
     assert first[1].epoch.generation == 2
 
 
@@ -249,8 +249,8 @@ def test_who_is_ready_comes_in_when_one_of_its_stage_dies() -> None:
     bench.join(B)
     bench.ready(B)
     actions = bench.leader.handle(Lost(A, "broke"), 0.0)
-    assert sorted(to for to, said in messages(actions, Entered) if said.member.process == B) == [A, B, ME.process]
-    assert [to for to, _ in messages(actions, Open)] == [B]
+    assert sorted(to for to, said in messages(actions, MemberEntered) if said.member.process == B) == [A, B, ME.process]
+    assert [to for to, _ in messages(actions, OpenStep)] == [B]
     assert bench.leader.step is not None
     assert (bench.leader.step.phase, [m.process for m in bench.leader.step.opened.stages[0]]) == ("working", [B])
 
@@ -261,11 +261,13 @@ def test_who_loads_hears_of_a_death_for_it_may_be_waiting_for_the_dead() -> None
     bench.commit()
     [(_, granted)] = messages(bench.join(C), Granted)
     assert [donor.process for donor in granted.donors] == [A, B]
-    told = [to for to, gone in messages(bench.leader.handle(Lost(A, "broke"), 0.0), Gone) if gone.process == A]
+    told = [to for to, gone in messages(bench.leader.handle(Lost(A, "broke"), 0.0), MemberFailed) if gone.process == A]
     assert sorted(told) == [A, B, C, ME.process], "those of the epoch, and who loads"
     bench.ready(C)
     told_c = [a.message for a in of_type(bench.leader.handle(Lost(B, "broke"), 0.0), Send) if a.to == C]
-    assert [type(message) for message in told_c] == [Open, Entered, Gone], "from now on it takes part itself"
+    assert [type(message) for message in told_c] == [OpenStep, MemberEntered, MemberFailed], (
+        "from now on it takes part itself"
+    )
 
 
 def test_who_comes_too_late_loads_the_next_version_at_once() -> None:

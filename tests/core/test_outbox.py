@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from swarmflow.core.actions import Action, Release
 from swarmflow.core.entry import REPAIR
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Accepted, Adopt, Forward, Passed, Relieve, Reserve, Reserved
-from swarmflow.core.outbox import FIRST_FACTOR, SLOWEST_BYTES_S, Outbox
+from swarmflow.core.messages import Accepted, Adopt, Cancel, CreditReturned, Forward, ReserveSlot, SlotReserved
+from swarmflow.core.outbox import FIRST_FACTOR, SLOWEST_BYTES_S, Dispatcher
 from swarmflow.core.takers import ASKED
 from swarmflow.core.types import ProcessId, Ref
 from tests.core.samples import EPOCH, messages, microbatch, process
@@ -22,8 +22,8 @@ WAY_S = 108 / SLOWEST_BYTES_S
 FIRST_S = FIRST_FACTOR * 15.0 + WAY_S  # when a holder is late, as long as none ever passed anything on
 
 
-def outbox(*peers: ProcessId, shares: dict[ProcessId, int] | None = None) -> Outbox:
-    box = Outbox(1, Iwrr())
+def outbox(*peers: ProcessId, shares: dict[ProcessId, int] | None = None) -> Dispatcher:
+    box = Dispatcher(1, Iwrr())
     box.open(EPOCH, peers, shares)
     return box
 
@@ -160,7 +160,7 @@ def test_an_answer_that_does_not_come_is_asked_for_again() -> None:
 
 
 def asked_of(actions: list[Action]) -> list[ProcessId]:
-    return [to for to, _ in messages(actions, Reserve)]
+    return [to for to, _ in messages(actions, ReserveSlot)]
 
 
 def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
@@ -169,8 +169,8 @@ def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
     actions = box.offer(microbatch(1), BODIES, 0.0)
     assert (asked_of(actions), sent_to(actions)) == ([A], [])
     assert box.holder(1) is None
-    assert sent_to(box.reserved(A, Reserved(microbatch(1), 1, 0), 1.0)) == [A]
-    assert box.reserved(A, Reserved(microbatch(1), 1, 0), 1.0) == [], "it was sent already"
+    assert sent_to(box.reserved(A, SlotReserved(microbatch(1), 1, 0), 1.0)) == [A]
+    assert box.reserved(A, SlotReserved(microbatch(1), 1, 0), 1.0) == [], "it was sent already"
     assert box.returned(A, microbatch(0), 0, 2.0)
     assert box.returned(A, microbatch(1), 0, 2.0)
     assert sent_to(box.offer(microbatch(2), BODIES, 3.0)) == [A], "what has come back takes up no room"
@@ -180,9 +180,11 @@ def test_what_was_sent_unasked_comes_before_what_is_asked_for() -> None:
     """A question overtakes a tensor: it must not take the room that the tensor needs."""
     box = outbox(A, shares={A: 1})
     box.offer(microbatch(0), BODIES, 0.0)
-    assert messages(box.offer(microbatch(1), BODIES, 0.0), Reserve) == [(A, Reserve(microbatch(1), 1, 0, ahead=1))]
+    assert messages(box.offer(microbatch(1), BODIES, 0.0), ReserveSlot) == [
+        (A, ReserveSlot(microbatch(1), 1, 0, ahead=1))
+    ]
     box.accepted(A, Accepted(microbatch(0), 1, 0), 1.0)
-    assert messages(box.offer(microbatch(2), BODIES, 1.0), Reserve) == [(A, Reserve(microbatch(2), 1, 0))]
+    assert messages(box.offer(microbatch(2), BODIES, 1.0), ReserveSlot) == [(A, ReserveSlot(microbatch(2), 1, 0))]
 
 
 def test_who_is_full_when_asked_is_passed_over() -> None:
@@ -200,8 +202,8 @@ def test_room_that_nothing_waits_for_is_passed_on() -> None:
     box = outbox(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
     [other] = asked_of(box.denied(first, microbatch(0), 0, "full", 0.0))
-    box.reserved(other, Reserved(microbatch(0), 1, 1), 1.0)
-    assert messages(box.room(first, 2.0), Passed) == [(first, Passed(1))]
+    box.reserved(other, SlotReserved(microbatch(0), 1, 1), 1.0)
+    assert messages(box.room(first, 2.0), CreditReturned) == [(first, CreditReturned(1))]
 
 
 def test_in_a_large_stage_only_some_are_asked_before_one_waits() -> None:
@@ -218,9 +220,9 @@ def test_in_a_large_stage_only_some_are_asked_before_one_waits() -> None:
 def test_the_death_of_who_was_only_asked_is_no_repair() -> None:
     box = outbox(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
-    [(other, message)] = messages(box.gone(first, 0.0), Reserve)
+    [(other, message)] = messages(box.gone(first, 0.0), ReserveSlot)
     assert (other != first, message.attempt) == (True, 0)
-    [(_, sent)] = messages(box.reserved(other, Reserved(microbatch(0), 1, 0), 1.0), Forward)
+    [(_, sent)] = messages(box.reserved(other, SlotReserved(microbatch(0), 1, 0), 1.0), Forward)
     assert not sent.repair
 
 
@@ -228,10 +230,10 @@ def test_room_that_is_not_kept_in_time_is_asked_for_elsewhere_or_again() -> None
     box = outbox(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
     actions = box.tick(FIRST_S)
-    assert messages(actions, Relieve) == [(first, Relieve(microbatch(0), 1, 0))]
+    assert messages(actions, Cancel) == [(first, Cancel(microbatch(0), 1, 0))]
     [other] = asked_of(actions)
     assert other != first
-    assert box.reserved(first, Reserved(microbatch(0), 1, 0), FIRST_S) == [], "it was told that it is not needed"
+    assert box.reserved(first, SlotReserved(microbatch(0), 1, 0), FIRST_S) == [], "it was told that it is not needed"
     box.gone(first, FIRST_S)
     assert asked_of(box.tick(4 * FIRST_S)) == [other]
 
@@ -239,7 +241,7 @@ def test_room_that_is_not_kept_in_time_is_asked_for_elsewhere_or_again() -> None
 def test_what_is_forgotten_needs_no_room() -> None:
     box = outbox(A, shares={})
     box.offer(microbatch(0), BODIES, 0.0)
-    assert messages(box.forget(0), Relieve) == [(A, Relieve(microbatch(0), 1, 0))]
+    assert messages(box.forget(0), Cancel) == [(A, Cancel(microbatch(0), 1, 0))]
 
 
 def test_clearing_releases_all_bytes() -> None:
@@ -279,7 +281,7 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
             case "back" if box.entries:
                 entry = data.draw(st.sampled_from(list(box.entries.values())))
                 if entry.holder is not None:
-                    box.reserved(entry.holder, Reserved(entry.microbatch, 1, entry.attempt), now)
+                    box.reserved(entry.holder, SlotReserved(entry.microbatch, 1, entry.attempt), now)
                     box.returned(entry.holder, entry.microbatch, entry.attempt, now)
             case "room":
                 box.room(data.draw(st.sampled_from(peers)), now)

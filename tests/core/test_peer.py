@@ -34,10 +34,9 @@ from swarmflow.core.events import (
     StateNotLoaded,
     Tick,
 )
-from swarmflow.core.following import Following
+from swarmflow.core.following import LeaderLease
 from swarmflow.core.messages import (
     Backward,
-    Beat,
     Commit,
     Committed,
     Denied,
@@ -46,20 +45,21 @@ from swarmflow.core.messages import (
     Evicted,
     Finished,
     Forward,
-    Gone,
     Granted,
     Heartbeat,
     Join,
+    LeaderHeartbeat,
     LoadFailed,
+    MemberFailed,
     Message,
-    Open,
+    OpenStep,
     Prepare,
     Prepared,
     Ready,
     ReducePart,
     Refused,
     Released,
-    Reopen,
+    RosterDelta,
     StepResult,
     Suspect,
     Tally,
@@ -88,7 +88,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         join = Join("peer", "1.0", "run", Member(ME, -1))
-        self.peer = PeerMachine(ME, Following(LEADER), Plan(1, 2), PeerSettings(join, stay=self.stay))
+        self.peer = PeerMachine(ME, LeaderLease(LEADER), Plan(1, 2), PeerSettings(join, stay=self.stay))
 
     def event(self, event: Event) -> list[Action]:
         return self.peer.handle(event, self.now)
@@ -99,7 +99,7 @@ class Bench:
     def serve(self, roster: Roster = ROSTER) -> list[Action]:
         self.hear(Granted(1, 0, 0, ()))
         self.event(StateLoaded(0, 0, "digest", 4, ELEMENTS))
-        return self.hear(Open(1, EPOCH, roster, LINEAGE))
+        return self.hear(OpenStep(1, EPOCH, roster, LINEAGE))
 
     def work(self, index: int = 0) -> None:
         self.hear(Forward(microbatch(index), 0, 0), bodies=(INPUT, TARGETS))
@@ -125,7 +125,7 @@ def test_it_loads_what_it_is_granted_and_serves() -> None:
     assert (load.stage, load.version) == (0, 7)
     [(_, ready)] = messages(bench.event(StateLoaded(0, 7, "digest", 4, ELEMENTS)), Ready)
     assert (ready.version, ready.capacity) == (7, 4)
-    actions = bench.hear(Open(1, Epoch(0, 7), ROSTER, LINEAGE))
+    actions = bench.hear(OpenStep(1, Epoch(0, 7), ROSTER, LINEAGE))
     assert of_type(actions, Reset)
     assert bench.peer.phase == "member"
 
@@ -133,7 +133,7 @@ def test_it_loads_what_it_is_granted_and_serves() -> None:
 def test_it_expects_nothing_of_a_donor_that_is_gone() -> None:
     bench = Bench()
     bench.hear(Granted(1, 0, 7, (member("mate"),)))
-    gone = Gone(1, Epoch(0, 7), MATE, "silent")
+    gone = MemberFailed(1, Epoch(0, 7), MATE, "silent")
     assert of_type(bench.hear(gone), Forget) == [Forget(MATE)]
     assert not bench.hear(gone, STRANGER)[1:], "only the leader tells"
     bench.event(StateLoaded(0, 7, "digest", 4, ELEMENTS))
@@ -205,7 +205,7 @@ def test_a_death_revokes_the_ballot_and_a_commit_without_it_is_left() -> None:
     bench.work()
     bench.prepare(members=(MATE, ME))
     bench.hear(ReducePart(EPOCH, 1, "stage-0", 0), sender=MATE, bodies=(Ref(20),))
-    bench.hear(Gone(1, EPOCH, MATE, "killed"))
+    bench.hear(MemberFailed(1, EPOCH, MATE, "killed"))
     assert messages(bench.event(Sealed(EPOCH, 1, ())), Prepared) == []
     assert of_type(bench.hear(Commit(1, EPOCH, 1, 0.5, 0.1, RESULT)), Rejoin)
 
@@ -216,7 +216,7 @@ def test_what_comes_before_its_epoch_is_kept_and_then_done() -> None:
     bench.event(StateLoaded(0, 0, "digest", 4, ELEMENTS))
     early = bench.hear(Forward(microbatch(0), 0, 0), sender=LEADER, bodies=(INPUT, TARGETS))
     assert not of_type(early, RunLoss)
-    assert of_type(bench.hear(Open(1, EPOCH, ROSTER, LINEAGE)), RunLoss)
+    assert of_type(bench.hear(OpenStep(1, EPOCH, ROSTER, LINEAGE)), RunLoss)
 
 
 def test_one_sender_cannot_make_it_keep_more_than_a_bound_nor_shut_others_out() -> None:
@@ -235,7 +235,7 @@ def test_one_sender_cannot_make_it_keep_more_than_a_bound_nor_shut_others_out() 
 def test_what_is_void_or_from_strangers_is_released() -> None:
     bench = Bench()
     bench.serve()
-    bench.hear(Open(1, Epoch(1, 0), ROSTER, LINEAGE))
+    bench.hear(OpenStep(1, Epoch(1, 0), ROSTER, LINEAGE))
     stale = Forward(microbatch(0), 0, 0)
     assert released(bench.hear(stale, bodies=(INPUT, TARGETS))) == [INPUT, TARGETS]
     fresh = Forward(microbatch(0, Epoch(1, 0)), 0, 0)
@@ -248,8 +248,8 @@ def test_what_is_void_or_from_strangers_is_released() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Open(1, Epoch(5, 0), ROSTER, LINEAGE),
-        Gone(1, EPOCH, ME, "so I say"),
+        OpenStep(1, Epoch(5, 0), ROSTER, LINEAGE),
+        MemberFailed(1, EPOCH, ME, "so I say"),
         Commit(1, EPOCH, 1, 1.0, 1.0, RESULT),
         Refused("no"),
         Granted(1, 0, 0, ()),
@@ -287,7 +287,7 @@ def test_it_drains_at_the_steps_edge_and_not_later_than_asked() -> None:
     bench.serve()
     bench.event(DrainAsked())
     bench.now = 19.0
-    bench.hear(Gone(1, Epoch(9, 9), STRANGER, "keeps the leader heard"))
+    bench.hear(MemberFailed(1, Epoch(9, 9), STRANGER, "keeps the leader heard"))
     bench.now = 30.0
     assert bench.peer.next_deadline() <= 30.0
     assert of_type(bench.event(Tick()), Exit)
@@ -344,7 +344,7 @@ def test_a_refusal_ends_it_with_the_reason() -> None:
 def test_a_peer_at_another_version_than_the_swarm_joins_again() -> None:
     bench = Bench()
     bench.serve()
-    assert of_type(bench.hear(Open(1, Epoch(0, 5), ROSTER, LINEAGE)), Rejoin)
+    assert of_type(bench.hear(OpenStep(1, Epoch(0, 5), ROSTER, LINEAGE)), Rejoin)
     assert not of_type(bench.event(LossComputed(microbatch(0), 1.0, 1, None)), RunForward)
     assert not of_type(bench.hear(Forward(microbatch(0), 0, 0), bodies=(INPUT, TARGETS)), Send)
 
@@ -352,9 +352,11 @@ def test_a_peer_at_another_version_than_the_swarm_joins_again() -> None:
 def test_a_link_from_the_leader_that_loses_messages_has_it_join_again() -> None:
     bench = Bench()
     bench.serve()
-    assert not of_type(bench.hear(Beat(1, EPOCH, said=3)), Rejoin)
-    assert not of_type(bench.hear(Beat(1, EPOCH, said=99), MATE), Rejoin), "only the leader's words are missed"
-    assert of_type(bench.hear(Beat(1, EPOCH, said=5)), Rejoin), "four have come"
+    assert not of_type(bench.hear(LeaderHeartbeat(1, EPOCH, said=3)), Rejoin)
+    assert not of_type(bench.hear(LeaderHeartbeat(1, EPOCH, said=99), MATE), Rejoin), (
+        "only the leader's words are missed"
+    )
+    assert of_type(bench.hear(LeaderHeartbeat(1, EPOCH, said=5)), Rejoin), "four have come"
 
 
 def test_what_comes_early_and_never_gets_its_epoch_is_given_up_in_the_end() -> None:
@@ -364,7 +366,7 @@ def test_what_comes_early_and_never_gets_its_epoch_is_given_up_in_the_end() -> N
     while bench.now < EARLY_S - 1.0:
         bench.now += 1.0
         epoch = Epoch(EPOCH.generation + int(bench.now), 0)
-        assert INPUT not in released(bench.hear(Open(1, min(epoch, Epoch(8, 0)), ROSTER, LINEAGE)))
+        assert INPUT not in released(bench.hear(OpenStep(1, min(epoch, Epoch(8, 0)), ROSTER, LINEAGE)))
     bench.now += 2.0
     assert released(bench.event(Tick())) == [INPUT, TARGETS]
     assert bench.peer.early == []
@@ -376,7 +378,7 @@ def test_a_step_that_is_told_by_its_changes_is_opened_like_any_other() -> None:
     opened = bench.peer.standing
     assert opened is not None
     version, epoch = bench.peer.version, opened.epoch
-    again = Reopen(1, Epoch(epoch.generation + 1, epoch.step), epoch, (MATE,), (), LINEAGE)
+    again = RosterDelta(1, Epoch(epoch.generation + 1, epoch.step), epoch, (MATE,), (), LINEAGE)
     assert of_type(bench.hear(again), Reset)
     heard = bench.peer.standing
     assert heard is not None
@@ -387,4 +389,4 @@ def test_a_step_that_is_told_by_its_changes_is_opened_like_any_other() -> None:
 def test_who_has_not_heard_of_the_epoch_that_a_step_builds_on_joins_again() -> None:
     bench = Bench()
     bench.serve()
-    assert of_type(bench.hear(Reopen(1, Epoch(7, 0), Epoch(6, 0), (), (), LINEAGE)), Rejoin)
+    assert of_type(bench.hear(RosterDelta(1, Epoch(7, 0), Epoch(6, 0), (), (), LINEAGE)), Rejoin)

@@ -6,8 +6,8 @@ import pytest
 
 from swarmflow.core.actions import Action, Connect, Count, DropCopies, KeepCopies
 from swarmflow.core.events import CopiesChanged, Event, Received, Tick
-from swarmflow.core.following import Following
-from swarmflow.core.messages import Join, Keep, Kept, Message, Surplus
+from swarmflow.core.following import LeaderLease
+from swarmflow.core.messages import CopiesHeld, Join, KeepCopy, Message, Surplus
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.serving.service import PeerSettings
 from swarmflow.core.types import Holding, Member, Plan, Snapshot
@@ -23,7 +23,7 @@ class Bench:
 
     def __init__(self, keeps: bool = True) -> None:
         join = Join("peer", "1.0", "run", Member(ME, -1), keeps=keeps, copies=ON_DISK)
-        self.peer = PeerMachine(ME, Following(LEADER), Plan(2, 1), PeerSettings(join))
+        self.peer = PeerMachine(ME, LeaderLease(LEADER), Plan(2, 1), PeerSettings(join))
 
     def event(self, event: Event, now: float = 0.0) -> list[Action]:
         return self.peer.handle(event, now)
@@ -34,12 +34,14 @@ class Bench:
 
 def test_it_copies_what_it_is_asked_for_and_tells_what_it_has() -> None:
     bench, holder = Bench(), member("t0", -1)
-    actions = bench.hear(Keep(holder, AT_8, (0, 1)))
+    actions = bench.hear(KeepCopy(holder, AT_8, (0, 1)))
     assert of_type(actions, KeepCopies) == [KeepCopies(holder, AT_8, (0, 1))]
     assert of_type(actions, Connect) == [Connect((holder,))]
     both = (Holding(AT_8, (0, 1)),)
-    assert messages(bench.event(CopiesChanged(both)), Kept) == [(LEADER, Kept(both))]
-    assert messages(bench.event(CopiesChanged(both, "no space")), Kept) == [(LEADER, Kept(both, "no space"))]
+    assert messages(bench.event(CopiesChanged(both)), CopiesHeld) == [(LEADER, CopiesHeld(both))]
+    assert messages(bench.event(CopiesChanged(both, "no space")), CopiesHeld) == [
+        (LEADER, CopiesHeld(both, "no space"))
+    ]
 
 
 def test_it_joins_with_what_it_has_now() -> None:
@@ -58,16 +60,16 @@ def test_it_deletes_what_is_needed_no_more() -> None:
     "snapshot", [Snapshot(8, ("d",)), Snapshot(8, ()), Snapshot(0, ("d", "e")), Snapshot(-3, ("d", "e"))]
 )
 def test_what_is_no_version_of_the_run_is_not_copied(snapshot: Snapshot) -> None:
-    assert not of_type(Bench().hear(Keep(member("t0", -1), snapshot, (0,))), KeepCopies)
+    assert not of_type(Bench().hear(KeepCopy(member("t0", -1), snapshot, (0,))), KeepCopies)
 
 
 def test_nobody_but_the_leader_uses_its_disk() -> None:
     bench = Bench()
-    assert of_type(bench.hear(Keep(member("x"), AT_8, (0,)), "x"), Count) == [Count("messages_ignored", "Keep")]
+    assert of_type(bench.hear(KeepCopy(member("x"), AT_8, (0,)), "x"), Count) == [Count("messages_ignored", "KeepCopy")]
     assert not of_type(bench.hear(Surplus(9, 9), "x"), DropCopies)
 
 
 def test_who_keeps_no_copies_keeps_none() -> None:
     bench = Bench(keeps=False)
-    assert not of_type(bench.hear(Keep(member("t0", -1), AT_8, (0,))), KeepCopies)
+    assert not of_type(bench.hear(KeepCopy(member("t0", -1), AT_8, (0,))), KeepCopies)
     assert not of_type(bench.hear(Surplus(9, 9)), DropCopies)

@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, RunForward, Send
 from swarmflow.core.events import BackwardComputed, ForwardComputed, Received, StateLoaded, Tick
-from swarmflow.core.following import Following
+from swarmflow.core.following import LeaderLease
 from swarmflow.core.messages import (
     Accepted,
     Backward,
-    Carried,
-    Carry,
     Forward,
-    Gone,
     Granted,
     Join,
+    LinkRateReport,
+    MemberFailed,
     Message,
-    Open,
+    OpenStep,
     Probed,
-    Rates,
+    RelayedTensor,
+    RelayTensor,
 )
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.prober import SHARE
@@ -42,12 +42,12 @@ class Bench:
 
     def __post_init__(self) -> None:
         join = Join("peer", "1.0", "run", Member(ME, -1))
-        self.peer = PeerMachine(ME, Following(LEADER), Plan(3, 2, boundary_bytes=BYTES), PeerSettings(join))
+        self.peer = PeerMachine(ME, LeaderLease(LEADER), Plan(3, 2, boundary_bytes=BYTES), PeerSettings(join))
         self.hear(Granted(1, 1, 0, ()))
         self.event(StateLoaded(1, 0, "digest", 4, (("stage-1", 10),)))
-        self.hear(Open(1, EPOCH, ROSTER, LINEAGE))
-        self.peer.detours.learn(MATE, Rates((), ((DOWN, BYTES / 1.0), (UP, BYTES / 1.0))))
-        self.peer.detours.learn(UP, Rates((), ((ME, BYTES / 64.0),)))
+        self.hear(OpenStep(1, EPOCH, ROSTER, LINEAGE))
+        self.peer.detours.learn(MATE, LinkRateReport((), ((DOWN, BYTES / 1.0), (UP, BYTES / 1.0))))
+        self.peer.detours.learn(UP, LinkRateReport((), ((ME, BYTES / 64.0),)))
         for other, seconds in ((DOWN, 64.0), (MATE, 1.0)):
             self.hear(Probed(EPOCH, loaded=False), other)
             self.now += seconds / SHARE
@@ -63,7 +63,7 @@ class Bench:
         """Its next heartbeat: it tells what it has measured, and hears once more of its mate's ways."""
         self.now = self.peer.next_deadline()
         actions = self.event(Tick())
-        self.hear(Rates((), ((DOWN, BYTES / 1.0), (UP, BYTES / 1.0))), MATE)
+        self.hear(LinkRateReport((), ((DOWN, BYTES / 1.0), (UP, BYTES / 1.0))), MATE)
         return actions
 
     def forward(self) -> list[Action]:
@@ -72,7 +72,7 @@ class Bench:
 
 
 def test_what_it_has_measured_is_told_to_the_leader_and_to_those_around() -> None:
-    told = messages(Bench().know(), Rates)
+    told = messages(Bench().know(), LinkRateReport)
     assert [to for to, _ in told] == [LEADER, MATE, DOWN, UP]
     assert {process_.name for process_, _ in told[0][1].rates} == {"mate", "down"}
 
@@ -80,9 +80,9 @@ def test_what_it_has_measured_is_told_to_the_leader_and_to_those_around() -> Non
 def test_a_tensor_goes_around_a_slow_way_and_again_directly_when_who_carries_it_dies() -> None:
     bench = Bench()
     bench.know()
-    [(to, carry)] = messages(bench.forward(), Carry)
+    [(to, carry)] = messages(bench.forward(), RelayTensor)
     assert (to, carry.to, carry.backward) == (MATE, DOWN, None)
-    again = bench.hear(Gone(1, EPOCH, MATE, "killed"))
+    again = bench.hear(MemberFailed(1, EPOCH, MATE, "killed"))
     [(to, sent)] = messages(again, Forward)
     assert (to, sent) == (DOWN, carry.forward)
 
@@ -92,7 +92,7 @@ def test_what_has_arrived_is_not_sent_again() -> None:
     bench.know()
     bench.forward()
     bench.hear(Accepted(microbatch(0), 2, 0), DOWN)
-    assert not messages(bench.hear(Gone(1, EPOCH, MATE, "killed")), Forward)
+    assert not messages(bench.hear(MemberFailed(1, EPOCH, MATE, "killed")), Forward)
 
 
 def test_a_gradient_takes_the_way_back_and_is_given_back_again() -> None:
@@ -101,35 +101,35 @@ def test_a_gradient_takes_the_way_back_and_is_given_back_again() -> None:
     bench.forward()
     bench.hear(Accepted(microbatch(0), 2, 0), DOWN)
     bench.hear(Backward(microbatch(0), 1, 0), DOWN, (GRADIENT,))
-    [(to, carry)] = messages(bench.event(BackwardComputed(microbatch(0), SENT)), Carry)
-    assert (to, carry) == (MATE, Carry(UP, backward=Backward(microbatch(0), 0, 0)))
-    assert messages(bench.hear(Gone(1, EPOCH, MATE, "killed")), Backward) == [(UP, carry.backward)]
+    [(to, carry)] = messages(bench.event(BackwardComputed(microbatch(0), SENT)), RelayTensor)
+    assert (to, carry) == (MATE, RelayTensor(UP, backward=Backward(microbatch(0), 0, 0)))
+    assert messages(bench.hear(MemberFailed(1, EPOCH, MATE, "killed")), Backward) == [(UP, carry.backward)]
 
 
 def test_it_carries_for_others_of_the_epoch_alone() -> None:
     bench = Bench()
     forward = Forward(microbatch(1), 2, 0)
-    actions = bench.hear(Carry(DOWN, forward=forward), MATE, (INPUT, TARGETS))
-    [send] = [action for action in of_type(actions, Send) if isinstance(action.message, Carried)]
-    assert (send.to, send.message, send.bodies) == (DOWN, Carried(MATE, forward=forward), (INPUT, TARGETS))
+    actions = bench.hear(RelayTensor(DOWN, forward=forward), MATE, (INPUT, TARGETS))
+    [send] = [action for action in of_type(actions, Send) if isinstance(action.message, RelayedTensor)]
+    assert (send.to, send.message, send.bodies) == (DOWN, RelayedTensor(MATE, forward=forward), (INPUT, TARGETS))
     assert released(actions) == [INPUT, TARGETS]
     for to, sender in ((STRANGER, MATE), (DOWN, STRANGER), (ME, MATE)):
-        actions = bench.hear(Carry(to, forward=forward), sender, (INPUT, TARGETS))
-        assert not messages(actions, Carried)
+        actions = bench.hear(RelayTensor(to, forward=forward), sender, (INPUT, TARGETS))
+        assert not messages(actions, RelayedTensor)
         assert released(actions) == [INPUT, TARGETS]
 
 
 def test_what_was_carried_counts_as_from_who_sent_it() -> None:
     bench = Bench()
-    actions = bench.hear(Carried(UP, forward=Forward(microbatch(0), 1, 0)), MATE, (INPUT, TARGETS))
+    actions = bench.hear(RelayedTensor(UP, forward=Forward(microbatch(0), 1, 0)), MATE, (INPUT, TARGETS))
     assert of_type(actions, RunForward)
     assert [to for to, _ in messages(actions, Accepted)] == [UP]
     forward = Forward(microbatch(1), 1, 0)
     for said, carrier in (
-        (Carried(UP), MATE),
-        (Carried(LEADER, forward), MATE),
-        (Carried(STRANGER, forward), MATE),
-        (Carried(UP, forward), STRANGER),
+        (RelayedTensor(UP), MATE),
+        (RelayedTensor(LEADER, forward), MATE),
+        (RelayedTensor(STRANGER, forward), MATE),
+        (RelayedTensor(UP, forward), STRANGER),
     ):
         actions = bench.hear(said, carrier, (INPUT, TARGETS))
         assert not of_type(actions, RunForward)

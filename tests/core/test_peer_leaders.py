@@ -19,28 +19,28 @@ from swarmflow.core.events import (
     StateLoaded,
     Tick,
 )
-from swarmflow.core.following import Following
+from swarmflow.core.following import LeaderLease
 from swarmflow.core.messages import (
-    Beat,
     Commit,
     Committed,
     Deposed,
     Done,
     Drain,
+    Elect,
+    ElectionReport,
     Forward,
-    Gone,
     Granted,
     Heartbeat,
     Join,
-    Lead,
+    LeaderHeartbeat,
+    MemberFailed,
     Message,
-    Open,
+    OpenStep,
     Overflow,
     Prepare,
     Prepared,
     Ready,
     Released,
-    Report,
     StepResult,
     Suspect,
     Tally,
@@ -54,12 +54,12 @@ ME, MATE, STRANGER = process("me"), process("mate"), process("x")
 LEADER, NEXT, THIRD = process("t0"), process("t1"), process("t2")
 TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
 ROSTER = Roster(((member("mate"), member("me")),), TRAINERS)
-OPENED = Open(1, EPOCH, ROSTER, LINEAGE, exponent=20)
+OPENED = OpenStep(1, EPOCH, ROSTER, LINEAGE, exponent=20)
 TALLY = Tally(2.0, 2, 0)
 RESULTS = (("stage-0", 1.0, "x"),)
 COMMIT = Commit(1, EPOCH, 1, 0.5, 0.1, StepResult(1, EPOCH, 2.0, 2, 1.0, 1.0, 0.1, 1, (2,), 0))
 PREPARE = Prepare(1, EPOCH, 1, ((0, 0),), (Group("stage-0", (ME,)),), TALLY, (member("n"),))
-LEAD = Lead(2, TRAINERS[1])
+LEAD = Elect(2, TRAINERS[1])
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         join = Join("peer", "1.0", "run", Member(ME, -1))
-        self.peer = PeerMachine(ME, Following(LEADER), Plan(1, 2), PeerSettings(join))
+        self.peer = PeerMachine(ME, LeaderLease(LEADER), Plan(1, 2), PeerSettings(join))
 
     def event(self, event: Event) -> list[Action]:
         return self.peer.handle(event, self.now)
@@ -83,7 +83,7 @@ class Bench:
         self.hear(Granted(1, 0, 0, (), grant))
         return self.event(StateLoaded(0, 0, "digest", 4, (("stage-0", 10),)))
 
-    def serve(self, opened: Open = OPENED) -> list[Action]:
+    def serve(self, opened: OpenStep = OPENED) -> list[Action]:
         self.load()
         return self.hear(opened)
 
@@ -104,8 +104,8 @@ class Bench:
         return actions
 
 
-def reported(actions: list[Action]) -> Report:
-    [(to, report)] = messages(actions, Report)
+def reported(actions: list[Action]) -> ElectionReport:
+    [(to, report)] = messages(actions, ElectionReport)
     assert to == NEXT
     return report
 
@@ -132,7 +132,7 @@ def test_what_did_not_reach_the_leader_is_missing_in_the_count_that_it_is_told_w
         each.serve()
         each.work()
     bench.lose()
-    bench.hear(Beat(1, OPENED.epoch))
+    bench.hear(LeaderHeartbeat(1, OPENED.epoch))
     assert said(bench)[0] == said(undisturbed)[0] > 1
 
 
@@ -141,12 +141,12 @@ def test_one_that_no_other_trainer_can_know_of_joins_again_at_once() -> None:
     bench.load()
     assert of_type(bench.lose(), Rejoin), "in no epoch"
     bench = Bench()
-    bench.serve(Open(1, EPOCH, Roster(ROSTER.stages, TRAINERS[:1]), LINEAGE))
+    bench.serve(OpenStep(1, EPOCH, Roster(ROSTER.stages, TRAINERS[:1]), LINEAGE))
     assert of_type(bench.lose(), Rejoin), "no other trainer"
     bench = Bench()
     bench.serve()
-    bench.hear(Gone(1, EPOCH, NEXT, "silent"))
-    bench.hear(Gone(1, EPOCH, THIRD, "silent"))
+    bench.hear(MemberFailed(1, EPOCH, NEXT, "silent"))
+    bench.hear(MemberFailed(1, EPOCH, THIRD, "silent"))
     assert of_type(bench.lose(), Rejoin), "none that lives"
 
 
@@ -173,9 +173,9 @@ def test_a_silent_leader_is_lost() -> None:
 def test_another_leader_is_followed_only_if_the_former_one_is_in_doubt() -> None:
     bench = Bench()
     bench.serve()
-    assert not messages(bench.hear(LEAD, NEXT), Report)
+    assert not messages(bench.hear(LEAD, NEXT), ElectionReport)
     bench.wait(3)
-    assert not messages(bench.hear(LEAD, NEXT), Report)
+    assert not messages(bench.hear(LEAD, NEXT), ElectionReport)
     bench.wait(1)
     actions = bench.hear(LEAD, NEXT)
     assert reported(actions).term == 2
@@ -193,7 +193,7 @@ def test_who_is_followed_is_told_again_whenever_it_asks() -> None:
     [(to, _)] = messages(bench.event(LossComputed(microbatch(0), 2.0, 1, Ref(3))), Done)
     assert to == NEXT
     assert len(reported(bench.hear(LEAD, NEXT)).done) == 1
-    assert reported(bench.hear(Lead(3, TRAINERS[1]), NEXT)).term == 3, "it may need a later term to be elected"
+    assert reported(bench.hear(Elect(3, TRAINERS[1]), NEXT)).term == 3, "it may need a later term to be elected"
 
 
 def test_a_promise_binds_to_its_term() -> None:
@@ -201,20 +201,22 @@ def test_a_promise_binds_to_its_term() -> None:
     bench.serve()
     bench.lose()
     bench.hear(LEAD, NEXT)
-    assert messages(bench.hear(Lead(2, TRAINERS[2]), THIRD), Deposed) == [(THIRD, Deposed(2))]
-    assert not messages(bench.hear(Lead(3, TRAINERS[2]), THIRD), Report), "the one it follows was heard of just now"
+    assert messages(bench.hear(Elect(2, TRAINERS[2]), THIRD), Deposed) == [(THIRD, Deposed(2))]
+    assert not messages(bench.hear(Elect(3, TRAINERS[2]), THIRD), ElectionReport), (
+        "the one it follows was heard of just now"
+    )
     bench.wait(4)
-    [(to, _)] = messages(bench.hear(Lead(3, TRAINERS[2]), THIRD), Report)
+    [(to, _)] = messages(bench.hear(Elect(3, TRAINERS[2]), THIRD), ElectionReport)
     assert to == THIRD
 
 
 def test_only_a_living_trainer_of_the_epoch_is_followed() -> None:
     bench = Bench()
     bench.serve()
-    bench.hear(Gone(1, EPOCH, NEXT, "silent"))
+    bench.hear(MemberFailed(1, EPOCH, NEXT, "silent"))
     bench.lose()
     for sender in (STRANGER, MATE, NEXT):
-        assert Count("messages_ignored", "Lead") in bench.hear(LEAD, sender)
+        assert Count("messages_ignored", "Elect") in bench.hear(LEAD, sender)
     assert bench.peer.leader == LEADER
 
 
@@ -226,7 +228,7 @@ def test_a_report_holds_all_that_was_done_heard_and_lost() -> None:
     bench.serve()
     bench.work()
     bench.event(Lost(MATE, "reset"))
-    bench.hear(Gone(1, EPOCH, THIRD, "silent"))
+    bench.hear(MemberFailed(1, EPOCH, THIRD, "silent"))
     bench.event(DrainAsked())
     bench.lose()
     report = reported(bench.hear(LEAD, NEXT))
@@ -320,13 +322,20 @@ def test_a_ballot_of_the_next_leader_reduces_what_was_done_under_the_former() ->
     bench.work()
     bench.lose()
     bench.hear(LEAD, NEXT)
-    bench.hear(Gone(2, EPOCH, LEADER, "not heard of"), NEXT)
+    bench.hear(MemberFailed(2, EPOCH, LEADER, "not heard of"), NEXT)
     bench.hear(Prepare(2, EPOCH, 1, ((0, 0),), (Group("stage-0", (ME,)),), TALLY), NEXT)
     assert messages(bench.event(Sealed(EPOCH, 1, RESULTS)), Prepared) == [(NEXT, Prepared(EPOCH, 1, RESULTS))]
 
 
 @pytest.mark.parametrize(
-    "message", [Beat(1, EPOCH), COMMIT, PREPARE, Gone(1, EPOCH, MATE, "silent"), Open(1, Epoch(0, 1), ROSTER, LINEAGE)]
+    "message",
+    [
+        LeaderHeartbeat(1, EPOCH),
+        COMMIT,
+        PREPARE,
+        MemberFailed(1, EPOCH, MATE, "silent"),
+        OpenStep(1, Epoch(0, 1), ROSTER, LINEAGE),
+    ],
 )
 def test_a_former_leader_is_told_that_it_is_one(message: Message) -> None:
     bench = Bench()
@@ -351,9 +360,9 @@ def test_a_former_leaders_words_without_a_term_are_ignored() -> None:
 def test_one_that_a_later_leader_has_passed_over_joins_again() -> None:
     bench = Bench()
     bench.serve()
-    assert not of_type(bench.hear(Gone(1, EPOCH, ME, "so I say"), NEXT), Rejoin)
-    assert not of_type(bench.hear(Gone(2, EPOCH, ME, "so I say"), STRANGER), Rejoin)
-    assert of_type(bench.hear(Gone(2, EPOCH, ME, "not heard of"), NEXT), Rejoin)
+    assert not of_type(bench.hear(MemberFailed(1, EPOCH, ME, "so I say"), NEXT), Rejoin)
+    assert not of_type(bench.hear(MemberFailed(2, EPOCH, ME, "so I say"), STRANGER), Rejoin)
+    assert of_type(bench.hear(MemberFailed(2, EPOCH, ME, "not heard of"), NEXT), Rejoin)
 
 
 def test_suspects_and_drains_go_to_the_leader_that_is_followed() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from swarmflow.core.actions import Action, Apply, LoadState, Rejoin, Resume
 from swarmflow.core.events import Applied, Lost, Received, Sealed, StateLoaded
-from swarmflow.core.following import Following
+from swarmflow.core.following import LeaderLease
 from swarmflow.core.messages import Evicted, Granted, Held, Join, Ready, state_name
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.serving.service import PeerSettings
@@ -52,7 +52,7 @@ def applied() -> Bench:
 def again(held: Held, granted: Granted) -> tuple[PeerMachine, list[Action]]:
     """The next life of such a peer, which is granted a stage."""
     join = Join("peer", "1.0", "run", Member(ME, -1), held=held)
-    peer = PeerMachine(ME, Following(LEADER), Plan(1, 2), PeerSettings(join))
+    peer = PeerMachine(ME, LeaderLease(LEADER), Plan(1, 2), PeerSettings(join))
     return peer, peer.handle(Received(LEADER, granted), 100.0)
 
 

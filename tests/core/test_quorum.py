@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmflow.core.messages import ElectorateChange, Open
+from swarmflow.core.messages import ElectorateChange, OpenStep
 from swarmflow.core.quorum import Electorate, Quorum, change_since, electorate, electorate_before
 from swarmflow.core.types import Epoch, Member, ProcessId, Roster
 from tests.core.samples import LINEAGE, member, process
 
 
-def opened(peers: str, trainers: str, step: int = 0, before: Electorate | None = None) -> Open:
-    """An Open of one stage with these peers and trainers, after a step with this electorate."""
+def opened(peers: str, trainers: str, step: int = 0, before: Electorate | None = None) -> OpenStep:
+    """An OpenStep of one stage with these peers and trainers, after a step with this electorate."""
     rows: tuple[tuple[Member, ...], ...] = (tuple(member(name) for name in peers),)
     roster = Roster(rows, tuple(member(name, -1) for name in trainers))
-    return Open(1, Epoch(0, step), roster, LINEAGE, change=change_since(before, roster))
+    return OpenStep(1, Epoch(0, step), roster, LINEAGE, change=change_since(before, roster))
 
 
 def some(names: str) -> set[ProcessId]:
@@ -44,7 +44,7 @@ def test_a_majority_or_every_trainer_commits_and_a_majority_with_a_trainer_elect
 
 def test_newcomers_have_no_vote() -> None:
     [stage], trainers = opened("ab", "t").roster.stages, opened("ab", "t").roster.trainers
-    said = Open(1, Epoch(0, 0), Roster((stage,), trainers), LINEAGE, newcomers=(process("b"),))
+    said = OpenStep(1, Epoch(0, 0), Roster((stage,), trainers), LINEAGE, newcomers=(process("b"),))
     assert electorate(said) == Electorate(frozenset(some("at")), frozenset(some("t")), 2)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from swarmflow.core.messages import Rates
-from swarmflow.core.rates import NEAR_MAX, Speeds
+from swarmflow.core.messages import LinkRateReport
+from swarmflow.core.rates import NEAR_MAX, LinkRates
 from tests.core.samples import process
 
 MATE, AFTER, FAR = process("m"), process("a"), process("x")
 ELEMENTS = {"stage-1": 100, "tied": 5}
 
 
-def speeds() -> Speeds:
-    made = Speeds()
+def speeds() -> LinkRates:
+    made = LinkRates()
     assert made.open((MATE,), (AFTER,)) == [MATE]
     return made
 
@@ -20,7 +20,7 @@ def test_a_rate_is_told_once_and_again_when_it_has_changed() -> None:
     made = speeds()
     assert made.tell(ELEMENTS) is None, "nothing is known"
     made.measured(AFTER, 1000, 0.5)
-    assert made.tell(ELEMENTS) == Rates((("stage-1", 100), ("tied", 5)), ((AFTER, 2000.0),))
+    assert made.tell(ELEMENTS) == LinkRateReport((("stage-1", 100), ("tied", 5)), ((AFTER, 2000.0),))
     made.measured(AFTER, 1000, 0.45)
     assert made.tell(ELEMENTS) is None, "hardly another one"
     made.measured(MATE, 1000, 1.0)
@@ -53,7 +53,7 @@ def test_nothing_is_measured_of_others_or_in_no_time() -> None:
 
 
 def test_of_a_large_stage_nothing_is_told() -> None:
-    made = Speeds()
+    made = LinkRates()
     many = tuple(process(f"p{number}") for number in range(NEAR_MAX + 1))
     assert made.open(many, many) == []
     made.measured(many[0], 1000, 1.0)

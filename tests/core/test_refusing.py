@@ -9,40 +9,40 @@ import pytest
 
 from swarmflow.core.actions import Action, Count, Forget, LoadState, Rejoin, Release, RunLoss
 from swarmflow.core.events import Event, Mishandled, Received, StateLoaded
-from swarmflow.core.following import Following
+from swarmflow.core.following import LeaderLease
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import (
     Assign,
     Backward,
-    Carried,
-    Carry,
     Committed,
     Done,
+    ElectionReport,
     ElectorateChange,
     Evicted,
     Forward,
-    Gone,
     Granted,
     Heartbeat,
     Join,
     LoadFailed,
+    MemberFailed,
     Message,
-    Open,
+    OpenStep,
     Prepare,
     Prepared,
     Ready,
     Refused,
-    Report,
+    RelayedTensor,
+    RelayTensor,
     Suspect,
     Tally,
     Unrepairable,
 )
 from swarmflow.core.messages.checks import REASON_MAX, checks_of
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.routers import outbox_of
+from swarmflow.core.routers import dispatcher_for
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.serving.service import PeerSettings
-from swarmflow.core.source import Source
+from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
@@ -50,10 +50,10 @@ from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_
 PLAN = Plan(2, 4)
 ME, MATE, BEFORE, LEADER, STRANGER = process("me"), process("mate"), process("before"), process("t0"), process("x")
 ROSTER = Roster(((member("before"),), (member("mate", 1), member("me", 1))), (member("t0", -1),))
-OPENED = Open(1, EPOCH, ROSTER, LINEAGE)
+OPENED = OpenStep(1, EPOCH, ROSTER, LINEAGE)
 NAN = float("nan")
 TALLY = Tally(1.0, 4, 0)
-WHOLE = Report(2, Join("peer", "1", "run", member("a", 1)), member("a", 1), True, 0, False, OPENED)
+WHOLE = ElectionReport(2, Join("peer", "1", "run", member("a", 1)), member("a", 1), True, 0, False, OPENED)
 
 
 def cannot_be(message: Message) -> str:
@@ -76,8 +76,8 @@ def cannot_be(message: Message) -> str:
         (Forward(microbatch(0, Epoch(0, -1)), 1, 0), "microbatch"),
         (Forward(microbatch(0), 1, -1), "attempt"),
         (Forward(microbatch(0), 1, 1 << 62), "attempt"),
-        (Carry(MATE, Forward(microbatch(9), 1, 0)), "forward"),
-        (Carry(MATE), "do not fit"),
+        (RelayTensor(MATE, Forward(microbatch(9), 1, 0)), "forward"),
+        (RelayTensor(MATE), "do not fit"),
         (Done(microbatch(0), 1, 0, NAN, 1), "loss_sum"),
         (Ready(0, 0, "x", -4), "capacity"),
         (Committed(EPOCH, 1, "x" * 200), "digest"),
@@ -91,10 +91,10 @@ def cannot_be(message: Message) -> str:
         (replace(WHOLE, ballot=1 << 40), "ballot"),
         (replace(WHOLE, gone=(WHOLE.member.process,)), "do not fit"),
         (replace(WHOLE, suspects=(WHOLE.member.process,)), "do not fit"),
-        (Open(1, EPOCH, Roster(ROSTER.stages), LINEAGE), "do not fit"),
-        (Open(1, EPOCH, Roster(ROSTER.stages[:1], ROSTER.trainers), LINEAGE), "roster"),
-        (Open(1, EPOCH, Roster(ROSTER.stages[::-1], ROSTER.trainers), LINEAGE), "roster"),
-        (Open(1, EPOCH, Roster((), ()), LINEAGE), "stages"),
+        (OpenStep(1, EPOCH, Roster(ROSTER.stages), LINEAGE), "do not fit"),
+        (OpenStep(1, EPOCH, Roster(ROSTER.stages[:1], ROSTER.trainers), LINEAGE), "roster"),
+        (OpenStep(1, EPOCH, Roster(ROSTER.stages[::-1], ROSTER.trainers), LINEAGE), "roster"),
+        (OpenStep(1, EPOCH, Roster((), ()), LINEAGE), "stages"),
         (replace(OPENED, change=ElectorateChange((ME,), (ME,))), "change"),
         (replace(OPENED, change=ElectorateChange((), (), (ME,))), "change"),
     ],
@@ -105,10 +105,11 @@ def test_what_cannot_be_is_found(message: Message, field: str) -> None:
 
 def test_only_tensors_have_bodies() -> None:
     assert checks_of(PLAN).wrong(Forward(microbatch(0), 1, 0), 2) is None
-    assert checks_of(PLAN).wrong(Forward(microbatch(0), 1, 0), 3) == "a Forward with 3 bodies"
-    assert checks_of(PLAN).wrong(Heartbeat(), 1) == "a Heartbeat with 1 bodies"
-    assert checks_of(PLAN).wrong(Carry(ME, Forward(microbatch(0), 1, 0)), 2) is None
-    assert checks_of(PLAN).wrong(Carry(ME, backward=Backward(microbatch(0), 0, 0)), 2) == "a Carry with 2 bodies"
+    assert checks_of(PLAN).wrong(Forward(microbatch(0), 1, 0), 3) == "Forward with 3 bodies"
+    assert checks_of(PLAN).wrong(Heartbeat(), 1) == "Heartbeat with 1 bodies"
+    assert checks_of(PLAN).wrong(RelayTensor(ME, Forward(microbatch(0), 1, 0)), 2) is None
+    relayed = RelayTensor(ME, backward=Backward(microbatch(0), 0, 0))
+    assert checks_of(PLAN).wrong(relayed, 2) == "RelayTensor with 2 bodies"
 
 
 def test_every_field_of_every_message_has_a_rule() -> None:
@@ -119,7 +120,7 @@ def test_every_field_of_every_message_has_a_rule() -> None:
 def test_what_can_be_is_not() -> None:
     join = Join("peer", "1", "run", member("a", 99))
     near = OPENED.seen_from(1, tied=False)
-    for message in (OPENED, near, join, WHOLE, Heartbeat(version=-1), Gone(1, EPOCH, ME, "")):
+    for message in (OPENED, near, join, WHOLE, Heartbeat(version=-1), MemberFailed(1, EPOCH, ME, "")):
         assert cannot_be(message) == ""
 
 
@@ -131,7 +132,7 @@ class Peer:
 
     def __init__(self) -> None:
         join = Join("peer", "1.0", "run", Member(ME, -1))
-        self.machine = PeerMachine(ME, Following(LEADER), PLAN, PeerSettings(join))
+        self.machine = PeerMachine(ME, LeaderLease(LEADER), PLAN, PeerSettings(join))
         self.hear(Granted(1, 1, 0, ()))
         self.event(StateLoaded(1, 0, "digest", 4, (("stage-1", 10),)))
         self.hear(OPENED)
@@ -162,26 +163,26 @@ def test_a_message_about_a_hop_comes_from_where_its_sender_serves() -> None:
 
 def test_who_carries_what_cannot_come_from_there_answers_for_it() -> None:
     peer = Peer()
-    actions = peer.hear(Carried(LEADER, forward=Forward(microbatch(0), 1, 0)), MATE, (Ref(1), Ref(2)))
+    actions = peer.hear(RelayedTensor(LEADER, forward=Forward(microbatch(0), 1, 0)), MATE, (Ref(1), Ref(2)))
     assert released(actions) == [Ref(1), Ref(2)]
-    actions = peer.hear(Carried(MATE, forward=Forward(microbatch(0), 1, 0)), BEFORE, (Ref(1), Ref(2)))
+    actions = peer.hear(RelayedTensor(MATE, forward=Forward(microbatch(0), 1, 0)), BEFORE, (Ref(1), Ref(2)))
     assert [suspect.process for _, suspect in messages(actions, Suspect)] == [BEFORE]
 
 
 @pytest.mark.parametrize(
     ("sender", "carry"),
     [
-        (MATE, Carry(BEFORE, Forward(microbatch(0), 0, 0))),
-        (MATE, Carry(ME, Forward(microbatch(0), 1, 0))),
-        (BEFORE, Carry(LEADER, Forward(microbatch(0), 0, 0))),
-        (BEFORE, Carry(MATE, backward=Backward(microbatch(0), 1, 0))),
-        (LEADER, Carry(MATE, Forward(microbatch(0), 1, 0))),
+        (MATE, RelayTensor(BEFORE, Forward(microbatch(0), 0, 0))),
+        (MATE, RelayTensor(ME, Forward(microbatch(0), 1, 0))),
+        (BEFORE, RelayTensor(LEADER, Forward(microbatch(0), 0, 0))),
+        (BEFORE, RelayTensor(MATE, backward=Backward(microbatch(0), 1, 0))),
+        (LEADER, RelayTensor(MATE, Forward(microbatch(0), 1, 0))),
     ],
 )
-def test_nobody_is_made_to_carry_what_it_would_be_put_out_for(sender: ProcessId, carry: Carry) -> None:
+def test_nobody_is_made_to_carry_what_it_would_be_put_out_for(sender: ProcessId, carry: RelayTensor) -> None:
     peer = Peer()
     actions = peer.hear(carry, sender, (Ref(1),))
-    assert not messages(actions, Carried)
+    assert not messages(actions, RelayedTensor)
     assert released(actions) == [Ref(1)]
     assert of_type(actions, Rejoin) if sender == LEADER else of_type(actions, Forget) == [Forget(sender)]
 
@@ -189,16 +190,16 @@ def test_nobody_is_made_to_carry_what_it_would_be_put_out_for(sender: ProcessId,
 def test_what_is_to_be_carried_in_a_later_epoch_waits_for_its_places() -> None:
     """Who serves what by then is not known yet: its sender may have moved."""
     peer, later = Peer(), Epoch(1, 0)
-    carry = Carry(MATE, Forward(microbatch(0, later), 1, 0))
-    assert not messages(peer.hear(carry, BEFORE, (Ref(1), Ref(2))), Carried)
+    carry = RelayTensor(MATE, Forward(microbatch(0, later), 1, 0))
+    assert not messages(peer.hear(carry, BEFORE, (Ref(1), Ref(2))), RelayedTensor)
     actions = peer.hear(replace(OPENED, epoch=later))
-    assert messages(actions, Carried) == [(MATE, Carried(BEFORE, carry.forward))]
+    assert messages(actions, RelayedTensor) == [(MATE, RelayedTensor(BEFORE, carry.forward))]
     moved = Roster(((member("other"),), (*ROSTER.stages[1], member("before", 1))), ROSTER.trainers)
-    peer.hear(Carry(MATE, Forward(microbatch(0, Epoch(2, 0)), 1, 0)), BEFORE, (Ref(3), Ref(4)))
-    actions = peer.hear(Open(1, Epoch(2, 0), moved, LINEAGE))
-    assert not messages(actions, Carried)
+    peer.hear(RelayTensor(MATE, Forward(microbatch(0, Epoch(2, 0)), 1, 0)), BEFORE, (Ref(3), Ref(4)))
+    actions = peer.hear(OpenStep(1, Epoch(2, 0), moved, LINEAGE))
+    assert not messages(actions, RelayedTensor)
     assert of_type(actions, Forget) == [Forget(BEFORE)]
-    assert not messages(peer.hear(carry, BEFORE, (Ref(5), Ref(6))), Carried), "of an epoch that is over"
+    assert not messages(peer.hear(carry, BEFORE, (Ref(5), Ref(6))), RelayedTensor), "of an epoch that is over"
 
 
 def test_a_peer_joins_again_when_its_leader_sends_what_cannot_be() -> None:
@@ -212,10 +213,10 @@ def test_a_peer_joins_again_when_its_leader_sends_what_cannot_be() -> None:
 def test_after_an_exception_the_step_starts_over_without_its_cause() -> None:
     """What was half changed belongs to the epoch; the next one begins with nothing."""
     peer = Peer()
-    actions = peer.event(Mishandled(BEFORE, "sent a Forward that could not be handled (KeyError)"))
+    actions = peer.event(Mishandled(BEFORE, "sent Forward, which could not be handled (KeyError)"))
     assert [suspect.process for _, suspect in messages(actions, Suspect)] == [BEFORE]
     assert [unrepairable.epoch for _, unrepairable in messages(actions, Unrepairable)] == [EPOCH]
-    assert of_type(peer.event(Mishandled(LEADER, "sent a Prepare that could not be handled (KeyError)")), Rejoin)
+    assert of_type(peer.event(Mishandled(LEADER, "sent Prepare, which could not be handled (KeyError)")), Rejoin)
 
 
 def test_a_reason_is_cut_where_it_is_made() -> None:
@@ -233,10 +234,10 @@ class Lead:
     def __init__(self) -> None:
         me = member("t0", -1)
         rules = LeaderSettings(9, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True, new_lineage=lambda: "new")
-        source = Source(LEADER, PLAN.microbatches, outbox_of(PLAN, LEADER, 0))
+        source = MicrobatchSource(LEADER, PLAN.microbatches, dispatcher_for(PLAN, LEADER, 0))
         join = Join("trainer", "1.0", "run", me)
         lead = Leader(me, PLAN, rules, 1, 0, 0)
-        self.machine = TrainerMachine(me, Following(LEADER), PLAN, rules, source, join, lead=lead)
+        self.machine = TrainerMachine(me, LeaderLease(LEADER), PLAN, rules, source, join, lead=lead)
         self.machine.start(0.0)
         peers = (("me", 1), ("mate", 1), ("before", 0))
         for name, stage in peers:
@@ -287,7 +288,7 @@ def test_who_cannot_join_as_it_says_is_told_why() -> None:
 def test_a_leader_starts_the_step_over_without_who_made_it_raise() -> None:
     leader = Lead()
     step = leader.lead.step
-    actions = leader.machine.handle(Mishandled(ME, "sent a Done that could not be handled (KeyError)"), 0.0)
+    actions = leader.machine.handle(Mishandled(ME, "sent Done, which could not be handled (KeyError)"), 0.0)
     assert [to for to, _ in messages(actions, Evicted)] == [ME]
     assert leader.lead.step is not None
     assert leader.lead.step is not step

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmflow.core.messages import Open, Reopen
+from swarmflow.core.messages import OpenStep, RosterDelta
 from swarmflow.core.types import Epoch, Member, Roster
 from tests.core.samples import EPOCH, LINEAGE, process
 
@@ -27,8 +27,8 @@ def rosters(draw: st.DrawFn) -> Roster:
 
 @given(rosters(), rosters())
 def test_what_has_changed_tells_it_all(before: Roster, now: Roster) -> None:
-    base, said = Open(1, EPOCH, before, LINEAGE), Open(2, LATER, now, LINEAGE, exponent=20)
-    change = Reopen.after(base, said)
+    base, said = OpenStep(1, EPOCH, before, LINEAGE), OpenStep(2, LATER, now, LINEAGE, exponent=20)
+    change = RosterDelta.after(base, said)
     assert change is not None
     assert change.unfolded(base) == said
     assert (before.digest == now.digest) == (before == now)
@@ -36,12 +36,12 @@ def test_what_has_changed_tells_it_all(before: Roster, now: Roster) -> None:
 
 def test_where_little_has_changed_little_is_told() -> None:
     members = tuple(Member(process(f"p{n:03}"), 0) for n in range(100))
-    base, roster = Open(1, EPOCH, Roster((members,)), LINEAGE), Roster((members[1:],))
-    change = Reopen.after(base, Open(1, LATER, roster, LINEAGE))
-    assert change == Reopen(1, LATER, EPOCH, (members[0].process,), (), LINEAGE, whole=roster.digest, named=99)
+    base, roster = OpenStep(1, EPOCH, Roster((members,)), LINEAGE), Roster((members[1:],))
+    change = RosterDelta.after(base, OpenStep(1, LATER, roster, LINEAGE))
+    assert change == RosterDelta(1, LATER, EPOCH, (members[0].process,), (), LINEAGE, whole=roster.digest, named=99)
 
 
 def test_who_comes_in_amid_a_step_is_told_in_full() -> None:
     roster = Roster(((Member(LEADER, 0),),))
-    base = Open(1, EPOCH, roster, LINEAGE)
-    assert Reopen.after(base, Open(1, Epoch(0, 9), roster, LINEAGE, newcomers=(LEADER,))) is None
+    base = OpenStep(1, EPOCH, roster, LINEAGE)
+    assert RosterDelta.after(base, OpenStep(1, Epoch(0, 9), roster, LINEAGE, newcomers=(LEADER,))) is None

@@ -13,20 +13,20 @@ from swarmflow.core.leading.memories import NOTHING, Former
 from swarmflow.core.messages import (
     Commit,
     Committed,
+    CopiesHeld,
     Done,
     Granted,
     Heartbeat,
     Held,
     Join,
-    Keep,
-    Kept,
+    KeepCopy,
     Left,
     Message,
-    Open,
+    OpenStep,
     Prepare,
     Prepared,
     Ready,
-    Reopen,
+    RosterDelta,
     StepResult,
     Welcome,
 )
@@ -107,7 +107,7 @@ def test_a_lost_disk_is_made_good_from_the_disks_of_peers() -> None:
     assert {(to, message.version, message.donors) for to, message in granted} == {
         (peer, 8, (ME,)) for peer in (A, B, C)
     }
-    opened = messages(bench.serve(A, B, C), Open) or messages(bench.wait(1, A, B, C), Open)
+    opened = messages(bench.serve(A, B, C), OpenStep) or messages(bench.wait(1, A, B, C), OpenStep)
     assert bench.leader.phase == "running", opened
     assert bench.leader.version == 8
 
@@ -173,7 +173,7 @@ def test_a_lost_stage_goes_back_to_what_the_peers_kept() -> None:
     bench.join(B)
     bench.serve(A, B)
     bench.leader.last, bench.leader.version = None, 9
-    bench.hear(A, Kept((Holding(AT_8, (0, 1)),)))
+    bench.hear(A, CopiesHeld((Holding(AT_8, (0, 1)),)))
     actions = bench.leader.handle(Lost(B, "killed"), bench.now)
     assert [write.version for write in of_type(actions + bench.wait(1, A), WriteCheckpoint)] == [8]
     assert any("has lost everybody: back from version 9" in log.text for log in of_type(actions, Log))
@@ -186,11 +186,11 @@ def test_what_is_written_is_kept_by_peers_too_also_by_those_who_come_later() -> 
     bench.join(B)
     bench.serve(A, B)
     bench.leader.safe.write(8, bench.leader.membership.roster(4), last=False)
-    kept = messages(bench.written(8), Keep)
+    kept = messages(bench.written(8), KeepCopy)
     assert {(to, keep.snapshot, keep.stages) for to, keep in kept} == {(A, AT_8, (0, 1)), (B, AT_8, (0, 1))}
-    bench.hear(A, Kept((Holding(AT_8, (0, 1)),)))
+    bench.hear(A, CopiesHeld((Holding(AT_8, (0, 1)),)))
     assert "is on the disks of others too" in "".join(
-        log.text for log in of_type(bench.hear(B, Kept((Holding(AT_8, (0, 1)),))), Log)
+        log.text for log in of_type(bench.hear(B, CopiesHeld((Holding(AT_8, (0, 1)),))), Log)
     )
 
 
@@ -214,7 +214,7 @@ def test_a_later_version_in_memory_is_gone_on_from_and_only_newcomers_load_it() 
     told = messages(actions, StepResult)
     assert {to for to, _ in told} == {ME.process, OTHER}
     assert {result.step for _, result in told} == {8}, "whoever recorded it last may be dead"
-    opened = messages(bench.serve(A, B), Open)
+    opened = messages(bench.serve(A, B), OpenStep)
     assert {message.epoch.step for _, message in opened} == {9}
 
 
@@ -246,7 +246,7 @@ def test_a_step_that_is_decided_is_not_given_up_for_what_peers_still_hold() -> N
     bench.join_again(A, held(0, 9))
     bench.join_again(B, held(1, 9))
     bench.hear(C, Committed(epoch, 5, "same"))
-    opened = messages(bench.hear(D, Committed(epoch, 5, "same")), Reopen)
+    opened = messages(bench.hear(D, Committed(epoch, 5, "same")), RosterDelta)
     assert {message.epoch for _, message in opened} == {Epoch(0, 5)}
 
 

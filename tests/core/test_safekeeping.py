@@ -9,8 +9,8 @@ import pytest
 from swarmflow.core.actions import Action, Count, Exit, Log, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, DiskChanged, DiskSpace, Lost, Progressed, SaveAsked, Tick
 from swarmflow.core.leading.copies import Copies
-from swarmflow.core.leading.safekeeping import RETRY_S_MAX, Safekeeping
-from swarmflow.core.messages import Finished, Granted, Heartbeat, Keep, Kept, LoadFailed
+from swarmflow.core.leading.safekeeping import RETRY_S_MAX, Durability
+from swarmflow.core.messages import CopiesHeld, Finished, Granted, Heartbeat, KeepCopy, LoadFailed
 from swarmflow.core.types import Holding, Roster, Snapshot
 from tests.core import test_leader
 from tests.core.samples import messages, of_type, process, written
@@ -22,11 +22,11 @@ NO_ROOM = DiskSpace("/disk", 1000, 10)
 FULL = "a checkpoint needs 1000 bytes in /disk, where 10 bytes are free: make 990 bytes free there"
 
 
-def safe() -> Safekeeping:
-    return Safekeeping(0, RETRY_S, Copies(1), 0)
+def safe() -> Durability:
+    return Durability(0, RETRY_S, Copies(1), 0)
 
 
-def fail(safe: Safekeeping, now: float, disturbed: bool = False, space: DiskSpace | None = None) -> list[Action]:
+def fail(safe: Durability, now: float, disturbed: bool = False, space: DiskSpace | None = None) -> list[Action]:
     """One more try to write a version fails at `now`; what is told."""
     safe.write(VERSION, Roster(((),), ()), last=True)
     if disturbed:
@@ -150,7 +150,7 @@ def test_a_copy_on_another_disk_is_as_good() -> None:
     bench.steps(10)
     bench.join(B, 0)
     assert bench.leader.step is None
-    bench.hear(B, Kept((Holding(Snapshot(2, ("x",)), (0,)),)))
+    bench.hear(B, CopiesHeld((Holding(Snapshot(2, ("x",)), (0,)),)))
     assert bench.leader.step is not None
 
 
@@ -243,7 +243,7 @@ def test_a_version_that_was_gone_back_to_and_is_corrupt_comes_from_others_or_is_
     bench.steps(4)
     [(_, granted)] = messages(bench.join(B, 0), Granted)
     if elsewhere:
-        bench.hear(B, Kept((Holding(Snapshot(4, ("d",)), (0,)),)))
+        bench.hear(B, CopiesHeld((Holding(Snapshot(4, ("d",)), (0,)),)))
     bench.leader.handle(Lost(A, "killed"), bench.now)
     bench.leader.handle(DiskChanged(2, "stage-0 is corrupt", ("d",)), bench.now)
     actions = bench.answered(bench.hear(B, LoadFailed(0, 4, "the donor's file is corrupt", granted.grant)))
@@ -256,17 +256,17 @@ def test_a_version_that_was_gone_back_to_and_is_corrupt_comes_from_others_or_is_
 
 def test_an_earlier_version_of_the_own_disk_is_not_spread_over_a_later_one_of_others() -> None:
     """Else they would delete the later one as surplus when they have it."""
-    safe_ = Safekeeping(4, RETRY_S, Copies(1), 8, digests=("old",))
+    safe_ = Durability(4, RETRY_S, Copies(1), 8, digests=("old",))
     holder = replace(ME, process=process("b"), stage=0)
     assert safe_.spread(ME, [holder])
-    safe_ = Safekeeping(4, RETRY_S, Copies(1), 8, digests=("old",))
+    safe_ = Durability(4, RETRY_S, Copies(1), 8, digests=("old",))
     safe_.copies.says(holder, (Holding(Snapshot(8, ("new",)), (0,)),))
-    assert not messages(safe_.spread(ME, [holder]), Keep)
+    assert not messages(safe_.spread(ME, [holder]), KeepCopy)
 
 
 def test_what_is_left_of_a_version_on_the_own_disk_counts_with_what_others_hold() -> None:
     copies = Copies(2)
-    safe_ = Safekeeping(8, RETRY_S, copies, 8, digests=("a", "b"))
+    safe_ = Durability(8, RETRY_S, copies, 8, digests=("a", "b"))
     at_8 = Snapshot(8, ("a", "b"))
     copies.says(replace(ME, process=process("b"), stage=0), (Holding(at_8, (1,)),))
     safe_.lost(DiskChanged(4, "stage-1 is corrupt", ("c", "d"), (Holding(at_8, (0,)),)), ME)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from swarmflow.core.leading.sharing import LOTS, MEMBERS_MAX, Ways, shared_out
-from swarmflow.core.messages import Rates
+from swarmflow.core.leading.sharing import LOTS, MEMBERS_MAX, LinkTable, shared_out
+from swarmflow.core.messages import LinkRateReport
 from swarmflow.core.types import Group, ProcessId
 from tests.core.samples import process
 
@@ -20,15 +20,15 @@ A, B, C = process("a"), process("b"), process("c")
 Matrix = dict[tuple[ProcessId, ProcessId], float]
 
 
-def ways_of(rates: Matrix, groups: list[Group]) -> Ways:
+def ways_of(rates: Matrix, groups: list[Group]) -> LinkTable:
     """Each tells of its ways to all others."""
-    ways = Ways()
+    ways = LinkTable()
     ends = sorted({end for pair in rates for end in pair})
     for one in ends:
         elements = tuple((group.name, ELEMENTS) for group in groups if one in group.members)
         told = tuple((other, rate) for (teller, other), rate in rates.items() if teller == one)
         stage = next((int(group.name.partition("-")[2]) for group in groups if one in group.members), -1)
-        ways.learn(one, stage, Rates(elements, told))
+        ways.learn(one, stage, LinkRateReport(elements, told))
     return ways
 
 
@@ -96,14 +96,14 @@ def test_nothing_is_decided_on_what_is_not_known() -> None:
     pair, many = Group("stage-0", (A, B)), Group("stage-0", tuple(process(f"m{n}") for n in range(MEMBERS_MAX + 1)))
     around = ways_of(symmetric({(A, C): FAST, (B, C): FAST}), [pair])
     all_slow = ways_of({(one, two): SLOW for one in many.members for two in many.members if one != two}, [many])
-    for group, ways in ((pair, Ways()), (pair, around), (many, all_slow)):
+    for group, ways in ((pair, LinkTable()), (pair, around), (many, all_slow)):
         assert shared_out([group], group.members, {"stage-0": [C]}, ways) == [group]
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan"), 1e-310, 1e-40, 1e300])
 def test_what_no_way_carries_is_not_believed(rate: float) -> None:
-    ways = Ways()
-    ways.learn(A, 0, Rates((), ((B, rate),)))
+    ways = LinkTable()
+    ways.learn(A, 0, LinkRateReport((), ((B, rate),)))
     assert ways.rates == {}
 
 
@@ -111,10 +111,10 @@ def test_nobody_is_believed_what_it_says_of_another_stage_or_alone_of_its_own() 
     groups = [Group("stage-0", (A, B))]
     rates = symmetric({(A, B): SLOW, (A, C): FAST, (B, C): FAST})
     ways = ways_of(rates, groups)
-    ways.learn(C, 1, Rates((("stage-0", 1),), ()))
+    ways.learn(C, 1, LinkRateReport((("stage-0", 1),), ()))
     assert ways.elements["stage-0"] == ELEMENTS
     for wrong in (1, -5):
-        ways.learn(B, 0, Rates((("stage-0", wrong),), ()))
+        ways.learn(B, 0, LinkRateReport((("stage-0", wrong),), ()))
         assert shared_out(groups, (A, B), {"stage-0": [C]}, ways) == groups
 
 

@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 from swarmflow.core.actions import FormMicrobatch
 from swarmflow.core.events import MicrobatchFormed
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Accepted, Adopt, Assign, Backward, Denied, Forward, Open
-from swarmflow.core.outbox import TAKEOVER, Outbox
-from swarmflow.core.source import Source
+from swarmflow.core.messages import Accepted, Adopt, Assign, Backward, Denied, Forward, OpenStep
+from swarmflow.core.outbox import TAKEOVER, Dispatcher
+from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.types import Epoch, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 PEER = process("p")
 
 
-def source(name: str = "t0", microbatches: int = 8) -> Source:
-    return Source(process(name), microbatches, Outbox(0, Iwrr()))
+def source(name: str = "t0", microbatches: int = 8) -> MicrobatchSource:
+    return MicrobatchSource(process(name), microbatches, Dispatcher(0, Iwrr()))
 
 
-def opening(trainers: int = 1, capacity: int = 2, epoch: Epoch = EPOCH) -> Open:
+def opening(trainers: int = 1, capacity: int = 2, epoch: Epoch = EPOCH) -> OpenStep:
     feeders = tuple(member(f"t{number}", -1) for number in range(trainers))
-    return Open(1, epoch, Roster(((member("p", 0, capacity),), (member("q", 1, 100),)), feeders), LINEAGE)
+    return OpenStep(1, epoch, Roster(((member("p", 0, capacity),), (member("q", 1, 100),)), feeders), LINEAGE)
 
 
 @settings(max_examples=30, deadline=None)
@@ -75,7 +75,7 @@ def test_a_trainer_outside_the_roster_forms_nothing() -> None:
     assert not of_type(source("stranger").open(opening()), FormMicrobatch)
 
 
-def assigned() -> Source:
+def assigned() -> MicrobatchSource:
     """Trainer t0 of two, to which microbatches 1 and 3 of the dead t1 have fallen."""
     machine = source(microbatches=4)
     machine.open(opening(trainers=2, capacity=100))

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmflow.core.messages import Commit, Done, Join, Open, Prepare, StepResult, Tally
-from swarmflow.core.standing import Standing
+from swarmflow.core.messages import Commit, Done, Join, OpenStep, Prepare, StepResult, Tally
+from swarmflow.core.standing import EpochView
 from swarmflow.core.types import Group, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, microbatch, process
 
 A, B, N, T0, T1 = process("a"), process("b"), process("n"), process("t0"), process("t1")
 ROSTER = Roster(((member("a"), member("b")),), (member("t0", -1), member("t1", -1)))
-OPENED = Open(3, EPOCH, ROSTER, LINEAGE)
+OPENED = OpenStep(3, EPOCH, ROSTER, LINEAGE)
 TALLY = Tally(2.0, 10, 1)
 RESULTS = (("stage-0", 1.0, "digest"),)
 COMMIT = Commit(3, EPOCH, 1, 0.1, 0.5, StepResult(3, EPOCH, 2.0, 10, 1.0, 1.0, 0.5, 4, (3,), 1))
 PREPARE = Prepare(3, EPOCH, 1, ((0, 0),), (Group("stage-0", (A, B, N)),), TALLY, (member("n"),))
 
 
-def reduced() -> Standing:
+def reduced() -> EpochView:
     """Of one that has heard of a death and a suspicion, and has reduced the first ballot."""
-    standing = Standing(OPENED)
+    standing = EpochView(OPENED)
     standing.suspects[B] = None
     standing.died(T1)
     standing.prepare(PREPARE)
@@ -60,7 +60,7 @@ def test_a_higher_ballot_forgets_what_the_lower_one_gave() -> None:
 
 
 def test_trainers_stand_in_the_order_of_the_roster_unless_they_are_dead() -> None:
-    standing = Standing(OPENED)
+    standing = EpochView(OPENED)
     assert standing.trainers() == [T0, T1]
     standing.died(T0)
     assert standing.trainers() == [T1]

@@ -7,8 +7,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.leading.sharing import Ways
-from swarmflow.core.messages import Assign, Commit, Committed, Done, Gone, Open, Prepare, Prepared, Unprepared
+from swarmflow.core.leading.sharing import LinkTable
+from swarmflow.core.messages import (
+    Assign,
+    Commit,
+    Committed,
+    Done,
+    MemberFailed,
+    OpenStep,
+    Prepare,
+    Prepared,
+    Unprepared,
+)
 from swarmflow.core.reduce import reduction_groups
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, Group, Plan, ProcessId, Roster
@@ -20,7 +30,7 @@ PLAN = Plan(stages=2, microbatches=2)
 
 
 def step(clip: float = 0.0) -> Step:
-    return Step(PLAN, 1, Open(1, EPOCH, ROSTER, LINEAGE), 0.1, clip, opened_s=0.0)
+    return Step(PLAN, 1, OpenStep(1, EPOCH, ROSTER, LINEAGE), 0.1, clip, opened_s=0.0)
 
 
 def complete(machine: Step, holders: tuple[ProcessId, ProcessId] = (A, B)) -> None:
@@ -38,10 +48,10 @@ def prepared(machine: Step, norms: tuple[float, float] = (9.0, 16.0), digest_of_
 
 def test_the_way_of_a_step() -> None:
     machine = step()
-    assert [to for to, _ in messages(machine.open(), Open)] == [A, B, C, T]
+    assert [to for to, _ in messages(machine.open(), OpenStep)] == [A, B, C, T]
     complete(machine)
     assert machine.phase == "complete"
-    prepare = dict(messages(machine.prepare((), Ways()), Prepare))
+    prepare = dict(messages(machine.prepare((), LinkTable()), Prepare))
     assert {to: message.entries for to, message in prepare.items()} == {A: ((0, 0),), B: ((1, 0),), C: ((0, 0), (1, 0))}
     prepared(machine)
     assert machine.phase == "prepared"
@@ -69,7 +79,7 @@ def test_the_clip_factor_is_that_of_torch(values: list[float], clip: float) -> N
     norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
     machine = step(clip)
     complete(machine)
-    machine.prepare((), Ways())
+    machine.prepare((), LinkTable())
     prepared(machine, (sum(value**2 for value in values[1:]), values[0] ** 2))
     [scale] = {message.scale for _, message in messages(machine.commit(1.0), Commit)}
     assert machine.result is not None
@@ -83,7 +93,7 @@ def test_what_is_done_twice_is_listed_once() -> None:
     machine = step()
     complete(machine)
     machine.done(B, Done(microbatch(0), 0, 1000))
-    prepare = dict(messages(machine.prepare((), Ways()), Prepare))
+    prepare = dict(messages(machine.prepare((), LinkTable()), Prepare))
     assert {to: message.entries for to, message in prepare.items()} == {
         A: (),
         B: ((0, 1000), (1, 0)),
@@ -94,7 +104,7 @@ def test_what_is_done_twice_is_listed_once() -> None:
 def test_a_death_tells_which_hops_nobody_holds() -> None:
     machine = step()
     complete(machine)
-    told = messages(machine.gone(A, "killed"), Gone)
+    told = messages(machine.gone(A, "killed"), MemberFailed)
     assert {message.lost for _, message in told} == {((0, 0),)}
 
 
@@ -109,15 +119,15 @@ def test_strangers_and_other_epochs_do_not_count() -> None:
 def test_a_death_opens_its_hops_again_and_revokes_the_ballot() -> None:
     machine = step()
     complete(machine)
-    machine.prepare((), Ways())
-    told = messages(machine.gone(A, "test"), Gone)
+    machine.prepare((), LinkTable())
+    told = messages(machine.gone(A, "test"), MemberFailed)
     assert {to for to, _ in told} >= {B, C, T}
     assert machine.phase == "working"
     prepared(machine)
     assert machine.phase == "working", "the lower ballot is revoked"
     machine.done(B, Done(microbatch(0), 0, 1000))
     assert machine.phase == "complete"
-    entries = {to: message.entries for to, message in messages(machine.prepare((), Ways()), Prepare)}
+    entries = {to: message.entries for to, message in messages(machine.prepare((), LinkTable()), Prepare)}
     assert entries == {B: ((0, 1000), (1, 0)), C: ((0, 0), (1, 0))}
     assert machine.ballot == 2
     machine.prepared(B, Prepared(EPOCH, 1, (("stage-0", 1.0, "x"),)))
@@ -128,7 +138,7 @@ def test_a_death_opens_its_hops_again_and_revokes_the_ballot() -> None:
 def test_a_death_after_the_decision_changes_nothing_and_repairs_nothing() -> None:
     machine = step()
     complete(machine)
-    machine.prepare((), Ways())
+    machine.prepare((), LinkTable())
     prepared(machine)
     machine.commit(1.0)
     assert machine.gone(A, "test") == [], "to send again what is committed would be work for nothing"
@@ -147,7 +157,7 @@ def test_a_step_that_lost_a_stage_starts_over() -> None:
 def test_the_microbatches_of_a_dead_trainer_fall_to_those_who_live() -> None:
     other, third = process("u"), process("v")
     roster = Roster(ROSTER.stages, (member("t", -1), member("u", -1), member("v", -1)))
-    machine = Step(Plan(2, 9), 1, Open(1, EPOCH, roster, LINEAGE), 0.1, 0.0, 0.0)
+    machine = Step(Plan(2, 9), 1, OpenStep(1, EPOCH, roster, LINEAGE), 0.1, 0.0, 0.0)
     first = dict(messages(machine.gone(T, "test"), Assign))
     assert {to: message.indices for to, message in first.items()} == {other: (0, 6), third: (3,)}
     assert machine.phase == "working"
@@ -159,12 +169,12 @@ def test_the_microbatches_of_a_dead_trainer_fall_to_those_who_live() -> None:
 def test_members_that_disagree_start_the_step_over() -> None:
     machine = step()
     complete(machine)
-    machine.prepare((), Ways())
+    machine.prepare((), LinkTable())
     prepared(machine, digest_of_b="other")
     assert machine.phase == "failed"
     machine = step()
     complete(machine)
-    machine.prepare((), Ways())
+    machine.prepare((), LinkTable())
     machine.unprepared(B, Unprepared(EPOCH, 1, "one is missing"))
     assert (machine.phase, "one is missing" in machine.failure) == ("failed", True)
 
@@ -177,9 +187,9 @@ def test_the_norm_is_that_of_all_members_of_a_group() -> None:
         ((9.0, 9.0, 0.0), "failed", (C,)),
         ((9.0, 16.0, 25.0), "failed", ()),
     ):
-        machine = Step(Plan(1, 1), 1, Open(1, EPOCH, three, LINEAGE), 0.1, 0.0, opened_s=0.0)
+        machine = Step(Plan(1, 1), 1, OpenStep(1, EPOCH, three, LINEAGE), 0.1, 0.0, opened_s=0.0)
         machine.done(A, Done(microbatch(0), 0, 0, loss_sum=1.0, tokens=1))
-        machine.prepare((), Ways())
+        machine.prepare((), LinkTable())
         for peer, norm in zip((A, B, C), norms, strict=True):
             machine.prepared(peer, Prepared(EPOCH, 1, (("stage-0", norm, "x"),)))
         assert (machine.phase, machine.differing) == (phase, odd)
@@ -192,9 +202,9 @@ def test_the_norm_is_that_of_all_members_of_a_group() -> None:
 def test_newcomers_take_part_in_the_update_but_not_in_the_work() -> None:
     machine = step()
     complete(machine)
-    actions = machine.prepare((member("n", 1),), Ways())
+    actions = machine.prepare((member("n", 1),), LinkTable())
     new = process("n")
-    assert [to for to, _ in messages(actions, Open)] == [new]
+    assert [to for to, _ in messages(actions, OpenStep)] == [new]
     prepare = dict(messages(actions, Prepare))
     assert prepare[new].entries == ()
     assert prepare[A].groups == (Group("stage-0", (A, B)),), "each hears of its own"
@@ -205,9 +215,9 @@ def test_newcomers_take_part_in_the_update_but_not_in_the_work() -> None:
 
 def test_members_whose_parameters_stray_are_found() -> None:
     roster = Roster((tuple(member(name) for name in "abc"),), (member("t", -1),))
-    machine = Step(Plan(1, 1), 1, Open(1, EPOCH, roster, LINEAGE), 0.1, 0.0, 0.0)
+    machine = Step(Plan(1, 1), 1, OpenStep(1, EPOCH, roster, LINEAGE), 0.1, 0.0, 0.0)
     machine.done(A, Done(microbatch(0), 0, 0, 1.0, 1))
-    machine.prepare((), Ways())
+    machine.prepare((), LinkTable())
     for peer in (A, B, C):
         machine.prepared(peer, Prepared(EPOCH, 1, (("stage-0", 1.0, "x"),)))
     machine.commit(1.0)
@@ -226,9 +236,9 @@ def test_a_death_is_told_to_those_around_and_amid_a_ballot_to_everybody() -> Non
     roster = Roster(stages, (member("t", -1), member("u", -1)))
 
     def hearers(phase: str, dead: str) -> set[str]:
-        machine = Step(Plan(stages=5, microbatches=1), 1, Open(1, EPOCH, roster, LINEAGE), 0.1, 0.0, opened_s=0.0)
+        machine = Step(Plan(stages=5, microbatches=1), 1, OpenStep(1, EPOCH, roster, LINEAGE), 0.1, 0.0, opened_s=0.0)
         machine.phase = phase
-        return {to.name for to, _ in messages(machine.gone(process(dead), "killed"), Gone)}
+        return {to.name for to, _ in messages(machine.gone(process(dead), "killed"), MemberFailed)}
 
     assert hearers("working", "a3") == {"a2", "b2", "a3", "b3", "a4", "b4", "t", "u"}
     everybody = {m.process.name for m in roster.everyone}

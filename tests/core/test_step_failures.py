@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.leading.sharing import Ways
-from swarmflow.core.messages import Assign, Commit, Done, Gone, Open, Overflow, Prepare, Prepared, Tally, Unrepairable
+from swarmflow.core.leading.sharing import LinkTable
+from swarmflow.core.messages import (
+    Assign,
+    Commit,
+    Done,
+    MemberFailed,
+    OpenStep,
+    Overflow,
+    Prepare,
+    Prepared,
+    Tally,
+    Unrepairable,
+)
 from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, Plan, ProcessId, Roster
@@ -20,7 +31,7 @@ PLAN = Plan(stages=2, microbatches=6)
 
 def step() -> Step:
     """Of three trainers, each with two microbatches."""
-    return Step(PLAN, 1, Open(1, EPOCH, ROSTER, LINEAGE), 0.1, 0.0, opened_s=0.0)
+    return Step(PLAN, 1, OpenStep(1, EPOCH, ROSTER, LINEAGE), 0.1, 0.0, opened_s=0.0)
 
 
 def complete(machine: Step) -> None:
@@ -39,7 +50,7 @@ def reduced(machine: Step) -> None:
 def test_a_ballot_says_what_another_leader_needs_to_finish_it() -> None:
     machine = step()
     complete(machine)
-    prepare = messages(machine.prepare((member("n", 1),), Ways()), Prepare)
+    prepare = messages(machine.prepare((member("n", 1),), LinkTable()), Prepare)
     assert {message.tally for _, message in prepare} == {Tally(loss=2.0, tokens=12, retries=0)}
     assert {message.newcomers for _, message in prepare} == {(member("n", 1),)}
     machine.prepared(process("n"), Prepared(EPOCH, 1, (("stage-1", 1.0, "x"),)))
@@ -54,7 +65,7 @@ def test_a_newcomer_is_told_who_is_there_and_that_it_is_new() -> None:
     machine = step()
     complete(machine)
     machine.gone(V, "test")
-    [(to, said)] = messages(machine.prepare((member("n", 1),), Ways()), Open)
+    [(to, said)] = messages(machine.prepare((member("n", 1),), LinkTable()), OpenStep)
     assert (to, said.newcomers, said.epoch) == (process("n"), (process("n"),), EPOCH)
     assert [peer.process for peer in said.roster.stages[1]] == [C, process("n")]
     assert [trainer.process for trainer in said.roster.trainers] == [T, U]
@@ -64,7 +75,7 @@ def test_a_dead_trainers_microbatches_are_dealt_out_and_what_is_done_stays_done(
     machine = step()
     machine.done(A, Done(microbatch(1), 0, 0))
     actions = machine.gone(U, "test")
-    assert {to for to, _ in messages(actions, Gone)} >= {A, B, C, T, V}
+    assert {to for to, _ in messages(actions, MemberFailed)} >= {A, B, C, T, V}
     told = messages(actions, Assign)
     assert told == [(T, Assign(1, EPOCH, (1,), TAKEOVER)), (V, Assign(1, EPOCH, (4,), TAKEOVER))]
     assert (machine.phase, machine.ledger.done_hops) == ("working", 1)
@@ -73,7 +84,7 @@ def test_a_dead_trainers_microbatches_are_dealt_out_and_what_is_done_stays_done(
 def test_a_trainers_death_revokes_the_ballot_and_reopens_no_hop() -> None:
     machine = step()
     complete(machine)
-    machine.prepare((), Ways())
+    machine.prepare((), LinkTable())
     machine.gone(V, "test")
     assert machine.phase == "complete"
     reduced(machine)
@@ -100,7 +111,7 @@ def test_a_majority_of_those_named_is_needed_once_a_trainer_is_gone(dead: tuple[
 def test_newcomers_make_no_majority() -> None:
     machine = step()
     complete(machine)
-    machine.prepare((member("n", 1), member("o", 1)), Ways())
+    machine.prepare((member("n", 1), member("o", 1)), LinkTable())
     for victim in (U, V, B):
         machine.gone(victim, "test")
     assert not machine.has_majority(set())
@@ -121,7 +132,7 @@ def test_what_is_committed_or_of_another_epoch_does_not_start_over() -> None:
     machine.unrepairable(A, Unrepairable(other, "evicted"))
     assert machine.phase == "working"
     complete(machine)
-    machine.prepare((), Ways())
+    machine.prepare((), LinkTable())
     reduced(machine)
     machine.commit(1.0)
     machine.overflowed(A, Overflow(microbatch(0)))

@@ -7,11 +7,22 @@ from dataclasses import dataclass, replace
 import pytest
 
 from swarmflow.core.actions import Connect
-from swarmflow.core.messages import Assign, Commit, Done, Gone, Join, Lead, Open, Report, StepResult, Tally
+from swarmflow.core.messages import (
+    Assign,
+    Commit,
+    Done,
+    Elect,
+    ElectionReport,
+    Join,
+    MemberFailed,
+    OpenStep,
+    StepResult,
+    Tally,
+)
 from swarmflow.core.messages.checks import checks_of
 from swarmflow.core.outbox import TAKEOVER
-from swarmflow.core.standing import Standing
-from swarmflow.core.succession import Candidacy, Estate, estate_of
+from swarmflow.core.standing import EpochView
+from swarmflow.core.succession import Candidacy, Takeover, takeover_of
 from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
 
@@ -19,7 +30,7 @@ A, B, C, D, N = (process(name) for name in "abcdn")
 T0, T1, T2 = process("t0"), process("t1"), process("t2")
 PEERS = ((member("a"), member("b")), (member("c", 1), member("d", 1)))
 TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
-OPENED = Open(1, EPOCH, Roster(PEERS, TRAINERS), LINEAGE, exponent=20)
+OPENED = OpenStep(1, EPOCH, Roster(PEERS, TRAINERS), LINEAGE, exponent=20)
 LATER = replace(OPENED, epoch=Epoch(0, 1))
 PLAN = Plan(stages=2, microbatches=3)
 TALLY = Tally(2.0, 30, 1)
@@ -28,22 +39,24 @@ COMMIT = Commit(1, EPOCH, 3, 0.25, 0.1, RESULT)
 BEGAN_S = 100.0
 
 
-def report(who: Member, term: int = 2, opened: Open = OPENED) -> Report:
-    """Of a process that has heard of nothing but the Open; a trainer has its share."""
+def report(who: Member, term: int = 2, opened: OpenStep = OPENED) -> ElectionReport:
+    """Of a process that has heard of nothing but the OpenStep; a trainer has its share."""
     role = "trainer" if who.stage < 0 else "peer"
     share = TRAINERS.index(who) if who in TRAINERS else len(TRAINERS)
     indices = tuple(range(PLAN.microbatches)[share::3])
-    return Report(term, Join(role, "1.0", "run", who), who, True, opened.epoch.step, False, opened, indices=indices)
+    return ElectionReport(
+        term, Join(role, "1.0", "run", who), who, True, opened.epoch.step, False, opened, indices=indices
+    )
 
 
-def standing(opened: Open = OPENED, *dead: ProcessId) -> Standing:
-    heard = Standing(opened)
+def standing(opened: OpenStep = OPENED, *dead: ProcessId) -> EpochView:
+    heard = EpochView(opened)
     for victim in dead:
         heard.died(victim)
     return heard
 
 
-def candidacy(*followers: Report, own: Report | None = None) -> Candidacy:
+def candidacy(*followers: ElectionReport, own: ElectionReport | None = None) -> Candidacy:
     """Trainer t1, in term 2, and who follows it."""
     tried = Candidacy(TRAINERS[1], 2, standing(), BEGAN_S)
     tried.begin(own or report(TRAINERS[1]), BEGAN_S)
@@ -52,20 +65,20 @@ def candidacy(*followers: Report, own: Report | None = None) -> Candidacy:
     return tried
 
 
-def inherit(*followers: Report, own: Report | None = None) -> Estate:
-    return estate_of(candidacy(*followers, own=own), PLAN, 0.1, 0.0, BEGAN_S)
+def inherit(*followers: ElectionReport, own: ElectionReport | None = None) -> Takeover:
+    return takeover_of(candidacy(*followers, own=own), PLAN, 0.1, 0.0, BEGAN_S)
 
 
-def peers(*but: ProcessId) -> list[Report]:
+def peers(*but: ProcessId) -> list[ElectionReport]:
     return [report(who) for stage in PEERS for who in stage if who.process not in but]
 
 
-def reduced(told: Report, ballot: int = 3, digest: str = "x") -> Report:
+def reduced(told: ElectionReport, ballot: int = 3, digest: str = "x") -> ElectionReport:
     """The same, from one that has reduced a ballot."""
     return replace(told, ballot=ballot, tally=TALLY, results=((f"stage-{told.member.stage}", 1.0, digest),))
 
 
-def done(told: Report, *indices: int, attempt: int = 0) -> Report:
+def done(told: ElectionReport, *indices: int, attempt: int = 0) -> ElectionReport:
     """The same, from one that has accumulated these."""
     stage = told.member.stage
     return replace(told, done=tuple(Done(microbatch(i), stage, attempt, 20.0 * stage, 10 * stage) for i in indices))
@@ -77,7 +90,7 @@ def done(told: Report, *indices: int, attempt: int = 0) -> Report:
 def test_everybody_of_the_epoch_is_asked_once_but_the_dead() -> None:
     tried = Candidacy(TRAINERS[1], 2, standing(OPENED, D), BEGAN_S)
     actions = tried.begin(report(TRAINERS[1]), BEGAN_S)
-    assert messages(actions, Lead) == [(to, Lead(2, TRAINERS[1], OPENED.roster.digest)) for to in (A, B, C, T0, T2)]
+    assert messages(actions, Elect) == [(to, Elect(2, TRAINERS[1], OPENED.roster.digest)) for to in (A, B, C, T0, T2)]
     [connect] = of_type(actions, Connect)
     assert [peer.process for peer in connect.members] == [A, B, C, T0, T2]
 
@@ -86,7 +99,7 @@ def test_who_has_not_answered_is_asked_again_each_second() -> None:
     tried = candidacy(report(PEERS[0][0]))
     assert tried.next_deadline() == BEGAN_S + 1.0
     assert tried.tick(BEGAN_S + 0.9) == []
-    assert [to for to, _ in messages(tried.tick(BEGAN_S + 1.0), Lead)] == [B, C, D, T0, T2]
+    assert [to for to, _ in messages(tried.tick(BEGAN_S + 1.0), Elect)] == [B, C, D, T0, T2]
     assert tried.tick(BEGAN_S + 1.1) == []
 
 
@@ -146,7 +159,7 @@ def test_who_is_lost_is_not_waited_for() -> None:
 def test_newcomers_are_learnt_of_from_those_who_heard_of_them() -> None:
     tried = candidacy()
     told = replace(report(PEERS[0][0]), newcomers=(member("n", 1),))
-    assert [to for to, _ in messages(tried.report(A, told), Lead)] == [N]
+    assert [to for to, _ in messages(tried.report(A, told), Elect)] == [N]
     assert tried.report(B, replace(told, member=PEERS[0][1])) == [], "asked already"
     for silent in (B, C, D, T0, T2):
         tried.lost(silent)
@@ -162,7 +175,7 @@ def test_a_later_epoch_that_somebody_has_heard_of_is_the_one_at_hand() -> None:
     later = replace(LATER, roster=Roster((*PEERS[:1], (*PEERS[1], member("n", 1))), TRAINERS[1:]))
     tried = candidacy()
     told = report(PEERS[0][0], opened=later)
-    assert [to for to, _ in messages(tried.report(A, told), Lead)] == [N], "named there for the first time"
+    assert [to for to, _ in messages(tried.report(A, told), Elect)] == [N], "named there for the first time"
     assert tried.latest() == later
     for who in (*PEERS[0][1:], PEERS[1][0]):
         tried.report(who.process, report(who))
@@ -207,7 +220,7 @@ def test_a_ballot_that_all_who_are_left_have_reduced_is_finished_as_it_is() -> N
         reduced(report(PEERS[1][1]), ballot=4),
     ],
 )
-def test_a_ballot_that_somebody_has_not_reduced_is_not_finished(odd: Report) -> None:
+def test_a_ballot_that_somebody_has_not_reduced_is_not_finished(odd: ElectionReport) -> None:
     estate = inherit(*(reduced(told) for told in peers(D)), odd)
     assert (estate.step.phase, estate.step.ballot) == ("working", max(3, odd.ballot))
 
@@ -224,21 +237,21 @@ class Line:
     peers: tuple[Member, ...]
     extra: Member
 
-    def opened(self) -> Open:
+    def opened(self) -> OpenStep:
         stages = (*((peer,) for peer in self.peers[:4]), (self.peers[4], self.extra))
         return replace(OPENED, roster=Roster(stages, TRAINERS))
 
-    def reports(self, *stages: int) -> list[Report]:
+    def reports(self, *stages: int) -> list[ElectionReport]:
         """Of those that have reduced, on these stages, and of the one that was left out."""
         opened = self.opened()
         return [*(reduced(report(self.peers[s], opened=opened)) for s in stages), report(self.extra, opened=opened)]
 
-    def estate(self, *reports: Report, ballot: int = 0) -> Estate:
+    def estate(self, *reports: ElectionReport, ballot: int = 0) -> Takeover:
         own = replace(report(TRAINERS[1], opened=self.opened()), ballot=ballot)
         tried = Candidacy(TRAINERS[1], 2, standing(self.opened()), BEGAN_S)
         for told in (own, *reports):
             tried.report(told.member.process, told)
-        return estate_of(tried, replace(PLAN, stages=5), 0.1, 0.0, BEGAN_S)
+        return takeover_of(tried, replace(PLAN, stages=5), 0.1, 0.0, BEGAN_S)
 
 
 LINE = Line(tuple(member(name, stage) for stage, name in enumerate("abcde")), member("n", 4))
@@ -269,7 +282,7 @@ def test_the_work_goes_on_with_the_hops_that_the_living_hold() -> None:
     assert (step.phase, step.term, step.epoch, step.said.exponent) == ("working", 2, EPOCH, 20)
     assert step.ledger.manifest() == ((0, 0, A, 0), (0, 1, B, 1000), (1, 0, C, 0), (1, 2, C, 0))
     assert estate.gone == (D, T0, T2)
-    assert {to for to, _ in messages(step.gone(D, "not heard of"), Gone)} >= {A, B, C, T1}
+    assert {to for to, _ in messages(step.gone(D, "not heard of"), MemberFailed)} >= {A, B, C, T1}
 
 
 def test_all_hops_held_is_a_step_to_be_prepared() -> None:
@@ -312,7 +325,9 @@ def test_those_of_the_last_epoch_who_call_each_other_dead_leave_nobody_who_knows
 @pytest.mark.parametrize(
     "odd", [replace(report(PEERS[0][0]), gone=(T1,)), report(PEERS[0][0], opened=replace(OPENED, epoch=Epoch(9, 7)))]
 )
-def test_who_takes_the_candidate_for_dead_or_tells_of_a_step_after_the_last_does_not_follow(odd: Report) -> None:
+def test_who_takes_the_candidate_for_dead_or_tells_of_a_step_after_the_last_does_not_follow(
+    odd: ElectionReport,
+) -> None:
     tried = Candidacy(TRAINERS[1], 2, standing(), BEGAN_S, steps=7)
     tried.begin(report(TRAINERS[1]), BEGAN_S)
     tried.report(A, odd)
@@ -364,7 +379,7 @@ def test_nobody_comes_in_who_is_there_already_or_has_no_place() -> None:
 def test_newcomers_who_are_gone_again_cost_no_majority() -> None:
     came = tuple(member(name, 1) for name in ("n", "o", "p"))
     told = [replace(told, newcomers=came) for told in peers(B)]
-    assert candidacy(*told).elected(BEGAN_S + 3.0), "4 of the 7 that the Open named"
+    assert candidacy(*told).elected(BEGAN_S + 3.0), "4 of the 7 that the OpenStep named"
     estate = inherit(*told)
     for victim in estate.gone:
         estate.step.gone(victim, "not heard of")
@@ -385,7 +400,7 @@ def test_the_shares_are_those_of_the_first_open_and_not_of_what_a_newcomer_was_t
     own = replace(report(TRAINERS[1]), gone=(T2,))  # t1 had microbatch 1, t0 had 0 and 3; 2, of t2, fell to t0
     others = [replace(told, gone=(T2,), newcomers=(came,)) for told in peers()]
     tried = candidacy(*others, report(came, opened=heard), own=own)
-    step = estate_of(tried, replace(PLAN, microbatches=4), 0.1, 0.0, BEGAN_S).step
+    step = takeover_of(tried, replace(PLAN, microbatches=4), 0.1, 0.0, BEGAN_S).step
     told = [sent for victim in (T0, T2) for sent in messages(step.gone(victim, "lost"), Assign)]
     assert {index for to, message in told if to == T1 for index in message.indices} == {0, 2, 3}
 

@@ -13,28 +13,28 @@ from swarmflow.core.messages import (
     Commit,
     Committed,
     Done,
-    Entered,
+    ElectionReport,
     Evicted,
-    Gone,
     Granted,
     Heartbeat,
     Join,
-    Keep,
+    KeepCopy,
+    MemberEntered,
+    MemberFailed,
     Message,
-    Open,
+    OpenStep,
     Overflow,
     Prepare,
     Prepared,
     Ready,
     Released,
-    Report,
     StepResult,
     Suspect,
     Tally,
 )
 from swarmflow.core.rules import LeaderSettings
-from swarmflow.core.standing import Standing
-from swarmflow.core.succession import Candidacy, estate_of
+from swarmflow.core.standing import EpochView
+from swarmflow.core.succession import Candidacy, takeover_of
 from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
 from tests.core.samples import LINEAGE, member, messages, microbatch, of_type, process, written
 
@@ -43,7 +43,7 @@ T0, ME, T2 = process("t0"), process("t1"), process("t2")
 PEERS = (member("a"), member("b"), member("c"))
 TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
 EPOCH = Epoch(2, 5)
-OPENED = Open(3, EPOCH, Roster((PEERS,), TRAINERS), LINEAGE, exponent=20)
+OPENED = OpenStep(3, EPOCH, Roster((PEERS,), TRAINERS), LINEAGE, exponent=20)
 PLAN = Plan(1, 3)
 TALLY = Tally(2.0, 30, 1)
 RESULT = StepResult(3, EPOCH, 2.0, 30, 1.0, 0.5, 0.3, 3, (3,), 1)
@@ -52,17 +52,19 @@ REDUCED = (("stage-0", 1.0, "x"),)
 SETTINGS = LeaderSettings(9, lambda step: 0.1 * step, 0.0, "1.0", "run", from_seed=True, new_lineage=lambda: "new")
 
 
-def report(who: Member, opened: Open = OPENED) -> Report:
+def report(who: Member, opened: OpenStep = OPENED) -> ElectionReport:
     role = "trainer" if who.stage < 0 else "peer"
     indices = (TRAINERS.index(who),) if who in TRAINERS else ()
-    return Report(4, Join(role, "1.0", "run", who), who, True, opened.epoch.step, False, opened, indices=indices)
+    return ElectionReport(
+        4, Join(role, "1.0", "run", who), who, True, opened.epoch.step, False, opened, indices=indices
+    )
 
 
-def reduced(told: Report) -> Report:
+def reduced(told: ElectionReport) -> ElectionReport:
     return replace(told, ballot=1, tally=TALLY, results=REDUCED)
 
 
-def peers(*but: ProcessId) -> list[Report]:
+def peers(*but: ProcessId) -> list[ElectionReport]:
     return [report(who) for who in PEERS if who.process not in but]
 
 
@@ -74,8 +76,8 @@ def done(index: int) -> Done:
 class Bench:
     """Trainer t1, which takes over the run of trainer t0 in term 4: step 5, in its third try, on one stage."""
 
-    reports: list[Report]
-    own: Report = field(default_factory=lambda: report(TRAINERS[1]))
+    reports: list[ElectionReport]
+    own: ElectionReport = field(default_factory=lambda: report(TRAINERS[1]))
     settings: LeaderSettings = SETTINGS
     on_disk: int = 4
     now: float = 100.0
@@ -83,10 +85,10 @@ class Bench:
     began: list[Action] = field(init=False)
 
     def __post_init__(self) -> None:
-        tried = Candidacy(TRAINERS[1], 4, Standing(OPENED), self.now)
+        tried = Candidacy(TRAINERS[1], 4, EpochView(OPENED), self.now)
         for told in (self.own, *self.reports):
             tried.report(told.member.process, told)
-        estate = estate_of(tried, PLAN, self.settings.learning_rate(5), 0.0, self.now)
+        estate = takeover_of(tried, PLAN, self.settings.learning_rate(5), 0.0, self.now)
         self.leader = Leader(TRAINERS[1], PLAN, self.settings, 4, 5, self.on_disk)
         self.began = self.leader.take_over(estate, self.now)
 
@@ -117,11 +119,11 @@ class Bench:
 def test_the_work_of_a_step_goes_on() -> None:
     a, b, c = peers()
     bench = Bench([replace(a, done=(done(0),)), replace(b, done=(done(1),)), c])
-    assert {dead.process for _, dead in messages(bench.began, Gone)} == {T0, T2}
-    assert {(dead.term, dead.epoch) for _, dead in messages(bench.began, Gone)} == {(4, EPOCH)}
+    assert {dead.process for _, dead in messages(bench.began, MemberFailed)} == {T0, T2}
+    assert {(dead.term, dead.epoch) for _, dead in messages(bench.began, MemberFailed)} == {(4, EPOCH)}
     given = [(to, message.indices) for to, message in messages(bench.began, Assign) if to == ME]
     assert sorted(index for _, indices in given for index in indices) == [0, 2], "those of t0 and t2"
-    assert not messages(bench.began, Open), "who is in the epoch stays in it"
+    assert not messages(bench.began, OpenStep), "who is in the epoch stays in it"
     prepare = messages(bench.hear(C, done(2)), Prepare)
     assert [(to, message.entries, message.ballot) for to, message in prepare] == [
         (A, ((0, 0),), 1),
@@ -132,7 +134,7 @@ def test_the_work_of_a_step_goes_on() -> None:
         actions = bench.hear(peer, Prepared(EPOCH, 1, REDUCED))
     assert [(to, message.learning_rate) for to, message in messages(actions, Commit)] == [(A, 0.5), (B, 0.5), (C, 0.5)]
     actions = bench.commit(EPOCH, A, B, C)
-    [(_, opened)] = [sent for sent in messages(actions, Open) if sent[0] == A]
+    [(_, opened)] = [sent for sent in messages(actions, OpenStep) if sent[0] == A]
     assert (opened.term, opened.epoch, opened.lineage, opened.exponent) == (4, Epoch(2, 6), LINEAGE, EXPONENT)
     assert [trainer.process for trainer in opened.roster.trainers] == [ME]
 
@@ -143,7 +145,7 @@ def test_who_came_in_amid_the_step_is_told_to_all_once_more() -> None:
     came = replace(OPENED, roster=Roster(((*PEERS, d),), TRAINERS), newcomers=(d.process,))
     heard = replace(report(PEERS[0]), newcomers=(d,), entered=(d.process,))
     bench = Bench([heard, report(PEERS[1]), report(PEERS[2]), report(d, came)])
-    told = [to for to, said in messages(bench.began, Entered) if said.member == d]
+    told = [to for to, said in messages(bench.began, MemberEntered) if said.member == d]
     assert sorted(told) == sorted([A, B, C, d.process, T0, ME, T2])
     assert bench.leader.step is not None
     assert d in bench.leader.step.opened.stages[0]
@@ -154,7 +156,7 @@ def test_a_ballot_that_everybody_has_reduced_is_committed_at_once() -> None:
     commit = dict(messages(bench.began, Commit))
     assert list(commit) == [A, B, C]
     assert {(message.term, message.ballot, message.scale) for message in commit.values()} == {(4, 1, 1 / 30)}
-    assert not messages(bench.began, Gone), "no repair of what is committed"
+    assert not messages(bench.began, MemberFailed), "no repair of what is committed"
     [(to, result)] = messages(bench.commit(EPOCH, A, B, C), StepResult)
     assert (to, result.epoch, result.loss, result.tokens, result.retries) == (ME, EPOCH, 2.0, 30, 1)
 
@@ -179,7 +181,7 @@ def inherited() -> Bench:
 def test_a_death_leaves_a_ballot_that_may_be_committed_elsewhere_as_it_is() -> None:
     bench = inherited()
     actions = bench.leader.handle(Lost(B, "killed"), bench.now)
-    assert not messages(actions, Gone), "told of it the others would let go of their sums"
+    assert not messages(actions, MemberFailed), "told of it the others would let go of their sums"
     assert {to for to, _ in messages(bench.hear(T2, Prepared(EPOCH, 1, ())), Commit)} == {A}
 
 
@@ -212,7 +214,7 @@ def test_a_step_that_everybody_has_applied_is_followed_by_the_next() -> None:
     assert not messages(bench.began, Commit)
     assert [action.version for action in of_type(bench.began, Validate)] == [6]
     assert not messages(bench.began, StepResult), "it is told with its validation loss"
-    opened = messages(Bench(applied).began, Open)
+    opened = messages(Bench(applied).began, OpenStep)
     assert {message.epoch for _, message in opened} == {Epoch(2, 6)}
     assert [to for to, _ in opened] == [A, B, C, ME]
 
@@ -236,7 +238,7 @@ def test_everybody_who_reported_is_known_as_what_it_is() -> None:
         ("ready", 5, False),
         ("ready", 5, True),
     ]
-    assert {dead.process for _, dead in messages(bench.began, Gone)} == {C, T0}
+    assert {dead.process for _, dead in messages(bench.began, MemberFailed)} == {C, T0}
     [(to, _)] = messages(bench.hear(C, Heartbeat()), Evicted)
     assert to == C, "who has not answered has to join again"
 
@@ -259,7 +261,7 @@ def test_one_that_was_asked_to_go_before_it_led_writes_the_version_first() -> No
 def test_who_has_not_heard_of_the_epoch_is_told_of_it() -> None:
     late = replace(report(PEERS[0], replace(OPENED, epoch=Epoch(2, 4))), version=5)
     bench = Bench([late, *peers(A)])
-    [(to, opened)] = messages(bench.began, Open)
+    [(to, opened)] = messages(bench.began, OpenStep)
     assert (to, opened.term, opened.epoch, opened.exponent) == (A, 4, EPOCH, 20)
     assert bench.leader.step is not None
     assert A in bench.leader.step.roster.processes()
@@ -283,9 +285,9 @@ def test_the_expelled_are_told_and_suspects_have_to_show_that_they_live() -> Non
     told[0] = replace(told[0], suspects=(B, C))
     told[2] = replace(told[2], gone=(T2,))
     bench = Bench([*told, report(TRAINERS[2])])
-    assert {dead.process for _, dead in messages(bench.began, Gone)} == {T0, T2}
+    assert {dead.process for _, dead in messages(bench.began, MemberFailed)} == {T0, T2}
     assert {to for to, _ in messages(bench.began, Evicted)} == {T2}
-    assert {dead.process for _, dead in messages(bench.wait(4.0, A, C), Gone)} == {B}
+    assert {dead.process for _, dead in messages(bench.wait(4.0, A, C), MemberFailed)} == {B}
     assert sorted(bench.leader.membership.known) == [A, C, ME]
 
 
@@ -299,10 +301,10 @@ def test_whom_two_have_lost_is_given_up_by_the_next_leader_too() -> None:
 def test_whoever_accuses_the_leader_itself_does_not_keep_it_busy_for_ever() -> None:
     a, b, c = peers()
     bench = Bench([replace(a, suspects=(ME,)), b, c])
-    assert not messages(bench.wait(4.0, A, B, C), Gone)
+    assert not messages(bench.wait(4.0, A, B, C), MemberFailed)
     bench.leader.suspicions.accuse(A, ME, "lost", bench.now)  # as none of the leader's doors takes it
-    assert not messages(bench.wait(4.0, A, B, C), Gone)
-    assert {dead.process for _, dead in messages(bench.wait(9.0, A, B), Gone)} == {C}
+    assert not messages(bench.wait(4.0, A, B, C), MemberFailed)
+    assert {dead.process for _, dead in messages(bench.wait(9.0, A, B), MemberFailed)} == {C}
 
 
 def test_a_step_that_nobody_who_is_left_knows_of_starts_over_as_another_lineage() -> None:
@@ -325,16 +327,16 @@ def test_what_is_on_disk_is_kept_by_the_other_trainers_too() -> None:
     applied = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
     bench = Bench([*applied, report(TRAINERS[2])], settings=replace(SETTINGS, checkpoint_every=2))
     assert [write.version for write in of_type(bench.began, WriteCheckpoint)] == [6]
-    kept = messages(written(bench.leader, CheckpointWritten(6, ok=True, digests=("d",)), bench.now), Keep)
-    assert kept == [(T2, Keep(TRAINERS[1], Snapshot(6, ("d",)), (0,)))]
-    assert not messages(written(bench.leader, CheckpointWritten(6, False, "no space"), bench.now), Keep)
+    kept = messages(written(bench.leader, CheckpointWritten(6, ok=True, digests=("d",)), bench.now), KeepCopy)
+    assert kept == [(T2, KeepCopy(TRAINERS[1], Snapshot(6, ("d",)), (0,)))]
+    assert not messages(written(bench.leader, CheckpointWritten(6, False, "no space"), bench.now), KeepCopy)
 
 
 # --- without a majority -----------------------------------------------------------------------------------------------
 
 
 def left_alone() -> Bench:
-    """A leader that only one peer is left of, of the six that the Open named; that one has reduced the step."""
+    """A leader that only one peer is left of, of the six that the OpenStep named; that one has reduced the step."""
     bench = Bench([*peers(), report(TRAINERS[2])])
     for victim in (T2, B, C):
         bench.leader.handle(Lost(victim, "cut off"), bench.now)
@@ -350,10 +352,10 @@ def test_without_a_majority_nothing_is_committed_until_it_has_stayed_away_for_lo
     assert bench.leader.step.phase == "prepared"
     actions = bench.wait(SETTINGS.quorum_timeout_s - 1, A)
     assert not messages(actions, Commit)
-    assert not messages(actions, Open)
+    assert not messages(actions, OpenStep)
     actions = bench.wait(1, A)
     assert Count("lineages") in actions
-    opened = messages(actions, Open)
+    opened = messages(actions, OpenStep)
     assert [to for to, _ in opened] == [A, ME]
     assert {(message.epoch, message.lineage) for _, message in opened} == {(Epoch(3, 5), "new")}
 
@@ -398,10 +400,10 @@ def test_a_gradient_that_no_exponent_holds_ends_the_run_at_its_last_version_with
 
 def test_the_next_step_begins_with_the_usual_exponent() -> None:
     bench = Bench([replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()])
-    assert {message.exponent for _, message in messages(bench.began, Open)} == {EXPONENT}
+    assert {message.exponent for _, message in messages(bench.began, OpenStep)} == {EXPONENT}
 
 
 def test_two_suspicions_are_a_death_to_the_next_leader_too() -> None:
     bench = Bench(peers())
-    assert not messages(bench.hear(A, Suspect(B, "reset")), Gone)
-    assert {dead.process for _, dead in messages(bench.hear(C, Suspect(B, "reset")), Gone)} == {B}
+    assert not messages(bench.hear(A, Suspect(B, "reset")), MemberFailed)
+    assert {dead.process for _, dead in messages(bench.hear(C, Suspect(B, "reset")), MemberFailed)} == {B}

@@ -30,39 +30,39 @@ from swarmflow.core.events import (
     Tick,
 )
 from swarmflow.core.feeding.heir import CANDIDACY_S, RANK_DELAY_S
-from swarmflow.core.following import Following
+from swarmflow.core.following import LeaderLease
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import (
     Assign,
-    Beat,
+    CopiesHeld,
     Deposed,
     Done,
     Drain,
+    Elect,
+    ElectionReport,
     Evicted,
     Finished,
-    Gone,
     Heartbeat,
     Join,
-    Keep,
-    Kept,
-    Lead,
+    KeepCopy,
+    LeaderHeartbeat,
     Left,
+    MemberFailed,
     Message,
-    Open,
+    OpenStep,
     Prepare,
     Prepared,
     Refused,
     Released,
-    Report,
     StepResult,
     Suspect,
     Tally,
     Welcome,
 )
-from swarmflow.core.outbox import TAKEOVER, Outbox
+from swarmflow.core.outbox import TAKEOVER, Dispatcher
 from swarmflow.core.rules import LeaderSettings
-from swarmflow.core.source import Source
+from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Epoch, Holding, Member, Plan, ProcessId, Ref, Roster, Snapshot
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
@@ -71,7 +71,7 @@ A, B, C = process("a"), process("b"), process("c")
 LEADER, SECOND, THIRD, STRANGER = process("t0"), process("t1"), process("t2"), process("x")
 PEERS = (member("a"), member("b"), member("c"))
 TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
-OPENED = Open(1, EPOCH, Roster((PEERS,), TRAINERS), LINEAGE)
+OPENED = OpenStep(1, EPOCH, Roster((PEERS,), TRAINERS), LINEAGE)
 PLAN = Plan(1, 3)
 SETTINGS = LeaderSettings(4, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True, new_lineage=lambda: "new")
 RESULT = StepResult(1, EPOCH, 2.0, 30, 1.0, 0.5, 0.1, 3, (3,), 0)
@@ -89,8 +89,8 @@ class Bench:
     def __post_init__(self) -> None:
         me = member(self.name, -1)
         leads = Leader(me, PLAN, SETTINGS, 1, 0, 0) if self.lead else None
-        following = Following(me.process if self.lead else LEADER, 1)
-        source = Source(me.process, PLAN.microbatches, Outbox(0, Iwrr()))
+        following = LeaderLease(me.process if self.lead else LEADER, 1)
+        source = MicrobatchSource(me.process, PLAN.microbatches, Dispatcher(0, Iwrr()))
         join = Join("trainer", "1.0", "run", me)
         self.trainer = TrainerMachine(me, following, PLAN, SETTINGS, source, join, lead=leads)
         self.trainer.start(0.0)
@@ -119,9 +119,9 @@ class Bench:
         return actions + self.event(Tick())
 
 
-def following(who: Member, term: int = 2, opened: Open = OPENED) -> Report:
+def following(who: Member, term: int = 2, opened: OpenStep = OPENED) -> ElectionReport:
     role = "peer" if who.stage >= 0 else "trainer"
-    return Report(term, Join(role, "1.0", "run", who), who, True, opened.epoch.step, False, opened)
+    return ElectionReport(term, Join(role, "1.0", "run", who), who, True, opened.epoch.step, False, opened)
 
 
 def elected() -> tuple[Bench, list[Action]]:
@@ -165,21 +165,21 @@ def test_a_result_told_twice_is_recorded_once() -> None:
 def test_what_is_on_the_leaders_disk_is_copied_to_its_own_once() -> None:
     bench = Bench()
     bench.join()
-    keep = Keep(TRAINERS[0], Snapshot(2, ("d",)), (0,))
+    keep = KeepCopy(TRAINERS[0], Snapshot(2, ("d",)), (0,))
     actions = bench.hear(keep)
     [write] = of_type(actions, WriteCheckpoint)
     assert (write.version, write.roster.stages, write.digests) == (2, ((TRAINERS[0],),), ("d",))
     assert of_type(actions, Connect) == [Connect((TRAINERS[0],))]
-    failed = messages(bench.event(CheckpointWritten(2, ok=False, reason="no space")), Kept)
-    assert failed == [(LEADER, Kept((), "no space"))]
+    failed = messages(bench.event(CheckpointWritten(2, ok=False, reason="no space")), CopiesHeld)
+    assert failed == [(LEADER, CopiesHeld((), "no space"))]
     assert bench.trainer.on_disk == 0
-    kept = messages(bench.event(CheckpointWritten(2, ok=True, digests=("d",))), Kept)
-    assert kept == [(LEADER, Kept((Holding(Snapshot(2, ("d",)), (0,)),)))]
+    kept = messages(bench.event(CheckpointWritten(2, ok=True, digests=("d",))), CopiesHeld)
+    assert kept == [(LEADER, CopiesHeld((Holding(Snapshot(2, ("d",)), (0,)),)))]
     assert bench.trainer.on_disk == 2
     assert not of_type(bench.hear(keep), WriteCheckpoint)
-    other = Keep(TRAINERS[0], Snapshot(2, ("of another history",)), (0,))
+    other = KeepCopy(TRAINERS[0], Snapshot(2, ("of another history",)), (0,))
     assert of_type(bench.hear(other), WriteCheckpoint), "two versions of one number do not fit together"
-    assert bench.hear(keep, A) == [Count("messages_ignored", "Keep")]
+    assert bench.hear(keep, A) == [Count("messages_ignored", "KeepCopy")]
 
 
 def test_a_lost_peer_is_told_and_remembered_for_the_next_leader() -> None:
@@ -189,7 +189,7 @@ def test_a_lost_peer_is_told_and_remembered_for_the_next_leader() -> None:
     assert (to, suspect.process) == (LEADER, A)
     assert not messages(bench.event(Lost(STRANGER, "reset")), Suspect)
     bench.wait(4.0)
-    [(_, report)] = messages(bench.hear(Lead(2, TRAINERS[2]), THIRD), Report)
+    [(_, report)] = messages(bench.hear(Elect(2, TRAINERS[2]), THIRD), ElectionReport)
     assert report.suspects == (A,)
 
 
@@ -201,7 +201,7 @@ def test_the_leader_lets_it_go(message: Message, ok: bool) -> None:
     assert not of_type(bench.wait(60.0), Exit), "an ended machine does nothing"
 
 
-@pytest.mark.parametrize("message", [Evicted("out"), Gone(1, EPOCH, SECOND, "silent")])
+@pytest.mark.parametrize("message", [Evicted("out"), MemberFailed(1, EPOCH, SECOND, "silent")])
 def test_who_is_taken_for_dead_joins_again(message: Message) -> None:
     bench = Bench()
     bench.join()
@@ -215,12 +215,12 @@ def test_who_is_taken_for_dead_joins_again(message: Message) -> None:
 def test_the_first_in_the_roster_stands_at_once_and_the_next_later() -> None:
     bench = Bench("t1")
     bench.join()
-    assert {to for to, _ in messages(bench.lose(), Lead)} == {A, B, C, LEADER, THIRD}
+    assert {to for to, _ in messages(bench.lose(), Elect)} == {A, B, C, LEADER, THIRD}
     bench = Bench("t2")
     bench.join()
-    assert not messages(bench.lose(), Lead)
-    assert not messages(bench.wait(RANK_DELAY_S - 0.1), Lead)
-    asked = messages(bench.wait(0.1), Lead)
+    assert not messages(bench.lose(), Elect)
+    assert not messages(bench.wait(RANK_DELAY_S - 0.1), Elect)
+    asked = messages(bench.wait(0.1), Elect)
     assert {to for to, _ in asked} == {A, B, C, LEADER, SECOND}
     assert {message.term for _, message in asked} == {2}
 
@@ -228,15 +228,15 @@ def test_the_first_in_the_roster_stands_at_once_and_the_next_later() -> None:
 def test_the_dead_keep_no_place_in_the_line() -> None:
     bench = Bench("t2")
     bench.join()
-    bench.hear(Gone(1, EPOCH, SECOND, "silent"))
-    assert {to for to, _ in messages(bench.lose(), Lead)} == {A, B, C, LEADER}
+    bench.hear(MemberFailed(1, EPOCH, SECOND, "silent"))
+    assert {to for to, _ in messages(bench.lose(), Elect)} == {A, B, C, LEADER}
 
 
 def test_silence_is_a_loss() -> None:
     bench = Bench()
     bench.join()
-    assert not messages(bench.wait(10.0), Lead)
-    assert messages(bench.wait(1.0), Lead)
+    assert not messages(bench.wait(10.0), Elect)
+    assert messages(bench.wait(1.0), Elect)
 
 
 def test_one_that_was_in_no_epoch_looks_for_the_run_anew() -> None:
@@ -251,15 +251,15 @@ def test_one_that_is_leaving_does_not_stand() -> None:
     assert messages(bench.event(DrainAsked()), Drain)
     actions = bench.lose()
     assert of_type(actions, Rejoin)
-    assert not messages(actions, Lead)
+    assert not messages(actions, Elect)
 
 
 def test_one_that_is_not_elected_stands_again_in_a_later_term_and_gives_up_in_the_end() -> None:
     bench = Bench()
     bench.join()
     bench.lose()
-    assert {message.term for _, message in messages(bench.wait(CANDIDACY_S), Lead)} == {2}
-    assert {message.term for _, message in messages(bench.wait(1.0), Lead)} == {3}
+    assert {message.term for _, message in messages(bench.wait(CANDIDACY_S), Elect)} == {2}
+    assert {message.term for _, message in messages(bench.wait(1.0), Elect)} == {3}
     actions = bench.wait(SETTINGS.quorum_timeout_s)
     assert not of_type(actions, TookOver), "nobody has followed who holds the state of the stage"
     assert of_type(actions, Rejoin)
@@ -269,32 +269,32 @@ def test_it_gives_way_to_a_higher_term_and_to_no_lower_one() -> None:
     bench = Bench()
     bench.join()
     bench.lose()
-    assert messages(bench.hear(Lead(1, TRAINERS[2]), THIRD), Deposed) == [(THIRD, Deposed(2))]
-    assert not messages(bench.hear(Lead(2, TRAINERS[2]), THIRD), Report), "it stands in this term itself"
-    [(to, report)] = messages(bench.hear(Lead(3, TRAINERS[2]), THIRD), Report)
+    assert messages(bench.hear(Elect(1, TRAINERS[2]), THIRD), Deposed) == [(THIRD, Deposed(2))]
+    assert not messages(bench.hear(Elect(2, TRAINERS[2]), THIRD), ElectionReport), "it stands in this term itself"
+    [(to, report)] = messages(bench.hear(Elect(3, TRAINERS[2]), THIRD), ElectionReport)
     assert (to, report.term, report.indices) == (THIRD, 3, (1,))
     assert bench.trainer.leader == THIRD
-    assert not messages(bench.wait(9.0), Lead), "it follows, and stands no more"
+    assert not messages(bench.wait(9.0), Elect), "it follows, and stands no more"
 
 
 def test_whoever_hears_the_leader_does_not_follow_another() -> None:
     bench = Bench()
     bench.join()
-    assert not messages(bench.hear(Lead(2, TRAINERS[2]), THIRD), Report)
+    assert not messages(bench.hear(Elect(2, TRAINERS[2]), THIRD), ElectionReport)
     bench.wait(4.0)
-    assert messages(bench.hear(Lead(2, TRAINERS[2]), THIRD), Report), "silent for longer than is sure"
-    assert messages(bench.hear(Lead(2, TRAINERS[2]), THIRD), Report), "asked again, it tells again"
-    [(_, report)] = messages(bench.hear(Lead(3, TRAINERS[2]), THIRD), Report)
+    assert messages(bench.hear(Elect(2, TRAINERS[2]), THIRD), ElectionReport), "silent for longer than is sure"
+    assert messages(bench.hear(Elect(2, TRAINERS[2]), THIRD), ElectionReport), "asked again, it tells again"
+    [(_, report)] = messages(bench.hear(Elect(3, TRAINERS[2]), THIRD), ElectionReport)
     assert report.term == 3, "who is followed may need a later term to be elected"
 
 
 def test_only_a_living_trainer_of_the_epoch_is_followed() -> None:
     bench = Bench()
     bench.join()
-    bench.hear(Gone(1, EPOCH, THIRD, "silent"))
+    bench.hear(MemberFailed(1, EPOCH, THIRD, "silent"))
     bench.wait(4.0)
     for sender in (STRANGER, A, THIRD):
-        assert Count("messages_ignored", "Lead") in bench.hear(Lead(2, TRAINERS[2]), sender)
+        assert Count("messages_ignored", "Elect") in bench.hear(Elect(2, TRAINERS[2]), sender)
     assert bench.trainer.leader == LEADER
 
 
@@ -302,7 +302,7 @@ def test_a_leader_that_is_back_before_anybody_has_promised_leads_on() -> None:
     bench = Bench()
     bench.join()
     bench.lose()
-    assert not messages(bench.hear(Beat(1, EPOCH)), Deposed)
+    assert not messages(bench.hear(LeaderHeartbeat(1, EPOCH)), Deposed)
     assert bench.trainer.candidacy is None
     assert [to for to, _ in messages(bench.wait(1.0), Heartbeat)] == [LEADER]
 
@@ -312,9 +312,9 @@ def test_a_leader_that_is_back_too_late_is_told_and_not_heard_any_more() -> None
     bench.join()
     bench.lose()
     bench.hear(following(PEERS[0]), A)
-    assert messages(bench.hear(Beat(1, EPOCH)), Deposed) == [(LEADER, Deposed(2))]
+    assert messages(bench.hear(LeaderHeartbeat(1, EPOCH)), Deposed) == [(LEADER, Deposed(2))]
     later = replace(OPENED, epoch=Epoch(0, 1))
-    for message in (later, RESULT, Assign(1, EPOCH, (2,), TAKEOVER), Gone(1, EPOCH, A, "silent")):
+    for message in (later, RESULT, Assign(1, EPOCH, (2,), TAKEOVER), MemberFailed(1, EPOCH, A, "silent")):
         assert Count("messages_ignored", type(message).__name__) in bench.hear(message)
     assert bench.trainer.epoch == EPOCH, "its followers go on from there"
 
@@ -324,7 +324,7 @@ def test_what_a_leader_said_before_it_was_lost_may_come_after_that() -> None:
     bench.join()
     bench.lose()
     later = replace(OPENED, epoch=Epoch(0, 1))
-    assert messages(bench.hear(later), Lead), "it stands anew"
+    assert messages(bench.hear(later), Elect), "it stands anew"
     assert bench.trainer.candidacy is not None
     assert bench.trainer.candidacy.latest() == later
 
@@ -333,14 +333,14 @@ def test_a_later_term_that_it_hears_of_makes_it_stand_in_a_later_one() -> None:
     bench = Bench()
     bench.join()
     bench.lose()
-    assert {message.term for _, message in messages(bench.hear(Deposed(7), A), Lead)} == {8}
+    assert {message.term for _, message in messages(bench.hear(Deposed(7), A), Elect)} == {8}
 
 
 def test_a_later_leader_that_has_passed_it_over_makes_it_join_again() -> None:
     bench = Bench()
     bench.join()
-    assert not of_type(bench.hear(Gone(1, EPOCH, SECOND, "silent"), THIRD), Rejoin)
-    assert of_type(bench.hear(Gone(2, EPOCH, SECOND, "not heard of"), THIRD), Rejoin)
+    assert not of_type(bench.hear(MemberFailed(1, EPOCH, SECOND, "silent"), THIRD), Rejoin)
+    assert of_type(bench.hear(MemberFailed(2, EPOCH, SECOND, "not heard of"), THIRD), Rejoin)
 
 
 # --- as the next leader -----------------------------------------------------------------------------------------------
@@ -351,11 +351,11 @@ def test_elected_it_leads_on_and_tells_who_is_gone() -> None:
     assert of_type(actions, TookOver) == [TookOver(2)]
     assert Count("successions") in actions
     assert bench.trainer.leader == SECOND
-    assert {dead.process for _, dead in messages(actions, Gone)} == {LEADER, THIRD}
-    assert {to for to, _ in messages(actions, Gone)} >= {A, B, C, SECOND}
+    assert {dead.process for _, dead in messages(actions, MemberFailed)} == {LEADER, THIRD}
+    assert {to for to, _ in messages(actions, MemberFailed)} >= {A, B, C, SECOND}
     assert {action.process for action in of_type(actions, Forget)} == {LEADER, THIRD}, "nothing is awaited of them"
-    assert {to for to, beat in messages(actions, Beat) if beat.term == 2} == {A, B, C}
-    assert not messages(bench.hear(Lead(9, TRAINERS[2]), THIRD), Report), "a leader gives way to Deposed alone"
+    assert {to for to, beat in messages(actions, LeaderHeartbeat) if beat.term == 2} == {A, B, C}
+    assert not messages(bench.hear(Elect(9, TRAINERS[2]), THIRD), ElectionReport), "a leader gives way to Deposed alone"
 
 
 def test_whose_report_makes_it_raise_is_put_out_and_it_leads_without_that() -> None:
@@ -374,9 +374,9 @@ def test_whose_report_makes_it_raise_is_put_out_and_it_leads_without_that() -> N
     bench.hear(odd, A)
     with pytest.raises(BlamedError) as caught:
         bench.wait(3.0)
-    assert (caught.value.process, caught.value.message) == (A, "Report")
+    assert (caught.value.process, caught.value.message) == (A, "ElectionReport")
     assert bench.trainer.lead is None
-    actions = bench.event(Mishandled(A, "sent a Report that could not be handled (ValueError)"))
+    actions = bench.event(Mishandled(A, "sent ElectionReport, which could not be handled (ValueError)"))
     assert of_type(actions, Forget)[0] == Forget(A)
     assert of_type([*actions, *bench.wait(7.0)], TookOver) == [TookOver(2)]
     assert bench.trainer.lead is not None
@@ -444,25 +444,25 @@ def test_who_has_to_join_again_does_nothing_more() -> None:
 
 def test_a_leader_needs_no_copy_of_its_own() -> None:
     bench, _ = elected()
-    assert not of_type(bench.hear(Keep(TRAINERS[1], Snapshot(5, ("d",)), (0,)), SECOND), WriteCheckpoint)
+    assert not of_type(bench.hear(KeepCopy(TRAINERS[1], Snapshot(5, ("d",)), (0,)), SECOND), WriteCheckpoint)
 
 
 def test_a_former_leader_is_told_that_it_is_one() -> None:
     bench = Bench()
     bench.join()
     bench.wait(4.0)
-    bench.hear(Lead(2, TRAINERS[2]), THIRD)
-    assert messages(bench.hear(Beat(1, EPOCH)), Deposed) == [(LEADER, Deposed(2))]
+    bench.hear(Elect(2, TRAINERS[2]), THIRD)
+    assert messages(bench.hear(LeaderHeartbeat(1, EPOCH)), Deposed) == [(LEADER, Deposed(2))]
     assert not of_type(bench.hear(RESULT), Record)
     assert of_type(bench.hear(replace(RESULT, term=2), THIRD), Record)
-    assert {message.term for _, message in messages(bench.wait(14.0), Lead)} == {3}, "it looks after the new leader"
+    assert {message.term for _, message in messages(bench.wait(14.0), Elect)} == {3}, "it looks after the new leader"
 
 
 def test_a_link_from_the_leader_that_loses_messages_has_it_join_again() -> None:
     bench = Bench()
     bench.join()
-    assert of_type(bench.hear(Beat(1, EPOCH, said=3)), Rejoin) == []
-    assert of_type(bench.hear(Beat(1, EPOCH, said=5)), Rejoin), "four have come"
+    assert of_type(bench.hear(LeaderHeartbeat(1, EPOCH, said=3)), Rejoin) == []
+    assert of_type(bench.hear(LeaderHeartbeat(1, EPOCH, said=5)), Rejoin), "four have come"
 
 
 def test_a_leader_that_has_missed_a_message_gives_its_sender_up_and_tells_it_so() -> None:

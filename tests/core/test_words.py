@@ -4,39 +4,45 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Forget, Send
 from swarmflow.core.events import Received
-from swarmflow.core.messages import Beat, Heartbeat, Message, Recalled, Room
+from swarmflow.core.messages import CreditAvailable, Heartbeat, LeaderHeartbeat, Message, Recalled
 from swarmflow.core.types import BEFORE_ALL, ProcessId, Ref
-from swarmflow.core.words import Words
+from swarmflow.core.words import MessageCounter
 from tests.core.samples import microbatch, of_type, process
 
 A, B, C = (process(name) for name in "abc")
 
 
-def say(words: Words, to: ProcessId, *said: Message) -> list[Message]:
+def say(words: MessageCounter, to: ProcessId, *said: Message) -> list[Message]:
     return [send.message for send in of_type(words.say([Send(to, message) for message in said]), Send)]
 
 
-def hear(words: Words, sender: ProcessId, *messages: Message) -> list[bool]:
+def hear(words: MessageCounter, sender: ProcessId, *messages: Message) -> list[bool]:
     return [words.heard(Received(sender, message)) for message in messages]
 
 
 def test_what_comes_whole_is_never_doubted() -> None:
-    one, other = Words(A), Words(B)
+    one, other = MessageCounter(A), MessageCounter(B)
     for _ in range(3):
-        assert all(hear(other, A, *say(one, B, Room(0), Heartbeat(), Room(0), Beat(1, BEFORE_ALL))))
+        assert all(
+            hear(
+                other,
+                A,
+                *say(one, B, CreditAvailable(0), Heartbeat(), CreditAvailable(0), LeaderHeartbeat(1, BEFORE_ALL)),
+            )
+        )
 
 
 def test_a_message_that_is_missing_shows_at_the_next_heartbeat() -> None:
-    one, other = Words(A), Words(B)
-    room, _, beat = say(one, B, Room(0), Room(0), Beat(1, BEFORE_ALL))
+    one, other = MessageCounter(A), MessageCounter(B)
+    room, _, beat = say(one, B, CreditAvailable(0), CreditAvailable(0), LeaderHeartbeat(1, BEFORE_ALL))
     assert hear(other, A, room, beat) == [True, False]
 
 
 def test_processes_are_told_apart_and_the_forgotten_begin_anew() -> None:
-    one, other = Words(A), Words(B)
-    say(one, C, Room(0), Room(0))
+    one, other = MessageCounter(A), MessageCounter(B)
+    say(one, C, CreditAvailable(0), CreditAvailable(0))
     assert hear(other, A, *say(one, B, Heartbeat())) == [True]
-    say(one, B, Room(0))
+    say(one, B, CreditAvailable(0))
     forgotten: list[Action] = [Forget(A)]
     assert other.say(forgotten) == forgotten
     one.say([Forget(B)])
@@ -44,14 +50,14 @@ def test_processes_are_told_apart_and_the_forgotten_begin_anew() -> None:
 
 
 def test_what_the_sender_knows_to_be_lost_is_not_missed() -> None:
-    one, other = Words(A), Words(B)
-    say(one, B, Room(0), Room(0))
+    one, other = MessageCounter(A), MessageCounter(B)
+    say(one, B, CreditAvailable(0), CreditAvailable(0))
     one.lost(B)
     assert hear(other, A, *say(one, B, Heartbeat())) == [True]
 
 
 def test_what_has_bodies_may_overtake_and_is_not_counted() -> None:
-    one, other = Words(A), Words(B)
+    one, other = MessageCounter(A), MessageCounter(B)
     tensor = Send(B, Recalled(microbatch(0), 0, gradient=True), (Ref(1),))
     assert one.say([tensor]) == [tensor]
     assert hear(other, A, *say(one, B, Heartbeat())) == [True]
@@ -60,6 +66,6 @@ def test_what_has_bodies_may_overtake_and_is_not_counted() -> None:
 
 
 def test_what_a_process_says_to_itself_is_not_counted() -> None:
-    words = Words(A)
+    words = MessageCounter(A)
     assert say(words, A, Heartbeat()) == [Heartbeat()]
     assert hear(words, A, Heartbeat(said=7)) == [True]

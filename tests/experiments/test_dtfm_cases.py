@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.dtfm_cases.cases import CASES, FOLDER, Case, Model, petaflop, scenario
+from experiments.dtfm_cases.cases import CASES, FOLDER, DtfmCase, Model, petaflop, scenario
 from experiments.dtfm_cases.measure import (
     FIRST,
     PAPER,
@@ -27,7 +27,7 @@ PASS_S = 3 * 2048 * (24 * 2048**2 + 4 * 2048**2) / 62.5e12  # forward, of 3 laye
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_64_machines_are_where_the_case_has_them(case: Case) -> None:
+def test_64_machines_are_where_the_case_has_them(case: DtfmCase) -> None:
     found = scenario(case, Model(), "swarm", 1)
     assert (found.peer_count, found.model.stages, found.model.microbatches) == (64, 8, 1024)
     assert Counter(peer.region[0] for peer in found.peers) == {place.name: place.machines for place in case.places}

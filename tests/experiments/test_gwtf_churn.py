@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from experiments.gwtf_churn.paper import THROUGHPUT, TIME, reported
-from experiments.gwtf_churn.setting import Setting, scenario, settings, ways
+from experiments.gwtf_churn.setting import ChurnSetting, scenario, settings, ways
 from experiments.gwtf_optimal.__main__ import scenario as optimal
 from swarmflow.simulator.described import Described
 
@@ -24,7 +24,7 @@ def test_the_paper_s_figures_are_found() -> None:
 
 
 def test_the_scenario_has_two_data_nodes_and_sixteen_relays() -> None:
-    found = scenario(Setting("LLaMA-like", True, 0.1), 3)
+    found = scenario(ChurnSetting("LLaMA-like", True, 0.1), 3)
     described = Described(found, 3, Random(3))
     names = [described.add_peer(number) for number in range(found.peer_count)]
     capacities = [described.profiles[name].capacity for name in names]

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.swarm_rebalance.cases import MILD, ROUGH, courses, figure_7, percent, rows, table_5
 from experiments.swarm_rebalance.run import play
-from experiments.swarm_rebalance.spreading import AlgorithmTwo, Production, Spreading, Unmoved
+from experiments.swarm_rebalance.spreading import AlgorithmTwo, ProductionTable, Spreading, Unmoved
 from experiments.swarm_rebalance.trace import Change, Trace
 
 SHORT = Trace(start=40, hours=2.0, leaves_per_hour=0.5, bursts_per_hour=3.0, calm_h=0.0)
@@ -60,7 +60,7 @@ def test_nobody_moves_and_the_smallest_stage_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "moved_s"), [(AlgorithmTwo(None, 300.0), 300.0), (Production(2, 60.0, 300.0), 300.0)]
+    ("strategy", "moved_s"), [(AlgorithmTwo(None, 300.0), 300.0), (ProductionTable(2, 60.0, 300.0), 300.0)]
 )
 def test_a_stage_that_lost_peers_gets_one_back_after_the_period(strategy: Spreading, moved_s: float) -> None:
     changes = [Change(30.0, False), Change(31.0, False), Change(32.0, False)]
@@ -73,7 +73,7 @@ def test_a_stage_that_lost_peers_gets_one_back_after_the_period(strategy: Spread
 def test_one_move_a_period_is_algorithm_2s_pace_and_large_swarms_have_a_quicker_one_here() -> None:
     changes = [Change(1.0 + number, False) for number in range(20)]
     slow = play(changes, 200, 2, AlgorithmTwo(None, 300.0), Fixed(), 900.0)
-    quick = play(changes, 200, 2, Production(2, 60.0, 300.0), Fixed(), 900.0)
+    quick = play(changes, 200, 2, ProductionTable(2, 60.0, 300.0), Fixed(), 900.0)
     assert slow.throughput[-1] == 82.0
     assert quick.throughput[-1] == 90.0
     assert quick.moves == 10
@@ -82,7 +82,7 @@ def test_one_move_a_period_is_algorithm_2s_pace_and_large_swarms_have_a_quicker_
 def test_an_empty_stage_is_served_at_once_by_the_production_rule_only() -> None:
     changes = [Change(60.0, False), Change(60.0, False)]
     theirs = play(changes, 8, 4, AlgorithmTwo(None, 300.0), Fixed(), 360.0)
-    ours = play(changes, 8, 4, Production(4, 60.0, 300.0), Fixed(), 360.0)
+    ours = play(changes, 8, 4, ProductionTable(4, 60.0, 300.0), Fixed(), 360.0)
     assert theirs.throughput == [2.0, 0.0, 0.0, 0.0, 0.0, 1.0]
     assert ours.throughput == [2.0, 1.0, 1.0, 1.0, 1.0, 1.0]
 

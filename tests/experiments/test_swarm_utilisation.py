@@ -13,7 +13,7 @@ from experiments.swarm_utilisation.cases import (
     RELATIVE,
     RTT_MS,
     WAITING,
-    Case,
+    UtilisationCase,
     rows,
     run,
     scenario,
@@ -29,7 +29,7 @@ COMPUTED_S = {"base": 0.066, "xxlarge": 0.568, "GPT-3": 5.317, "Ours": 7.059}
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_one_microbatch_takes_its_computing_22_tensors_and_12_round_trips(layer: str) -> None:
-    case = Case(layer, 100, 1)
+    case = UtilisationCase(layer, 100, 1)
     scene = scenario(case, quick=True)
     report = run(scene, 0)
     tensor_bytes = 512 * WIDTH[layer] * (1 if layer == "Ours" else 2)

@@ -53,7 +53,7 @@ def drive(machine: Fragile, *events: Event) -> list[BaseException]:
 def test_what_a_message_makes_a_machine_raise_puts_out_its_sender(caplog: pytest.LogCaptureFixture) -> None:
     machine = Fragile((Drain,))
     assert not drive(machine, Received(OTHER, Drain()), Received(OTHER, Heartbeat()))
-    reason = "sent a Drain that could not be handled (KeyError)"
+    reason = "sent Drain, which could not be handled (KeyError)"
     assert machine.events[-3:] == [Received(OTHER, Drain()), Mishandled(OTHER, reason), Received(OTHER, Heartbeat())]
     assert "Traceback" in caplog.text
     assert "what was not expected" in caplog.text
@@ -66,12 +66,12 @@ def test_what_was_said_before_and_makes_a_machine_raise_later_puts_out_who_said_
             try:
                 return super().handle(event, now)
             except KeyError as error:
-                raise BlamedError(OTHER, "Report") from error
+                raise BlamedError(OTHER, "ElectionReport") from error
 
     for event in (DrainAsked(), Received(THIRD, Drain())):
         machine = Late((DrainAsked, Drain))
         assert not drive(machine, event)
-        assert machine.events[-1] == Mishandled(OTHER, "sent a Report that could not be handled (KeyError)")
+        assert machine.events[-1] == Mishandled(OTHER, "sent ElectionReport, which could not be handled (KeyError)")
 
 
 def test_what_a_machine_raises_by_itself_ends_it() -> None:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmflow.core.flow.messages import Label, Sure, Trace, Turn, Word
+from swarmflow.core.flow.messages import ExchangeTurn, FlowMessage, Label, Reliable, TraceFlow
 from swarmflow.core.messages import Negotiate
 from swarmflow.core.types import ProcessId
 from swarmflow.errors import FrameError
 from swarmflow.runtime.wire import decode_header, encode_header, message_name
 
 A, B = ProcessId("a", 1), ProcessId("b", 2)
-KINDS = [kind for kind in get_args(Word) if kind is not Sure]
+KINDS = [kind for kind in get_args(FlowMessage) if kind is not Reliable]
 
 
 def comparable(value: object) -> bool:
@@ -30,14 +30,14 @@ def comparable(value: object) -> bool:
     return True
 
 
-def words() -> st.SearchStrategy[Word]:
+def words() -> st.SearchStrategy[FlowMessage]:
     plain = st.one_of([st.from_type(kind) for kind in KINDS])
-    insisted = st.builds(Sure, st.integers(0, 99), st.from_type(Trace))
+    insisted = st.builds(Reliable, st.integers(0, 99), st.from_type(TraceFlow))
     return (plain | insisted).filter(lambda word: comparable(astuple(word)))
 
 
 @given(words())
-def test_every_word_comes_back(word: Word) -> None:
+def test_every_word_comes_back(word: FlowMessage) -> None:
     header = encode_header(Negotiate(2, word, A, B))
     assert decode_header(header) == Negotiate(2, word, A, B)
     assert message_name(header) == "Negotiate"
@@ -47,13 +47,13 @@ def test_every_word_comes_back(word: Word) -> None:
     "word",
     [
         ("Forward", {}),
-        ("Turn", {}),
-        ("Turn", {"idle": "now"}),
+        ("ExchangeTurn", {}),
+        ("ExchangeTurn", {"idle": "now"}),
         ("Label", {"room": 1, "costs": [["a", 1.0, 1]], "capacity": 1, "width": 1}),
-        ("Sure", {"number": 1, "message": ["Sure", {"number": 2, "message": ["TraceAgain", {}]}]}),
-        ("Sure", {"number": 1, "message": ["Turn", {"idle": 0}]}),
-        ("Sure", {"number": 1}),
-        "Turn",
+        ("Reliable", {"number": 1, "message": ["Reliable", {"number": 2, "message": ["RetraceFlows", {}]}]}),
+        ("Reliable", {"number": 1, "message": ["ExchangeTurn", {"idle": 0}]}),
+        ("Reliable", {"number": 1}),
+        "ExchangeTurn",
     ],
     ids=str,
 )
@@ -66,4 +66,4 @@ def test_what_is_no_word_is_refused(word: object) -> None:
 def test_a_word_is_as_long_as_what_it_says() -> None:
     label = Label(4, ((A, 0.5, 0), (B, 0.25, 1)), 4, 8)
     assert len(encode_header(Negotiate(0, label))) < 150
-    assert len(encode_header(Negotiate(0, Turn(0)))) < 60
+    assert len(encode_header(Negotiate(0, ExchangeTurn(0)))) < 60

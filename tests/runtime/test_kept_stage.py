@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from peers.kept import Between, Kept
+from peers.kept import Between, KeptStage
 from swarmflow.core.actions import Apply, RunForward, Seal
 from swarmflow.core.events import Applied, Sealed
 from swarmflow.core.messages import Held, state_name
@@ -37,7 +37,7 @@ def test_a_reduced_gradient_that_was_kept_makes_the_same_update(accumulate: str)
             applied = await one.ask(APPLY)
             assert isinstance(applied, Applied)
             assert other.host.served is not None
-            kept = Kept(HELD, other.host.served, "run", 4)
+            kept = KeptStage(HELD, other.host.served, "run", 4)
             await other.compute.call(FIRST, kept.settle)
             assert apply_update(kept.served, APPLY) == applied.digest
             assert kept.served.version == EPOCH.step + 1
@@ -53,7 +53,7 @@ def test_what_belongs_to_a_step_without_a_ballot_is_freed() -> None:
             served = peer.host.served
             assert served is not None
             assert served.runner.held == 1
-            await peer.compute.call(FIRST, Kept(replace(HELD, upcoming=""), served, "run", 4).settle)
+            await peer.compute.call(FIRST, KeptStage(replace(HELD, upcoming=""), served, "run", 4).settle)
             assert served.runner.held == 0
             assert not any(group.summed.any() for group in served.stage.groups.values())
 
@@ -64,7 +64,7 @@ def test_it_is_handed_over_to_its_run_alone() -> None:
     async def main() -> None:
         async with peers(manifest()) as (peer,):
             assert peer.host.served is not None
-            kept = Kept(HELD, peer.host.served, "run", 4)
+            kept = KeptStage(HELD, peer.host.served, "run", 4)
             between = Between(kept)
             assert between.of("run") is between.of("run") is kept, "until it is served, a life may end again"
             assert between.of("another run") is None

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from peers.copies import CopyKeeper
-from peers.kept import Between, Kept
+from peers.kept import Between, KeptStage
 from peers.left import LeftState
 from peers.loading import StageLoader
 from swarmflow.core.actions import LoadState, Reset, Resume
@@ -41,7 +41,7 @@ async def leave(peer: Peer, folder: Path, held: Held = HELD) -> None:
     """What a life leaves that has reduced the gradient of its step."""
     await sealed(peer)
     assert peer.host.served is not None
-    kept = Kept(held, peer.host.served, RUN, 4)
+    kept = KeptStage(held, peer.host.served, RUN, 4)
     await peer.compute.call(FIRST, kept.settle)
     LeftState(folder).write(kept)
 
@@ -125,7 +125,7 @@ def test_nothing_stays_that_nobody_would_find(happens: Callable[[Path], None], w
                 assert left.find(RUN) == (HELD if happens is killed_between_two else None)
             elif what == "write":
                 assert peer.host.served is not None
-                left.write(Kept(replace(HELD, version=4), peer.host.served, RUN, 4))
+                left.write(KeptStage(replace(HELD, version=4), peer.host.served, RUN, 4))
             else:
                 left.remove()
             kept = ["held", f"version-0000000{left.held.version}"] if left.held is not None else []
@@ -142,7 +142,7 @@ def test_what_cannot_be_written_costs_nothing_that_was_there(tmp_path: Path) -> 
             assert peer.host.served is not None
             left = LeftState(tmp_path)
             with pytest.raises(CheckpointError):
-                left.write(Kept(replace(HELD, stage=9, version=4), peer.host.served, RUN, 4))
+                left.write(KeptStage(replace(HELD, stage=9, version=4), peer.host.served, RUN, 4))
             assert names(tmp_path) == ["held", "version-00000003"]
             assert left.held is None
             assert left.find(RUN) == HELD
@@ -158,7 +158,7 @@ def test_a_full_disk_keeps_no_half_of_it_and_the_earlier_one_makes_room(tmp_path
                 await leave(peer, folder)
                 size = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
                 assert peer.host.served is not None
-                later = Kept(replace(HELD, version=4), peer.host.served, RUN, 4)
+                later = KeptStage(replace(HELD, version=4), peer.host.served, RUN, 4)
                 disk.fill()
                 LeftState(folder).write(later)
                 assert LeftState(folder).find(RUN) == later.held
@@ -180,7 +180,7 @@ def test_threads_that_write_and_remove_at_once_leave_one_or_none(tmp_path: Path)
             await leave(peer, tmp_path)
             assert peer.host.served is not None
             left, of = LeftState(tmp_path), peer.host.served
-            writes = [partial(left.write, Kept(replace(HELD, version=n), of, RUN, 4)) for n in range(3, 9)]
+            writes = [partial(left.write, KeptStage(replace(HELD, version=n), of, RUN, 4)) for n in range(3, 9)]
             await asyncio.gather(*(asyncio.to_thread(each) for write in writes for each in (write, left.remove)))
             held = LeftState(tmp_path).find(RUN)
             assert held == left.held

@@ -11,7 +11,7 @@ import pytest
 
 from swarmflow.core.types import ProcessId
 from swarmflow.runtime.frames import FrameLimits, pack_front
-from swarmflow.runtime.hello import CONFIRMATION, Hello, Reply, pack_hello, pack_reply, read_hello, read_reply
+from swarmflow.runtime.hello import CONFIRMATION, Hello, HelloReply, pack_hello, pack_reply, read_hello, read_reply
 from swarmflow.runtime.lanes import LaneSettings
 from swarmflow.runtime.links import STREAM_PROTOCOL
 from swarmflow.runtime.node import Node
@@ -225,7 +225,7 @@ def test_a_process_that_accepts_and_never_reads_is_lost(tmp_path: Path) -> None:
 
             async def accept(name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 await read_hello(reader, 5.0)
-                writer.write(pack_reply(Reply(2)))
+                writer.write(pack_reply(HelloReply(2)))
                 await held.wait()
                 writer.close()
 

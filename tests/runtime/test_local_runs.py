@@ -14,7 +14,7 @@ from swarmflow.runtime import asking
 from swarmflow.runtime.answering import ANSWERING_MAX, Counter, answering
 from swarmflow.runtime.asking import ask_status
 from swarmflow.runtime.invite import Invite, publish_local
-from swarmflow.runtime.local_runs import ENDED_KEPT, Ended, ended_run, forget_ended, keep_ended, last_ended
+from swarmflow.runtime.local_runs import ENDED_KEPT, EndedRun, ended_run, forget_ended, keep_ended, last_ended
 from swarmflow.runtime.node import StreamHandler
 
 NAME = "12D3KooWBxdvPYPDgtpQ3fByWxjCUcsMzVr83AJo4rsta18wUC2m"
@@ -22,8 +22,8 @@ INVITE = Invite("run-1", "mine", (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
 STATUS = b'{"step":7}'
 
 
-def ended(run_id: str, version: int = 5, finished: bool = False) -> Ended:
-    return Ended(run_id, f"name-{run_id}", version, 9, "/data/out", finished)
+def ended(run_id: str, version: int = 5, finished: bool = False) -> EndedRun:
+    return EndedRun(run_id, f"name-{run_id}", version, 9, "/data/out", finished)
 
 
 def test_an_end_is_remembered_until_the_run_goes_on(tmp_path: Path) -> None:

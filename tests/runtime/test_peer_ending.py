@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from peers.ending import Signals, live
-from peers.kept import Between, Kept
+from peers.kept import Between, KeptStage
 from peers.left import LeftState
 from swarmflow.core.actions import Exit, Rejoin
 from swarmflow.errors import NetworkError, SwarmflowError
@@ -32,7 +32,7 @@ async def keeping() -> AsyncIterator[Between]:
     async with peers(manifest()) as (peer,):
         assert peer.host.served is not None
         peer.host.served.version = WAITING.version
-        yield Between(Kept(WAITING, peer.host.served, RUN, 4))
+        yield Between(KeptStage(WAITING, peer.host.served, RUN, 4))
 
 
 def ends(stop: Signals, between: Between, *outcomes: Exit | Rejoin | SwarmflowError, signals: int) -> Life:
@@ -97,7 +97,7 @@ class SlowDisk(LeftState):
         super().__init__(folder)
         self.begun, self.ended = threading.Event(), threading.Event()
 
-    def write(self, kept: Kept) -> None:
+    def write(self, kept: KeptStage) -> None:
         """Nothing comes."""
         self.begun.set()
         self.ended.wait(20)

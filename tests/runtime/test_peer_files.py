@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from peers.memory import Memory
+from peers.memory import JoinedRun
 from swarmflow.files import write_sealed
 from swarmflow.runtime.invite import TRAINERS_MAX, Invite
 from tests.runtime.test_node import NAME, NO_PROCESSES
@@ -15,16 +15,16 @@ INVITE = Invite("run", "name", (FIRST,))
 
 def test_what_is_no_address_of_a_process_is_not_remembered(tmp_path: Path) -> None:
     """A trainer says where it is, and what it says would be read at each start of every peer."""
-    memory = Memory(tmp_path)
+    memory = JoinedRun(tmp_path)
     memory.join(INVITE.run_id)
     memory.keep_trainers((*NO_PROCESSES, LATER))
-    assert Memory(tmp_path).completed(INVITE).trainers == (LATER, FIRST)
+    assert JoinedRun(tmp_path).completed(INVITE).trainers == (LATER, FIRST)
     memory.keep_trainers(NO_PROCESSES)
-    assert Memory(tmp_path).completed(INVITE).trainers == (LATER, FIRST), "who is there says nothing of use"
+    assert JoinedRun(tmp_path).completed(INVITE).trainers == (LATER, FIRST), "who is there says nothing of use"
 
 
 def test_a_file_with_what_is_no_address_is_read_for_those_that_are(tmp_path: Path) -> None:
-    memory = Memory(tmp_path)
+    memory = JoinedRun(tmp_path)
     memory.join(INVITE.run_id)
     lines = "\n".join((*NO_PROCESSES[:-1], *(f"{LATER[:-1]}{letter}" for letter in "WXYZ"), *TRAINERS_MAX * (LATER,)))
     write_sealed(tmp_path / "trainers", lines.encode())

@@ -15,10 +15,10 @@ import pytest
 
 from peers.copies import CopyKeeper
 from peers.ending import Signals
-from peers.kept import Between, Kept
+from peers.kept import Between, KeptStage
 from peers.left import LeftState
-from peers.memory import Memory
-from peers.options import Options
+from peers.memory import JoinedRun
+from peers.options import PeerOptions
 from peers.process import one_life
 from swarmflow import __version__
 from swarmflow.core.actions import Exit
@@ -37,10 +37,10 @@ from tests.runtime.test_session import opened
 from tests.runtime.test_stage_host import manifest, peers
 
 
-def options(node: Node) -> Options:
+def options(node: Node) -> PeerOptions:
     """Of a peer that was invited by a node."""
     invite = Invite(RUN_ID, "run", tuple(node.addresses()))
-    return Options(
+    return PeerOptions(
         invite,
         stage=-1,
         device="cpu",
@@ -63,7 +63,7 @@ async def life(folder: Path, trainer: Node, node: Node, left: LeftState, between
     """That of a peer which was a member of the run once; as a rule it waits."""
     copies = CopyKeeper(None)
     outcome = await one_life(
-        options(trainer), Memory(folder), node, Metrics(), copies, left, between, stop, first=False
+        options(trainer), JoinedRun(folder), node, Metrics(), copies, left, between, stop, first=False
     )
     assert isinstance(outcome, Exit)
     return outcome
@@ -104,7 +104,7 @@ def test_who_waits_keeps_what_it_has_when_its_network_dies(tmp_path: Path, caplo
     async def main() -> None:
         async with started(tmp_path, 2) as [trainer, node], peers(manifest()) as (peer,):
             assert peer.host.served is not None
-            between = Between(Kept(HELD, peer.host.served, "fingerprint", 4))
+            between = Between(KeptStage(HELD, peer.host.served, "fingerprint", 4))
             waiting = asyncio.create_task(life(tmp_path, trainer, node, LeftState(None), between, Signals()))
             await until(caplog, "waiting for a trainer")
             os.kill(node.daemon_pid, signal.SIGKILL)

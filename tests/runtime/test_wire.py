@@ -11,15 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmflow.core.actions import Send
-from swarmflow.core.messages import Beat, Open, Room
+from swarmflow.core.messages import CreditAvailable, LeaderHeartbeat, OpenStep
 from swarmflow.core.naming import tell
 from swarmflow.core.types import Epoch, Member, ProcessId, Roster
 from swarmflow.errors import FrameError
 from swarmflow.runtime.frames import FrameLimits
-from swarmflow.runtime.wire import Ask, Wire, decode_header, encode_header, message_name
+from swarmflow.runtime.wire import Request, Wire, decode_header, encode_header, message_name
 
 
-@pytest.mark.parametrize("message", [Room(2), Beat(1, Epoch(0, 3)), Ask(7, "status")], ids=["Room", "Beat", "Ask"])
+@pytest.mark.parametrize(
+    "message",
+    [CreditAvailable(2), LeaderHeartbeat(1, Epoch(0, 3)), Request(7, "status")],
+    ids=lambda each: type(each).__name__,
+)
 def test_a_message_comes_back_and_is_named(message: Wire) -> None:
     header = encode_header(message)
     assert decode_header(header) == message
@@ -34,7 +38,7 @@ def test_what_is_no_message_has_no_name_of_its_own(data: bytes) -> None:
 
 
 def test_a_name_that_is_made_up_is_unknown() -> None:
-    assert message_name(encode_header(Room(2)).replace(b"Room", b"Boom")) == "unknown"
+    assert message_name(encode_header(CreditAvailable(2)).replace(b"CreditAvailable", b"DebitsAvailable")) == "unknown"
 
 
 def test_the_protocols_description_names_every_message() -> None:
@@ -50,7 +54,7 @@ def test_no_open_of_a_large_swarm_is_larger_than_a_header_may_be() -> None:
         for stage in range(5)
     )
     trainers = (Member(ProcessId("Q" * 46, 1 << 60), -1, 1, addresses),)
-    said = Open(1, Epoch(0, 0), Roster(stages, trainers), "first")
+    said = OpenStep(1, Epoch(0, 0), Roster(stages, trainers), "first")
     for who in (stages[2][0], trainers[0]):
         sizes = [len(encode_header(send.message)) for send in tell(said, (who,), tied=True) if isinstance(send, Send)]
         assert sum(sizes) > FrameLimits().header_bytes_max

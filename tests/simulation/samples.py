@@ -7,13 +7,13 @@ from pathlib import Path
 from swarmflow.core.types import Plan
 from swarmflow.simulator import faults
 from swarmflow.simulator.arithmetic import digest, digest_of
-from swarmflow.simulator.report import Report
+from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.simulation import Simulation
 from swarmflow.simulator.world import Settings
 
 SETTINGS = Settings(Plan(stages=3, microbatches=8, tied=True), steps=6, checkpoint_every=2)
-SWARM = faults.Scenario(SETTINGS)
+SWARM = faults.FuzzSwarm(SETTINGS)
 SETTLED_S = 6.0  # by then everybody has loaded its stage
 PIPELINE = """
 [run]
@@ -73,7 +73,7 @@ def scenario(folder: Path, text: str) -> Scenario:
     return load(path)
 
 
-def simulated(folder: Path, text: str, policy: str = "swarmflow", seed: int = 0) -> tuple[Simulation, Report]:
+def simulated(folder: Path, text: str, policy: str = "swarmflow", seed: int = 0) -> tuple[Simulation, SimulationReport]:
     """A scenario's simulation and what it gives."""
     simulation = Simulation(scenario(folder, text), seed, policy)
     return simulation, simulation.run()

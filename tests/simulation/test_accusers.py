@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmflow.core.types import Plan, ProcessId
-from swarmflow.simulator.faults import Scenario, finish, peers_of
+from swarmflow.simulator.faults import FuzzSwarm, finish, peers_of
 from swarmflow.simulator.settings import Settings
 from swarmflow.simulator.world import World
 
@@ -15,7 +15,7 @@ PLAN = Plan(2, 8)
 def started(peers: int, **changes: object) -> World:
     """A swarm of two stages at work."""
     settings = Settings(PLAN, steps=8, latency_s=(0.001, 0.01), **changes)  # type: ignore[arg-type]
-    world = Scenario(settings, peers, trainers=1).start(1)
+    world = FuzzSwarm(settings, peers, trainers=1).start(1)
     world.clock.run(lambda: len(world.results) > 0, 60.0)
     return world
 

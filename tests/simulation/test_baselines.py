@@ -11,7 +11,7 @@ from swarmflow.simulator.described import Described
 from swarmflow.simulator.policies.flows import link_s
 from swarmflow.simulator.rivals.arena import Arena
 from swarmflow.simulator.rivals.negotiation import TRAINER
-from swarmflow.simulator.rivals.peer import Peer
+from swarmflow.simulator.rivals.peer import BaselinePeer
 from swarmflow.simulator.simulation import Simulation
 from tests.simulation import samples
 from tests.simulation.samples import scenario, simulated
@@ -96,7 +96,7 @@ def test_a_restart_comes_when_the_gradient_was_out_as_long_as_ever(tmp_path: Pat
 
         def strike() -> None:
             machines = {process: world.beings[process].machine for process in world.living_peers()}
-            [holder] = [p for p, m in machines.items() if isinstance(m, Peer) and m.stage == 1 and m.slots]
+            [holder] = [p for p, m in machines.items() if isinstance(m, BaselinePeer) and m.stage == 1 and m.slots]
             world.kill(holder)
 
         usual = simulated(tmp_path, text, "swarm-restart")[1].iterations

@@ -8,7 +8,7 @@ import pytest
 
 from swarmflow.simulator.causes import COMPUTE, LINKS, NAMES, TIMER, Cause
 from swarmflow.simulator.clock import Clock
-from swarmflow.simulator.report import Report
+from swarmflow.simulator.report import SimulationReport
 from tests.simulation.samples import CHURN, simulated
 
 EVEN = """
@@ -41,7 +41,7 @@ def even(**other: float) -> str:
     return text
 
 
-def add_up(report: Report) -> None:
+def add_up(report: SimulationReport) -> None:
     for row in report.iterations:
         parts = [row.compute_s, row.links_s, row.reduce_s, row.fill_s, row.timer_s]
         assert min(parts) >= 0.0

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from swarmflow.core.types import Plan, ProcessId
-from swarmflow.simulator.faults import Churn, Scenario, finish, kill_in_phase, leader_phase, peers_of, stage_of
+from swarmflow.simulator.faults import Churn, FuzzSwarm, finish, kill_in_phase, leader_phase, peers_of, stage_of
 from swarmflow.simulator.fuzz import Hunt, main, play
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.world import Settings, World
@@ -131,7 +131,7 @@ def test_a_stage_that_is_lost_while_others_load_it_goes_back(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_last_stage_lost_while_the_model_is_written_costs_steps_but_not_the_run(seed: int) -> None:
     settings = replace(SETTINGS, load_s=(1.0, 2.0), broken_s=(0.5, 2.0))
-    world = Scenario(settings).start(seed)
+    world = FuzzSwarm(settings).start(seed)
 
     def strike() -> None:
         if leader_phase(world) == "" and any("writing the model" in line for line in world.log):
@@ -190,7 +190,7 @@ def test_a_stage_may_drain_to_nothing_and_come_back(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_other_shapes_survive_churn(seed: int, plan: Plan, peers: int, capacity: int) -> None:
     settings = Settings(plan, steps=4, capacity=capacity, checkpoint_every=1)
-    world = Scenario(settings, peers).start(seed)
+    world = FuzzSwarm(settings, peers).start(seed)
     Churn(world, ("kill", "drain", "kill_at_edge", "join", "join"), until_s=30.0, helpers=2 * plan.stages).unleash()
     finish(world)
     assert world.disks.durable[4] == {stage: parameters(stage, 4, plan.microbatches) for stage in range(plan.stages)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmflow.core.types import Plan
-from swarmflow.simulator.faults import Scenario, finish, kill_in_phase
+from swarmflow.simulator.faults import FuzzSwarm, finish, kill_in_phase
 from swarmflow.simulator.settings import Settings
 from swarmflow.simulator.spoiling import Spoiling
 from swarmflow.simulator.world import World
@@ -16,7 +16,7 @@ LIMIT_S = 600.0
 
 
 def swarm(seed: int, peers: int, settings: Settings = FAST) -> World:
-    return Scenario(settings, peers).start(seed)
+    return FuzzSwarm(settings, peers).start(seed)
 
 
 def line(world: World, text: str) -> str:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.hops import Hops
+from swarmflow.core.hops import HopTable
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.faults import Churn, Scenario, finish, kill_in_phase, peers_of
+from swarmflow.simulator.faults import Churn, FuzzSwarm, finish, kill_in_phase, peers_of
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SETTLED_S, parameters
 
@@ -45,7 +45,7 @@ def first_of(stage: int, done: list[int]) -> Callable[[World], list[ProcessId]]:
 @pytest.mark.parametrize("stage", range(3))
 @pytest.mark.parametrize("seed", range(3))
 def test_a_death_amid_backward_work_costs_no_step(seed: int, stage: int) -> None:
-    world = Scenario(FORGETFUL).start(seed)
+    world = FuzzSwarm(FORGETFUL).start(seed)
     done_of_the_dead: list[int] = []
     pick = first_of(stage, done_of_the_dead)
     kill_in_phase(world, "working", pick, SETTLED_S, delay_s=world.random.uniform(0.5, 1.0))
@@ -57,7 +57,7 @@ def test_a_death_amid_backward_work_costs_no_step(seed: int, stage: int) -> None
 @pytest.mark.parametrize("stage", range(3))
 @pytest.mark.parametrize("seed", range(3))
 def test_a_death_after_completion_replays_its_hops_and_what_they_need(seed: int, stage: int) -> None:
-    world = Scenario(FORGETFUL).start(seed)
+    world = FuzzSwarm(FORGETFUL).start(seed)
     done_of_the_dead: list[int] = []
     pick = first_of(stage, done_of_the_dead)
     kill_in_phase(world, "preparing", pick, SETTLED_S)
@@ -72,7 +72,7 @@ def test_a_death_after_completion_replays_its_hops_and_what_they_need(seed: int,
 
 @pytest.mark.parametrize("victims", [(0, 1), (1, 2), (0, 2), (0, 1, 2)])
 def test_deaths_on_several_stages_at_once_cost_no_step(victims: tuple[int, ...]) -> None:
-    world = Scenario(FORGETFUL).start(seed=4)
+    world = FuzzSwarm(FORGETFUL).start(seed=4)
     kill_in_phase(world, "preparing", lambda w: [peers_of(w, stage)[0] for stage in victims], SETTLED_S)
     finish(world)
     learnt_exactly(world)
@@ -82,7 +82,7 @@ def test_deaths_on_several_stages_at_once_cost_no_step(victims: tuple[int, ...])
 @pytest.mark.parametrize("seed", range(3))
 def test_orphans_whose_bytes_are_gone_are_taken_away_all_the_same(seed: int) -> None:
     """A peer is so slow that its work is given to another one; what both have done is counted once."""
-    world = Scenario(replace(FORGETFUL, late_min_s=0.5, latency_s=(0.01, 0.3)), peers=9).start(seed)
+    world = FuzzSwarm(replace(FORGETFUL, late_min_s=0.5, latency_s=(0.01, 0.3)), peers=9).start(seed)
 
     def slow_down() -> None:
         for victim in (peers_of(world, stage)[0] for stage in range(3)):
@@ -100,7 +100,7 @@ def test_a_trainer_that_dies_leaves_its_tokens_to_another() -> None:
 
     recomputed = 0
     for seed in range(4):  # in one alone, what the peer had done may happen to need nothing of what was given up
-        world = Scenario(FORGETFUL, trainers=3).start(seed)
+        world = FuzzSwarm(FORGETFUL, trainers=3).start(seed)
         kill_in_phase(world, "preparing", pick, SETTLED_S)
         finish(world)
         learnt_exactly(world)
@@ -108,7 +108,7 @@ def test_a_trainer_that_dies_leaves_its_tokens_to_another() -> None:
     assert recomputed > 0
 
 
-def sums(hops: Hops) -> tuple[int, int, int, bool]:
+def sums(hops: HopTable) -> tuple[int, int, int, bool]:
     """What a peer's running totals stand for, added up anew."""
     kept = sum(ref.size_bytes for hop in hops.hops.values() for ref in hop.kept)
     kept += sum(ref.size_bytes for entry in hops.outbox.entries.values() for ref in entry.bodies)
@@ -118,7 +118,7 @@ def sums(hops: Hops) -> tuple[int, int, int, bool]:
 
 @pytest.mark.parametrize("bytes_max", [0, 300, 1 << 30])
 def test_running_totals_are_the_sums_whatever_dies(bytes_max: int) -> None:
-    world = Scenario(replace(SETTINGS, journal_bytes_max=bytes_max, late_min_s=3.0)).start(5)
+    world = FuzzSwarm(replace(SETTINGS, journal_bytes_max=bytes_max, late_min_s=3.0)).start(5)
     Churn(world, ("kill", "freeze", "slow", "cut", "join", "join"), 2.0).unleash()
     seen: list[int] = []
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.drawn import Choice, Constant, Integers, Normal, Uniform, share_of
+from swarmflow.simulator.drawn import Constant, Integers, Normal, OneOf, Uniform, share_of
 from swarmflow.simulator.network import INFINITE, Flight, Matrix, Port, Shared, Spread
 
 A, B, C, D = (ProcessId(name, 1) for name in "abcd")
@@ -185,7 +185,7 @@ def test_pairs_are_drawn_alike_each_time_and_evenly() -> None:
 def test_distributions_have_the_values_that_they_say() -> None:
     shares = [number / 1000 for number in range(1000)]
     assert {Integers(1, 3).at(share) for share in shares} == {1, 2, 3}
-    assert {Choice((5.0, 7.0)).at(share) for share in shares} == {5.0, 7.0}
+    assert {OneOf((5.0, 7.0)).at(share) for share in shares} == {5.0, 7.0}
     assert [Uniform(2.0, 4.0).at(share) for share in (0.0, 0.5)] == [2.0, 3.0]
     normal = [Normal(10.0, 8.0, 1.0).at(share) for share in shares]
     assert min(normal) == 1.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from swarmflow.core.types import Plan
-from swarmflow.simulator.faults import Scenario, finish, peers_of
+from swarmflow.simulator.faults import FuzzSwarm, finish, peers_of
 from swarmflow.simulator.world import Settings, World
 
 PERIOD_S = 10.0
@@ -21,7 +21,7 @@ def sizes(world: World) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_peers_that_all_began_on_one_stage_spread_while_they_train(seed: int) -> None:
-    world = Scenario(SETTINGS, peers=0).start(seed)
+    world = FuzzSwarm(SETTINGS, peers=0).start(seed)
     for number in range(8):
         world.start_peer(f"p{number}", wish=0)
     finish(world)
@@ -33,7 +33,7 @@ def test_peers_that_all_began_on_one_stage_spread_while_they_train(seed: int) ->
 
 @pytest.mark.parametrize("seed", range(3))
 def test_others_come_within_two_periods_when_all_but_one_of_a_stage_die(seed: int) -> None:
-    world = Scenario(replace(SETTINGS, steps=100), peers=9).start(seed)
+    world = FuzzSwarm(replace(SETTINGS, steps=100), peers=9).start(seed)
     world.clock.run(lambda: bool(world.results) and world.results[-1].peers == (3, 3, 3), 60.0)
     for victim in peers_of(world, 1)[:2]:
         world.kill(victim)
@@ -45,7 +45,7 @@ def test_others_come_within_two_periods_when_all_but_one_of_a_stage_die(seed: in
 
 
 def test_peers_that_are_to_stay_stay() -> None:
-    world = Scenario(replace(SETTINGS, steps=30, rebalance_s=0.0), peers=0).start(1)
+    world = FuzzSwarm(replace(SETTINGS, steps=30, rebalance_s=0.0), peers=0).start(1)
     for number, stage in enumerate((0, 1, 2, 2, 2, 2, 2)):
         world.start_peer(f"p{number}", wish=stage)
     finish(world)

@@ -10,7 +10,7 @@ import pytest
 
 from swarmflow.core.messages import StepResult
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.faults import Scenario, finish, kill_in_phase, leader_phase, peers_of
+from swarmflow.simulator.faults import FuzzSwarm, finish, kill_in_phase, leader_phase, peers_of
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
 
@@ -25,14 +25,14 @@ def the_leader(world: World) -> list[ProcessId]:
     return [world.leader] if world.leader is not None else []
 
 
-def start_slow(scenario: Scenario, seed: int) -> World:
+def start_slow(scenario: FuzzSwarm, seed: int) -> World:
     """A swarm in which each phase lasts: a newcomer loads (`complete`), and versions are written (`prepared`)."""
     world = scenario.start(seed)
     world.clock.after(SETTLED_S, lambda: world.start_peer("late"))
     return world
 
 
-def check(world: World, scenario: Scenario, leaders: int = 1, began_again: bool = False, restarts: int = 0) -> None:
+def check(world: World, scenario: FuzzSwarm, leaders: int = 1, began_again: bool = False, restarts: int = 0) -> None:
     """Every step exactly once, on every stage; so many trainers took over; nothing was computed again.
 
     restarts: of trainers, each of which may hear once more of a step that its former life had heard of.

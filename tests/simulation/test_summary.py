@@ -9,13 +9,13 @@ from rich.console import Console
 
 from swarmflow.forecast.summary import summary
 from swarmflow.simulator.measure import Meter
-from swarmflow.simulator.report import DeviceUse, Report
+from swarmflow.simulator.report import DeviceUse, SimulationReport
 from tests.simulation.samples import CHURN, simulated
 
 COLUMNS = 80
 
 
-def printed(report: Report) -> list[str]:
+def printed(report: SimulationReport) -> list[str]:
     console = Console(width=COLUMNS, highlight=False)
     with console.capture() as capture:
         for part in summary(report, Meter(), 1.0):

@@ -16,7 +16,7 @@ from swarmflow.core.events import Received
 from swarmflow.core.leading import sharing
 from swarmflow.core.reduce import Reduction
 from swarmflow.core.serving import ballots, hopping
-from swarmflow.core.serving.service import Service
+from swarmflow.core.serving.service import PeerState
 from swarmflow.runtime import forkserver
 
 ANYTHING = 1e9
@@ -36,7 +36,7 @@ class _Noted(Reduction):
         return actions
 
 
-def _carry(peer: Service, event: Received, now: float) -> list[Action]:
+def _carry(peer: PeerState, event: Received, now: float) -> list[Action]:
     _note(CARRIED)
     return hopping.carry(peer, event, now)
 
@@ -45,7 +45,7 @@ if __name__ == "__main__":
     import transformers.models.llama.modeling_llama  # noqa: F401  # once for all of them
 
     from swarmflow.core import peer
-    from swarmflow.core.messages import Carry
+    from swarmflow.core.messages import RelayTensor
 
     patch = pytest.MonkeyPatch()
     patch.setattr(prober, "PROBE_BYTES_MIN", 1)
@@ -55,5 +55,5 @@ if __name__ == "__main__":
     patch.setattr(detours, "GAIN_MIN_S", -ANYTHING)
     patch.setattr(reduce, "PIECE_ELEMENTS", PIECE_ELEMENTS)
     patch.setattr(ballots, "Reduction", _Noted)
-    patch.setitem(peer._REMOTE, Carry, _carry)
+    patch.setitem(peer._REMOTE, RelayTensor, _carry)
     forkserver.main()

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import uvloop
 
-from swarmflow.core.messages import Evicted, Finished, Gone, Message
+from swarmflow.core.messages import Evicted, Finished, MemberFailed, Message
 from swarmflow.core.types import Epoch, ProcessId
 from swarmflow.runtime.addresses import peer_of
 from swarmflow.runtime.directory import Directory
@@ -53,8 +53,8 @@ def frame(message: Message, sequence: int = 0) -> bytes:
     return pack_front(sequence, encode_header(message), (), ANY)
 
 
-def said_gone(peer: ProcessId) -> Gone:
-    return Gone(term=1, epoch=Epoch(0, 0), process=peer, reason="because I say so")
+def said_gone(peer: ProcessId) -> MemberFailed:
+    return MemberFailed(term=1, epoch=Epoch(0, 0), process=peer, reason="because I say so")
 
 
 def attacks(peer: ProcessId) -> list[tuple[str, bytes]]:
@@ -64,7 +64,7 @@ def attacks(peer: ProcessId) -> list[tuple[str, bytes]]:
     return [
         ("message", pack_front(0, b"\xc1 no message at all", (), ANY)),
         ("message", pack_front(0, msgspec.msgpack.encode(("Commit", {"epoch": "now"})), (), ANY)),
-        ("message", pack_front(0, msgspec.msgpack.encode(("Open", {})), (), ANY)),
+        ("message", pack_front(0, msgspec.msgpack.encode(("OpenStep", {})), (), ANY)),
         ("body_size", pack_front(0, encode_header(gone), (1 << 40,), HUGE)),
         ("sequence", whole + whole),
         ("checksum", whole[:-1] + bytes([whole[-1] ^ 1])),

@@ -18,7 +18,7 @@ from swarmflow.errors import ConfigError, DataError, ForeignFileError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.invite import Invite
 from tests.runtime.test_copy_keeper import written
-from trainers.options import Options
+from trainers.options import TrainerOptions
 from trainers.plan import new_manifest
 from trainers.process import main, take_up
 from trainers.run import Run
@@ -42,7 +42,9 @@ def opened(stack: ExitStack, folder: Path, seed: int = 0, text: bytes = b"to be 
     (folder / "RUN.toml").write_text(RUN.format(seed=seed))
     (folder / "text").write_bytes(text * 4)
     state_dir = folder / state if state else None
-    return Run.open(stack, Options(folder / "RUN.toml", None, state_dir, None, None, None, "127.0.0.1", None, ()))
+    return Run.open(
+        stack, TrainerOptions(folder / "RUN.toml", None, state_dir, None, None, None, "127.0.0.1", None, ())
+    )
 
 
 def begun(folder: Path) -> Manifest:

@@ -19,15 +19,15 @@ from tests.runtime.nodes import run as run_loop
 from tests.trainers.test_before_begun import INVITE, opened
 from tests.trainers.test_lock import held_elsewhere
 from trainers.exports import exports_bytes
-from trainers.life import Life
+from trainers.life import TrainerLife
 from trainers.plan import new_manifest
 from trainers.process import lead_on, stay_in_charge
 from trainers.run import Run
 from trainers.state import OnDisk
 
 
-async def _leading(run: Run, session: Session) -> Life:
-    life = Life(session, run.config, run.corpus, run.folder, None, lambda: None)
+async def _leading(run: Run, session: Session) -> TrainerLife:
+    life = TrainerLife(session, run.config, run.corpus, run.folder, None, lambda: None)
     session.open(life.effects(), life.read)
     life.lead(new_manifest(run.config, run.corpus), OnDisk(None, 0))
     return life

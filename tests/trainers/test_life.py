@@ -16,7 +16,7 @@ from tests.runtime.nodes import RUN_ID, run, started
 from tests.runtime.test_node import NAME
 from tests.runtime.test_stage_host import manifest
 from tests.trainers.test_data import configured, opened
-from trainers.life import Life
+from trainers.life import TrainerLife
 from trainers.state import OnDisk, StateFolder
 
 OTHER = Member(ProcessId(NAME, 1), -1, 1, (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
@@ -35,7 +35,7 @@ def test_a_trainer_remembers_the_others_from_the_opening_of_their_first_step(tmp
             folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
             async with started(tmp_path, 1) as [node]:
                 session = Session(node, RUN_ID, Metrics())
-                life = Life(session, config, opened(tmp_path, path=str(text)), folder, None, lambda: None)
+                life = TrainerLife(session, config, opened(tmp_path, path=str(text)), folder, None, lambda: None)
                 session.open(life.effects(), life.read)
                 life.lead(of, OnDisk(None, 0))
 

@@ -16,7 +16,7 @@ from swarmflow.runtime.invite import Invite
 from tests.runtime.test_copy_keeper import written
 from tests.runtime.test_stage_host import manifest
 from trainers.exports import check_exports, prune_exports
-from trainers.options import Options
+from trainers.options import TrainerOptions
 from trainers.run import Run
 
 NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
@@ -46,7 +46,7 @@ def opened(folder: Path, **options: object) -> None:
         "announce": (),
     }
     with ExitStack() as stack:
-        Run.open(stack, Options.parse({**given, **options}))
+        Run.open(stack, TrainerOptions.parse({**given, **options}))
 
 
 IN_THE_WAY: dict[str, tuple[str, Callable[[Path], dict[str, object]]]] = {

@@ -18,7 +18,7 @@ from trainers.corpus import Sample, sample
 from trainers.data import check_enough, check_vocabulary, sources_of
 from trainers.needs import disk_needs, shortfalls
 from trainers.plan import manifest_of
-from trainers.sources import Source
+from trainers.sources import CorpusSource
 from trainers.tokens import open_tokenizer
 
 SAMPLE_BYTES = 1 << 22  # of text that is tokenized: all of a small corpus, the start of a large one
@@ -106,7 +106,7 @@ def _data(config: RunConfig, vocab_size: int | None) -> tuple[Facts, list[Swarmf
     """Of the tokenizer, and of the start of the data."""
     facts: Facts = []
     problems: list[SwarmflowError] = []
-    sources: list[Source] = []
+    sources: list[CorpusSource] = []
     try:
         sources = sources_of(config.data)
     except DataError as error:

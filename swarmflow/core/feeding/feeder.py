@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Exit, Log, Rejoin, Send
 from swarmflow.core.events import Received
-from swarmflow.core.flow.live import Negotiation
-from swarmflow.core.following import Following
+from swarmflow.core.flow.live import FlowNegotiation
+from swarmflow.core.following import LeaderLease
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Join, Left
 from swarmflow.core.rules import LeaderSettings
-from swarmflow.core.source import Source
-from swarmflow.core.standing import Standing
+from swarmflow.core.source import MicrobatchSource
+from swarmflow.core.standing import EpochView
 from swarmflow.core.succession import Candidacy
 from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Member, Plan, ProcessId
 
 
 @dataclass(slots=True)
-class Feeder:
+class TrainerState:
     """The state of a trainer. following: the leading one; itself when `lead` is set.
 
     settings: by which it would lead. on_disk: the newest version that it could go on from; digests: of its files.
@@ -28,10 +28,10 @@ class Feeder:
     """
 
     me: Member
-    following: Following
+    following: LeaderLease
     plan: Plan
     settings: LeaderSettings
-    source: Source
+    source: MicrobatchSource
     join: Join
     on_disk: int = 0
     digests: tuple[str, ...] = ()
@@ -42,11 +42,11 @@ class Feeder:
     rejoin_s: float = 5.0
     ended: bool = False
     draining: bool = False
-    standing: Standing | None = None
+    standing: EpochView | None = None
     candidacy: Candidacy | None = None
     recorded: Epoch = BEFORE_ALL
     waiting: list[Received] = field(default_factory=list)
-    flows: Negotiation | None = None
+    flows: FlowNegotiation | None = None
     postponed: str = ""
     parts: tuple[Holding, ...] = ()
 

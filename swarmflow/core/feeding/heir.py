@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Connect, Count, Log, Send, TookOver
 from swarmflow.core.events import BlamedError
-from swarmflow.core.feeding.feeder import Feeder
+from swarmflow.core.feeding.feeder import TrainerState
 from swarmflow.core.leader import Leader
-from swarmflow.core.messages import Deposed, Lead, Report
+from swarmflow.core.messages import Deposed, Elect, ElectionReport
 from swarmflow.core.naming import answer
-from swarmflow.core.succession import Candidacy, estate_of
+from swarmflow.core.succession import Candidacy, takeover_of
 from swarmflow.core.types import ProcessId
 
 RANK_DELAY_S = 2.0  # how long each trainer leaves the ones before it to take over
 CANDIDACY_S = 8.0  # after which one who was not elected tries again, in a later term
 
 
-def stand_s(trainer: Feeder) -> float | None:
+def stand_s(trainer: TrainerState) -> float | None:
     """When this trainer tries to lead, should nobody else have done so; None: there is a leader."""
     standing, lost_s = trainer.standing, trainer.following.lost_s
     if lost_s is None or standing is None or trainer.draining:
@@ -24,7 +24,7 @@ def stand_s(trainer: Feeder) -> float | None:
     return lost_s + RANK_DELAY_S * others.index(trainer.me.process) if trainer.me.process in others else None
 
 
-def succeed(trainer: Feeder, now: float) -> list[Action]:
+def succeed(trainer: TrainerState, now: float) -> list[Action]:
     """What is to be done without a leader: stand, ask again, take over, or give up."""
     candidacy = trainer.candidacy
     if candidacy is not None:
@@ -46,7 +46,7 @@ def succeed(trainer: Feeder, now: float) -> list[Action]:
     return _stand(trainer, now) if now >= due_s else []
 
 
-def _stand(trainer: Feeder, now: float) -> list[Action]:
+def _stand(trainer: TrainerState, now: float) -> list[Action]:
     assert trainer.standing is not None, "who was in no epoch cannot lead"
     trainer.following.term += 1
     term, steps = trainer.following.term, trainer.settings.steps
@@ -55,7 +55,7 @@ def _stand(trainer: Feeder, now: float) -> list[Action]:
     return [log, *trainer.candidacy.begin(_report(trainer), now)]
 
 
-def _take_over(trainer: Feeder, candidacy: Candidacy, now: float, elected: bool = True) -> list[Action]:
+def _take_over(trainer: TrainerState, candidacy: Candidacy, now: float, elected: bool = True) -> list[Action]:
     def raises(reports: Candidacy) -> bool:
         try:
             _lead_on(trainer, reports, now, elected)
@@ -69,7 +69,7 @@ def _take_over(trainer: Feeder, candidacy: Candidacy, now: float, elected: bool 
         culprit = candidacy.culprit(raises)
         if culprit is None:
             raise
-        raise BlamedError(culprit, "Report") from error
+        raise BlamedError(culprit, "ElectionReport") from error
     trainer.candidacy, trainer.lead = None, lead
     trainer.following.follow(trainer.me.process, candidacy.term, now)
     actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *began]
@@ -77,18 +77,18 @@ def _take_over(trainer: Feeder, candidacy: Candidacy, now: float, elected: bool 
     return actions + [action for event in waiting for action in lead.handle(event, now)]
 
 
-def _lead_on(trainer: Feeder, candidacy: Candidacy, now: float, elected: bool) -> tuple[Leader, list[Action]]:
+def _lead_on(trainer: TrainerState, candidacy: Candidacy, now: float, elected: bool) -> tuple[Leader, list[Action]]:
     """Make a leader of what the reports say. Changes nothing of the trainer."""
     version = candidacy.latest().epoch.step
     rate = trainer.settings.learning_rate(version)
-    estate = estate_of(candidacy, trainer.plan, rate, trainer.settings.clip, now)
+    estate = takeover_of(candidacy, trainer.plan, rate, trainer.settings.clip, now)
     disk = trainer.on_disk, trainer.digests
     lead = Leader(trainer.me, trainer.plan, trainer.settings, candidacy.term, version, *disk)
     lead.safe.copies.says(trainer.me, trainer.parts)
     return lead, lead.take_over(estate, now, elected)
 
 
-def _report(trainer: Feeder, known: str = "") -> Report:
+def _report(trainer: TrainerState, known: str = "") -> ElectionReport:
     assert trainer.standing is not None, "who was in no epoch has nothing to report"
     source = trainer.source
     return trainer.standing.report(
@@ -104,11 +104,11 @@ def _report(trainer: Feeder, known: str = "") -> Report:
     )
 
 
-def asked_to_follow(trainer: Feeder, sender: ProcessId, message: Lead, now: float) -> list[Action]:
+def asked_to_follow(trainer: TrainerState, sender: ProcessId, message: Elect, now: float) -> list[Action]:
     """Another trainer wants to lead. It is followed if it may, unless the leader was heard of just now."""
     standing, following = trainer.standing, trainer.following
     if standing is None or sender not in standing.trainers() or trainer.lead is not None:
-        return [Count("messages_ignored", "Lead")]
+        return [Count("messages_ignored", "Elect")]
     again = sender == trainer.leader and message.term >= following.term
     if not again and message.term <= following.term:
         return [Send(sender, Deposed(following.term))] if message.term < following.term else []
@@ -121,7 +121,7 @@ def asked_to_follow(trainer: Feeder, sender: ProcessId, message: Lead, now: floa
     return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
 
 
-def deposed(trainer: Feeder, sender: ProcessId, message: Deposed, now: float) -> list[Action]:
+def deposed(trainer: TrainerState, sender: ProcessId, message: Deposed, now: float) -> list[Action]:
     """Somebody follows another one, in a later term. A stranger cannot: it followed nobody here."""
     opened = trainer.standing.opened if trainer.standing is not None else None
     named = opened is not None and sender in opened.roster.everybody

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from swarmflow.core.flow.messages import Audit, Counts
-from swarmflow.core.flow.words import Link, Say
+from swarmflow.core.flow.words import FlowSend, Link
 from swarmflow.core.types import ProcessId
 
 
@@ -102,11 +102,11 @@ class Books:
         for node, source, count in inflow:
             self.add(outward, node, source, count, now)
 
-    def audit(self, node: ProcessId, outward: bool, answer: bool, reason: str) -> Say:
+    def audit(self, node: ProcessId, outward: bool, answer: bool, reason: str) -> FlowSend:
         """Tell the other end what is in the books."""
         table = self.outflow if outward else self.inflow
         counts = tuple((source, count) for (other, source), count in sorted(table.items()) if other == node)
-        return Say(node, Audit(counts, outward, answer), reason)
+        return FlowSend(node, Audit(counts, outward, answer), reason)
 
     def audited(self, node: ProcessId, message: Audit, now: float) -> bool:
         """Keep the smaller number of what the other end says and what is here. True: something was cut."""

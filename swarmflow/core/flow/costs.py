@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from swarmflow.core.flow.messages import Times
-from swarmflow.core.flow.words import Say, View
+from swarmflow.core.flow.words import FlowSend, View
 from swarmflow.core.types import ProcessId
 
 UNKNOWN_S = -1.0
@@ -17,7 +17,7 @@ NOTEWORTHY_S = 1e-4  # a shorter time is as good as none
 
 
 @dataclass(slots=True)
-class Costs:
+class FlowCosts:
     """compute_s: of a microbatch here; tensor_s: of a boundary tensor's way to one of the next stage; None: unknown.
 
     A link costs what GWTF's equation 1 says: half of the computing at either end, and a tensor's way between them,
@@ -38,7 +38,7 @@ class Costs:
         self.heard.pop(process, None)
         self._told.pop(process, None)
 
-    def tell(self, view: View) -> list[Say]:
+    def tell(self, view: View) -> list[FlowSend]:
         """What has changed by a tenth, to those whom it concerns."""
         compute_s = self.compute_s()
         own_s = UNKNOWN_S if compute_s is None else compute_s
@@ -50,7 +50,7 @@ class Costs:
             told = self._told.get(node, Times(UNKNOWN_S, UNKNOWN_S))
             if _differ(told.compute_s, times.compute_s) or _differ(told.tensor_s, times.tensor_s):
                 self._told[node] = times
-                said.append(Say(node, times, "it has changed"))
+                said.append(FlowSend(node, times, "it has changed"))
         return said
 
     def of(self, view: View) -> dict[ProcessId, float]:

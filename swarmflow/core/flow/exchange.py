@@ -6,9 +6,18 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from swarmflow.core.flow.messages import Apply, Ask, AskSide, Busy, Exchange, Inquire, Offer, SideOffer
-from swarmflow.core.flow.window import Change, Window
-from swarmflow.core.flow.words import Link, Say, View
+from swarmflow.core.flow.messages import (
+    ApplyExchange,
+    Exchange,
+    Inquire,
+    LockDenied,
+    Locked,
+    LockRequest,
+    SideLocked,
+    SideLockRequest,
+)
+from swarmflow.core.flow.window import LinkChange, Window
+from swarmflow.core.flow.words import FlowSend, Link, View
 from swarmflow.core.types import ProcessId
 
 REACH = 1  # stages on either side of the solver's
@@ -21,7 +30,7 @@ KEPT = 8  # exchanges whose outcome is remembered for those who ask
 
 
 @dataclass(slots=True)
-class Open:
+class OpenExchange:
     """An exchange that this node solves. asked: members, with their stage.
 
     sides: neighbours beyond, by direction, and what they have on that side; None: they do not stand still yet.
@@ -30,11 +39,11 @@ class Open:
     exchange: Exchange
     since: float
     asked: dict[ProcessId, int]
-    offers: dict[ProcessId, Offer] = field(default_factory=dict)
+    offers: dict[ProcessId, Locked] = field(default_factory=dict)
     busy: dict[ProcessId, None] = field(default_factory=dict)
     sides: dict[tuple[ProcessId, bool], dict[Link, int] | None] = field(default_factory=dict)
     window: Window | None = None
-    work: Generator[None, None, dict[ProcessId, Change]] | None = None
+    work: Generator[None, None, dict[ProcessId, LinkChange]] | None = None
     repeat_at: float = 0.0
 
 
@@ -46,23 +55,23 @@ class Solver:
         self.view = view
         self.random = random
         self.round_s = round_s
-        self.open: Open | None = None
+        self.open: OpenExchange | None = None
         self.made = 0
         self.gained = False  # the last exchange saved enough
         self.crowded = False  # in the last exchange most could not take part
         self.complete = False  # in the last exchange everybody could
-        self._last: Open | None = None
-        self._done: dict[Exchange, dict[ProcessId, Apply]] = {}
+        self._last: OpenExchange | None = None
+        self._done: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}
 
     @property
     def solving(self) -> bool:
         """Whether there is more to compute."""
         return self.open is not None and self.open.work is not None
 
-    def start(self, offer: Offer, now: float) -> list[Say]:
+    def start(self, offer: Locked, now: float) -> list[FlowSend]:
         """Ask those of the own and the neighbouring stages. offer: the own one."""
         view = self.view
-        self.open = Open(offer.exchange, now, {view.me: view.stage})
+        self.open = OpenExchange(offer.exchange, now, {view.me: view.stage})
         self.open.offers[view.me] = offer
         self.open.repeat_at = now + REPEATED_AFTER * self.round_s
         said = self._ask(view.stage, view.beside, MEMBERS_MAX - 1)
@@ -72,7 +81,7 @@ class Solver:
             said += self._ask(view.stage + 1, view.after, MEMBERS_MAX)
         self._expect(view.me, offer)
         for node, outward in self.open.sides:
-            said.append(Say(node, AskSide(offer.exchange, outward), "a neighbour of the window"))
+            said.append(FlowSend(node, SideLockRequest(offer.exchange, outward), "a neighbour of the window"))
         return said
 
     @property
@@ -85,7 +94,7 @@ class Solver:
         """The last one."""
         return min(self.view.stages - 1, self.view.stage + REACH)
 
-    def _ask(self, stage: int, nodes: Iterable[ProcessId], most: int) -> list[Say]:
+    def _ask(self, stage: int, nodes: Iterable[ProcessId], most: int) -> list[FlowSend]:
         """Ask some nodes of a stage to take part."""
         assert self.open is not None
         everybody = sorted(nodes)
@@ -97,16 +106,16 @@ class Solver:
             taken = set(near)
             rest = [node for node in everybody if node not in taken]
             chosen = near + self.random.sample(rest, most - len(near))
-        question = Ask(self.open.exchange, stage == self.lowest, stage == self.highest)
+        question = LockRequest(self.open.exchange, stage == self.lowest, stage == self.highest)
         self.open.asked.update(dict.fromkeys(chosen, stage))
-        return [Say(node, question, "to solve this part anew") for node in chosen]
+        return [FlowSend(node, question, "to solve this part anew") for node in chosen]
 
     def name(self) -> Exchange:
         """Of the next exchange."""
         self.made += 1
         return Exchange(self.view.me, self.made)
 
-    def offered(self, sender: ProcessId, message: Offer) -> list[Say]:
+    def offered(self, sender: ProcessId, message: Locked) -> list[FlowSend]:
         """A member stands still."""
         if not self._current(message.exchange):
             return self.inquired(sender, Inquire(message.exchange))
@@ -116,7 +125,7 @@ class Solver:
             self._expect(sender, message)
         return []
 
-    def side_offered(self, sender: ProcessId, message: SideOffer) -> list[Say]:
+    def side_offered(self, sender: ProcessId, message: SideLocked) -> list[FlowSend]:
         """A neighbour of the window stands still on that side."""
         if not self._current(message.exchange):
             return self.inquired(sender, Inquire(message.exchange))
@@ -124,7 +133,7 @@ class Solver:
         self.open.sides[sender, message.outward] = {(node, source): n for node, source, n in message.links}
         return []
 
-    def busy(self, sender: ProcessId, message: Busy) -> None:
+    def busy(self, sender: ProcessId, message: LockDenied) -> None:
         """Somebody cannot take part: its units stay as they are."""
         if not self._current(message.exchange):
             return
@@ -135,12 +144,12 @@ class Solver:
             self.open.sides.setdefault((sender, message.outward), None)
             self.open.busy[sender] = None
 
-    def inquired(self, sender: ProcessId, message: Inquire) -> list[Say]:
+    def inquired(self, sender: ProcessId, message: Inquire) -> list[FlowSend]:
         """What has come of an exchange; of one that was forgotten: nothing."""
         if self.open is not None and self.open.exchange == message.exchange:
             return []
-        outcome = self._done.get(message.exchange, {}).get(sender, Apply(message.exchange))
-        return [Say(sender, outcome, "asked again")]
+        outcome = self._done.get(message.exchange, {}).get(sender, ApplyExchange(message.exchange))
+        return [FlowSend(sender, outcome, "asked again")]
 
     def gone(self, process: ProcessId) -> None:
         """A participant is dead; nobody waits for it, and nothing is changed of it."""
@@ -151,7 +160,7 @@ class Solver:
         for outward in (False, True):
             self.open.sides.pop((process, outward), None)
 
-    def tick(self, now: float) -> list[Say]:
+    def tick(self, now: float) -> list[FlowSend]:
         """Solve once all have answered, or after a while; a slice at a time."""
         current = self.open
         if current is None:
@@ -167,7 +176,7 @@ class Solver:
             return self._finish(current, stop.value)
         return []
 
-    def _repeat(self, current: Open, now: float) -> list[Say]:
+    def _repeat(self, current: OpenExchange, now: float) -> list[FlowSend]:
         """Ask those again now and then who have not answered: a message may be lost."""
         if now < current.repeat_at:
             return []
@@ -175,28 +184,28 @@ class Solver:
         said = []
         for node, stage in current.asked.items():
             if node not in current.offers and node not in current.busy:
-                question = Ask(current.exchange, stage == self.lowest, stage == self.highest)
-                said.append(Say(node, question, "no answer yet"))
+                question = LockRequest(current.exchange, stage == self.lowest, stage == self.highest)
+                said.append(FlowSend(node, question, "no answer yet"))
         for (node, outward), links in current.sides.items():
             if links is None and node not in current.busy:
-                said.append(Say(node, AskSide(current.exchange, outward), "no answer yet"))
+                said.append(FlowSend(node, SideLockRequest(current.exchange, outward), "no answer yet"))
         return said
 
-    def _window(self, current: Open) -> Window:
+    def _window(self, current: OpenExchange) -> Window:
         lowest, highest = min(current.asked.values()), max(current.asked.values())
-        offers: list[dict[ProcessId, Offer]] = [{} for _ in range(1 + highest - lowest)]
+        offers: list[dict[ProcessId, Locked]] = [{} for _ in range(1 + highest - lowest)]
         for node, offer in current.offers.items():
             offers[current.asked[node] - lowest][node] = offer
         shown = [(key, links) for key, links in current.sides.items() if links is not None]
         before, after = ({node: links for (node, out), links in shown if out == outward} for outward in (True, False))
         return Window(offers, before, after)
 
-    def _complete(self, current: Open) -> bool:
+    def _complete(self, current: OpenExchange) -> bool:
         waited = [node for node in current.asked if node not in current.offers and node not in current.busy]
         sides = current.sides.items()
         return not waited and all(links is not None or node in current.busy for (node, _), links in sides)
 
-    def _expect(self, sender: ProcessId, offer: Offer) -> None:
+    def _expect(self, sender: ProcessId, offer: Locked) -> None:
         """Whom a member at the edge of the window has passed the question on to."""
         assert self.open is not None
         stage = self.open.asked.get(sender)
@@ -207,7 +216,7 @@ class Solver:
             for node, _, _ in offer.outflow:
                 self.open.sides.setdefault((node, False), None)
 
-    def _finish(self, current: Open, changes: dict[ProcessId, Change]) -> list[Say]:
+    def _finish(self, current: OpenExchange, changes: dict[ProcessId, LinkChange]) -> list[FlowSend]:
         """Tell all who stand still, the own node too."""
         self.open, self._last = None, current
         self.gained = bool(changes) and current.window is not None and current.window.saves(self.worth)
@@ -216,8 +225,8 @@ class Solver:
         participants = [*current.offers, *(node for (node, _), links in current.sides.items() if links is not None)]
         outcome = {}
         for node in dict.fromkeys(participants):
-            change = changes.get(node, Change())
-            outcome[node] = Apply(
+            change = changes.get(node, LinkChange())
+            outcome[node] = ApplyExchange(
                 current.exchange,
                 tuple((other, source, n) for (other, source), n in change.inflow.items()),
                 tuple((other, source, n) for (other, source), n in change.outflow.items()),
@@ -226,7 +235,7 @@ class Solver:
         while len(self._done) > KEPT:
             del self._done[next(iter(self._done))]
         reason = "saves something" if changes else "nothing to save"
-        return [Say(node, message, reason) for node, message in outcome.items()]
+        return [FlowSend(node, message, reason) for node, message in outcome.items()]
 
     def successor(self) -> ProcessId | None:
         """Who calls the next exchange: two stages further, or so; from the end on a data node, since it is a ring.

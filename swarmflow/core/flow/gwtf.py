@@ -24,13 +24,13 @@ from swarmflow.core.flow.gwtf_messages import (
     NewBefore,
     Query,
     RedirectAccepted,
-    Refused,
     RequestChange,
     RequestFlow,
     RequestRedirect,
     Shown,
+    SwapRefused,
 )
-from swarmflow.core.flow.words import INFINITE, Link, Say, View
+from swarmflow.core.flow.words import INFINITE, FlowSend, Link, View
 from swarmflow.core.types import ProcessId
 
 Objective = Literal["minmax", "sum"]
@@ -39,7 +39,7 @@ LOOSE = 4.0  # times a message's: how long an inflow is unpaired without anybody
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class SwapMove:
     """A change or redirect that this node could ask for, and what it would save."""
 
     gain: float
@@ -64,7 +64,7 @@ class GwtfRelay:
         self._pending: RequestChange | RequestRedirect | None = None
         self._loose_since: dict[FlowId, float] = {}
 
-    def tick(self, now: float) -> list[Say]:
+    def tick(self, now: float) -> list[FlowSend]:
         """Ask for flow while there is any to ask for; else for a change or redirect that reduces the objective."""
         said = self._request_flows() + self._deny(now)
         if said or self._asked:
@@ -73,9 +73,9 @@ class GwtfRelay:
         if waits and now - self._since < ANSWERS_WAITED * self.round_s:
             return self._consider(now)
         self._pending, self._answers, self._since = None, {}, now
-        return [Say(node, Query(), "no flow to ask for") for node in self.view.beside]
+        return [FlowSend(node, Query(), "no flow to ask for") for node in self.view.beside]
 
-    def handle(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+    def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """A message has come."""
         match message:
             case CostIs():
@@ -88,7 +88,7 @@ class GwtfRelay:
                 self._asked.pop((sender, message.source), None)
                 self._known[sender, message.source] = message.cost
             case Query():
-                return [Say(sender, self._shown(), "asked")]
+                return [FlowSend(sender, self._shown(), "asked")]
             case Flows():
                 if self._answers is not None:
                     self._answers[sender] = message
@@ -101,7 +101,7 @@ class GwtfRelay:
                 return self._redirect(sender, message)
             case RedirectAccepted():
                 return self._redirected(message)
-            case Refused():
+            case SwapRefused():
                 self._pending = None
             case NewBefore():
                 return self.flows.new_before(message)
@@ -134,7 +134,7 @@ class GwtfRelay:
         asked = sum(flow not in self.flows.table for flow in self._asked.values())
         return len(self.flows.table) + asked + isinstance(self._pending, RequestRedirect)
 
-    def gone(self, process: ProcessId, now: float) -> list[Say]:
+    def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
         """What went to it and what came from it is unpaired again."""
         self.view = self.flows.view = self.view.without(process)
         if self._answers is not None:
@@ -144,18 +144,18 @@ class GwtfRelay:
             self._asked.pop(key, None)
         return self.flows.lose(process) + self.flows.broadcast()
 
-    def met(self, view: View) -> list[Say]:
+    def met(self, view: View) -> list[FlowSend]:
         """Others are there now, too. view: with them."""
         self.view = view
         return self.flows.greet(view)
 
-    def _request_flows(self) -> list[Say]:
+    def _request_flows(self) -> list[FlowSend]:
         """The cheapest unpaired outflows of the next stage, one of a node at a time: for unpaired inflows to the same
         data node, and as many more as there is room for."""
         room = self.view.capacity - self.held
         loose = [unit for unit in self.flows.loose if unit.flow not in self._asked.values()]
         offers = [(self.view.cost[key[0]] + cost, key) for key, cost in self._known.items() if cost < INFINITE]
-        said: list[Say] = []
+        said: list[FlowSend] = []
         for _, key in sorted(offer for offer in offers if offer[1] not in self._asked):
             unit = next((unit for unit in loose if unit.source == key[1]), None)
             if unit is not None:
@@ -166,28 +166,28 @@ class GwtfRelay:
                 continue
             self._asked[key] = self.flows.name() if unit is None else unit.flow
             request = RequestFlow(key[1], self._known[key], self._asked[key])
-            said.append(Say(key[0], request, "the cheapest unpaired outflow"))
+            said.append(FlowSend(key[0], request, "the cheapest unpaired outflow"))
         return said
 
-    def _approved(self, sender: ProcessId, message: FlowApproved) -> list[Say]:
+    def _approved(self, sender: ProcessId, message: FlowApproved) -> list[FlowSend]:
         self._asked.pop((sender, message.source), None)
         unit = self.flows.table.setdefault(message.flow, Outflow(message.flow, message.source, INFINITE))
         unit.after, unit.below, unit.cost = sender, message.below, message.cost + self.view.cost[sender]
         unit.turn, unit.moves = message.turn, message.moves
         return self.flows.broadcast()
 
-    def _deny(self, now: float) -> list[Say]:
+    def _deny(self, now: float) -> list[FlowSend]:
         """Unpaired inflows for which nobody is to be asked for a while (GWTF, V-D)."""
         offered = {source for (_, source), cost in self._known.items() if cost < INFINITE}
         waiting = [u for u in self.flows.loose if u.source not in offered and u.flow not in self._asked.values()]
         self._loose_since = {unit.flow: self._loose_since.get(unit.flow, now) for unit in waiting}
-        said: list[Say] = []
+        said: list[FlowSend] = []
         for unit in waiting:
             if now - self._loose_since[unit.flow] >= LOOSE * self.round_s:
                 assert unit.before is not None
                 assert unit.above is not None
                 del self.flows.table[unit.flow]
-                said.append(Say(unit.before, Deny(unit.above, unit.flow, self.view.me), "nobody is to be asked"))
+                said.append(FlowSend(unit.before, Deny(unit.above, unit.flow, self.view.me), "nobody is to be asked"))
         return said
 
     def _shown(self) -> Flows:
@@ -207,7 +207,7 @@ class GwtfRelay:
         )
         return Flows(shown, tuple((node, cost[node]) for node in self.view.after))
 
-    def _consider(self, now: float) -> list[Say]:
+    def _consider(self, now: float) -> list[FlowSend]:
         """Once all have answered: the best move, or if none saves anything, one that annealing wants."""
         answers = self._answers
         if answers is None or len(answers) < len(self.view.beside):
@@ -222,12 +222,12 @@ class GwtfRelay:
             if not self.annealing.wants(best.gain):
                 return []
         self._pending, self._since = best.message, now
-        return [Say(best.to, best.message, f"saves {best.gain:g}")]
+        return [FlowSend(best.to, best.message, f"saves {best.gain:g}")]
 
     def _worth(self, now: tuple[float, float], then: tuple[float, float]) -> float:
         return max(now) - max(then) if self.objective == "minmax" else sum(now) - sum(then)
 
-    def _changes(self, answers: dict[ProcessId, Flows]) -> list[Move]:
+    def _changes(self, answers: dict[ProcessId, Flows]) -> list[SwapMove]:
         moves = []
         cost = self.view.cost
         mine = [unit for unit in self.flows.table.values() if unit.after is not None]
@@ -252,10 +252,10 @@ class GwtfRelay:
                         pair,
                         gain <= 0,
                     )
-                    moves.append(Move(gain, node, request))
+                    moves.append(SwapMove(gain, node, request))
         return moves
 
-    def _redirects(self, answers: dict[ProcessId, Flows]) -> list[Move]:
+    def _redirects(self, answers: dict[ProcessId, Flows]) -> list[SwapMove]:
         """For both objectives the two links together, as in the paper's example (11 to 9)."""
         if self.held >= self.view.capacity:
             return []
@@ -267,13 +267,13 @@ class GwtfRelay:
                 cost = self.view.cost.get(shown.before, INFINITE) + self.view.cost.get(shown.after, INFINITE)
                 gain = shown.cost_before + shown.cost_after - cost
                 request = RequestRedirect(shown.flow, shown.before, shown.after, cost, gain <= 0)
-                moves.append(Move(gain, node, request))
+                moves.append(SwapMove(gain, node, request))
         return moves
 
-    def _change(self, sender: ProcessId, message: RequestChange) -> list[Say]:
+    def _change(self, sender: ProcessId, message: RequestChange) -> list[FlowSend]:
         """Agree if the outflow is still there and it saves something here as well."""
         unit = self.flows.table.get(message.theirs)
-        refused = [Say(sender, Refused(message.mine), "not any more")]
+        refused = [FlowSend(sender, SwapRefused(message.mine), "not any more")]
         if unit is None or unit.after != message.theirs_after:
             return refused
         if self._busy(unit.flow) and not self._yields(sender, message):
@@ -290,10 +290,10 @@ class GwtfRelay:
         unit.turn, unit.moves = message.turn + 1, message.moves
         self.annealing.changed()
         moved = NewBefore(unit.below, self.view.me, unit.flow, unit.turn)
-        said = [Say(sender, accepted, f"saves {gain:g}"), Say(unit.after, moved, "changed places")]
+        said = [FlowSend(sender, accepted, f"saves {gain:g}"), FlowSend(unit.after, moved, "changed places")]
         return said + self.flows.broadcast()
 
-    def _changed(self, sender: ProcessId, message: ChangeAccepted) -> list[Say]:
+    def _changed(self, sender: ProcessId, message: ChangeAccepted) -> list[FlowSend]:
         pending, self._pending = self._pending, None
         unit = self.flows.table.get(message.mine)
         if pending is None or unit is None or unit.after is None or unit.below is None:
@@ -302,20 +302,20 @@ class GwtfRelay:
         if isinstance(pending, RequestChange) and unit.after != pending.mine_after:
             # It was redirected while the request was on its way.
             newer = NewAfter(message.theirs, unit.after, unit.below, unit.moves)
-            said.append(Say(sender, newer, "redirected meanwhile"))
+            said.append(FlowSend(sender, newer, "redirected meanwhile"))
         self.flows.swapped[unit.below] = Given(sender, message.theirs, unit.flow, unit.after, unit.below)
         self.flows.swapped.pop(message.below, None)
         unit.cost += self.view.cost[message.after] - self.view.cost[unit.after]
         unit.after, unit.below = message.after, message.below
         unit.turn, unit.moves = message.turn + 1, message.moves
         self.annealing.changed()
-        said.append(Say(unit.after, NewBefore(unit.below, self.view.me, unit.flow, unit.turn), "changed places"))
+        said.append(FlowSend(unit.after, NewBefore(unit.below, self.view.me, unit.flow, unit.turn), "changed places"))
         return said + self.flows.broadcast()
 
-    def _redirect(self, sender: ProcessId, message: RequestRedirect) -> list[Say]:
+    def _redirect(self, sender: ProcessId, message: RequestRedirect) -> list[FlowSend]:
         """Agree if the flow is still the same and costs less through the other one."""
         unit = self.flows.table.get(message.flow)
-        refused = [Say(sender, Refused(message.flow), "not any more")]
+        refused = [FlowSend(sender, SwapRefused(message.flow), "not any more")]
         if unit is None or (unit.before, unit.after) != (message.before, message.after) or self._busy(unit.flow):
             return refused
         if unit.before is None or unit.after is None or unit.above is None or unit.below is None:
@@ -343,9 +343,9 @@ class GwtfRelay:
             unit.own_turn,
             unit.own_moves,
         )
-        return [Say(sender, accepted, f"saves {gain:g}")]
+        return [FlowSend(sender, accepted, f"saves {gain:g}")]
 
-    def _redirected(self, message: RedirectAccepted) -> list[Say]:
+    def _redirected(self, message: RedirectAccepted) -> list[FlowSend]:
         """It is mine: both neighbours are told."""
         self._pending = None
         self.flows.moved.pop(message.flow, None)
@@ -365,8 +365,8 @@ class GwtfRelay:
         )
         self.annealing.changed()
         return [
-            Say(message.before, NewAfter(message.above, self.view.me, message.flow, unit.own_moves), "redirected"),
-            Say(message.after, NewBefore(message.below, self.view.me, message.flow, unit.turn), "redirected"),
+            FlowSend(message.before, NewAfter(message.above, self.view.me, message.flow, unit.own_moves), "redirected"),
+            FlowSend(message.after, NewBefore(message.below, self.view.me, message.flow, unit.turn), "redirected"),
         ]
 
     def _yields(self, sender: ProcessId, message: RequestChange) -> bool:

@@ -16,7 +16,7 @@ from swarmflow.core.flow.gwtf_messages import (
     NewBefore,
     RequestFlow,
 )
-from swarmflow.core.flow.words import INFINITE, Link, Say, View
+from swarmflow.core.flow.words import INFINITE, FlowSend, Link, View
 from swarmflow.core.types import ProcessId
 
 
@@ -87,36 +87,38 @@ class Outflows:
         free = [unit for unit in self.table.values() if unit.before is None and unit.source == source]
         return min(free, key=lambda unit: (unit.cost, unit.flow), default=None)
 
-    def broadcast(self) -> list[Say]:
+    def broadcast(self) -> list[FlowSend]:
         """Tell the stage before what has changed of the costs of unpaired outflows."""
         sources = dict.fromkeys([*self.told, *(unit.source for unit in self.table.values())])
-        said: list[Say] = []
+        said: list[FlowSend] = []
         for source in sources:
             unit = self.cheapest(source)
             cost = INFINITE if unit is None else unit.cost
             if self.told.get(source, INFINITE) != cost:
                 self.told[source] = cost
-                said += [Say(to, CostIs(source, cost), "the cheapest unpaired changed") for to in self.view.before]
+                said += [FlowSend(to, CostIs(source, cost), "the cheapest unpaired changed") for to in self.view.before]
         return said
 
-    def greet(self, view: View) -> list[Say]:
+    def greet(self, view: View) -> list[FlowSend]:
         """Others are there now: those of the stage before are told the costs that the rest of it knows."""
         fresh = [node for node in view.before if node not in self.view.before]
         self.view = view
         costs = [CostIs(source, cost) for source, cost in self.told.items() if cost < INFINITE]
-        return [Say(node, message, "it is new") for node in fresh for message in costs]
+        return [FlowSend(node, message, "it is new") for node in fresh for message in costs]
 
-    def lose(self, process: ProcessId) -> list[Say]:
+    def lose(self, process: ProcessId) -> list[FlowSend]:
         """It is dead: what came from it is unpaired again, and so is what went to it.
 
         What was given to it is, too, as far as it has not told those beside it before it died.
         """
-        said: list[Say] = []
+        said: list[FlowSend] = []
         for given in (*self.moved.values(), *self.swapped.values()):
             if given.to == process:
-                said.append(Say(given.after, Dropped(given.below, self.view.me, given.own), "given to a dead one"))
+                said.append(FlowSend(given.after, Dropped(given.below, self.view.me, given.own), "given to a dead one"))
                 if given.before is not None and given.above is not None:
-                    said.append(Say(given.before, Deny(given.above, given.flow, self.view.me), "given to a dead one"))
+                    said.append(
+                        FlowSend(given.before, Deny(given.above, given.flow, self.view.me), "given to a dead one")
+                    )
         self.moved = {flow: given for flow, given in self.moved.items() if given.to != process}
         self.swapped = {below: given for below, given in self.swapped.items() if given.to != process}
         for unit in list(self.table.values()):
@@ -128,7 +130,7 @@ class Outflows:
                 del self.table[unit.flow]
         return said
 
-    def denied(self, message: Deny) -> list[Say]:
+    def denied(self, message: Deny) -> list[FlowSend]:
         """The next stage has nowhere to send it (any more)."""
         unit = self.table.get(message.flow)
         if unit is not None and unit.below == message.below:
@@ -138,7 +140,7 @@ class Outflows:
         given = self._whose(message.flow, message.below)
         return [] if given is None else self._send_on(given.to, replace(message, flow=given.flow))
 
-    def dropped(self, message: Dropped) -> list[Say]:
+    def dropped(self, message: Dropped) -> list[FlowSend]:
         """Nobody sends it any more."""
         unit = self.table.get(message.flow)
         if unit is not None:
@@ -148,17 +150,17 @@ class Outflows:
         given = self.moved.get(message.flow)
         return [] if given is None else self._send_on(given.to, message)
 
-    def requested(self, sender: ProcessId, message: RequestFlow) -> list[Say]:
+    def requested(self, sender: ProcessId, message: RequestFlow) -> list[FlowSend]:
         """Approve if there is an unpaired outflow at that cost, else say what there is."""
         unit = self.cheapest(message.source)
         if unit is None or unit.cost != message.cost:
             cost = INFINITE if unit is None else unit.cost
-            return [Say(sender, FlowRejected(message.source, cost, message.flow), "no such outflow")]
+            return [FlowSend(sender, FlowRejected(message.source, cost, message.flow), "no such outflow")]
         unit.before, unit.above, unit.own_turn = sender, message.flow, unit.own_turn + 1
         approval = FlowApproved(message.source, unit.cost, message.flow, unit.flow, unit.own_turn, unit.own_moves)
-        return [Say(sender, approval, "unpaired at that cost"), *self.broadcast()]
+        return [FlowSend(sender, approval, "unpaired at that cost"), *self.broadcast()]
 
-    def new_before(self, message: NewBefore) -> list[Say]:
+    def new_before(self, message: NewBefore) -> list[FlowSend]:
         """Somebody else of the stage before sends it now; what has moved away is told to who has it."""
         unit = self.table.get(message.flow)
         if unit is not None:
@@ -168,7 +170,7 @@ class Outflows:
         given = self.moved.get(message.flow)
         return [] if given is None else self._send_on(given.to, message)
 
-    def new_after(self, message: NewAfter) -> list[Say]:
+    def new_after(self, message: NewAfter) -> list[FlowSend]:
         """Somebody else of the next stage takes it now; if it is another's by now, that one is told."""
         unit = self.table.get(message.flow)
         if unit is not None and unit.below == message.below:
@@ -186,11 +188,11 @@ class Outflows:
         """By (node after, data node)."""
         return Counter((unit.after, unit.source) for unit in self.table.values() if unit.after is not None)
 
-    def _send_on(self, to: ProcessId, message: NewBefore | NewAfter | Deny | Dropped) -> list[Say]:
+    def _send_on(self, to: ProcessId, message: NewBefore | NewAfter | Deny | Dropped) -> list[FlowSend]:
         """The flow is another's by now. Where two have given it to each other, word of it would go round for ever."""
         if message.passed > len(self.view.beside):
             return []
-        return [Say(to, replace(message, passed=message.passed + 1), "it is another's")]
+        return [FlowSend(to, replace(message, passed=message.passed + 1), "it is another's")]
 
     def _whose(self, flow: FlowId, below: FlowId) -> Given | None:
         """Who sends to `below` since it was swapped or redirected away from here."""

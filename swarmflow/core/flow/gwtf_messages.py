@@ -145,7 +145,7 @@ class RedirectAccepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class SwapRefused:
     """No change and no redirect of this outflow."""
 
     flow: FlowId

@@ -15,7 +15,7 @@ from swarmflow.core.flow.gwtf_messages import (
     NewBefore,
     RequestFlow,
 )
-from swarmflow.core.flow.words import INFINITE, Link, Say, View
+from swarmflow.core.flow.words import INFINITE, FlowSend, Link, View
 from swarmflow.core.types import ProcessId
 
 
@@ -32,7 +32,7 @@ class GwtfSource:
             unit = Outflow(self.sink.name(), view.me, 0.0)
             self.sink.table[unit.flow] = unit
 
-    def tick(self, now: float) -> list[Say]:
+    def tick(self, now: float) -> list[FlowSend]:
         """Ask for the cheapest unpaired outflows of the first stage, one of a node at a time."""
         said = self.sink.broadcast()
         offers = {node: cost for node, cost in self._known.items() if cost < INFINITE and node not in self._asked}
@@ -40,10 +40,10 @@ class GwtfSource:
             if len(self.head.table) + len(self._asked) >= self.view.capacity:
                 break
             self._asked[node] = None
-            said.append(Say(node, RequestFlow(self.view.me, offers[node], self.head.name()), "closes a flow"))
+            said.append(FlowSend(node, RequestFlow(self.view.me, offers[node], self.head.name()), "closes a flow"))
         return said
 
-    def handle(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+    def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """A message has come."""
         match message:
             case CostIs() if message.source == self.view.me:
@@ -69,7 +69,7 @@ class GwtfSource:
                 return self.sink.dropped(message)
         return []
 
-    def gone(self, process: ProcessId, now: float) -> list[Say]:
+    def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
         """Its flows are to be found anew."""
         self.view = self.sink.view = self.head.view = self.view.without(process)
         self._known.pop(process, None)
@@ -80,7 +80,7 @@ class GwtfSource:
                 unit.before = unit.above = None
         return said
 
-    def met(self, view: View) -> list[Say]:
+    def met(self, view: View) -> list[FlowSend]:
         """Others are there now, too. view: with them."""
         self.view = self.head.view = view
         return self.sink.greet(view)

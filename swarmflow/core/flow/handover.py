@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.flow.messages import Apply, Ask, Exchange, Mine, Offer, Trace, TraceAgain
+from swarmflow.core.flow.messages import ApplyExchange, Exchange, Locked, LockRequest, OwnFlows, RetraceFlows, TraceFlow
 from swarmflow.core.flow.owners import Handover, Path, changes, cheapest_owners
-from swarmflow.core.flow.words import INFINITE, Say, View
+from swarmflow.core.flow.words import INFINITE, FlowSend, View
 from swarmflow.core.types import ProcessId
 
 ANSWERS_WAITED = 12.0  # times a message's
@@ -19,7 +19,7 @@ QUIET = 8.0  # after the last change of the own links they are traced
 
 
 @dataclass(slots=True)
-class Open:
+class OpenHandover:
     """Handovers for which everybody on the paths is asked to stand still."""
 
     exchange: Exchange
@@ -27,7 +27,7 @@ class Open:
     handovers: list[Handover]
     asked: dict[ProcessId, None]
     repeat_at: float
-    offers: dict[ProcessId, Offer] = field(default_factory=dict)
+    offers: dict[ProcessId, Locked] = field(default_factory=dict)
     busy: dict[ProcessId, None] = field(default_factory=dict)
 
 
@@ -45,15 +45,15 @@ class Handovers:
         self.number = 0
         self.tries = 0
         self.trace_at: float | None = None
-        self.open: Open | None = None
+        self.open: OpenHandover | None = None
         self._tracing: dict[int, list[Path]] = {}
         self._expected = 0
         self._traced_at = -INFINITE
         self._until = 0.0
-        self._reports: dict[ProcessId, Mine] = {}
+        self._reports: dict[ProcessId, OwnFlows] = {}
         self._decide_at = INFINITE
         self._exchanges = 0
-        self._done: dict[Exchange, dict[ProcessId, Apply]] = {}
+        self._done: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}
 
     @property
     def leader(self) -> ProcessId:
@@ -70,17 +70,17 @@ class Handovers:
         """Trace the own links at once."""
         self.trace_at = now
 
-    def traced(self, message: Trace) -> None:
+    def traced(self, message: TraceFlow) -> None:
         """A trace has come back."""
         if message.number == self.number and message.number in self._tracing:
             self._tracing[message.number].append(message.path)
 
-    def reported(self, sender: ProcessId, message: Mine, now: float) -> None:
+    def reported(self, sender: ProcessId, message: OwnFlows, now: float) -> None:
         """A data node has traced its flows."""
         self._reports[sender] = message
         self._decide_at = now + REPORTS_GATHERED * self.round_s
 
-    def tick(self, outflow: dict[ProcessId, int], now: float) -> list[Say]:
+    def tick(self, outflow: dict[ProcessId, int], now: float) -> list[FlowSend]:
         """outflow: own units, by first relay."""
         if not self.view.beside:
             return []
@@ -89,7 +89,7 @@ class Handovers:
         said += self._decide(now)
         return said + self._finish(now)
 
-    def offered(self, sender: ProcessId, message: Offer) -> list[Say]:
+    def offered(self, sender: ProcessId, message: Locked) -> list[FlowSend]:
         """Somebody on a path stands still."""
         if self.open is None or message.exchange != self.open.exchange:
             return self.inquired(sender, message.exchange)
@@ -102,12 +102,12 @@ class Handovers:
         if self.open is not None and exchange == self.open.exchange:
             self.open.busy[sender] = None
 
-    def inquired(self, sender: ProcessId, exchange: Exchange) -> list[Say]:
+    def inquired(self, sender: ProcessId, exchange: Exchange) -> list[FlowSend]:
         """What has come of it."""
         if self.open is not None and exchange == self.open.exchange:
             return []
-        outcome = self._done.get(exchange, {}).get(sender, Apply(exchange))
-        return [Say(sender, outcome, "asked again")]
+        outcome = self._done.get(exchange, {}).get(sender, ApplyExchange(exchange))
+        return [FlowSend(sender, outcome, "asked again")]
 
     def gone(self, process: ProcessId) -> None:
         """Dead; it is not waited for."""
@@ -116,7 +116,7 @@ class Handovers:
             self.open.asked.pop(process, None)
             self.open.offers.pop(process, None)
 
-    def _trace(self, outflow: dict[ProcessId, int], now: float) -> list[Say]:
+    def _trace(self, outflow: dict[ProcessId, int], now: float) -> list[FlowSend]:
         if self.trace_at is None or now < self.trace_at:
             return []
         self.trace_at = None
@@ -125,18 +125,18 @@ class Handovers:
         self._tracing = {self.number: []}
         self._expected = sum(outflow.values())
         self._until = now + 3.0 * (self.view.stages + 2) * self.round_s
-        trace = Trace(self.view.me, self.number, ())
-        return [Say(node, trace, "which way do they go?") for node, n in outflow.items() for _ in range(n)]
+        trace = TraceFlow(self.view.me, self.number, ())
+        return [FlowSend(node, trace, "which way do they go?") for node, n in outflow.items() for _ in range(n)]
 
-    def _report(self, now: float) -> list[Say]:
+    def _report(self, now: float) -> list[FlowSend]:
         paths = self._tracing.get(self.number)
         if paths is None or (len(paths) < self._expected and now < self._until):
             return []
         self._tracing.clear()
-        mine = Mine(self.view.capacity, tuple(paths), tuple(sorted(self.view.cost.items())))
-        return [Say(self.leader, mine, "whose should they be?")]
+        mine = OwnFlows(self.view.capacity, tuple(paths), tuple(sorted(self.view.cost.items())))
+        return [FlowSend(self.leader, mine, "whose should they be?")]
 
-    def _decide(self, now: float) -> list[Say]:
+    def _decide(self, now: float) -> list[FlowSend]:
         """Once all have reported: who should have which path, and everybody on those paths is asked to stand still."""
         reports = self._reports
         if not reports or self.open is not None or now < self._decide_at:
@@ -148,10 +148,10 @@ class Handovers:
         self._exchanges += 1
         exchange = Exchange(self.view.me, self._exchanges)
         asked = dict.fromkeys(node for h in handovers for node in (h.giver, h.taker, *h.path))
-        self.open = Open(exchange, now, handovers, asked, now + REPEATED_EVERY * self.round_s)
-        return [Say(node, Ask(exchange, False, False, True), "to hand flows over") for node in asked]
+        self.open = OpenHandover(exchange, now, handovers, asked, now + REPEATED_EVERY * self.round_s)
+        return [FlowSend(node, LockRequest(exchange, False, False, True), "to hand flows over") for node in asked]
 
-    def _finish(self, now: float) -> list[Say]:
+    def _finish(self, now: float) -> list[FlowSend]:
         current = self.open
         if current is None:
             return []
@@ -160,13 +160,15 @@ class Handovers:
             if now < current.repeat_at:
                 return []
             current.repeat_at = now + REPEATED_EVERY * self.round_s
-            return [Say(node, Ask(current.exchange, False, False, True), "no answer yet") for node in silent]
+            return [
+                FlowSend(node, LockRequest(current.exchange, False, False, True), "no answer yet") for node in silent
+            ]
         self.open = None
         found = changes(current.handovers, current.offers)
-        again: list[Say] = []
+        again: list[FlowSend] = []
         if not all(set(handover.path) <= found.keys() for handover in current.handovers) and self.tries < TRIES:
             self.tries += 1
-            again = [Say(node, TraceAgain(), "a path was not there any more") for node in self.view.beside]
+            again = [FlowSend(node, RetraceFlows(), "a path was not there any more") for node in self.view.beside]
             self.retrace(now)
         elif found:
             self.tries = 0
@@ -174,13 +176,13 @@ class Handovers:
         for node in current.offers:
             change = found.get(node)
             if change is None:
-                outcome[node] = Apply(current.exchange)
+                outcome[node] = ApplyExchange(current.exchange)
                 continue
-            outcome[node] = Apply(
+            outcome[node] = ApplyExchange(
                 current.exchange,
                 tuple((other, source, n) for (other, source), n in change.inflow.items()),
                 tuple((other, source, n) for (other, source), n in change.outflow.items()),
                 True,
             )
         self._done = {current.exchange: outcome}
-        return [*again, *(Say(node, message, "handed over") for node, message in outcome.items())]
+        return [*again, *(FlowSend(node, message, "handed over") for node, message in outcome.items())]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from swarmflow.core.flow.messages import Offer
+from swarmflow.core.flow.messages import Locked
 from swarmflow.core.flow.window import Window
 from swarmflow.core.flow.words import Link
 from swarmflow.core.types import ProcessId
@@ -30,7 +30,7 @@ def most_utilised(flows: Sequence[int], capacity: Sequence[int]) -> Placement:
     return Placement(stage, f"{flows[stage]} flows of {capacity[stage]}")
 
 
-def gain(offers: Mapping[ProcessId, Offer], candidate: Offer, name: ProcessId, random: Random) -> float:
+def gain(offers: Mapping[ProcessId, Locked], candidate: Locked, name: ProcessId, random: Random) -> float:
     """What one stage saves if its flows are assigned anew with the candidate, those before and after held fixed.
 
     offers: what the members of the stage showed; candidate: its capacity and costs, without links.

@@ -14,7 +14,7 @@ WORTH_TELLING = 0.02  # a cost that changed by less is not told
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class LabelledNode:
     """A node of the next stage that takes up to `units`, at a cost to the data node in all."""
 
     node: ProcessId
@@ -52,7 +52,7 @@ class Labels:
         ahead = max((label.width for label in self.known.values()), default=0)
         return min(sum(label.capacity for label in self.known.values()), ahead)
 
-    def ways(self, source: ProcessId) -> list[Way]:
+    def ways(self, source: ProcessId) -> list[LabelledNode]:
         """Those that can take units of a data node: orphans first, since that mends a torn flow, then by cost."""
         mending, others = [], []
         for node, label in self.known.items():
@@ -61,9 +61,9 @@ class Labels:
                 if name != source:
                     continue
                 if orphans > taken:
-                    mending.append(Way(node, orphans - taken, self.cost[node] + cost))
+                    mending.append(LabelledNode(node, orphans - taken, self.cost[node] + cost))
                 elif label.room + orphans > taken and cost < INFINITE:
-                    others.append(Way(node, label.room + orphans - taken, self.cost[node] + cost))
+                    others.append(LabelledNode(node, label.room + orphans - taken, self.cost[node] + cost))
         mending.sort(key=lambda way: (way.cost, way.node))
         others.sort(key=lambda way: (way.cost, way.node))
         return mending + others

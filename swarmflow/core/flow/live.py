@@ -7,15 +7,25 @@ from random import Random
 from zlib import crc32
 
 from swarmflow.core.actions import Action, Count, Send
-from swarmflow.core.flow.costs import Costs, changed
-from swarmflow.core.flow.messages import Apply, AskSide, Busy, Inquire, Offer, SideOffer, Times, Turn, TurnTaken
+from swarmflow.core.flow.costs import FlowCosts, changed
+from swarmflow.core.flow.messages import (
+    ApplyExchange,
+    ExchangeTurn,
+    ExchangeTurnTaken,
+    Inquire,
+    LockDenied,
+    Locked,
+    SideLocked,
+    SideLockRequest,
+    Times,
+)
 from swarmflow.core.flow.pace import Pace
 from swarmflow.core.flow.relay import Relay
 from swarmflow.core.flow.router import NO_FLOWS, FlowRouter
-from swarmflow.core.flow.source import Source
+from swarmflow.core.flow.source import FlowSource
 from swarmflow.core.flow.trust import believable
 from swarmflow.core.flow.units import units
-from swarmflow.core.flow.words import Say, View
+from swarmflow.core.flow.words import FlowSend, View
 from swarmflow.core.messages import Negotiate
 from swarmflow.core.source import shares
 from swarmflow.core.types import Member, ProcessId, Roster
@@ -29,11 +39,19 @@ WORTH = 0.005  # of what a part of the swarm costs: less is not worth another ex
 LINKS = 48  # of a process to those of a stage beside its own, about, where both stages are larger
 EARLY_MAX = 64  # words of those whom the leader has not told of yet
 VIA_MAX = 512
-DISTANT = (AskSide, SideOffer, Busy, Inquire, Apply, Turn, TurnTaken)  # may be said to somebody two stages away
+DISTANT = (
+    SideLockRequest,
+    SideLocked,
+    LockDenied,
+    Inquire,
+    ApplyExchange,
+    ExchangeTurn,
+    ExchangeTurnTaken,
+)  # may be said to somebody two stages away
 
 
 @dataclass(slots=True)
-class Negotiation:
+class FlowNegotiation:
     """microbatches: of a step. router: follows what is negotiated. random: of this process alone.
 
     node: the machine that negotiates, while this process takes part. Who stands two stages away is not known here:
@@ -49,8 +67,8 @@ class Negotiation:
     random: Random
     pace: Pace = field(default_factory=Pace)
     most: int = 1
-    node: Relay | Source | None = None
-    costs: Costs = field(init=False)
+    node: Relay | FlowSource | None = None
+    costs: FlowCosts = field(init=False)
     _places: dict[ProcessId, int] = field(default_factory=dict)
     _capacity: dict[ProcessId, int] = field(default_factory=dict)
     _sources: dict[ProcessId, None] = field(default_factory=dict)
@@ -61,7 +79,7 @@ class Negotiation:
     _calm_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.costs = Costs(lambda: self.pace.compute_s, self.router.ways.tensor_s)
+        self.costs = FlowCosts(lambda: self.pace.compute_s, self.router.ways.tensor_s)
 
     def open(self, roster: Roster, now: float) -> list[Action]:
         """These take part from now on: who is not among them has left, and newcomers are met."""
@@ -116,7 +134,7 @@ class Negotiation:
     def _meet(self, view: View, fresh: bool, now: float) -> None:
         if self.node is None:
             trains = self.stage == TRAINER
-            self.node = Source(view, ROUND_S, WORTH) if trains else Relay(view, self.random, ROUND_S, WORTH)
+            self.node = FlowSource(view, ROUND_S, WORTH) if trains else Relay(view, self.random, ROUND_S, WORTH)
             self.router.outflow = self.node.outflow
         elif fresh:
             self.node.met(replace(view, capacity=self.node.view.capacity), now)
@@ -169,7 +187,7 @@ class Negotiation:
         self._next_s = now if self.node.unfinished else now + ROUND_S
         return actions
 
-    def _weigh(self, now: float) -> list[Say]:
+    def _weigh(self, now: float) -> list[FlowSend]:
         """Whether links cost something else by now."""
         assert self.node is not None
         calm = now >= self._calm_s
@@ -187,9 +205,9 @@ class Negotiation:
         word, found = message.word, []
         if who != sender:
             found.append(who)
-        elif isinstance(word, AskSide):
+        elif isinstance(word, SideLockRequest):
             found.append(word.exchange.solver)
-        elif isinstance(word, Offer):
+        elif isinstance(word, Locked):
             found += [node for node, _, _ in (*word.inflow, *word.outflow)]
         for process in found:
             if process not in self._places:
@@ -203,7 +221,7 @@ class Negotiation:
             return []
         return [Send(message.to, Negotiate(self.stage, message.word, origin=sender))]
 
-    def tell(self, said: list[Say]) -> list[Action]:
+    def tell(self, said: list[FlowSend]) -> list[Action]:
         """Send words to those for whom they are."""
         actions: list[Action] = []
         for say in said:
@@ -222,7 +240,7 @@ def _lot(one: ProcessId, other: ProcessId) -> float:
 
 def negotiation_of(
     me: ProcessId, stage: int, stages: int, microbatches: int, router: object, lean: int = 0
-) -> Negotiation | None:
+) -> FlowNegotiation | None:
     """Of a process of this stage; -1: of a trainer. None: its router follows no flows.
 
     lean: microbatches that it takes without a graph, times its capacity.
@@ -230,4 +248,4 @@ def negotiation_of(
     if not isinstance(router, FlowRouter):
         return None
     random = Random(f"{me.name} {me.incarnation} {stage}")
-    return Negotiation(me, stage, stages, microbatches, router, random, most=1 + lean)
+    return FlowNegotiation(me, stage, stages, microbatches, router, random, most=1 + lean)

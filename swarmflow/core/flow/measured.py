@@ -18,7 +18,7 @@ class _Way:
 
 
 @dataclass(slots=True)
-class Ways:
+class LinkTimes:
     """Measured in passing, and by probes where there is no traffic.
 
     Tensors to one process go one after the other: one that was sent while another was on its way takes from when that

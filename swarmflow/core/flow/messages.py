@@ -44,7 +44,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
+class ReserveUnits:
     """Take so many units of this data node from me."""
 
     source: ProcessId
@@ -53,7 +53,7 @@ class Reserve:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class UnitsReserved:
     """So many of them are taken; label: how things are now. busy: none, but perhaps in a moment."""
 
     source: ProcessId
@@ -72,7 +72,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseUnits:
     """To the next stage: I send so many units fewer to you."""
 
     source: ProcessId
@@ -100,7 +100,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class LockRequest:
     """Stand still and show me your links. before, after: have those beyond them stand still as well.
 
     patient: the answer may come when the node stands still for nobody else any more.
@@ -113,7 +113,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class AskSide:
+class SideLockRequest:
     """Passed on by a member: leave your outflows (outward), or inflows, as they are until the solver says."""
 
     exchange: Exchange
@@ -121,7 +121,7 @@ class AskSide:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Locked:
     """A member stands still, and this is what it has. costs: of its links to those that it knows before and after."""
 
     exchange: Exchange
@@ -132,7 +132,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class SideOffer:
+class SideLocked:
     """A neighbour of the window stands still on that side, and this is what it has there."""
 
     exchange: Exchange
@@ -141,7 +141,7 @@ class SideOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class LockDenied:
     """Not now. outward: which side was asked for; None: the whole node."""
 
     exchange: Exchange
@@ -149,7 +149,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
+class ApplyExchange:
     """Change your links by so much (nothing: all stays as it is), and go on.
 
     stir: look at it again soon; the flows of other data nodes than before pass there now.
@@ -162,7 +162,7 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class TraceFlow:
     """Follows one unit of a data node from hop to hop, back to it; path: the relays so far."""
 
     source: ProcessId
@@ -171,12 +171,12 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class TraceAgain:
+class RetraceFlows:
     """To the data nodes: some of the paths that you told are no more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mine:
+class OwnFlows:
     """From a data node to the first of them: its paths, what it wants, and its costs to both ends of any path."""
 
     wanted: int
@@ -185,7 +185,7 @@ class Mine:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ExchangeTurn:
     """Call the next exchange; a data node sends it on to the first stage.
 
     idle: 2 for each exchange since the last one that saved something, 1 where not everybody could take part.
@@ -195,12 +195,12 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnTaken:
+class ExchangeTurnTaken:
     """The turn has come."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sure:
+class Reliable:
     """A message that is sent again until its number is acknowledged."""
 
     number: int
@@ -208,7 +208,7 @@ class Sure:
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
+class Ack:
     """It has come."""
 
     number: int
@@ -221,27 +221,27 @@ class Inquire:
     exchange: Exchange
 
 
-Word = (
+FlowMessage = (
     Label
     | Times
     | Price
-    | Reserve
-    | Granted
+    | ReserveUnits
+    | UnitsReserved
     | Drop
-    | Release
+    | ReleaseUnits
     | Audit
-    | Ask
-    | AskSide
-    | Offer
-    | SideOffer
-    | Busy
-    | Apply
-    | Trace
-    | TraceAgain
-    | Mine
-    | Turn
-    | TurnTaken
-    | Sure
-    | Got
+    | LockRequest
+    | SideLockRequest
+    | Locked
+    | SideLocked
+    | LockDenied
+    | ApplyExchange
+    | TraceFlow
+    | RetraceFlows
+    | OwnFlows
+    | ExchangeTurn
+    | ExchangeTurnTaken
+    | Reliable
+    | Ack
     | Inquire
 )

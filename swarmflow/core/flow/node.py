@@ -7,39 +7,39 @@ from typing import Any
 
 from swarmflow.core.flow.books import Books
 from swarmflow.core.flow.messages import (
-    Apply,
-    Ask,
-    AskSide,
+    Ack,
+    ApplyExchange,
     Audit,
-    Busy,
     Drop,
-    Got,
-    Granted,
     Inquire,
-    Release,
-    SideOffer,
-    Sure,
+    LockDenied,
+    LockRequest,
+    ReleaseUnits,
+    Reliable,
+    SideLocked,
+    SideLockRequest,
+    UnitsReserved,
 )
 from swarmflow.core.flow.reservations import Reservations
-from swarmflow.core.flow.standing import GIVE_UP_AFTER, INQUIRE_EVERY, Standing
-from swarmflow.core.flow.sure import Insisting
-from swarmflow.core.flow.words import Link, Say, View
+from swarmflow.core.flow.standing import GIVE_UP_AFTER, INQUIRE_EVERY, ExchangeLock
+from swarmflow.core.flow.sure import ReliableDelivery
+from swarmflow.core.flow.words import FlowSend, Link, View
 from swarmflow.core.types import ProcessId
 
 SETTLE = 14.0  # times a message's: after which a changed link is audited
 
 
-class Node(ABC):
+class NodeBase(ABC):
     """round_s: about how long a message takes to a neighbour."""
 
     def __init__(self, view: View, round_s: float = 1.0) -> None:
         self.view = view
         self.round_s = round_s
         self.books = Books(view.me, view.capacity)
-        self.standing = Standing()
+        self.standing = ExchangeLock()
         self.dead: dict[ProcessId, None] = {}
         self.reservations = Reservations(round_s)
-        self.insisting = Insisting(round_s)
+        self.insisting = ReliableDelivery(round_s)
 
     @property
     def inflow(self) -> dict[Link, int]:
@@ -51,43 +51,47 @@ class Node(ABC):
         """What goes out."""
         return self.books.outflow
 
-    def handle(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+    def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """A message has come."""
         if sender in self.dead or self.has_to_wait(sender, message):
             return []
         match message:
-            case Sure():
-                got = Say(sender, Got(message.number), "heard")
+            case Reliable():
+                got = FlowSend(sender, Ack(message.number), "heard")
                 again = not self.insisting.first(sender, message)
                 return [got] if again else [got, *self.handle(sender, message.message, now)]
-            case Got():
+            case Ack():
                 self.insisting.got(message)
                 return []
             case Audit():
                 return self.audited(sender, message, now)
-            case AskSide():
+            case SideLockRequest():
                 return self.stand_beside(sender, message, now)
         return self.heard(sender, message, now)
 
     @abstractmethod
-    def heard(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+    def heard(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """What a relay or a data node does about a message."""
 
-    def stand_beside(self, sender: ProcessId, message: AskSide, now: float) -> list[Say]:
+    def stand_beside(self, sender: ProcessId, message: SideLockRequest, now: float) -> list[FlowSend]:
         """A neighbour of the window: one side stands still, unless a reservation is under way there."""
         exchange = message.exchange
         if exchange in self.standing.finished:
             return []
         if self.standing.sides.get(message.outward) == exchange:
-            offer = SideOffer(exchange, message.outward, self.books.counts(message.outward))
-            return [Say(exchange.solver, offer, "asked again")] if sender == exchange.solver else []
+            offer = SideLocked(exchange, message.outward, self.books.counts(message.outward))
+            return [FlowSend(exchange.solver, offer, "asked again")] if sender == exchange.solver else []
         blocked = message.outward and bool(self.reservations.under_way)
         if blocked or not self.standing.take(exchange, (message.outward,), now, self.round_s):
-            return [Say(exchange.solver, Busy(exchange, message.outward), "reserves" if blocked else "stands still")]
-        offer = SideOffer(exchange, message.outward, self.books.counts(message.outward))
-        return [Say(exchange.solver, offer, "stands still")]
+            return [
+                FlowSend(
+                    exchange.solver, LockDenied(exchange, message.outward), "reserves" if blocked else "stands still"
+                )
+            ]
+        offer = SideLocked(exchange, message.outward, self.books.counts(message.outward))
+        return [FlowSend(exchange.solver, offer, "stands still")]
 
-    def apply(self, message: Apply, now: float) -> bool:
+    def apply(self, message: ApplyExchange, now: float) -> bool:
         """What came of an exchange. True: something was changed here."""
         if not self.standing.free(message.exchange):
             return False
@@ -106,7 +110,7 @@ class Node(ABC):
         if count:
             self.books.add(True, sender, message.source, -count, now)
 
-    def released(self, sender: ProcessId, message: Release, now: float) -> None:
+    def released(self, sender: ProcessId, message: ReleaseUnits, now: float) -> None:
         """The stage before sends fewer: what goes on here is an orphan."""
         count = min(message.count, self.books.inflow.get((sender, message.source), 0))
         if count:
@@ -114,10 +118,10 @@ class Node(ABC):
 
     def has_to_wait(self, sender: ProcessId, message: Any) -> bool:  # noqa: ANN401
         """Put aside what would change a side that stands still."""
-        if isinstance(message, Ask):
+        if isinstance(message, LockRequest):
             waits = message.patient and bool(self.standing.sides)
         else:
-            waits = isinstance(message, Drop | Release) and isinstance(message, Drop) in self.standing.sides
+            waits = isinstance(message, Drop | ReleaseUnits) and isinstance(message, Drop) in self.standing.sides
         if not waits:
             return False
         self.standing.waiting.append((sender, message))
@@ -130,14 +134,14 @@ class Node(ABC):
         waiting, self.standing.waiting = self.standing.waiting, []
         return waiting
 
-    def ask_again(self, now: float) -> list[Say]:
+    def ask_again(self, now: float) -> list[FlowSend]:
         """What has no answer. Who never answers may have granted one all the same."""
         said, silent = self.reservations.again(now)
         for node in silent:
             self.books.suspects[node, True] = now
         return said + self.insisting.again(now)
 
-    def answered(self, sender: ProcessId, message: Granted, now: float) -> bool:
+    def answered(self, sender: ProcessId, message: UnitsReserved, now: float) -> bool:
         """An answer to a reservation. True: it granted something."""
         if not self.reservations.answered(sender, message):
             self.books.suspects[sender, True] = now  # the other end may have units that are not sent
@@ -146,7 +150,7 @@ class Node(ABC):
             self.books.add(True, sender, message.source, message.count, now)
         return message.count > 0
 
-    def audited(self, sender: ProcessId, message: Audit, now: float) -> list[Say]:
+    def audited(self, sender: ProcessId, message: Audit, now: float) -> list[FlowSend]:
         """Compare; both ends keep the smaller number. Not while that side stands still or reserves."""
         outward = not message.outward
         if outward in self.standing.sides or (outward and self.reservations.with_node(sender)):
@@ -154,7 +158,7 @@ class Node(ABC):
         self.books.audited(sender, message, now)
         return [] if message.answer else [self.books.audit(sender, outward, True, "asked")]
 
-    def watch(self, now: float) -> list[Say]:
+    def watch(self, now: float) -> list[FlowSend]:
         """Ask what has become of an exchange, give it up in the end; audit links that have settled."""
         said = []
         standing = self.standing
@@ -166,7 +170,7 @@ class Node(ABC):
             else:
                 standing.inquire = now + INQUIRE_EVERY * self.round_s
                 others = [exchange for exchange in standing.exchanges if exchange.solver != self.view.me]
-                said += [Say(exchange.solver, Inquire(exchange), "what came of it?") for exchange in others]
+                said += [FlowSend(exchange.solver, Inquire(exchange), "what came of it?") for exchange in others]
         for (node, outward), since in list(self.books.suspects.items()):
             # The sending end asks first; the other one only if it hears nothing.
             settled_s = (SETTLE if outward else 1.7 * SETTLE) * self.round_s

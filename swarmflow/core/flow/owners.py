@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from swarmflow.core.flow.messages import Mine, Offer
-from swarmflow.core.flow.window import Change
+from swarmflow.core.flow.messages import Locked, OwnFlows
+from swarmflow.core.flow.window import LinkChange
 from swarmflow.core.flow.words import INFINITE
 from swarmflow.core.types import ProcessId
 
@@ -28,7 +28,7 @@ class Handover:
     taker: ProcessId
 
 
-def cheapest_owners(owned: Mapping[ProcessId, Mine], least: float = 0.0) -> list[Handover]:
+def cheapest_owners(owned: Mapping[ProcessId, OwnFlows], least: float = 0.0) -> list[Handover]:
     """Give each path to a data node such that the ends cost least in all and nobody gets more than it wants.
 
     Cycle cancelling on a graph of the data nodes, and one node more that stands for what is still wanted: exact, since
@@ -47,7 +47,10 @@ def cheapest_owners(owned: Mapping[ProcessId, Mine], least: float = 0.0) -> list
 
 
 def _cycle(
-    owned: Mapping[ProcessId, Mine], owner: Sequence[ProcessId], ends: Sequence[Mapping[ProcessId, float]], least: float
+    owned: Mapping[ProcessId, OwnFlows],
+    owner: Sequence[ProcessId],
+    ends: Sequence[Mapping[ProcessId, float]],
+    least: float,
 ) -> list[tuple[int, ProcessId]] | None:
     """A round of handovers, (path, taker), that saves something; Bellman-Ford. None stands for what is still wanted."""
     nodes: list[ProcessId | None] = [*owned, None]
@@ -87,7 +90,7 @@ def _cycle(
             return cycle
 
 
-def changes(handovers: Sequence[Handover], offers: Mapping[ProcessId, Offer]) -> dict[ProcessId, Change]:
+def changes(handovers: Sequence[Handover], offers: Mapping[ProcessId, Locked]) -> dict[ProcessId, LinkChange]:
     """What each participant has to change. A path that is not there (any more), or not offered whole, is left out."""
     left = {
         (name, outward): {(node, source): count for node, source, count in table}
@@ -102,7 +105,7 @@ def changes(handovers: Sequence[Handover], offers: Mapping[ProcessId, Offer]) ->
                 left[a, True][b, handover.giver] -= 1
                 left[b, False][a, handover.giver] -= 1
             valid.append(handover)
-    found: dict[ProcessId, Change] = {}
+    found: dict[ProcessId, LinkChange] = {}
     for handover in _wanted(valid, offers):
         for owner, units in ((handover.giver, -1), (handover.taker, 1)):
             for a, b in pairwise((owner, *handover.path, owner)):
@@ -121,7 +124,7 @@ def _there(
     return out.get((receiver, source), 0) > 0 and into.get((sender, source), 0) > 0
 
 
-def _wanted(handovers: list[Handover], offers: Mapping[ProcessId, Offer]) -> list[Handover]:
+def _wanted(handovers: list[Handover], offers: Mapping[ProcessId, Locked]) -> list[Handover]:
     """Without those that would give a data node more than it wants: it may have got some elsewhere meanwhile."""
     kept = list(handovers)
     held = {name: sum(n for _, source, n in offer.outflow if source == name) for name, offer in offers.items()}
@@ -135,8 +138,10 @@ def _wanted(handovers: list[Handover], offers: Mapping[ProcessId, Offer]) -> lis
     return kept
 
 
-def _add(found: dict[ProcessId, Change], sender: ProcessId, receiver: ProcessId, source: ProcessId, units: int) -> None:
+def _add(
+    found: dict[ProcessId, LinkChange], sender: ProcessId, receiver: ProcessId, source: ProcessId, units: int
+) -> None:
     for name, outward, key in ((sender, True, (receiver, source)), (receiver, False, (sender, source))):
-        change = found.setdefault(name, Change())
+        change = found.setdefault(name, LinkChange())
         table = change.outflow if outward else change.inflow
         table[key] = table.get(key, 0) + units

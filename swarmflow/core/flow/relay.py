@@ -10,24 +10,24 @@ from typing import Any
 from swarmflow.core.flow.exchange import MEMBERS_MAX, Solver
 from swarmflow.core.flow.labels import Labels, worth_telling
 from swarmflow.core.flow.messages import (
-    Apply,
-    Ask,
-    AskSide,
-    Busy,
+    ApplyExchange,
     Drop,
-    Granted,
+    ExchangeTurn,
+    ExchangeTurnTaken,
     Inquire,
     Label,
-    Offer,
-    Release,
-    Reserve,
-    SideOffer,
-    Trace,
-    Turn,
-    TurnTaken,
+    LockDenied,
+    Locked,
+    LockRequest,
+    ReleaseUnits,
+    ReserveUnits,
+    SideLocked,
+    SideLockRequest,
+    TraceFlow,
+    UnitsReserved,
 )
-from swarmflow.core.flow.node import Node
-from swarmflow.core.flow.words import Say, View
+from swarmflow.core.flow.node import NodeBase
+from swarmflow.core.flow.words import FlowSend, View
 from swarmflow.core.types import ProcessId
 
 TURN_WAITED = 6.0  # times a message's: then the turn is given to another one
@@ -44,7 +44,7 @@ QUIET = 7.0  # after the last reservation here an exchange may be called
 RETRY = (2.0, 8.0)  # when an exchange could not be called, or found too few who stood still
 
 
-class Relay(Node):
+class Relay(NodeBase):
     """random: of the own node alone. worth: an exchange that saves a smaller share of its costs is the last one.
 
     Something has changed here (flows were built, somebody died, a cost is another one): after a random time the node
@@ -66,48 +66,48 @@ class Relay(Node):
         self._orphans_since: dict[ProcessId, float] = {}
         self._traced: dict[ProcessId, tuple[int, list[ProcessId]]] = {}
         self._call_at: float | None = None
-        self._turn = Turn(0)
+        self._turn = ExchangeTurn(0)
         self._has_turn = False
-        self._given: tuple[Turn, float] | None = None
+        self._given: tuple[ExchangeTurn, float] | None = None
         self._refresh = LABEL_REFRESH
 
-    def heard(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+    def heard(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """A message that is not about what all nodes have in common."""
         match message:
             case Label():
                 self.labels.heard(sender, message)
-            case Reserve():
+            case ReserveUnits():
                 return self._reserve(sender, message, now)
-            case Granted():
+            case UnitsReserved():
                 self._granted(sender, message, now)
             case Drop():
                 self.dropped(sender, message, now)
-            case Release():
+            case ReleaseUnits():
                 self.released(sender, message, now)
                 # Who released them has waited already.
                 self._orphans_since.setdefault(message.source, now - 0.75 * HOLD * self.round_s)
-            case Ask():
+            case LockRequest():
                 return self._asked(message, now)
-            case Offer():
+            case Locked():
                 return self.solver.offered(sender, message)
-            case SideOffer():
+            case SideLocked():
                 return self.solver.side_offered(sender, message)
-            case Busy():
+            case LockDenied():
                 self.solver.busy(sender, message)
-            case Trace():
+            case TraceFlow():
                 return self._trace(message, now)
-            case Turn():
+            case ExchangeTurn():
                 self._turn, self._call_at, self._has_turn = message, now, True
-                return [Say(sender, TurnTaken(), "taken")]
-            case TurnTaken():
+                return [FlowSend(sender, ExchangeTurnTaken(), "taken")]
+            case ExchangeTurnTaken():
                 self._given = None
             case Inquire():
                 return self.solver.inquired(sender, message)
-            case Apply():
+            case ApplyExchange():
                 return self._apply(message, now)
         return []
 
-    def tick(self, now: float) -> list[Say]:
+    def tick(self, now: float) -> list[FlowSend]:
         """Some time has passed."""
         said = self.solver.tick(now)
         if self.solver.solving:
@@ -123,7 +123,7 @@ class Relay(Node):
         said += self._call(now)
         return said
 
-    def gone(self, process: ProcessId, now: float) -> list[Say]:
+    def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
         """A process that this node knows is dead."""
         self.forget(process, now)
         self.labels.forget(process)
@@ -140,7 +140,7 @@ class Relay(Node):
         self._told, self._told_at = None, now - LABEL_CALM * self.round_s  # newcomers have to hear it
         self._stir(now)
 
-    def resize(self, capacity: int, now: float) -> list[Say]:
+    def resize(self, capacity: int, now: float) -> list[FlowSend]:
         """It is to hold another number from now on. What is too much is given back on both sides, as soon as it may."""
         said = []
         surplus = self.held - capacity
@@ -165,7 +165,7 @@ class Relay(Node):
         if not calm:
             self._stir(now)
         elif self._call_at is None:
-            self._turn = Turn(2 * self._round_length())  # it goes on only if this one saves something
+            self._turn = ExchangeTurn(2 * self._round_length())  # it goes on only if this one saves something
             self._call_at = now + self.random.uniform(0.0, SPREAD_CALM * self._around()) * self.round_s
 
     @property
@@ -178,7 +178,7 @@ class Relay(Node):
         """What is taken of the capacity."""
         return self.books.held
 
-    def _trace(self, message: Trace, now: float) -> list[Say]:
+    def _trace(self, message: TraceFlow, now: float) -> list[FlowSend]:
         """Send it on along a unit that no other trace of that number has taken."""
         number, left = self._traced.get(message.source, (-1, []))
         if number < message.number:
@@ -187,8 +187,8 @@ class Relay(Node):
             self._traced[message.source] = message.number, left
         if number > message.number or not left:
             return []
-        onward = Trace(message.source, message.number, (*message.path, self.view.me))
-        return [self.insisting.say(Say(left.pop(0), onward, "one of its units"), now)]
+        onward = TraceFlow(message.source, message.number, (*message.path, self.view.me))
+        return [self.insisting.say(FlowSend(left.pop(0), onward, "one of its units"), now)]
 
     def _label(self) -> Label:
         """What the stage before may know: with no room, only where there are orphans."""
@@ -198,7 +198,7 @@ class Relay(Node):
         told = tuple((s, costs[s], orphans[s]) for s in sorted(costs) if room or orphans[s])
         return Label(room, told, self.view.capacity, self.labels.width)
 
-    def _tell(self, now: float) -> list[Say]:
+    def _tell(self, now: float) -> list[FlowSend]:
         """Broadcast the label if it has changed, not too often."""
         calm = now - self._active_at > LABEL_CALM * self.round_s
         every_s = LABEL_EVERY * self.round_s
@@ -213,33 +213,33 @@ class Relay(Node):
         else:
             return []
         self._told, self._told_at = label, now
-        return [Say(node, label, "it has changed") for node in self.view.before]
+        return [FlowSend(node, label, "it has changed") for node in self.view.before]
 
-    def _reserve(self, sender: ProcessId, message: Reserve, now: float) -> list[Say]:
+    def _reserve(self, sender: ProcessId, message: ReserveUnits, now: float) -> list[FlowSend]:
         """Take what there is room for; orphans need none."""
         self._active_at = now
         self._stir(now)
         if (given := self.reservations.given(sender, message.number)) is not None:
-            return [Say(sender, given, "asked again")]
+            return [FlowSend(sender, given, "asked again")]
         if False in self.standing.sides:
-            answer = Granted(message.source, 0, message.number, self._label(), True)
-            return [Say(sender, answer, "stands still")]
+            answer = UnitsReserved(message.source, 0, message.number, self._label(), True)
+            return [FlowSend(sender, answer, "stands still")]
         orphans = max(0, -self.books.loose(message.source))
         count = min(message.count, orphans + max(0, self.books.room))
         if count > 0:
             self.books.add(False, sender, message.source, count, now)
-        answer = Granted(message.source, count, message.number, self._label())
+        answer = UnitsReserved(message.source, count, message.number, self._label())
         if count:
             self.reservations.give(sender, answer)
-        return [Say(sender, answer, "room")]
+        return [FlowSend(sender, answer, "room")]
 
-    def _granted(self, sender: ProcessId, message: Granted, now: float) -> None:
+    def _granted(self, sender: ProcessId, message: UnitsReserved, now: float) -> None:
         self.labels.heard(sender, message.label)
         if message.busy:
             self._avoid[sender] = now + AVOID * self.round_s
         self.answered(sender, message, now)
 
-    def _pass_on(self, source: ProcessId, now: float) -> list[Say]:
+    def _pass_on(self, source: ProcessId, now: float) -> list[FlowSend]:
         """Find a next hop for loose units; give them back where there is none for long."""
         loose = self.books.loose(source) - self.reservations.units(source)
         if loose <= 0:
@@ -264,7 +264,7 @@ class Relay(Node):
             return self._cut(False, source, loose, now)
         return said
 
-    def _cut(self, outward: bool, source: ProcessId, count: int, now: float) -> list[Say]:
+    def _cut(self, outward: bool, source: ProcessId, count: int, now: float) -> list[FlowSend]:
         """Give up units of one side, the dearest links first, and tell the other ends."""
         said = []
         table = self.books.outflow if outward else self.books.inflow
@@ -274,13 +274,13 @@ class Relay(Node):
             if units > 0:
                 self.books.add(outward, node, source, -units, now)
                 if outward:
-                    said.append(Say(node, Release(source, units), "nobody has taken them up"))
+                    said.append(FlowSend(node, ReleaseUnits(source, units), "nobody has taken them up"))
                 else:
-                    said.append(Say(node, Drop(source, units), "nobody can take them on"))
+                    said.append(FlowSend(node, Drop(source, units), "nobody can take them on"))
                 count -= units
         return said
 
-    def _let_go(self, source: ProcessId, now: float) -> list[Say]:
+    def _let_go(self, source: ProcessId, now: float) -> list[FlowSend]:
         """Orphans that nobody has taken up hold capacity in vain."""
         orphans = -self.books.loose(source)
         if orphans <= 0:
@@ -290,43 +290,43 @@ class Relay(Node):
             return []
         return self._cut(True, source, orphans, now)
 
-    def _asked(self, message: Ask, now: float) -> list[Say]:
+    def _asked(self, message: LockRequest, now: float) -> list[FlowSend]:
         """Stand still and show the links; have those beyond the edge of the window stand still as well."""
         exchange = message.exchange
         if exchange in self.standing.finished:
             return []
         if self.reservations.under_way or not self.standing.take(exchange, (False, True), now, self.round_s):
-            return [Say(exchange.solver, Busy(exchange), "reserves or stands still")]
+            return [FlowSend(exchange.solver, LockDenied(exchange), "reserves or stands still")]
         if self._has_turn:
             self._call_at = now + self.random.uniform(*RETRY) * self.round_s
         else:
             self._call_at = None  # somebody else looks after this part
-        said = [Say(exchange.solver, self._offer(message), "stands still")]
+        said = [FlowSend(exchange.solver, self._offer(message), "stands still")]
         for wanted, outward in ((message.before, False), (message.after, True)):
             if wanted:
                 said += [
-                    Say(node, AskSide(exchange, not outward), "a neighbour of the window")
+                    FlowSend(node, SideLockRequest(exchange, not outward), "a neighbour of the window")
                     for node in self.books.neighbours(outward)
                 ]
         return said
 
-    def _offer(self, message: Ask) -> Offer:
+    def _offer(self, message: LockRequest) -> Locked:
         view = self.view
         costs = tuple((node, view.cost[node]) for node in (*view.before, *view.after))
-        return Offer(message.exchange, view.capacity, self.books.counts(False), self.books.counts(True), costs)
+        return Locked(message.exchange, view.capacity, self.books.counts(False), self.books.counts(True), costs)
 
-    def _apply(self, message: Apply, now: float) -> list[Say]:
+    def _apply(self, message: ApplyExchange, now: float) -> list[FlowSend]:
         if self.apply(message, now) and message.stir:
             self._stir(now)
         return self._after_standing(now)
 
-    def _after_standing(self, now: float) -> list[Say]:
+    def _after_standing(self, now: float) -> list[FlowSend]:
         said = []
         for sender, message in self.take_waiting():
             said += self.handle(sender, message, now)
         return said
 
-    def _finish_own(self, said: list[Say], now: float) -> list[Say]:
+    def _finish_own(self, said: list[FlowSend], now: float) -> list[FlowSend]:
         """What an own exchange has come to concerns this node too."""
         others = [say for say in said if say.to != self.view.me]
         for say in said:
@@ -335,7 +335,7 @@ class Relay(Node):
                 others += self._pass_turn(now)
         return others
 
-    def _pass_turn(self, now: float) -> list[Say]:
+    def _pass_turn(self, now: float) -> list[FlowSend]:
         """Who goes on after an own exchange: one two stages further, or this node again if too few stood still."""
         if self.solver.crowded:
             self._has_turn = True
@@ -344,14 +344,14 @@ class Relay(Node):
         idle = 0 if self.solver.gained else self._turn.idle + (2 if self.solver.complete else 1)
         if idle > 2 * self._round_length():
             return []
-        return self._give(Turn(idle), "its turn", now)
+        return self._give(ExchangeTurn(idle), "its turn", now)
 
-    def _give(self, turn: Turn, reason: str, now: float) -> list[Say]:
+    def _give(self, turn: ExchangeTurn, reason: str, now: float) -> list[FlowSend]:
         successor = self.solver.successor()
         self._given = None if successor is None else (turn, now)
-        return [] if successor is None else [Say(successor, turn, reason)]
+        return [] if successor is None else [FlowSend(successor, turn, reason)]
 
-    def _give_again(self, now: float) -> list[Say]:
+    def _give_again(self, now: float) -> list[FlowSend]:
         """Nobody has taken the turn: it may be lost, or who got it dead."""
         if self._given is None or now - self._given[1] < TURN_WAITED * self.round_s:
             return []
@@ -362,7 +362,7 @@ class Relay(Node):
         stage = max(len(self.view.before), len(self.view.beside) + 1, len(self.view.after))
         return self.view.stages * -(-stage // MEMBERS_MAX)
 
-    def _call(self, now: float) -> list[Say]:
+    def _call(self, now: float) -> list[FlowSend]:
         """Call an exchange when it is time, and nothing is going on here."""
         if self._call_at is None or now < self._call_at or self.solver.open is not None:
             return []
@@ -372,11 +372,11 @@ class Relay(Node):
         self._call_at, self._has_turn = None, False
         exchange = self.solver.name()
         self.standing.take(exchange, (False, True), now, self.round_s)
-        return self.solver.start(self._offer(Ask(exchange, False, False)), now)
+        return self.solver.start(self._offer(LockRequest(exchange, False, False)), now)
 
     def _stir(self, now: float) -> None:
         """Something has changed here: one of the neighbourhood, and soon, should look at it."""
-        self._turn = Turn(0)
+        self._turn = ExchangeTurn(0)
         self._call_at = now + (QUIET + self.random.uniform(0.0, SPREAD * self._around())) * self.round_s
 
     def _around(self) -> int:

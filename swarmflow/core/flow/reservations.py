@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.flow.messages import Granted, Reserve
-from swarmflow.core.flow.words import Say
+from swarmflow.core.flow.messages import ReserveUnits, UnitsReserved
+from swarmflow.core.flow.words import FlowSend
 from swarmflow.core.types import ProcessId
 
 ANSWER_WAITED = 4.0  # times a message's: then it is asked again
@@ -14,11 +14,11 @@ REMEMBERED = 64  # answers that are given again to whoever asks again
 
 
 @dataclass(slots=True)
-class Asked:
+class PendingReservation:
     """What was asked of whom. at: when, the last time."""
 
     node: ProcessId
-    message: Reserve
+    message: ReserveUnits
     at: float
     tries: int = 1
 
@@ -28,18 +28,18 @@ class Reservations:
     """Both what this node asks for, and what it has answered."""
 
     round_s: float
-    under_way: dict[int, Asked] = field(default_factory=dict)
+    under_way: dict[int, PendingReservation] = field(default_factory=dict)
     made: int = 0
-    _answers: dict[tuple[ProcessId, int], Granted] = field(default_factory=dict)
+    _answers: dict[tuple[ProcessId, int], UnitsReserved] = field(default_factory=dict)
 
-    def ask(self, node: ProcessId, source: ProcessId, count: int, now: float, reason: str) -> Say:
+    def ask(self, node: ProcessId, source: ProcessId, count: int, now: float, reason: str) -> FlowSend:
         """Ask a node for so many units."""
         self.made += 1
-        message = Reserve(source, count, self.made)
-        self.under_way[self.made] = Asked(node, message, now)
-        return Say(node, message, reason)
+        message = ReserveUnits(source, count, self.made)
+        self.under_way[self.made] = PendingReservation(node, message, now)
+        return FlowSend(node, message, reason)
 
-    def answered(self, node: ProcessId, message: Granted) -> bool:
+    def answered(self, node: ProcessId, message: UnitsReserved) -> bool:
         """False: nobody waits for this answer any more, or it is none to what was asked of this node."""
         asked = self.under_way.get(message.number)
         if asked is None or asked.node != node or asked.message.source != message.source:
@@ -55,7 +55,7 @@ class Reservations:
         """Whether one is under way with this node."""
         return any(asked.node == node for asked in self.under_way.values())
 
-    def again(self, now: float) -> tuple[list[Say], list[ProcessId]]:
+    def again(self, now: float) -> tuple[list[FlowSend], list[ProcessId]]:
         """What is to be asked again, and the nodes that never answered."""
         said, silent = [], []
         for number, asked in list(self.under_way.items()):
@@ -66,14 +66,14 @@ class Reservations:
                 silent.append(asked.node)
             else:
                 asked.at, asked.tries = now, asked.tries + 1
-                said.append(Say(asked.node, asked.message, "no answer"))
+                said.append(FlowSend(asked.node, asked.message, "no answer"))
         return said, silent
 
-    def given(self, node: ProcessId, number: int) -> Granted | None:
+    def given(self, node: ProcessId, number: int) -> UnitsReserved | None:
         """The answer that was given to this question before."""
         return self._answers.get((node, number))
 
-    def give(self, node: ProcessId, answer: Granted) -> None:
+    def give(self, node: ProcessId, answer: UnitsReserved) -> None:
         """Remember an answer that granted something."""
         self._answers[node, answer.number] = answer
         while len(self._answers) > REMEMBERED:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from swarmflow.core.flow.measured import Ways
+from swarmflow.core.flow.measured import LinkTimes
 from swarmflow.core.flow.words import Link
 from swarmflow.core.iwrr import Choice
 from swarmflow.core.shortest import Shortest
@@ -28,7 +28,7 @@ class FlowRouter:
 
     shortest: Shortest
     outflow: Mapping[Link, int] = field(default_factory=lambda: NO_FLOWS)
-    ways: Ways = field(default_factory=Ways)
+    ways: LinkTimes = field(default_factory=LinkTimes)
     busy: dict[Link, int] = field(default_factory=dict)
     held: dict[ProcessId, int] = field(default_factory=dict)
     followed: int = 0

@@ -48,7 +48,7 @@ class Path:
 
 
 @dataclass(slots=True)
-class Problem:
+class PathProgram:
     """capacity[layer][node]; arcs[layer][to, from]: the cost from a node of this layer to one of the next.
 
     known: paths that are good to begin with.
@@ -113,7 +113,7 @@ class Simplex:
     A slice of work is a pivot, or a search for columns: a fraction of a millisecond in a window of 300 nodes.
     """
 
-    def __init__(self, problem: Problem, random: Random) -> None:
+    def __init__(self, problem: PathProgram, random: Random) -> None:
         self.problem = problem
         self.random = random
         self.first_node = len(problem.entries) + len(problem.exits)

@@ -9,26 +9,26 @@ from typing import Any
 from swarmflow.core.flow.handover import Handovers
 from swarmflow.core.flow.labels import WIDE, Labels
 from swarmflow.core.flow.messages import (
-    Apply,
-    Ask,
-    Busy,
+    ApplyExchange,
     Drop,
-    Granted,
+    ExchangeTurn,
+    ExchangeTurnTaken,
     Inquire,
     Label,
-    Mine,
-    Offer,
+    LockDenied,
+    Locked,
+    LockRequest,
+    OwnFlows,
     Price,
-    Release,
-    Reserve,
-    Trace,
-    TraceAgain,
-    Turn,
-    TurnTaken,
+    ReleaseUnits,
+    ReserveUnits,
+    RetraceFlows,
+    TraceFlow,
+    UnitsReserved,
 )
-from swarmflow.core.flow.node import Node
+from swarmflow.core.flow.node import NodeBase
 from swarmflow.core.flow.relay import AVOID, LABEL_REFRESH, LABEL_REFRESH_MAX
-from swarmflow.core.flow.words import INFINITE, Say, View
+from swarmflow.core.flow.words import INFINITE, FlowSend, View
 from swarmflow.core.types import ProcessId
 
 PACE = 2  # a data node asks for this share of what it wants at a time, so that labels can follow
@@ -36,7 +36,7 @@ PACE_OF_MANY = 8  # of several, so that the cheapest one does not take all befor
 RETRY = 12.0  # times a message's: after units came back
 
 
-class Source(Node):
+class FlowSource(NodeBase):
     """Of several data nodes the one with the cheapest way goes first. worth: as of a relay, for handovers."""
 
     def __init__(self, view: View, round_s: float = 1.0, worth: float = 0.0) -> None:
@@ -50,83 +50,95 @@ class Source(Node):
         self._pause_until = 0.0
         self._avoid: dict[ProcessId, float] = {}
 
-    def heard(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+    def heard(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """A message that is not about what all nodes have in common."""
         match message:
             case Label():
                 self.labels.heard(sender, message)
             case Price():
                 self.others[sender] = message
-            case Reserve():
+            case ReserveUnits():
                 return self._returned(sender, message, now)
-            case Granted():
+            case UnitsReserved():
                 self._granted(sender, message, now)
             case Drop():
                 self.dropped(sender, message, now)
                 self._pause_until = now + RETRY * self.round_s
-            case Release():
+            case ReleaseUnits():
                 self.released(sender, message, now)
-            case Ask() | Offer() | Busy() | Inquire() | Trace() | TraceAgain() | Turn() | Mine() | Apply():
+            case (
+                LockRequest()
+                | Locked()
+                | LockDenied()
+                | Inquire()
+                | TraceFlow()
+                | RetraceFlows()
+                | ExchangeTurn()
+                | OwnFlows()
+                | ApplyExchange()
+            ):
                 return self._exchange(sender, message, now)
         return []
 
-    def _exchange(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+    def _exchange(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """What concerns exchanges and handovers."""
         match message:
-            case Ask():
+            case LockRequest():
                 return self._asked(message, now)
-            case Offer():
+            case Locked():
                 return self.handovers.offered(sender, message)
-            case Busy():
+            case LockDenied():
                 self.handovers.busy(sender, message.exchange)
             case Inquire():
                 return self.handovers.inquired(sender, message.exchange)
-            case Turn():
+            case ExchangeTurn():
                 known = [node for node in self.labels.known if node not in self.dead]
                 at = (self.handovers.number + self.reservations.made + len(known)) % max(1, len(known))
-                taken = [Say(sender, TurnTaken(), "taken")]
-                return [*taken, Say(known[at], message, "the ring goes on")] if known else taken
-            case TraceAgain():
+                taken = [FlowSend(sender, ExchangeTurnTaken(), "taken")]
+                return [*taken, FlowSend(known[at], message, "the ring goes on")] if known else taken
+            case RetraceFlows():
                 self.handovers.retrace(now)
-            case Trace():
+            case TraceFlow():
                 self.handovers.traced(message)
-            case Mine():
+            case OwnFlows():
                 self.handovers.reported(sender, message, now)
-            case Apply():
+            case ApplyExchange():
                 if self.apply(message, now):
                     self.handovers.changed(now)
                 return self._after_standing(now)
         return []
 
-    def _asked(self, message: Ask, now: float) -> list[Say]:
+    def _asked(self, message: LockRequest, now: float) -> list[FlowSend]:
         """Stand still on both sides, for flows to be handed over."""
         exchange = message.exchange
         if exchange in self.standing.finished:
             return []
         if self.reservations.under_way or not self.standing.take(exchange, (False, True), now, self.round_s):
-            return [Say(exchange.solver, Busy(exchange), "reserves or stands still")]
-        offer = Offer(exchange, self.view.capacity, self.books.counts(False), self.books.counts(True), ())
-        return [Say(exchange.solver, offer, "stands still")]
+            return [FlowSend(exchange.solver, LockDenied(exchange), "reserves or stands still")]
+        offer = Locked(exchange, self.view.capacity, self.books.counts(False), self.books.counts(True), ())
+        return [FlowSend(exchange.solver, offer, "stands still")]
 
-    def tick(self, now: float) -> list[Say]:
+    def tick(self, now: float) -> list[FlowSend]:
         """Some time has passed."""
-        said: list[Say] = []
+        said: list[FlowSend] = []
         if self._begin_at <= now:
             self._begin_at = now + self._refresh * self.round_s  # labels and prices may be lost
             self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)
-            said += [Say(node, self._end(), "the end of all ways") for node in self.view.before]
+            said += [FlowSend(node, self._end(), "the end of all ways") for node in self.view.before]
             if self._told is not None:
-                said += [Say(node, self._told, "it may have been lost") for node in self.view.beside]
+                said += [FlowSend(node, self._told, "it may have been lost") for node in self.view.beside]
         said += self.ask_again(now)
         said += self._compare(now)
         said += self._set_out(now)
         outflow = {node: n for (node, _), n in sorted(self.books.outflow.items())}
         self.handovers.way = self.labels.costs().get(self.view.me, 0.0)
         for say in self.handovers.tick(outflow, now):
-            said.append(self.insisting.say(say, now) if isinstance(say.message, Trace | Mine | TraceAgain) else say)
+            said.append(
+                self.insisting.say(say, now) if isinstance(say.message, TraceFlow | OwnFlows | RetraceFlows) else say
+            )
         return said + self.watch(now)
 
-    def gone(self, process: ProcessId, now: float) -> list[Say]:
+    def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
         """A process that this node knows is dead."""
         self.forget(process, now)
         self.labels.forget(process)
@@ -144,7 +156,7 @@ class Source(Node):
         self._told, self._begin_at, self._refresh = None, now, LABEL_REFRESH
         self.handovers.changed(now)
 
-    def resize(self, capacity: int, now: float) -> list[Say]:
+    def resize(self, capacity: int, now: float) -> list[FlowSend]:
         """It wants another number of flows from now on. Those that are too many stay."""
         self.join(replace(self.view, capacity=max(capacity, self.held)))
         self.handovers.view = self.view
@@ -184,7 +196,7 @@ class Source(Node):
         ways = self.labels.ways(self.view.me)
         return min((way.cost for way in ways), default=INFINITE)
 
-    def _compare(self, now: float) -> list[Say]:
+    def _compare(self, now: float) -> list[FlowSend]:
         """Tell the other data nodes what the next flow would cost, and how many there are.
 
         And again before long: two that have each missed the other's last price may wait for each other for ever.
@@ -194,9 +206,9 @@ class Source(Node):
             return []
         self._told, self._refresh = price, LABEL_REFRESH
         self._begin_at = min(self._begin_at, now + LABEL_REFRESH * self.round_s)
-        return [Say(node, price, "the next flow would cost this") for node in self.view.beside]
+        return [FlowSend(node, price, "the next flow would cost this") for node in self.view.beside]
 
-    def _set_out(self, now: float) -> list[Say]:
+    def _set_out(self, now: float) -> list[FlowSend]:
         """Reserve some of what is wanted, if no other data node has a cheaper way."""
         cost = self._cheapest()
         if cost == INFINITE or now < self._pause_until or True in self.standing.sides:
@@ -217,26 +229,26 @@ class Source(Node):
             left -= count
         return said
 
-    def _returned(self, sender: ProcessId, message: Reserve, now: float) -> list[Say]:
+    def _returned(self, sender: ProcessId, message: ReserveUnits, now: float) -> list[FlowSend]:
         """Own microbatches come back: there is always room for them."""
         label = self._end()
         if (given := self.reservations.given(sender, message.number)) is not None:
-            return [Say(sender, given, "asked again")]
+            return [FlowSend(sender, given, "asked again")]
         if False in self.standing.sides:
-            return [Say(sender, Granted(message.source, 0, message.number, label, True), "stands still")]
+            return [FlowSend(sender, UnitsReserved(message.source, 0, message.number, label, True), "stands still")]
         self.books.add(False, sender, message.source, message.count, now)
-        answer = Granted(message.source, message.count, message.number, label)
+        answer = UnitsReserved(message.source, message.count, message.number, label)
         self.reservations.give(sender, answer)
-        return [Say(sender, answer, "its own")]
+        return [FlowSend(sender, answer, "its own")]
 
-    def _granted(self, sender: ProcessId, message: Granted, now: float) -> None:
+    def _granted(self, sender: ProcessId, message: UnitsReserved, now: float) -> None:
         self.labels.heard(sender, message.label)
         if message.busy:
             self._avoid[sender] = now + AVOID * self.round_s
         if self.answered(sender, message, now):
             self.handovers.changed(now)
 
-    def _after_standing(self, now: float) -> list[Say]:
+    def _after_standing(self, now: float) -> list[FlowSend]:
         said = []
         for sender, message in self.take_waiting():
             said += self.handle(sender, message, now)

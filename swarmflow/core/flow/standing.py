@@ -15,7 +15,7 @@ REMEMBERED = 32  # exchanges that are over: a question that comes late is not an
 
 
 @dataclass(slots=True)
-class Standing:
+class ExchangeLock:
     """sides: by whether it is the outflow. A node that stands still on a side changes no link of it."""
 
     sides: dict[bool, Exchange] = field(default_factory=dict)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.flow.messages import Got, Sure
-from swarmflow.core.flow.words import Say
+from swarmflow.core.flow.messages import Ack, Reliable
+from swarmflow.core.flow.words import FlowSend
 from swarmflow.core.types import ProcessId
 
 ACKNOWLEDGED_AFTER = 3.0  # times a message's: then it is sent again
@@ -14,35 +14,35 @@ REMEMBERED = 512  # messages that would not be heard a second time
 
 
 @dataclass(slots=True)
-class Sent:
+class Unacknowledged:
     """A message that is not acknowledged yet. at: when it was sent, the last time."""
 
-    say: Say
+    say: FlowSend
     at: float
     tries: int = 1
 
 
 @dataclass(slots=True)
-class Insisting:
+class ReliableDelivery:
     """Both ends: what this node has sent, and what it has heard."""
 
     round_s: float
     made: int = 0
-    sent: dict[int, Sent] = field(default_factory=dict)
+    sent: dict[int, Unacknowledged] = field(default_factory=dict)
     _heard: dict[tuple[ProcessId, int], None] = field(default_factory=dict)
 
-    def say(self, said: Say, now: float) -> Say:
+    def say(self, said: FlowSend, now: float) -> FlowSend:
         """The same, to be acknowledged."""
         self.made += 1
-        wrapped = Say(said.to, Sure(self.made, said.message), said.reason)
-        self.sent[self.made] = Sent(wrapped, now)
+        wrapped = FlowSend(said.to, Reliable(self.made, said.message), said.reason)
+        self.sent[self.made] = Unacknowledged(wrapped, now)
         return wrapped
 
-    def got(self, message: Got) -> None:
+    def got(self, message: Ack) -> None:
         """It is acknowledged."""
         self.sent.pop(message.number, None)
 
-    def first(self, sender: ProcessId, message: Sure) -> bool:
+    def first(self, sender: ProcessId, message: Reliable) -> bool:
         """Whether it has not been heard before."""
         key = sender, message.number
         if key in self._heard:
@@ -52,7 +52,7 @@ class Insisting:
             del self._heard[next(iter(self._heard))]
         return True
 
-    def again(self, now: float) -> list[Say]:
+    def again(self, now: float) -> list[FlowSend]:
         """What is to be sent again."""
         said = []
         for number, sent in list(self.sent.items()):

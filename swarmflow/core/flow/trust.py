@@ -6,59 +6,59 @@ from collections.abc import Collection, Iterable
 
 from swarmflow.core.flow.labels import WIDE
 from swarmflow.core.flow.messages import (
-    Apply,
-    Ask,
-    AskSide,
+    ApplyExchange,
     Audit,
-    Busy,
     Counts,
     Drop,
-    Granted,
+    ExchangeTurn,
+    FlowMessage,
     Inquire,
     Label,
-    Mine,
-    Offer,
+    LockDenied,
+    Locked,
+    LockRequest,
+    OwnFlows,
     Price,
-    Release,
-    Reserve,
-    SideOffer,
-    Sure,
+    ReleaseUnits,
+    Reliable,
+    ReserveUnits,
+    RetraceFlows,
+    SideLocked,
+    SideLockRequest,
     Times,
-    Trace,
-    TraceAgain,
-    Turn,
-    Word,
+    TraceFlow,
+    UnitsReserved,
 )
 from swarmflow.core.flow.words import INFINITE, View
 from swarmflow.core.types import ProcessId
 
 COST_MAX_S = 1e6
 PATHS_MAX = 4096  # of one trainer
-INSISTED = (Trace, Mine, TraceAgain)  # what may be said with Sure
+INSISTED = (TraceFlow, OwnFlows, RetraceFlows)  # what may be said with Reliable
 
 
 def believable(
-    word: Word, sender: ProcessId, view: View, sources: Collection[ProcessId], dead: Collection[ProcessId]
+    word: FlowMessage, sender: ProcessId, view: View, sources: Collection[ProcessId], dead: Collection[ProcessId]
 ) -> bool:
     """Whether a node may act on it. sender: who says it; sources: the trainers that there are or were.
 
     dead: those of the neighbours, about whom there may be word all the same.
     """
     match word:
-        case Label() | Granted() | Drop():
+        case Label() | UnitsReserved() | Drop():
             return sender in view.after and _from_after(word, view, sources)
-        case Reserve() | Release():
+        case ReserveUnits() | ReleaseUnits():
             return sender in view.before and _units(word.count) and _mine(word.source, view, sources)
         case Audit():
             side = view.before if word.outward else view.after
             return sender in side and all(s in sources and _units(n) for s, n in word.counts)
         case Times():
             return _cost(word.compute_s, -1.0) and _cost(word.tensor_s, -1.0)
-        case Sure():
+        case Reliable():
             return isinstance(word.message, INSISTED) and believable(word.message, sender, view, sources, dead)
-        case Price() | TraceAgain() | Mine():
+        case Price() | RetraceFlows() | OwnFlows():
             return view.stage < 0 and _between_sources(word, sender, view)
-        case Trace():
+        case TraceFlow():
             before = view.stage if view.stage >= 0 else view.stages
             mine = view.stage >= 0 or word.source == view.me
             return sender in view.before and word.source in sources and mine and len(word.path) == before
@@ -66,48 +66,48 @@ def believable(
 
 
 def _about_exchange(
-    word: Word, sender: ProcessId, view: View, sources: Collection[ProcessId], dead: Collection[ProcessId]
+    word: FlowMessage, sender: ProcessId, view: View, sources: Collection[ProcessId], dead: Collection[ProcessId]
 ) -> bool:
     match word:
-        case Ask():
+        case LockRequest():
             return word.exchange.solver == sender
-        case Offer():
+        case Locked():
             costs = dict(word.costs)
             named = {node for node, _, _ in (*word.inflow, *word.outflow)}
             whole = view.stage < 0 or named <= costs.keys()
             counts = (word.inflow, word.outflow)
             return whole and _units(word.capacity) and all(map(_cost, costs.values())) and _all_units(counts, sources)
-        case Apply():
+        case ApplyExchange():
             if word.exchange.solver not in (sender, view.me):
                 return False
             ends = all(node in view.before or node in dead for node, _, _ in word.inflow)
             ends &= all(node in view.after or node in dead for node, _, _ in word.outflow)
             return ends and _all_units((word.inflow, word.outflow), sources, -WIDE)
-        case Turn():
+        case ExchangeTurn():
             return word.idle >= 0
-        case SideOffer():
+        case SideLocked():
             return _all_units((word.links,), sources)
-        case AskSide() | Busy() | Inquire():
+        case SideLockRequest() | LockDenied() | Inquire():
             return True
-    return True  # TurnTaken, Got: nothing is said with them
+    return True  # ExchangeTurnTaken, Ack: nothing is said with them
 
 
-def _from_after(word: Label | Granted | Drop, view: View, sources: Collection[ProcessId]) -> bool:
+def _from_after(word: Label | UnitsReserved | Drop, view: View, sources: Collection[ProcessId]) -> bool:
     if isinstance(word, Drop):
         return _units(word.count) and word.source in sources
-    label = word.label if isinstance(word, Granted) else word
-    if isinstance(word, Granted) and not _units(word.count):
+    label = word.label if isinstance(word, UnitsReserved) else word
+    if isinstance(word, UnitsReserved) and not _units(word.count):
         return False
     wide = _units(label.capacity) and _units(label.width) and _units(label.room)
     return wide and all(s in sources and _cost(cost) and _units(n) for s, cost, n in label.costs)
 
 
-def _between_sources(word: Price | TraceAgain | Mine, sender: ProcessId, view: View) -> bool:
+def _between_sources(word: Price | RetraceFlows | OwnFlows, sender: ProcessId, view: View) -> bool:
     if sender not in view.beside and sender != view.me:
         return False
     if isinstance(word, Price):
         return (word.cost == INFINITE or _cost(word.cost)) and _units(word.flows)
-    if isinstance(word, TraceAgain):
+    if isinstance(word, RetraceFlows):
         return True
     whole = all(len(path) == view.stages for path in word.paths) and len(word.paths) <= PATHS_MAX
     return whole and _units(word.wanted) and all(_cost(cost) for _, cost in word.costs)

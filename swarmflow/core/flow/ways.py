@@ -11,7 +11,7 @@ Links = dict[tuple[ProcessId, ProcessId, ProcessId], int]  # (from, to, data nod
 End = tuple[int, ProcessId, ProcessId, bool]  # (layer, data node, node, whether that node is outside)
 
 
-class Ways:
+class WindowPaths:
     """nodes: the members of each layer; entries, exits: numbered in their order, as in the problem."""
 
     def __init__(

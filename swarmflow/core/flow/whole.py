@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
-from swarmflow.core.flow.simplex import WHOLE, Path, Problem, Simplex
+from swarmflow.core.flow.simplex import WHOLE, Path, PathProgram, Simplex
 
 ENTERS, LEAVES = -1, -2
 Hop = tuple[int, int, int, int]
@@ -16,7 +16,7 @@ Hop = tuple[int, int, int, int]
 Flows = dict[Hop, int]
 
 
-def solve(problem: Problem, random: Random) -> Generator[None, None, Flows | None]:
+def solve(problem: PathProgram, random: Random) -> Generator[None, None, Flows | None]:
     """Yields now and then; returns whole-numbered flows, the cheapest if the relaxation is whole, or None.
 
     Where it is not, the whole part of each path stays, or one unit of the fullest path where nothing is whole, and
@@ -37,7 +37,7 @@ def solve(problem: Problem, random: Random) -> Generator[None, None, Flows | Non
         problem = _without(problem, fixed, [path for path, units in found if units % 1 > WHOLE])
 
 
-def hops_of(problem: Problem, found: Sequence[tuple[Path, float]]) -> dict[Hop, float]:
+def hops_of(problem: PathProgram, found: Sequence[tuple[Path, float]]) -> dict[Hop, float]:
     """What these paths put on each hop."""
     hops: dict[Hop, float] = {}
     for path, units in found:
@@ -55,7 +55,7 @@ def _sum(kept: Flows, hops: Mapping[Hop, float]) -> Flows:
     return {key: units for key, units in both.items() if units}
 
 
-def _without(problem: Problem, fixed: Sequence[tuple[Path, int]], known: list[Path]) -> Problem:
+def _without(problem: PathProgram, fixed: Sequence[tuple[Path, int]], known: list[Path]) -> PathProgram:
     """What is left to be solved when these flows stay."""
     entries = [replace(end) for end in problem.entries]
     exits = [replace(end) for end in problem.exits]
@@ -65,4 +65,4 @@ def _without(problem: Problem, fixed: Sequence[tuple[Path, int]], known: list[Pa
         exits[path.exit].count -= units
         for i, node in enumerate(path.nodes):
             capacity[path.layer + i][node] -= units
-    return Problem(capacity, problem.arcs, entries, exits, known)
+    return PathProgram(capacity, problem.arcs, entries, exits, known)

@@ -9,9 +9,9 @@ from random import Random
 
 import numpy as np
 
-from swarmflow.core.flow.messages import Offer
-from swarmflow.core.flow.simplex import INFINITE, Numbers, Problem, Terminal
-from swarmflow.core.flow.ways import End, Links, Ways
+from swarmflow.core.flow.messages import Locked
+from swarmflow.core.flow.simplex import INFINITE, Numbers, PathProgram, Terminal
+from swarmflow.core.flow.ways import End, Links, WindowPaths
 from swarmflow.core.flow.whole import ENTERS, LEAVES, Flows, solve
 from swarmflow.core.flow.words import Link
 from swarmflow.core.types import ProcessId
@@ -24,7 +24,7 @@ ROWS_MAX = 500  # of the linear program; a window with more leaves some data nod
 
 
 @dataclass(slots=True)
-class Change:
+class LinkChange:
     """What one participant has to change, by (other end, data node)."""
 
     inflow: dict[tuple[ProcessId, ProcessId], int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Window:
     not, or where the unit hangs loose, it keeps its member.
     """
 
-    def __init__(self, offers: list[dict[ProcessId, Offer]], before: Sides, after: Sides) -> None:
+    def __init__(self, offers: list[dict[ProcessId, Locked]], before: Sides, after: Sides) -> None:
         self.offers = offers
         self.nodes = [sorted(layer) for layer in offers]
         self.costs: dict[ProcessId, dict[ProcessId, float]] = {}
@@ -112,7 +112,7 @@ class Window:
         """Whether the solution saves more than this share of what the links cost before it."""
         return self.saved > share * self.before_it
 
-    def solve(self, random: Random) -> Generator[None, None, dict[ProcessId, Change]]:
+    def solve(self, random: Random) -> Generator[None, None, dict[ProcessId, LinkChange]]:
         """Yields now and then; returns what has to change, nothing if nothing would save anything."""
         yield from self._open()
         sources = sorted({key[1] for key in (*self.entries, *self.exits)})
@@ -149,13 +149,13 @@ class Window:
         number = {source: i for i, source in enumerate(chosen)}
         starts = yield from self._terminals(entries, self.entries, number)
         ends = yield from self._terminals(exits, self.exits, number)
-        ways = Ways(
+        ways = WindowPaths(
             self.nodes,
             {key: units for key, units in self.links.items() if key[2] in number},
             {key: self.entries[key] for key in entries},
             {key: self.exits[key] for key in exits},
         )
-        problem = Problem(capacity, arcs, starts, ends, ways.paths())
+        problem = PathProgram(capacity, arcs, starts, ends, ways.paths())
         yield
         flows = yield from solve(problem, random)
         yield
@@ -215,7 +215,7 @@ class Window:
                 links[self.nodes[layer][a], self.nodes[layer + 1][b], source] = units
         return links
 
-    def _changes(self, chosen: list[ProcessId], links: Links) -> dict[ProcessId, Change] | None:
+    def _changes(self, chosen: list[ProcessId], links: Links) -> dict[ProcessId, LinkChange] | None:
         """None: it would cost more than now."""
         old = {key: units for key, units in self.links.items() if key[2] in chosen}
         before = self.cost(old)
@@ -224,11 +224,11 @@ class Window:
             return None
         self.saved = saved if saved > NEGLIGIBLE * before else 0.0
         self.before_it = before
-        changes: dict[ProcessId, Change] = {}
+        changes: dict[ProcessId, LinkChange] = {}
         for key in sorted({**old, **links}):
             units = links.get(key, 0) - old.get(key, 0)
             if units:
                 sender, receiver, source = key
-                changes.setdefault(sender, Change()).outflow[receiver, source] = units
-                changes.setdefault(receiver, Change()).inflow[sender, source] = units
+                changes.setdefault(sender, LinkChange()).outflow[receiver, source] = units
+                changes.setdefault(receiver, LinkChange()).inflow[sender, source] = units
         return changes

@@ -54,7 +54,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class FlowSend:
     """Send a message to one node, and why."""
 
     to: ProcessId
@@ -67,15 +67,15 @@ class FlowNode(Protocol):
 
     view: View
 
-    def handle(self, sender: ProcessId, message: Any, now: float) -> list[Say]:  # noqa: ANN401
+    def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """A message has come."""
         ...
 
-    def tick(self, now: float) -> list[Say]:
+    def tick(self, now: float) -> list[FlowSend]:
         """Some time has passed."""
         ...
 
-    def gone(self, process: ProcessId, now: float) -> list[Say]:
+    def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
         """A process that this node knows is dead."""
         ...
 

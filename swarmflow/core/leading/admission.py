@@ -7,16 +7,16 @@ from dataclasses import replace
 from swarmflow.core.actions import Action, Connect, Log, Send
 from swarmflow.core.leading.departures import gone
 from swarmflow.core.leading.grants import grant
-from swarmflow.core.leading.membership import Known
+from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.memories import holds
 from swarmflow.core.leading.opening import learnt, try_open
-from swarmflow.core.leading.reign import Reign
-from swarmflow.core.messages import Evicted, Join, Kept, LoadFailed, Postponed, Ready, Refused, Welcome
+from swarmflow.core.leading.reign import LeaderState
+from swarmflow.core.messages import CopiesHeld, Evicted, Join, LoadFailed, Postponed, Ready, Refused, Welcome
 from swarmflow.core.rules import refusal
 from swarmflow.core.types import ProcessId
 
 
-def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Action]:
+def join(reign: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
     """Let a process in and grant it a stage, or tell it why not. Another life of the same name replaces the former.
 
     The links deliver nothing of a life after the first message of the one that has replaced it. Incarnations have no
@@ -69,12 +69,12 @@ def join(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Act
     return [*actions, *grant(reign, entry, stage, reason)]
 
 
-def _outside(reign: Reign, name: str, now: float) -> bool:
+def _outside(reign: LeaderState, name: str, now: float) -> bool:
     """Whether a process was put out a while ago, and is granted a stage only where nobody else serves it."""
     return reign.findings.barred(name, now) or reign.pauses.left(name, now)[0] > 0
 
 
-def _serves_alone(reign: Reign, message: Join) -> bool:
+def _serves_alone(reign: LeaderState, message: Join) -> bool:
     """Whether a stage that a peer may serve has nobody else: the leader itself always trains, so no trainer does."""
     if message.role != "peer":
         return False
@@ -82,7 +82,7 @@ def _serves_alone(reign: Reign, message: Join) -> bool:
     return bool(lost) and (wish < 0 or message.rebalance_s > 0 or wish in lost)
 
 
-def readmit(reign: Reign, now: float) -> list[Action]:
+def readmit(reign: LeaderState, now: float) -> list[Action]:
     """Grant a stage to each peer that was put out and whose time has passed, once it is known at which version."""
     actions: list[Action] = []
     for entry in reign.membership.barred():
@@ -96,19 +96,19 @@ def readmit(reign: Reign, now: float) -> list[Action]:
     return actions
 
 
-def _join_trainer(reign: Reign, sender: ProcessId, message: Join, now: float) -> list[Action]:
+def _join_trainer(reign: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
     reign.membership.enter(message, -1, now)
     reign.safe.copies.says(message.member, message.copies)
     log = Log("info", f"trainer {sender} joined")
     return [Connect((message.member,)), Send(sender, Welcome(reign.term)), log, *learnt(reign, now)]
 
 
-def kept(reign: Reign, known: Known, message: Kept, now: float) -> list[Action]:
+def kept(reign: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
     """What lies on a process's disk has changed."""
     return [*reign.safe.copies.kept(known.member, message), *learnt(reign, now)]
 
 
-def ready(reign: Reign, known: Known, message: Ready, now: float) -> list[Action]:
+def ready(reign: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
     """A peer has loaded what it was granted."""
     if not _answers(known, message):
         return []
@@ -122,7 +122,7 @@ def ready(reign: Reign, known: Known, message: Ready, now: float) -> list[Action
     return try_open(reign, now) if reign.phase == "gathering" else []
 
 
-def load_failed(reign: Reign, known: Known, message: LoadFailed, now: float) -> list[Action]:
+def load_failed(reign: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:
     """A peer could not load what it was granted."""
     if not _answers(known, message):
         return []
@@ -136,6 +136,6 @@ def load_failed(reign: Reign, known: Known, message: LoadFailed, now: float) -> 
     return [*actions, *grant(reign, known, stage, f"{message.reason}; {reason}")]
 
 
-def _answers(known: Known, message: Ready | LoadFailed) -> bool:
+def _answers(known: MemberRecord, message: Ready | LoadFailed) -> bool:
     """Whether it is about the grant that holds."""
     return (message.grant, message.stage, known.phase) == (known.grants, known.member.stage, "loading")

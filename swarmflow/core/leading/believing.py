@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Forget, Log, Send
 from swarmflow.core.leading.departures import gone
-from swarmflow.core.leading.membership import Known
-from swarmflow.core.leading.reign import Reign
+from swarmflow.core.leading.membership import MemberRecord
+from swarmflow.core.leading.reign import LeaderState
 from swarmflow.core.messages import (
     Committed,
+    CopiesHeld,
     Done,
     Join,
-    Kept,
     LoadFailed,
     Message,
     NotFinite,
@@ -27,11 +27,11 @@ from swarmflow.core.types import ProcessId
 _OF_PEERS = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed))
 
 
-def doubtful(reign: Reign, known: Known, message: Message) -> str | None:
+def doubtful(reign: LeaderState, known: MemberRecord, message: Message) -> str | None:
     """Why the sender of a message cannot mean it; None: it can."""
     kind = type(message)
     if kind in _OF_PEERS and known.role != "peer":
-        return f"a {kind.__name__} from a {known.role}"
+        return f"{kind.__name__} from a {known.role}"
     match message:
         case Prepared() if known.role != "peer" and message.results:
             return f"results of a reduction from a {known.role}"
@@ -39,7 +39,7 @@ def doubtful(reign: Reign, known: Known, message: Message) -> str | None:
             return "a Suspect of itself"
         case Ready() | LoadFailed() if message.version > reign.settings.steps:
             return f"version {message.version} of a run of {reign.settings.steps} steps"
-        case Kept() if any(copy.snapshot.version > reign.settings.steps for copy in message.copies):
+        case CopiesHeld() if any(copy.snapshot.version > reign.settings.steps for copy in message.copies):
             return f"a copy of a version after the last one, {reign.settings.steps}"
     step = reign.step
     if step is None or known.process not in step.roster.serving:
@@ -59,7 +59,7 @@ def _about_step(step: Step, sender: ProcessId, message: Message) -> str | None:
     return None
 
 
-def put_out(reign: Reign, sender: ProcessId, message: Message | None, reason: str, now: float) -> list[Action]:
+def put_out(reign: LeaderState, sender: ProcessId, message: Message | None, reason: str, now: float) -> list[Action]:
     """Who sends what cannot be is gone, and told so; with a stranger there is only the connection to close."""
     if sender in reign.membership.known:
         return gone(reign, sender, reason, now)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Connect, Log, Send
-from swarmflow.core.messages import Keep, Kept, Surplus
+from swarmflow.core.messages import CopiesHeld, KeepCopy, Surplus
 from swarmflow.core.types import Holding, Member, ProcessId, Roster, Snapshot
 
 COPIES = 2  # of each stage, on the disks of peers
@@ -96,7 +96,7 @@ class Copies:
         actions: list[Action] = []
         for process, stages in sorted(wanted.items()):
             self._asked[process] = (snapshot, load[process])
-            actions += [Connect((able[process],)), Send(process, Keep(holder, snapshot, tuple(stages)))]
+            actions += [Connect((able[process],)), Send(process, KeepCopy(holder, snapshot, tuple(stages)))]
         return actions
 
     def _next_keeper(
@@ -116,7 +116,7 @@ class Copies:
 
         return min(free, key=reluctance).process if free else None
 
-    def kept(self, member: Member, message: Kept) -> list[Action]:
+    def kept(self, member: Member, message: CopiesHeld) -> list[Action]:
         """A process has copied what it was asked for, or could not. Two generations of what is whole stay on disk."""
         process = member.process
         self.says(member, message.copies)

@@ -6,16 +6,16 @@ from functools import partial
 
 from swarmflow.core.actions import Action, Count, Forget, Log, Send
 from swarmflow.core.leading.findings import Finding, plain
-from swarmflow.core.leading.membership import Known
+from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.opening import try_open
-from swarmflow.core.leading.reign import Reign
+from swarmflow.core.leading.reign import LeaderState
 from swarmflow.core.leading.saving import save, stop_run
-from swarmflow.core.messages import Drain, Evicted, Gone, Left, Needed, NotFinite, Released, Suspect
+from swarmflow.core.messages import Drain, Evicted, Left, MemberFailed, Needed, NotFinite, Released, Suspect
 from swarmflow.core.step import Step
 from swarmflow.core.types import ProcessId
 
 
-def drain(reign: Reign, known: Known, message: Drain, now: float) -> list[Action]:
+def drain(reign: LeaderState, known: MemberRecord, message: Drain, now: float) -> list[Action]:
     """A process wants to go: at once, or after the step that it takes part in."""
     reign.membership.drain(known)
     told = _needed(reign, known) if _alone(reign, known) else []
@@ -25,7 +25,7 @@ def drain(reign: Reign, known: Known, message: Drain, now: float) -> list[Action
     return told + let_go(reign) + (try_open(reign, now) if reign.phase == "gathering" else [])
 
 
-def let_go(reign: Reign) -> list[Action]:
+def let_go(reign: LeaderState) -> list[Action]:
     """Release who is draining, unless its stage would be lost: then its state is brought to safety first."""
     actions: list[Action] = []
     serving = reign.step.roster.everybody if reign.step is not None else ()
@@ -42,12 +42,12 @@ def let_go(reign: Reign) -> list[Action]:
     return actions
 
 
-def _alone(reign: Reign, entry: Known) -> bool:
+def _alone(reign: LeaderState, entry: MemberRecord) -> bool:
     """Whether a stage has nobody else that holds it and means to stay."""
     return entry.role == "peer" and not reign.membership.served(entry.member.stage, reign.version)
 
 
-def _needed(reign: Reign, entry: Known, saving: bool = False) -> list[Action]:
+def _needed(reign: LeaderState, entry: MemberRecord, saving: bool = False) -> list[Action]:
     """Tell who drains, once for each, what it waits for and what would be lost."""
     told, entry.needed = entry.needed, (reign.version, saving)
     if told == entry.needed or entry.phase != "ready":
@@ -56,7 +56,7 @@ def _needed(reign: Reign, entry: Known, saving: bool = False) -> list[Action]:
     return [Send(entry.process, Needed(reign.version, min(reign.safe.durable, reign.version), saving, wait_s))]
 
 
-def _absence_s(reign: Reign) -> float:
+def _absence_s(reign: LeaderState) -> float:
     """How long a peer with the only state of a stage is waited for: as long as it takes to do its steps again.
 
     Who waits as long as the other choice would take is never more than twice as late as with the better one. No less
@@ -66,7 +66,7 @@ def _absence_s(reign: Reign) -> float:
     return max(reign.settings.memory_wait_s, steps * reign.last.seconds if reign.last is not None else 0.0)
 
 
-def left(reign: Reign, process: ProcessId, message: Left, now: float) -> list[Action]:
+def left(reign: LeaderState, process: ProcessId, message: Left, now: float) -> list[Action]:
     """A life has ended: it follows no other leader, and may have left what the run needs in its folder."""
     reign.bound |= {process} if message.term == reign.term else set()
     known, held = reign.membership.known.get(process), message.held
@@ -78,7 +78,7 @@ def left(reign: Reign, process: ProcessId, message: Left, now: float) -> list[Ac
     return try_open(reign, now) if reign.phase == "gathering" else []
 
 
-def suspect(reign: Reign, known: Known, message: Suspect, now: float) -> list[Action]:
+def suspect(reign: LeaderState, known: MemberRecord, message: Suspect, now: float) -> list[Action]:
     """Somebody has lost its connection to another one, or got something unusable from it.
 
     The other one is told too, so that both go around each other: a link may be broken in one direction.
@@ -93,7 +93,7 @@ def suspect(reign: Reign, known: Known, message: Suspect, now: float) -> list[Ac
     return told + weigh(reign, now)
 
 
-def weigh(reign: Reign, now: float) -> list[Action]:
+def weigh(reign: LeaderState, now: float) -> list[Action]:
     """Put out those against whom accusations are enough by now."""
     actions: list[Action] = []
     while (found := reign.suspicions.verdict(reign.membership, now, partial(_stage_is_lost_with, reign))) is not None:
@@ -102,7 +102,7 @@ def weigh(reign: Reign, now: float) -> list[Action]:
     return actions
 
 
-def _stage_is_lost_with(reign: Reign, process: ProcessId) -> bool:
+def _stage_is_lost_with(reign: LeaderState, process: ProcessId) -> bool:
     """Whether nobody else serves the stage of a process."""
     known = reign.membership.known.get(process)
     if known is None or known.role == "trainer":
@@ -110,7 +110,7 @@ def _stage_is_lost_with(reign: Reign, process: ProcessId) -> bool:
     return all(entry.process == process for entry in reign.membership.ready(known.member.stage, reign.version))
 
 
-def gone(reign: Reign, process: ProcessId, reason: str, now: float) -> list[Action]:
+def gone(reign: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
     """A process is taken for dead: everybody is told, and what it held is repaired."""
     known = reign.membership.known.get(process)
     if known is None or process == reign.me.process:
@@ -135,13 +135,13 @@ def gone(reign: Reign, process: ProcessId, reason: str, now: float) -> list[Acti
     return actions
 
 
-def tell_loading(reign: Reign, process: ProcessId, reason: str) -> list[Action]:
+def tell_loading(reign: LeaderState, process: ProcessId, reason: str) -> list[Action]:
     """Who loads is in no epoch yet, but may be waiting for the dead one to give it its state."""
-    message = Gone(reign.term, reign.epoch, process, reason)
+    message = MemberFailed(reign.term, reign.epoch, process, reason)
     return [Send(entry.process, message) for entry in reign.membership.loading()]
 
 
-def settle_findings(reign: Reign, step: Step, now: float) -> list[Action]:
+def settle_findings(reign: LeaderState, step: Step, now: float) -> list[Action]:
     """A step is committed: who gave a value that was not finite, where another gave a finite one, is put out.
 
     So is without whom it was committed after it had failed with it.
@@ -163,7 +163,7 @@ def settle_findings(reign: Reign, step: Step, now: float) -> list[Action]:
     return actions
 
 
-def put_out_differing(reign: Reign, step: Step, now: float) -> list[Action]:
+def put_out_differing(reign: LeaderState, step: Step, now: float) -> list[Action]:
     """Who has reduced another gradient than most of its stage goes, if the stage has somebody else."""
     actions: list[Action] = []
     for process in step.differing:
@@ -172,7 +172,7 @@ def put_out_differing(reign: Reign, step: Step, now: float) -> list[Action]:
     return actions
 
 
-def put_out(reign: Reign, process: ProcessId, reason: str, now: float) -> list[Action]:
+def put_out(reign: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
     """A process leaves at once, and is granted nothing for a while when it comes again."""
     known = reign.membership.known.get(process)
     if known is not None and known.role == "trainer":
@@ -182,7 +182,7 @@ def put_out(reign: Reign, process: ProcessId, reason: str, now: float) -> list[A
     return [Count("put_out"), *gone(reign, process, f"{reason}; it may serve again in {seconds:.0f} s", now)]
 
 
-def not_finite(reign: Reign, known: Known, message: NotFinite, now: float) -> list[Action]:
+def not_finite(reign: LeaderState, known: MemberRecord, message: NotFinite, now: float) -> list[Action]:
     """A value is not finite: the try at the step is void; or, of an update that is decided, the peer's own state."""
     step, process = reign.step, known.process
     if step is None or message.epoch != step.epoch or message.value != "update":
@@ -199,13 +199,13 @@ def not_finite(reign: Reign, known: Known, message: NotFinite, now: float) -> li
     return [*actions, *stop_run(reign, reason)]
 
 
-def evict(reign: Reign, process: ProcessId, reason: str) -> list[Action]:
+def evict(reign: LeaderState, process: ProcessId, reason: str) -> list[Action]:
     """A process has to join again."""
     _forget(reign, process)
     return [Send(process, Evicted(reason)), Log("warning", f"{process} has to join again: {reason}")]
 
 
-def _forget(reign: Reign, process: ProcessId) -> None:
+def _forget(reign: LeaderState, process: ProcessId) -> None:
     reign.safe.copies.leave(process)
     reign.memories.leave(process)
     reign.told.pop(process, None)

@@ -9,7 +9,7 @@ from swarmflow.core.events import CheckpointWritten, DiskChanged, Progressed, Va
 from swarmflow.core.leading.departures import evict, let_go, settle_findings
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.opening import try_open
-from swarmflow.core.leading.reign import Measuring, Reign
+from swarmflow.core.leading.reign import LeaderState, ValidationState
 from swarmflow.core.leading.saving import goodbye, save, spread, stop_now, stopped
 from swarmflow.core.messages import state_name
 from swarmflow.core.quorum import electorate
@@ -17,7 +17,7 @@ from swarmflow.core.step import Step
 from swarmflow.core.types import EXPONENT, Roster
 
 
-def close(reign: Reign, step: Step, now: float) -> list[Action]:
+def close(reign: LeaderState, step: Step, now: float) -> list[Action]:
     """A step is committed everywhere: count it, and go on."""
     actions = settle_findings(reign, step, now)
     for process in step.strays():
@@ -44,23 +44,23 @@ def close(reign: Reign, step: Step, now: float) -> list[Action]:
     return actions + _next(reign, now)
 
 
-def measure(reign: Reign, now: float) -> list[Action]:
+def measure(reign: LeaderState, now: float) -> list[Action]:
     """Have the validation loss measured on those who are there; a version that has lost a stage has none."""
     if not all(reign.membership.served(stage, reign.version) for stage in range(reign.plan.stages)):
         return _next(reign, now)
     reign.phase = "validating"
-    reign.measuring = Measuring(reign.membership.roster(reign.version))
+    reign.measuring = ValidationState(reign.membership.roster(reign.version))
     return [Validate(reign.version, reign.measuring.roster)]
 
 
-def measured_some(reign: Reign, event: Progressed, now: float) -> None:
+def measured_some(reign: LeaderState, event: Progressed, now: float) -> None:
     """A validation batch has come back."""
     if reign.phase == "validating":
         reign.measuring.batches += 1
         reign.measuring.proven.update(event.through)
 
 
-def see_validation(reign: Reign, now: float) -> list[Action]:
+def see_validation(reign: LeaderState, now: float) -> list[Action]:
     """Where no batch comes back any more, those through whom some did are tried alone; then there is no result."""
     measuring, last = reign.measuring, reign.last
     if reign.phase != "validating" or last is None:
@@ -72,13 +72,13 @@ def see_validation(reign: Reign, now: float) -> list[Action]:
     reason = f"no validation batch of version {reign.version} has come back for {now - measuring.duty.since_s:.0f} s"
     if all(stages) and stages != measuring.roster.stages:
         roster = Roster(stages, measuring.roster.trainers)
-        reign.measuring = Measuring(roster, measuring.proven)
+        reign.measuring = ValidationState(roster, measuring.proven)
         text = f"{reason}: it is measured on {roster.size - len(roster.trainers)} peers that gave some"
         return [Log("warning", text), Validate(reign.version, roster)]
     return [Log("warning", f"{reason}: it is left out"), Abandon("validation"), *_next(reign, now)]
 
 
-def validated(reign: Reign, event: Validated, now: float) -> list[Action]:
+def validated(reign: LeaderState, event: Validated, now: float) -> list[Action]:
     """The validation loss is there."""
     if reign.phase != "validating" or event.version != reign.version or reign.last is None:
         return []
@@ -86,7 +86,7 @@ def validated(reign: Reign, event: Validated, now: float) -> list[Action]:
     return _next(reign, now)
 
 
-def _next(reign: Reign, now: float) -> list[Action]:
+def _next(reign: LeaderState, now: float) -> list[Action]:
     reign.phase = "gathering"
     actions: list[Action] = []
     if reign.last is not None:
@@ -101,7 +101,7 @@ def _next(reign: Reign, now: float) -> list[Action]:
     return actions + spread(reign) + let_go(reign) + _move(reign, now) + try_open(reign, now)
 
 
-def _move(reign: Reign, now: float) -> list[Action]:
+def _move(reign: LeaderState, now: float) -> list[Action]:
     """Between two steps who stood in goes home, or one peer may move to where it is needed more: no step misses it."""
     home: list[Action] = []
     for entry in reign.membership.homeward(reign.version):
@@ -119,7 +119,7 @@ def _move(reign: Reign, now: float) -> list[Action]:
     return [Count("rebalances"), *grant(reign, entry, move.stage, f"rebalanced, {move.reason}")]
 
 
-def checkpoint_written(reign: Reign, event: CheckpointWritten, now: float) -> list[Action]:
+def checkpoint_written(reign: LeaderState, event: CheckpointWritten, now: float) -> list[Action]:
     """A version is on disk, or could not be brought there: go on with what waited for it.
 
     What was begun in an earlier reign, or in a history that was given up, is of no meaning here.
@@ -144,7 +144,7 @@ def checkpoint_written(reign: Reign, event: CheckpointWritten, now: float) -> li
     return actions + (try_open(reign, now) if reign.phase == "gathering" else [])
 
 
-def _last_written(reign: Reign, event: CheckpointWritten) -> list[Action]:
+def _last_written(reign: LeaderState, event: CheckpointWritten) -> list[Action]:
     if event.version != reign.version or not reign.safe.last:
         return save(reign, last=True)
     if event.ok and event.exported:
@@ -153,7 +153,7 @@ def _last_written(reign: Reign, event: CheckpointWritten) -> list[Action]:
     return []
 
 
-def disk_changed(reign: Reign, event: DiskChanged, now: float) -> list[Action]:
+def disk_changed(reign: LeaderState, event: DiskChanged, now: float) -> list[Action]:
     """Something that was on the own disk is of no use any more: it is written again, or fetched from who has it."""
     reign.safe.lost(event, reign.me)
     log = Log("warning", f"this trainer's disk: {event.reason}; its newest whole version is {event.version}")

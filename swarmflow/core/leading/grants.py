@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action, Connect, Log, Send
-from swarmflow.core.leading.membership import DONORS_MAX, Known
+from swarmflow.core.leading.membership import DONORS_MAX, MemberRecord
 from swarmflow.core.leading.memories import holds
-from swarmflow.core.leading.reign import Reign
+from swarmflow.core.leading.reign import LeaderState
 from swarmflow.core.messages import Granted
 
 
-def grant(reign: Reign, entry: Known, stage: int, reason: str, turn: int = 0) -> list[Action]:
+def grant(reign: LeaderState, entry: MemberRecord, stage: int, reason: str, turn: int = 0) -> list[Action]:
     """Have a peer load a stage at the run's version. Whatever it answers to an earlier grant is void.
 
     turn: by so many it is to begin with another donor than it would.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from swarmflow.core.leading.duties import Duty
 from swarmflow.core.leading.rebalance import Move, Server, rebalance
-from swarmflow.core.leading.sharing import Ways
-from swarmflow.core.messages import Heartbeat, Join, Rates
+from swarmflow.core.leading.sharing import LinkTable
+from swarmflow.core.messages import Heartbeat, Join, LinkRateReport
 from swarmflow.core.types import Member, Plan, ProcessId, Roster
 
 MOVING_PEERS = 20  # of so many one may move in a period
@@ -17,7 +17,7 @@ DONORS_MAX = 8  # who are told to a process that loads; it is granted again shou
 
 
 @dataclass(slots=True)
-class Known:
+class MemberRecord:
     """One process. phase: `waiting` for a grant, `loading` what it was granted, or `ready` (its state is at `version`);
     `barred`: it was put out a while ago, and is granted nothing yet.
 
@@ -44,7 +44,7 @@ class Known:
     grants: int = -1
     keeps: bool = False
     load: Heartbeat = field(default_factory=Heartbeat)
-    rates: Rates | None = None
+    rates: LinkRateReport | None = None
     duty: Duty = field(default_factory=Duty)
     needed: tuple[int, bool] = (-1, False)
     stands_in: bool = False
@@ -64,7 +64,7 @@ class Known:
 class _Stage:
     """The peers of a stage. speed: of those that mean to stay, all together; None: to be added up anew."""
 
-    entries: dict[ProcessId, Known] = field(default_factory=dict)
+    entries: dict[ProcessId, MemberRecord] = field(default_factory=dict)
     speed: float | None = 0.0
 
 
@@ -80,13 +80,13 @@ class Membership:
     """
 
     plan: Plan
-    known: dict[ProcessId, Known] = field(default_factory=dict)
+    known: dict[ProcessId, MemberRecord] = field(default_factory=dict)
     moved_s: float = 0.0
     suspended: dict[ProcessId, None] = field(default_factory=dict)
     _stages: list[_Stage] = field(init=False)
     _names: dict[str, ProcessId] = field(default_factory=dict)
     _retired: dict[ProcessId, None] = field(default_factory=dict)
-    _loading: dict[ProcessId, Known] = field(default_factory=dict)
+    _loading: dict[ProcessId, MemberRecord] = field(default_factory=dict)
     _ready: int = 0
     _barred: int = 0
 
@@ -95,18 +95,20 @@ class Membership:
 
     # --- what changes -------------------------------------------------------------------------------------------------
 
-    def enter(self, join: Join, stage: int, now: float) -> Known:
+    def enter(self, join: Join, stage: int, now: float) -> MemberRecord:
         """A process joins, on a stage (-1: a trainer)."""
         phase = "ready" if join.role == "trainer" else "waiting"
         member = replace(join.member, stage=stage)
         speed = max(join.speed, 1e-9)
-        entry = Known(member, join.role, join.member.stage, speed, join.rebalance_s, now, now, phase, keeps=join.keeps)
+        entry = MemberRecord(
+            member, join.role, join.member.stage, speed, join.rebalance_s, now, now, phase, keeps=join.keeps
+        )
         self.known[member.process] = entry
         self._names[member.process.name] = member.process
         self._list(entry)
         return entry
 
-    def leave(self, process: ProcessId) -> Known | None:
+    def leave(self, process: ProcessId) -> MemberRecord | None:
         """A process is gone."""
         entry = self.known.pop(process, None)
         self.suspended.pop(process, None)
@@ -123,7 +125,7 @@ class Membership:
         if len(self._retired) > RETIRED_MAX:
             del self._retired[next(iter(self._retired))]
 
-    def mark(self, entry: Known, phase: str) -> None:
+    def mark(self, entry: MemberRecord, phase: str) -> None:
         """Its phase changes."""
         if entry.role == "peer":
             self._ready += (phase == "ready") - (entry.phase == "ready")
@@ -136,25 +138,25 @@ class Membership:
                 self._stages[entry.member.stage].speed = None
         entry.phase = phase
 
-    def move(self, entry: Known, stage: int) -> None:
+    def move(self, entry: MemberRecord, stage: int) -> None:
         """It serves this stage from now on."""
         self._unlist(entry)
         entry.stands_in &= stage != entry.wish
         entry.member = replace(entry.member, stage=stage)
         self._list(entry)
 
-    def drain(self, entry: Known) -> None:
+    def drain(self, entry: MemberRecord) -> None:
         """It means to leave."""
         entry.draining = True
         if entry.role == "peer":
             self._stages[entry.member.stage].speed = None
 
-    def _list(self, entry: Known) -> None:
+    def _list(self, entry: MemberRecord) -> None:
         if entry.role == "peer":
             stage = self._stages[entry.member.stage]
             stage.entries[entry.process], stage.speed = entry, None
 
-    def _unlist(self, entry: Known) -> None:
+    def _unlist(self, entry: MemberRecord) -> None:
         if entry.role == "peer":
             stage = self._stages[entry.member.stage]
             stage.speed = None
@@ -171,7 +173,7 @@ class Membership:
         other = self._names.get(process.name)
         return other if other != process else None
 
-    def peers(self, stage: int | None = None) -> list[Known]:
+    def peers(self, stage: int | None = None) -> list[MemberRecord]:
         """The peers of a stage (or of all), in the order of their ids."""
         if stage is not None:
             return sorted(self._stages[stage].entries.values(), key=lambda e: e.process)
@@ -187,11 +189,11 @@ class Membership:
         empty = (stage for stage in range(self.plan.stages) if not self.served(stage, version))
         return [stage for stage in empty if not any(map(_coming, self._stages[stage].entries.values()))]
 
-    def _trusted(self, entries: list[Known]) -> list[Known]:
+    def _trusted(self, entries: list[MemberRecord]) -> list[MemberRecord]:
         """Of a stage's peers those that are not suspended; all of them where there are no others."""
         return [e for e in entries if e.process not in self.suspended] or entries
 
-    def ready(self, stage: int, version: int) -> list[Known]:
+    def ready(self, stage: int, version: int) -> list[MemberRecord]:
         """Peers that hold a stage at a version and mean to stay, but for those suspended while there are others."""
         found = [e for e in self.peers(stage) if e.phase == "ready" and e.version == version and not e.draining]
         return self._trusted(found) if self.suspended else found
@@ -200,7 +202,7 @@ class Membership:
         """How many peers hold their stage, whatever it is."""
         return self._ready
 
-    def trainers(self) -> list[Known]:
+    def trainers(self) -> list[MemberRecord]:
         """Trainers that mean to stay and are not suspended, in the order of their ids."""
         entries = (e for e in self.known.values() if e.role == "trainer" and not e.draining)
         return sorted((e for e in entries if e.process not in self.suspended), key=lambda e: e.process)
@@ -220,7 +222,7 @@ class Membership:
             e.member for e in self.peers() if e.keeps and e.phase == "ready" and e.version == version and not e.draining
         ]
 
-    def barred(self) -> list[Known]:
+    def barred(self) -> list[MemberRecord]:
         """The peers that were put out a while ago and are granted nothing yet."""
         return [entry for entry in self.peers() if entry.phase == "barred"] if self._barred else []
 
@@ -228,7 +230,7 @@ class Membership:
         """Whether nobody but peers that were put out a while ago is there for a stage."""
         return all(entry.phase == "barred" for entry in self._stages[stage].entries.values())
 
-    def loading(self, version: int | None = None) -> list[Known]:
+    def loading(self, version: int | None = None) -> list[MemberRecord]:
         """Peers that are loading this version now, or any."""
         entries = [e for e in self._loading.values() if version is None or e.version == version]
         return sorted(entries, key=lambda e: e.process)
@@ -247,9 +249,9 @@ class Membership:
         """The longest time between two signs of progress that is usual with the peers of a stage, 0: not known."""
         return max((entry.duty.usual_s.get(task, 0.0) for entry in self._stages[stage].entries.values()), default=0.0)
 
-    def ways(self) -> Ways:
+    def ways(self) -> LinkTable:
         """What the peers have told of the ways between them."""
-        ways = Ways()
+        ways = LinkTable()
         for entry in self.known.values():
             if entry.rates is not None:
                 ways.learn(entry.process, entry.member.stage, entry.rates)
@@ -306,10 +308,10 @@ class Membership:
             found.speed = sum(serving, 0.0)
         return found.speed
 
-    def homeward(self, version: int) -> list[Known]:
+    def homeward(self, version: int) -> list[MemberRecord]:
         """Those who stand in on a stage that others serve by now: they may go back to the one that they asked for."""
         here = [e for e in self.peers() if e.stands_in and e.phase == "ready" and e.version == version]
-        found: list[Known] = []
+        found: list[MemberRecord] = []
         for entry in here:
             left = [e for e in self.ready(entry.member.stage, version) if e not in found]
             if not entry.draining and len(left) > 1:
@@ -337,10 +339,10 @@ class Membership:
             stages.append(servers)
         return rebalance(self.plan.costs or (1.0,) * self.plan.stages, stages)
 
-    def spare(self, empty: Iterable[int]) -> Known | None:
+    def spare(self, empty: Iterable[int]) -> MemberRecord | None:
         """A peer that can leave its stage for one that has nobody: from the largest stage of two or more."""
         lost = set(empty)
-        best: Known | None = None
+        best: MemberRecord | None = None
         best_size = 1
         for stage in range(self.plan.stages):
             movable = [e for e in self.peers(stage) if e.movable and not e.draining]
@@ -350,5 +352,5 @@ class Membership:
         return best
 
 
-def _coming(entry: Known) -> bool:
+def _coming(entry: MemberRecord) -> bool:
     return entry.phase == "waiting" or (entry.phase == "loading" and entry.hopeful)

@@ -9,19 +9,19 @@ from swarmflow.core.leading.absent import Absent
 from swarmflow.core.leading.failures import Failure
 from swarmflow.core.leading.findings import Finding
 from swarmflow.core.leading.grants import grant
-from swarmflow.core.leading.membership import Known
+from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.memories import NOTHING, Former, Remembered, holds
-from swarmflow.core.leading.reign import Reign
+from swarmflow.core.leading.reign import LeaderState
 from swarmflow.core.leading.restoring import Restoring
 from swarmflow.core.leading.safekeeping import NO_DISK
 from swarmflow.core.leading.saving import finish, stop_now, stop_run
-from swarmflow.core.messages import Open
+from swarmflow.core.messages import OpenStep
 from swarmflow.core.quorum import change_since, electorate
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, ProcessId
 
 
-def try_open(reign: Reign, now: float) -> list[Action]:
+def try_open(reign: LeaderState, now: float) -> list[Action]:
     """Open the next step if every stage is served, or do something about it."""
     if reign.phase in ("finished", "saving") or reign.stopping:
         return []
@@ -46,7 +46,9 @@ def try_open(reign: Reign, now: float) -> list[Action]:
     roster = membership.roster(reign.version)
     change = change_since(reign.electors, roster)
     careful = bool(reign.findings.of(reign.version))
-    said = Open(reign.term, reign.epoch, roster, reign.lineage, exponent=reign.exponent, careful=careful, change=change)
+    said = OpenStep(
+        reign.term, reign.epoch, roster, reign.lineage, exponent=reign.exponent, careful=careful, change=change
+    )
     reign.electors = reign.electors or electorate(said)
     reign.step = Step(reign.plan, reign.term, said, settings.learning_rate(reign.version), settings.clip, now)
     begun = reign.step.open(reign.opened, reign.told)
@@ -54,14 +56,14 @@ def try_open(reign: Reign, now: float) -> list[Action]:
     return [Connect(tuple(m for m in roster.everyone if m.process != reign.me.process)), *begun]
 
 
-def _pause(reign: Reign, lack: str) -> list[Action]:
+def _pause(reign: LeaderState, lack: str) -> list[Action]:
     """More steps than checkpoint_every are on no disk: they would all be lost at a restart. The disk is asked again."""
     begins = not reign.waits_for.startswith(NO_DISK)
     reign.waits_for = lack
     return [Log("warning", f"the run pauses and waits for {lack}"), Count("pauses")] if begins else []
 
 
-def _refill(reign: Reign, empty: list[int], now: float) -> list[Action]:
+def _refill(reign: LeaderState, empty: list[int], now: float) -> list[Action]:
     """Stages without a ready peer: wait for those that load; move a spare; go back to a version that is on disk."""
     actions: list[Action] = []
     membership = reign.membership
@@ -85,7 +87,7 @@ def _refill(reign: Reign, empty: list[int], now: float) -> list[Action]:
     return actions
 
 
-def _await(reign: Reign, away: list[Absent]) -> list[Action]:
+def _await(reign: LeaderState, away: list[Absent]) -> list[Action]:
     """Who left has what is lost here in a folder: to wait for it costs no more than to do the steps again."""
     names = ", ".join(f"{one.name} with stage {one.held.stage}" for one in away)
     reason = f"{names}, left in its state folder; without it the run goes back to version {reign.safe.durable}"
@@ -93,7 +95,7 @@ def _await(reign: Reign, away: list[Absent]) -> list[Action]:
     return [Log("warning", f"waiting for {reason}")] if begins else []
 
 
-def _roll_back(reign: Reign, lost: list[int], now: float) -> list[Action]:
+def _roll_back(reign: LeaderState, lost: list[int], now: float) -> list[Action]:
     """Everybody of a stage is gone, and with them the state: all stages go back to the newest version on a disk."""
     text, before = ", ".join(str(stage) for stage in lost), reign.version
     reign.version, reign.step = reign.safe.durable, None
@@ -106,7 +108,7 @@ def _roll_back(reign: Reign, lost: list[int], now: float) -> list[Action]:
     return [Log("warning", f"stage {text} has lost everybody: {back}"), Count("rollbacks"), *abandoned, *opened]
 
 
-def seek(reign: Reign, now: float, former: Former = NOTHING) -> None:
+def seek(reign: LeaderState, now: float, former: Former = NOTHING) -> None:
     """From which version to go on is to be found out; until then nobody loads anything."""
     settings = reign.settings
     reign.restoring = Restoring(reign.safe.known, now, settings.copies_wait_s, former, settings.memory_wait_s)
@@ -116,7 +118,7 @@ def seek(reign: Reign, now: float, former: Former = NOTHING) -> None:
         entry.grants += 1  # what it answers to an earlier grant is void
 
 
-def restore(reign: Reign, restoring: Restoring, now: float) -> list[Action]:
+def restore(reign: LeaderState, restoring: Restoring, now: float) -> list[Action]:
     """Go on from the newest version that is whole somewhere, or wait for it and say so."""
     there = {process.name for process in reign.membership.known}
     decision = restoring.decide(reign.safe.durable, reign.safe.copies, now, reign.memories, there)
@@ -142,14 +144,14 @@ def restore(reign: Reign, restoring: Restoring, now: float) -> list[Action]:
     return actions + try_open(reign, now)
 
 
-def _keep_out(reign: Reign, entry: Known) -> None:
+def _keep_out(reign: LeaderState, entry: MemberRecord) -> None:
     """Grant nothing to a peer that was put out a while ago; others may load what it holds, if it is this version."""
     held = reign.memories.of(entry.process)
     if held is not None and not holds(held, reign.version, reign.name):
         reign.memories.leave(entry.process)
 
 
-def _tell_again(reign: Reign, found: Remembered) -> list[Action]:
+def _tell_again(reign: LeaderState, found: Remembered) -> list[Action]:
     """The result of the step that made a version: those who were to record it may have died before."""
     if found.commit is None or (reign.last is not None and reign.last.step >= found.version - 1):
         return []
@@ -158,7 +160,7 @@ def _tell_again(reign: Reign, found: Remembered) -> list[Action]:
     return [Send(entry.process, result) for entry in reign.membership.trainers()]
 
 
-def learnt(reign: Reign, now: float) -> list[Action]:
+def learnt(reign: LeaderState, now: float) -> list[Action]:
     """Somebody came with its copies, which may be of a later version than the one that this leader began with.
 
     Or with a stage in memory: that also counts where this leader has gone back, as long as it has committed no step
@@ -177,19 +179,19 @@ def learnt(reign: Reign, now: float) -> list[Action]:
     return try_open(reign, now) if reign.restoring is not None else []
 
 
-def has_majority(reign: Reign) -> bool:
+def has_majority(reign: LeaderState) -> bool:
     """Return whether enough of those who took part in the last step are here for the next one to be opened."""
     return reign.electors is None or reign.electors.commits(reign.membership.known.keys() | reign.bound)
 
 
-def fork(reign: Reign, now: float) -> list[Action]:
+def fork(reign: LeaderState, now: float) -> list[Action]:
     """Go on without most of the electorate, under a name of its own: the others may go on with the old one."""
     reign.lineage, reign.electors = reign.settings.new_lineage(), None
     log = Log("warning", f"most of the swarm stayed away: going on without it, as lineage {reign.lineage}")
     return [log, Count("lineages"), *restart(reign, now)]
 
 
-def restart(reign: Reign, now: float) -> list[Action]:
+def restart(reign: LeaderState, now: float) -> list[Action]:
     """The step starts over: with coarser fixed-point numbers where a gradient did not fit into them.
 
     Where a value was not finite it does so without the peer that computed it, or the run stops; so with whoever makes
@@ -207,7 +209,7 @@ def restart(reign: Reign, now: float) -> list[Action]:
     return stop_now(reign) if reign.stopping else try_open(reign, now)
 
 
-def suspend(reign: Reign, finding: Finding) -> str:
+def suspend(reign: LeaderState, finding: Finding) -> str:
     """Leave out the peer whose value was not finite while others can compute it. Returns why the run has to stop."""
     membership, holder = reign.membership, finding.holder
     before = {first.holder for first in reign.findings.of(finding.version)} | {holder}
@@ -219,7 +221,7 @@ def suspend(reign: Reign, finding: Finding) -> str:
     return reason
 
 
-def leave_out(reign: Reign, step: Step) -> str:
+def leave_out(reign: LeaderState, step: Step) -> str:
     """Leave out who makes the step fail again, while others can stand in for it. Returns why the run has to stop."""
     membership, failures = reign.membership, reign.failures
     culprits = [process for process in step.culprits if process in membership.known]

@@ -14,8 +14,8 @@ from swarmflow.core.leading import edge
 from swarmflow.core.leading.departures import gone
 from swarmflow.core.leading.duties import FIRST_FACTOR, Duty
 from swarmflow.core.leading.grants import grant
-from swarmflow.core.leading.membership import Known
-from swarmflow.core.leading.reign import Reign
+from swarmflow.core.leading.membership import MemberRecord
+from swarmflow.core.leading.reign import LeaderState
 from swarmflow.core.step import Step
 from swarmflow.core.types import ProcessId
 
@@ -31,7 +31,7 @@ _DOES = {
 }
 
 
-def see(reign: Reign, now: float) -> list[Action]:
+def see(reign: LeaderState, now: float) -> list[Action]:
     """To be called each second: what is owed, and what follows where nothing of it is done."""
     unfed = _unfed(reign)
     actions: list[Action] = []
@@ -46,14 +46,14 @@ def see(reign: Reign, now: float) -> list[Action]:
     return actions + _see_saving(reign, now) + edge.see_validation(reign, now)
 
 
-def slept(reign: Reign, seconds: float) -> None:
+def slept(reign: LeaderState, seconds: float) -> None:
     """This process slept so long: what the others did meanwhile it could not see, and its own work stood still."""
     duties = [entry.duty for entry in reign.membership.known.values()]
     for duty in (*duties, reign.safe.duty, reign.measuring.duty):
         duty.since_s += seconds
 
 
-def reduction_due_s(reign: Reign, step: Step, patience: float) -> float:
+def reduction_due_s(reign: LeaderState, step: Step, patience: float) -> float:
     """When an all-reduce stands still in which nobody who is not done with it does any more of it.
 
     patience: a factor of the time without any progress.
@@ -62,18 +62,18 @@ def reduction_due_s(reign: Reign, step: Step, patience: float) -> float:
     return max((d.since_s + d.patience_s(least_s) * patience for d in _reductions(reign, step)), default=0.0)
 
 
-def reduction_missed(reign: Reign, step: Step, now: float) -> None:
+def reduction_missed(reign: LeaderState, step: Step, now: float) -> None:
     """It stands still: the time that it takes from here on is no measure of what is usual."""
     for duty in _reductions(reign, step):
         duty.miss(now)
 
 
-def _reductions(reign: Reign, step: Step) -> list[Duty]:
+def _reductions(reign: LeaderState, step: Step) -> list[Duty]:
     known = (reign.membership.known.get(process) for process in step.roster.serving if step.owes(process))
     return [entry.duty for entry in known if entry is not None and entry.duty.task == REDUCE]
 
 
-def blame(reign: Reign, step: Step) -> ProcessId | None:
+def blame(reign: LeaderState, step: Step) -> ProcessId | None:
     """Who holds up an all-reduce in which nothing is done any more. None: it alone serves its stage.
 
     Who says that it waits for nobody of this step has something to compute, and does not. Else it is whom two others
@@ -94,19 +94,19 @@ def blame(reign: Reign, step: Step) -> ProcessId | None:
     return next((process for process in suspects if process in shared), None)
 
 
-def put_out(reign: Reign, process: ProcessId, reason: str, now: float) -> list[Action]:
+def put_out(reign: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
     """A process lives and is of no use: it goes, and may come back after a while."""
     pause_s = reign.pauses.put_out(process.name, reason, now)
     return [Count("stalled"), *gone(reign, process, f"it {reason}: put out for {pause_s:.0f} s", now)]
 
 
-def standing_still(reign: Reign) -> str:
+def standing_still(reign: LeaderState) -> str:
     """Who cannot be spared and does nothing, in words; empty: nobody."""
     found = [e for e in reign.membership.known.values() if e.duty.misses and e.duty.task in (FEED, WORK, UPDATE)]
     return "; ".join(_alone(e) for e in sorted(found, key=lambda entry: entry.process))
 
 
-def _unfed(reign: Reign) -> Counter[ProcessId]:
+def _unfed(reign: LeaderState) -> Counter[ProcessId]:
     """How many microbatches each trainer still has to bring to the first stage, when there is nothing else there."""
     step = reign.step
     if reign.phase != "running" or step is None or step.phase != "working":
@@ -117,7 +117,7 @@ def _unfed(reign: Reign) -> Counter[ProcessId]:
     return Counter(step.owners[index] for stage, index in step.ledger.missing() if stage == 0)
 
 
-def _task(reign: Reign, entry: Known, unfed: Counter[ProcessId]) -> str:
+def _task(reign: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -> str:
     if entry.role == "trainer":
         return FEED if entry.process in unfed else ""
     if entry.phase == "loading":
@@ -129,7 +129,7 @@ def _task(reign: Reign, entry: Known, unfed: Counter[ProcessId]) -> str:
     return task if (entry.load.queued if task == WORK else step.owes(entry.process)) else ""
 
 
-def _due_s(reign: Reign, entry: Known) -> float:
+def _due_s(reign: LeaderState, entry: MemberRecord) -> float:
     least_s, duty = reign.settings.stall_s, entry.duty
     if duty.task == LOAD:
         return duty.due_s(TRANSFER_FACTOR * least_s)
@@ -137,7 +137,7 @@ def _due_s(reign: Reign, entry: Known) -> float:
     return duty.due_s(least_s, FIRST_FACTOR if duty.task in (WORK, UPDATE) else 1.0, mates)
 
 
-def _missed(reign: Reign, entry: Known, now: float) -> list[Action]:
+def _missed(reign: LeaderState, entry: MemberRecord, now: float) -> list[Action]:
     duty, me = entry.duty, reign.me.process
     reason = f"{_DOES[duty.task]}, and has shown no progress for {now - duty.since_s:.0f} s"
     duty.miss(now)
@@ -151,7 +151,7 @@ def _missed(reign: Reign, entry: Known, now: float) -> list[Action]:
     return [Log("warning", f"the run waits for {_alone(entry)}"), Count("standstills")]
 
 
-def _has_mate(reign: Reign, entry: Known) -> bool:
+def _has_mate(reign: LeaderState, entry: MemberRecord) -> bool:
     """Whether others of its stage can go on without it."""
     step = reign.step
     if step is None:
@@ -160,7 +160,7 @@ def _has_mate(reign: Reign, entry: Known) -> bool:
     return any(step.phase != "committing" or not step.owes(mate) for mate in mates)
 
 
-def _alone(entry: Known) -> str:
+def _alone(entry: MemberRecord) -> str:
     where = f" of stage {entry.member.stage}" if entry.role == "peer" else ""
     return f"{entry.process}{where}: it {_DOES[entry.duty.task]}, and nobody can do so in its place"
 
@@ -168,7 +168,7 @@ def _alone(entry: Known) -> str:
 # --- saves ------------------------------------------------------------------------------------------------------------
 
 
-def progressed(reign: Reign, event: Progressed, now: float) -> list[Action]:
+def progressed(reign: LeaderState, event: Progressed, now: float) -> list[Action]:
     """A part of what this trainer asked its runtime for is done."""
     if event.of == "save":
         reign.safe.parts += 1
@@ -178,7 +178,7 @@ def progressed(reign: Reign, event: Progressed, now: float) -> list[Action]:
     return []
 
 
-def _see_saving(reign: Reign, now: float) -> list[Action]:
+def _see_saving(reign: LeaderState, now: float) -> list[Action]:
     """A version of which nothing comes any more is given up for now, and tried again from others."""
     safe = reign.safe
     safe.duty.see("" if safe.saving is None else WRITE if safe.copied else LOAD, (safe.parts,), now)

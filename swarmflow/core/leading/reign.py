@@ -12,9 +12,9 @@ from swarmflow.core.leading.findings import Findings
 from swarmflow.core.leading.membership import Membership
 from swarmflow.core.leading.memories import NOTHING, Former, Memories
 from swarmflow.core.leading.restoring import Restoring
-from swarmflow.core.leading.safekeeping import Safekeeping
+from swarmflow.core.leading.safekeeping import Durability
 from swarmflow.core.leading.suspicions import Suspicions
-from swarmflow.core.messages import Commit, Open, StepResult
+from swarmflow.core.messages import Commit, OpenStep, StepResult
 from swarmflow.core.quorum import Electorate
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.step import Step
@@ -22,7 +22,7 @@ from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roste
 
 
 @dataclass(slots=True)
-class Measuring:
+class ValidationState:
     """A validation that is under way on these peers. batches: that came back; proven: through whom they went."""
 
     roster: Roster = field(default_factory=Roster)
@@ -32,7 +32,7 @@ class Measuring:
 
 
 @dataclass(slots=True)
-class Reign:
+class LeaderState:
     """The state of a leader.
 
     me: itself, as a member of the roster. version: the run's. on_disk: the newest version that is complete on disk.
@@ -44,9 +44,9 @@ class Reign:
     the next one waits for. name: of the version's states, empty: not known. memories: what peers that joined still
     hold. commit: the one that made the version, where it is known. absent: who may come back with it. former: what it
     knew of the run. stopping: the person wants this trainer to go, or (fate: why) the run cannot go on. findings:
-    values that were not finite; failures: other tries at the step that failed. opened: the last Open, and told: who was
-    told it, and on which stage it was then. pauses: who was put out, and for how long. left: this trainer has given up
-    the lead.
+    values that were not finite; failures: other tries at the step that failed. opened: the last OpenStep, and told: who
+    was told it, and on which stage it was then. pauses: who was put out, and for how long. left: this trainer has given
+    up the lead.
     """
 
     me: Member
@@ -67,7 +67,7 @@ class Reign:
     electors: Electorate | None = None
     bound: set[ProcessId] = field(default_factory=set)
     membership: Membership = field(init=False)
-    safe: Safekeeping = field(init=False)
+    safe: Durability = field(init=False)
     suspicions: Suspicions = field(init=False)
     restoring: Restoring | None = None
     restored: bool = False
@@ -77,7 +77,7 @@ class Reign:
     fate: str = ""
     findings: Findings = field(default_factory=Findings)
     failures: Failures = field(default_factory=Failures)
-    opened: Open | None = None
+    opened: OpenStep | None = None
     told: dict[ProcessId, int] = field(default_factory=dict)
     waits_for: str = ""
     name: str = ""
@@ -85,7 +85,7 @@ class Reign:
     commit: Commit | None = None
     absent: Absentees = field(default_factory=Absentees)
     pauses: Pauses = field(init=False)
-    measuring: Measuring = field(default_factory=Measuring)
+    measuring: ValidationState = field(default_factory=ValidationState)
     left: bool = False
 
     def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int) -> None:
@@ -96,7 +96,7 @@ class Reign:
         self.membership, self.memories = Membership(self.plan), Memories(stages, steps)
         self.pauses = Pauses(settings.pause_s)
         copies = Copies(stages, steps)
-        self.safe = Safekeeping(on_disk, settings.silence_s, copies, known, digests, settings.checkpoint_every)
+        self.safe = Durability(on_disk, settings.silence_s, copies, known, digests, settings.checkpoint_every)
         self.safe.number = self.term << 32
 
     @property

@@ -9,7 +9,7 @@ from swarmflow.core.actions import Abandon, Action, Connect, Log, Saved, Send, W
 from swarmflow.core.events import CheckpointWritten, DiskChanged
 from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.duties import Duty
-from swarmflow.core.messages import Keep
+from swarmflow.core.messages import KeepCopy
 from swarmflow.core.types import Member, Roster, Snapshot
 
 RETRY_S_MAX = 64.0
@@ -18,7 +18,7 @@ ASKED_S = 300.0  # after which who asked for a version on disk is told that ther
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SaveRequest:
     """Somebody waits for this version, or a later one, to be on disk."""
 
     version: int
@@ -26,7 +26,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Safekeeping:
+class Durability:
     """durable: the newest version that is complete on disk, the leader's own. saving: the one being written.
 
     every: steps between two checkpoints, 0: there are none. retry_s: after which a write that failed is tried again
@@ -51,7 +51,7 @@ class Safekeeping:
     parts: int = 0
     copied: bool = False
     turn: int = 0
-    asked: dict[int, Asked] = field(default_factory=dict)
+    asked: dict[int, SaveRequest] = field(default_factory=dict)
     number: int = 0
     last: bool = False
     _next_retry_s: float = 0.0
@@ -108,7 +108,7 @@ class Safekeeping:
     def share(self, me: Member, trainers: Iterable[Member]) -> list[Action]:
         """Have the other trainers copy the whole durable version: each of them may have to lead from it."""
         snapshot, stages = Snapshot(self.durable, self.digests), tuple(range(self.copies.stages))
-        return [Send(m.process, Keep(me, snapshot, stages)) for m in trainers if m.process != me.process]
+        return [Send(m.process, KeepCopy(me, snapshot, stages)) for m in trainers if m.process != me.process]
 
     def disturbed(self) -> None:
         """A process went: what is being written may miss its part."""

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Count, Exit, Log, Rejoin, Send
 from swarmflow.core.events import Rival, SaveAsked
-from swarmflow.core.leading.reign import Reign
-from swarmflow.core.leading.safekeeping import Asked
+from swarmflow.core.leading.reign import LeaderState
+from swarmflow.core.leading.safekeeping import SaveRequest
 from swarmflow.core.messages import Evicted, Finished
 
 
-def save(reign: Reign, last: bool = False) -> list[Action]:
+def save(reign: LeaderState, last: bool = False) -> list[Action]:
     """Bring the present version to disk; the commit of the step at hand waits for it. last: and write the model."""
     return reign.safe.write(reign.version, reign.membership.holders(reign.version), last)
 
 
-def asked(reign: Reign, event: SaveAsked, now: float) -> list[Action]:
+def asked(reign: LeaderState, event: SaveAsked, now: float) -> list[Action]:
     """Somebody wants the present version on disk; it is answered when it is there."""
-    reign.safe.asked[event.number] = Asked(reign.version, now)
+    reign.safe.asked[event.number] = SaveRequest(reign.version, now)
     return see(reign, now)
 
 
-def see(reign: Reign, now: float) -> list[Action]:
+def see(reign: LeaderState, now: float) -> list[Action]:
     """Answer those who asked for a version; where it could not be written, it is tried again."""
     answered = reign.safe.answers(now)
     if not reign.safe.asked or reign.phase == "finished" or reign.restoring is not None:
@@ -29,26 +29,26 @@ def see(reign: Reign, now: float) -> list[Action]:
     return answered if waits else [*answered, *save(reign)]
 
 
-def spread(reign: Reign) -> list[Action]:
+def spread(reign: LeaderState) -> list[Action]:
     """Have peers keep copies of what is on this trainer's disk."""
     if reign.phase == "finished":
         return []
     return reign.safe.spread(reign.me, reign.membership.keepers(reign.version))
 
 
-def finish(reign: Reign) -> list[Action]:
+def finish(reign: LeaderState) -> list[Action]:
     """All steps are committed: write the model, then say goodbye."""
     reign.phase, reign.waits_for = "finished", "the output to be written"
     return [Log("info", f"all {reign.version} steps are committed; writing the model"), *save(reign, last=True)]
 
 
-def goodbye(reign: Reign) -> list[Action]:
+def goodbye(reign: LeaderState) -> list[Action]:
     """The run is finished: everybody is told so."""
     told = [Send(process, Finished(reign.version)) for process in reign.others]
     return [*told, Exit(f"the run is finished at version {reign.version}")]
 
 
-def stop(reign: Reign) -> list[Action]:
+def stop(reign: LeaderState) -> list[Action]:
     """The person wants this trainer to go: keep the weights as they are now, then exit."""
     reign.stopping = True
     if reign.phase == "finished":
@@ -59,7 +59,7 @@ def stop(reign: Reign) -> list[Action]:
     return stop_now(reign)
 
 
-def stop_now(reign: Reign) -> list[Action]:
+def stop_now(reign: LeaderState) -> list[Action]:
     """Exit as soon as the run's version is on disk."""
     if reign.safe.durable >= reign.version or not any(reign.membership.peers()):
         return stopped(reign)
@@ -68,7 +68,7 @@ def stop_now(reign: Reign) -> list[Action]:
     return [log] if reign.safe.saving == reign.version else [log, *save(reign)]
 
 
-def stopped(reign: Reign, ok: bool = True) -> list[Action]:
+def stopped(reign: LeaderState, ok: bool = True) -> list[Action]:
     """The end of a trainer that was asked to go, or of a run that cannot go on."""
     kept = f"version {reign.safe.durable} is on disk" if reign.safe.durable else "no version is on disk"
     if not reign.fate:
@@ -79,13 +79,13 @@ def stopped(reign: Reign, ok: bool = True) -> list[Action]:
     return [*told, Exit(f"{reign.fate}; {kept}", ok=False)]
 
 
-def stop_run(reign: Reign, reason: str) -> list[Action]:
+def stop_run(reign: LeaderState, reason: str) -> list[Action]:
     """The run cannot go on: keep its last good version, tell everybody why, and exit."""
     reign.stopping, reign.fate, reign.step = True, reason, None
     return [Log("warning", f"the run stops: {reason}"), *stop_now(reign)]
 
 
-def met(reign: Reign, rival: Rival) -> list[Action]:
+def met(reign: LeaderState, rival: Rival) -> list[Action]:
     """Two lineages have met: the one with more steps goes on, of equals the one of the greater name."""
     later = (reign.version, reign.me.process) < (rival.version, rival.leader)
     if not later or rival.version > reign.settings.steps or reign.phase == "finished":

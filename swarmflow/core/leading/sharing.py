@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 
-from swarmflow.core.messages import Rates
+from swarmflow.core.messages import LinkRateReport
 from swarmflow.core.rates import believable
 from swarmflow.core.types import Group, ProcessId, Roster
 
@@ -25,14 +25,14 @@ Way = tuple[ProcessId, ProcessId]
 
 
 @dataclass
-class Ways:
+class LinkTable:
     """What the processes have told of the ways between them. elements: of the gradients that they hold, by group."""
 
     rates: dict[Way, float] = field(default_factory=dict)
     elements: dict[str, int] = field(default_factory=dict)
     _best: dict[ProcessId, float] = field(default_factory=dict)
 
-    def learn(self, process: ProcessId, stage: int, told: Rates) -> None:
+    def learn(self, process: ProcessId, stage: int, told: LinkRateReport) -> None:
         """What a process has measured, and how long the gradient of its stage is, in which all its peers must agree.
 
         Were anybody believed what it says of another stage, the parts of honest peers would not fit.
@@ -71,7 +71,7 @@ Line = tuple[ProcessId, ProcessId | None, bool]  # a way (True), or a connection
 class _Load:
     """How long ways and connections are busy with all-reduces, by line, in seconds."""
 
-    ways: Ways
+    ways: LinkTable
     busy_s: defaultdict[Line, float] = field(default_factory=lambda: defaultdict(float))
 
     def lot(self, group: Group, gives: Collection[ProcessId], owner: ProcessId, size: float) -> dict[Line, float]:
@@ -110,7 +110,7 @@ def peers_beside(roster: Roster) -> dict[str, tuple[ProcessId, ...]]:
 
 
 def shared_out(
-    groups: Sequence[Group], gives: Collection[ProcessId], beside: Mapping[str, Sequence[ProcessId]], ways: Ways
+    groups: Sequence[Group], gives: Collection[ProcessId], beside: Mapping[str, Sequence[ProcessId]], ways: LinkTable
 ) -> list[Group]:
     """The groups, each with who sums its pieces. gives: who has something to add. beside: who may sum for a group.
 
@@ -141,7 +141,7 @@ def shared_out(
     ]
 
 
-def _known(group: Group, ways: Ways) -> bool:
+def _known(group: Group, ways: LinkTable) -> bool:
     members = group.members
     if not 2 <= len(members) <= MEMBERS_MAX or ways.elements.get(group.name, 0) <= 0:
         return False
@@ -156,7 +156,7 @@ def _choices(
     return {one: load.lot(group, gives, one, load.ways.elements[group.name] / LOTS) for one in candidates}
 
 
-def _helpers(group: Group, beside: Sequence[ProcessId], ways: Ways) -> list[ProcessId]:
+def _helpers(group: Group, beside: Sequence[ProcessId], ways: LinkTable) -> list[ProcessId]:
     """Those with the fastest ways to all members, as far as they are known."""
     slowest = {}
     for process in beside:

@@ -7,25 +7,25 @@ from swarmflow.core.messages.hop import (
     Accepted,
     Adopt,
     Backward,
-    Beyond,
-    Carried,
-    Carry,
+    Cancel,
+    CreditAvailable,
+    CreditReturned,
     Denied,
     Done,
+    DownstreamCost,
     Forward,
-    Passed,
     Probe,
     Probed,
     Recall,
     Recalled,
-    Relieve,
-    Reserve,
-    Reserved,
-    Room,
+    RelayedTensor,
+    RelayTensor,
+    ReserveSlot,
     Routed,
+    SlotReserved,
 )
 from swarmflow.core.messages.membership import (
-    Beat,
+    CopiesHeld,
     Drain,
     Evicted,
     Finished,
@@ -33,13 +33,13 @@ from swarmflow.core.messages.membership import (
     Heartbeat,
     Held,
     Join,
-    Keep,
-    Kept,
+    KeepCopy,
+    LeaderHeartbeat,
     Left,
+    LinkRateReport,
     LoadFailed,
     Needed,
     Postponed,
-    Rates,
     Ready,
     Refused,
     Released,
@@ -53,23 +53,23 @@ from swarmflow.core.messages.step import (
     Commit,
     Committed,
     ElectorateChange,
-    Entered,
-    Gone,
-    Named,
+    MemberEntered,
+    MemberFailed,
     NotFinite,
-    Open,
+    OpenStep,
     Overflow,
     Prepare,
     Prepared,
     ReducePart,
     ReduceSum,
-    Reopen,
+    RosterDelta,
+    RosterPart,
     StepResult,
     Tally,
     Unprepared,
     Unrepairable,
 )
-from swarmflow.core.messages.succession import Deposed, Lead, Report
+from swarmflow.core.messages.succession import Deposed, Elect, ElectionReport
 
 __all__ = [
     "TO_LEADER",
@@ -77,59 +77,59 @@ __all__ = [
     "Adopt",
     "Assign",
     "Backward",
-    "Beat",
-    "Beyond",
-    "Carried",
-    "Carry",
+    "Cancel",
     "Commit",
     "Committed",
+    "CopiesHeld",
+    "CreditAvailable",
+    "CreditReturned",
     "Denied",
     "Deposed",
     "Done",
+    "DownstreamCost",
     "Drain",
+    "Elect",
+    "ElectionReport",
     "ElectorateChange",
-    "Entered",
     "Evicted",
     "Finished",
     "Forward",
-    "Gone",
     "Granted",
     "Heartbeat",
     "Held",
     "Join",
-    "Keep",
-    "Kept",
-    "Lead",
+    "KeepCopy",
+    "LeaderHeartbeat",
     "Left",
+    "LinkRateReport",
     "LoadFailed",
+    "MemberEntered",
+    "MemberFailed",
     "Message",
-    "Named",
     "Needed",
     "Negotiate",
     "NotFinite",
-    "Open",
+    "OpenStep",
     "Overflow",
-    "Passed",
     "Postponed",
     "Prepare",
     "Prepared",
     "Probe",
     "Probed",
-    "Rates",
     "Ready",
     "Recall",
     "Recalled",
     "ReducePart",
     "ReduceSum",
     "Refused",
+    "RelayTensor",
+    "RelayedTensor",
     "Released",
-    "Relieve",
-    "Reopen",
-    "Report",
-    "Reserve",
-    "Reserved",
-    "Room",
+    "ReserveSlot",
+    "RosterDelta",
+    "RosterPart",
     "Routed",
+    "SlotReserved",
     "StepResult",
     "Surplus",
     "Suspect",
@@ -142,29 +142,29 @@ __all__ = [
 
 Message = (
     Forward
-    | Reserve
-    | Reserved
+    | ReserveSlot
+    | SlotReserved
     | Adopt
     | Accepted
     | Denied
-    | Room
-    | Relieve
+    | CreditAvailable
+    | Cancel
     | Routed
     | Backward
     | Recall
     | Recalled
-    | Carry
-    | Carried
-    | Passed
+    | RelayTensor
+    | RelayedTensor
+    | CreditReturned
     | Probe
     | Probed
-    | Beyond
+    | DownstreamCost
     | Done
-    | Named
-    | Open
-    | Reopen
-    | Entered
-    | Gone
+    | RosterPart
+    | OpenStep
+    | RosterDelta
+    | MemberEntered
+    | MemberFailed
     | Assign
     | Overflow
     | NotFinite
@@ -183,8 +183,8 @@ Message = (
     | Granted
     | LoadFailed
     | Ready
-    | Keep
-    | Kept
+    | KeepCopy
+    | CopiesHeld
     | Surplus
     | Drain
     | Released
@@ -192,13 +192,13 @@ Message = (
     | Needed
     | Postponed
     | Heartbeat
-    | Rates
-    | Beat
+    | LinkRateReport
+    | LeaderHeartbeat
     | Suspect
     | Evicted
     | Finished
-    | Lead
-    | Report
+    | Elect
+    | ElectionReport
     | Deposed
     | Negotiate
 )
@@ -210,7 +210,7 @@ TO_LEADER = frozenset(
         LoadFailed,
         Drain,
         Heartbeat,
-        Rates,
+        LinkRateReport,
         Suspect,
         Done,
         Prepared,
@@ -219,7 +219,7 @@ TO_LEADER = frozenset(
         Overflow,
         NotFinite,
         Committed,
-        Kept,
+        CopiesHeld,
         Left,
     )
 )

@@ -13,23 +13,23 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
-from swarmflow.core.flow.messages import Word
+from swarmflow.core.flow.messages import FlowMessage
 from swarmflow.core.messages import (
     Backward,
-    Carried,
-    Carry,
     Commit,
+    ElectionReport,
     ElectorateChange,
     Forward,
     Message,
-    Open,
+    OpenStep,
     Prepare,
     Probe,
     Recalled,
     ReducePart,
     ReduceSum,
-    Reopen,
-    Report,
+    RelayedTensor,
+    RelayTensor,
+    RosterDelta,
 )
 from swarmflow.core.types import ADDRESSES_MAX, Group, Member, Plan, ProcessId, Roster
 
@@ -38,14 +38,14 @@ COUNT_MAX = 1 << 40  # of anything that is counted
 ATTEMPT_MAX = 1_000_000_000
 SECONDS_MAX = 1e9
 MEMBERS_MAX = 100_000  # of a roster
-PART_MEMBERS_MAX = 1000  # of a Named
+PART_MEMBERS_MAX = 1000  # of a RosterPart
 REASONS = frozenset(("full", "draining", "unknown", "stale", "stage", "invalid"))  # of a Denied
 BODIES_MAX: dict[type, int] = {
     Forward: 2,
     Backward: 1,
     Recalled: 2,
-    Carry: 2,
-    Carried: 2,
+    RelayTensor: 2,
+    RelayedTensor: 2,
     Probe: 1,
     ReducePart: 1,
     ReduceSum: 1,
@@ -59,7 +59,7 @@ _ITEMS: dict[str, tuple[str, ...]] = {
     "entries": ("index", "attempt"),
     "lost": ("stage", "index"),
     "results": ("group", "norm", "results.digest"),
-    "Rates.elements": ("group", "elements"),
+    "LinkRateReport.elements": ("group", "elements"),
     "rates": ("process", "rate"),
 }
 
@@ -86,14 +86,14 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "retries": count,
         "Tally.tokens": (microbatches, COUNT_MAX),
         "StepResult.tokens": (microbatches, COUNT_MAX),  # of whole steps
-        "Report.attempt": (0, ATTEMPT_MAX // 2),
-        "Report.ballot": (0, COUNT_MAX // 2),  # the next leader counts on
+        "ElectionReport.attempt": (0, ATTEMPT_MAX // 2),
+        "ElectionReport.ballot": (0, COUNT_MAX // 2),  # the next leader counts on
         "incarnation": (0, 1 << 64),
         "generation": (-1, COUNT_MAX),
         "step": version,
         "version": version,
         "Heartbeat.version": (-1, COUNT_MAX),
-        "Report.version": (-1, COUNT_MAX),
+        "ElectionReport.version": (-1, COUNT_MAX),
         "oldest": version,
         "durable": version,
         "newest": version,
@@ -169,8 +169,8 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "groups": stages + 1,
         "peers": stages,
         "donors": 64,
-        "Named.members": PART_MEMBERS_MAX,
-        "Rates.elements": 64,
+        "RosterPart.members": PART_MEMBERS_MAX,
+        "LinkRateReport.elements": 64,
         "rates": 4096,
         "awaits": 16,
     }
@@ -192,9 +192,10 @@ class MessageChecks:
         """What is wrong with a message that has so many bodies, in words; None: all of it may be as it is."""
         kind = type(message)
         if bodies and bodies > _bodies_max(message):
-            return f"a {kind.__name__} with {bodies} bodies"
+            return f"{kind.__name__} with {bodies} bodies"
         if self._checks[kind](message):
-            return "an Open names no stages" if isinstance(message, Open) and not message.roster.stages else None
+            empty = isinstance(message, OpenStep) and not message.roster.stages
+            return "an OpenStep names no stages" if empty else None
         for name, fits in self._fields[kind]:
             if not fits(value := getattr(message, name)):
                 return f"{kind.__name__}.{name} cannot be {repr(value)[:60]}"
@@ -208,7 +209,7 @@ class MessageChecks:
         names = list(hints) if kind is ProcessId else [field.name for field in fields(kind)]
         made = [(name, self._of(hints[name], (f"{inside}.{name}", f"{kind.__name__}.{name}", name))) for name in names]
         checks = tuple((name, check) for name, check in made if check is not None)
-        whole: Check | None = self._report if kind is Report else _WHOLE.get(kind)
+        whole: Check | None = self._report if kind is ElectionReport else _WHOLE.get(kind)
 
         def check(value: object) -> bool:
             for name, fits in checks:  # a generator would take twice as long, and this is done at each message
@@ -220,7 +221,7 @@ class MessageChecks:
 
     def _of(self, hint: Any, names: tuple[str, ...]) -> Check | None:  # noqa: ANN401
         """The check of a value of this type; None: all such values are right. names: in the tables, in this order."""
-        if hint is bool or hint == Word or names[-1] in _FREE:
+        if hint is bool or hint == FlowMessage or names[-1] in _FREE:
             return None
         if "Denied.reason" in names:
             return REASONS.__contains__
@@ -292,22 +293,22 @@ def _first(table: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN40
 
 def _bodies_max(message: Message) -> int:
     """How many bodies it may have; who carries a message for another one gives as many as that one has."""
-    inner = (message.forward or message.backward) if isinstance(message, Carry | Carried) else None
+    inner = (message.forward or message.backward) if isinstance(message, RelayTensor | RelayedTensor) else None
     return BODIES_MAX.get(type(inner or message), 0)
 
 
-def _one_inner(message: Carry | Carried) -> bool:
+def _one_inner(message: RelayTensor | RelayedTensor) -> bool:
     return (message.forward is None) != (message.backward is None)
 
 
-def _open(said: Open) -> bool:
+def _open(said: OpenStep) -> bool:
     """Members come with it or came before it; of a step without trainers nobody would form the microbatches."""
     if said.before or not said.roster.stages:
         return not said.roster.everyone
     return bool(said.roster.trainers)
 
 
-def _reopen(change: Reopen) -> bool:
+def _reopen(change: RosterDelta) -> bool:
     came = {member.process for member in change.came}
     return change.base < change.epoch and len(came) == len(change.came) and came.isdisjoint(change.gone)
 
@@ -331,10 +332,10 @@ def _commit(message: Commit) -> bool:
 
 
 _WHOLE: dict[type, Check] = {
-    Carry: _one_inner,
-    Carried: _one_inner,
-    Open: _open,
-    Reopen: _reopen,
+    RelayTensor: _one_inner,
+    RelayedTensor: _one_inner,
+    OpenStep: _open,
+    RosterDelta: _reopen,
     Group: _group,
     Prepare: _prepare,
     Commit: _commit,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmflow.core.flow.messages import Word
+from swarmflow.core.flow.messages import FlowMessage
 from swarmflow.core.types import ProcessId
 
 
@@ -16,6 +16,6 @@ class Negotiate:
     """
 
     stage: int
-    word: Word
+    word: FlowMessage
     origin: ProcessId | None = None
     to: ProcessId | None = None

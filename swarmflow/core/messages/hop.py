@@ -27,7 +27,7 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
+class ReserveSlot:
     """Have you room for this hop? Its bytes follow when you say so; what is not told here is as in the Forward.
 
     ahead: microbatches that I have sent you unasked, and whose bytes may still be on the way: they come first.
@@ -42,7 +42,7 @@ class Reserve:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
+class SlotReserved:
     """The room is kept for you: send the bytes. rest_s: as in Accepted."""
 
     microbatch: Microbatch
@@ -85,7 +85,7 @@ class Denied:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class CreditAvailable:
     """I denied you because I was full; now there is room."""
 
     stage: int
@@ -109,7 +109,7 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
-class Beyond:
+class DownstreamCost:
     """To those before: what I say of the way beyond me has changed. rest_s: as in Accepted."""
 
     epoch: Epoch
@@ -117,14 +117,14 @@ class Beyond:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class CreditReturned:
     """I have nothing any more for the room that you told me of: tell another."""
 
     stage: int
 
 
 @dataclass(frozen=True, slots=True)
-class Relieve:
+class Cancel:
     """You are late, or were not needed: the hop is another's now.
 
     What you have accumulated of it, the step's manifest decides about.
@@ -158,7 +158,7 @@ class Backward:
 
 
 @dataclass(frozen=True, slots=True)
-class Carry:
+class RelayTensor:
     """To a third peer: hand this on, the way through you is faster. One of the two; bodies: those of the message."""
 
     to: ProcessId
@@ -169,12 +169,12 @@ class Carry:
     def microbatch(self) -> Microbatch:
         """Of what is handed on."""
         inner = self.forward or self.backward
-        assert inner is not None, "a Carry without either is refused"
+        assert inner is not None, "a RelayTensor without either is refused"
         return inner.microbatch
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class RelayedTensor:
     """From a third peer: `origin` has sent you this through me. Bodies: those of the message."""
 
     origin: ProcessId

@@ -62,7 +62,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """To a trainer that joined: wait for the next Open."""
+    """To a trainer that joined: wait for the next OpenStep."""
 
     term: int
 
@@ -106,7 +106,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeepCopy:
     """This snapshot is on the holder's disk; copy these stages of it to yours."""
 
     holder: Member
@@ -115,7 +115,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CopiesHeld:
     """To the leader: this is what lies on my disk now, verified. failed: not all that was asked for, and why."""
 
     copies: tuple[Holding, ...]
@@ -188,7 +188,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class LinkRateReport:
     """How many bytes a second go from me to these: to the leader, and to those around me.
 
     elements: of my gradients, by reduction group.
@@ -199,7 +199,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class LeaderHeartbeat:
     """From the leader to everybody, each second. said: messages without bodies to this process so far."""
 
     term: int

@@ -9,7 +9,7 @@ from swarmflow.core.types import EXPONENT, Epoch, Group, Member, Microbatch, Pro
 
 @dataclass(frozen=True, slots=True)
 class ElectorateChange:
-    """How the members of an Open differ from those of the last committed step's Open, whose majority it needs too."""
+    """How the members of an OpenStep differ from those of the last committed step's, whose majority it needs too."""
 
     joined: tuple[ProcessId, ...] = ()  # named now and not then
     left: tuple[ProcessId, ...] = ()  # named then and not now, whatever became of them
@@ -17,7 +17,7 @@ class ElectorateChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenStep:
     """A step begins, or begins anew: everybody in the roster takes part; what belongs to another epoch is void.
 
     Weights are at version `epoch.step`. Microbatch i is formed by trainer i mod (number of trainers). lineage: the
@@ -27,7 +27,7 @@ class Open:
     roster of which that is a part, and its size. before: the members were told in so many parts of a message each, or
     0: they are here. careful: a try before this one gave a value that was not finite, so each layer and each
     microbatch's gradients are checked by themselves. change: of the electorate since the last committed step, or since
-    the lineage's first Open; None: this is the first one.
+    the lineage's first OpenStep; None: this is the first one.
     """
 
     term: int
@@ -57,15 +57,15 @@ class Open:
         """How many take part, whether they are named here or not."""
         return self.named or self.roster.size
 
-    def seen_from(self, stage: int, tied: bool) -> Open:
+    def seen_from(self, stage: int, tied: bool) -> OpenStep:
         """What a peer of this stage is told of it."""
         roster = self.roster.around(stage, tied)
         return self if roster is self.roster else replace(self, roster=roster, whole=self.digest, named=self.size)
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """Some of those who take part in an epoch, before the Open, which has not room for all of them."""
+class RosterPart:
+    """Some of those who take part in an epoch, before the OpenStep, which has not room for all of them."""
 
     term: int
     epoch: Epoch
@@ -73,8 +73,8 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Reopen:
-    """An Open to somebody who has heard the one of epoch `base`: its roster is that one's but for who is in these.
+class RosterDelta:
+    """An OpenStep to somebody who has heard the one of epoch `base`: its roster is that one's but for who is in these.
 
     came: who is new, or serves another stage, or has another capacity now. The roster of a large swarm takes megabytes,
     and hardly changes from step to step. whole, named: the digest and the size of the whole roster.
@@ -93,7 +93,7 @@ class Reopen:
     change: ElectorateChange | None = None
 
     @classmethod
-    def after(cls, base: Open, said: Open) -> Reopen | None:
+    def after(cls, base: OpenStep, said: OpenStep) -> RosterDelta | None:
         """What `said` is to those who have heard `base`. None: it cannot be told so."""
         before = {member.process: member for member in (*base.roster.members(), *base.roster.trainers)}
         now = {member.process: member for member in (*said.roster.members(), *said.roster.trainers)}
@@ -103,21 +103,21 @@ class Reopen:
         reopen = cls(said.term, said.epoch, base.epoch, gone, came, *rest)
         return reopen if reopen.unfolded(base) == said else None
 
-    def unfolded(self, base: Open) -> Open:
-        """The Open that it stands for."""
+    def unfolded(self, base: OpenStep) -> OpenStep:
+        """The OpenStep that it stands for."""
         if not base.partial:
             roster = base.roster.changed(self.gone, self.came)
             rest = (self.exponent, "", 0, 0, self.careful, self.change)
-            return Open(self.term, self.epoch, roster, self.lineage, (), *rest)
+            return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
         near = tuple(m for m in self.came if m.stage < 0 or base.roster.stages[m.stage])
         far = tuple(m.process for m in self.came if m not in near)
         roster = base.roster.changed((*self.gone, *far), near)
         rest = (self.exponent, self.whole, self.named, 0, self.careful, self.change)
-        return Open(self.term, self.epoch, roster, self.lineage, (), *rest)
+        return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class MemberFailed:
     """A process of the roster is dead to this epoch. A ballot under way is revoked.
 
     lost: hops (stage, index) that were accumulated and have no holder any more: whoever believes that one of them is
@@ -132,7 +132,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Entered:
+class MemberEntered:
     """One who was ready, and would have come in at the next step, takes part from now on: a peer of its stage died."""
 
     term: int

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from swarmflow.core.messages.hop import Done
 from swarmflow.core.messages.membership import Join
-from swarmflow.core.messages.step import Commit, Open, Reopen, Tally
+from swarmflow.core.messages.step import Commit, OpenStep, RosterDelta, Tally
 from swarmflow.core.types import Member, ProcessId
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class Elect:
     """From a trainer that has lost the leader: follow me from this term on, and tell me what you hold.
 
     roster: digest of the one that it knows itself.
@@ -23,12 +23,12 @@ class Lead:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ElectionReport:
     """I follow you in this term. What I know and hold of the epoch that was opened last, for you to go on from it.
 
     join: as it was said to the former leader. member: with the stage served. ready: it is loaded, at `version`.
-    opened: the epoch, without its roster where that is the one of the Lead, or follows from it by `change`, the
-    Reopen that was heard; gone: who died to it, newcomers: who came in for its update, entered: or before it;
+    opened: the epoch, without its roster where that is the one of the Elect, or follows from it by `change`, the
+    RosterDelta that was heard; gone: who died to it, newcomers: who came in for its update, entered: or before it;
     suspects: whom I lost although nobody has declared them dead. done: what is accumulated here; dropped: what was,
     as an orphan. indices, attempt: a trainer's own microbatches, and the highest Assign. ballot, tally: of the last
     Prepare; results: of its Prepared, if it came so far. commit: if it was heard; digest: of the parameters, if it is
@@ -41,7 +41,7 @@ class Report:
     ready: bool
     version: int
     draining: bool
-    opened: Open
+    opened: OpenStep
     gone: tuple[ProcessId, ...] = ()
     newcomers: tuple[Member, ...] = ()
     entered: tuple[ProcessId, ...] = ()
@@ -55,7 +55,7 @@ class Report:
     results: tuple[tuple[str, float, str], ...] = ()
     commit: Commit | None = None
     digest: str = ""
-    change: Reopen | None = None
+    change: RosterDelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

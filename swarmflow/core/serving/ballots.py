@@ -6,11 +6,11 @@ from swarmflow.core.actions import Action, Apply, Connect, Count, Send
 from swarmflow.core.events import Applied, PieceReduced, Received, Replayed, Sealed
 from swarmflow.core.messages import Commit, Committed, Prepare, Prepared, ReducePart, ReduceSum, Suspect, Unprepared
 from swarmflow.core.reduce import Ballot, Reduction
-from swarmflow.core.serving.service import Service, release
+from swarmflow.core.serving.service import PeerState, release
 from swarmflow.core.types import Group, ProcessId
 
 
-def prepare(peer: Service, event: Received, now: float) -> list[Action]:
+def prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
     """The leader begins a ballot, and says which work counts."""
     message = event.message
     assert isinstance(message, Prepare)
@@ -27,7 +27,7 @@ def prepare(peer: Service, event: Received, now: float) -> list[Action]:
     return [*actions, *_reduce(peer, message)]
 
 
-def replayed(peer: Service, event: Replayed, now: float) -> list[Action]:
+def replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
     """The ballot that waits for orphans to be taken away goes on when the last one is."""
     if peer.hops is None:
         return release((event.gradient,) if event.gradient is not None else ())
@@ -39,7 +39,7 @@ def replayed(peer: Service, event: Replayed, now: float) -> list[Action]:
     return [*actions, *_reduce(peer, message)]
 
 
-def _reduce(peer: Service, message: Prepare) -> list[Action]:
+def _reduce(peer: PeerState, message: Prepare) -> list[Action]:
     mine = tuple(group for group in message.groups if _takes_part(peer, group))
     gives = bool(message.entries)
     reduction = Reduction(peer.me, peer.epoch, message.ballot, mine, peer.elements, peer.element_bytes, gives)
@@ -48,13 +48,13 @@ def _reduce(peer: Service, message: Prepare) -> list[Action]:
     return [Connect(newcomers), *reduction.start()]
 
 
-def _takes_part(peer: Service, group: Group) -> bool:
+def _takes_part(peer: PeerState, group: Group) -> bool:
     if peer.me in group.members:
         return group.name in peer.elements
     return peer.me in group.owners and group.elements > 0
 
 
-def reduce_part(peer: Service, event: Received, now: float) -> list[Action]:
+def reduce_part(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Another member's part of a piece, or an owner's sum of one."""
     message = event.message
     assert isinstance(message, ReducePart | ReduceSum)
@@ -73,7 +73,7 @@ def reduce_part(peer: Service, event: Received, now: float) -> list[Action]:
     return reduction.summed(event.sender, message, event.bodies[0])
 
 
-def piece_reduced(peer: Service, event: PieceReduced, now: float) -> list[Action]:
+def piece_reduced(peer: PeerState, event: PieceReduced, now: float) -> list[Action]:
     """The sum of a piece that this peer owns is there."""
     ballot = peer.ballot
     if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
@@ -81,7 +81,7 @@ def piece_reduced(peer: Service, event: PieceReduced, now: float) -> list[Action
     return ballot.reduction.reduced(event.group, event.piece, event.sum)
 
 
-def sealed(peer: Service, event: Sealed, now: float) -> list[Action]:
+def sealed(peer: PeerState, event: Sealed, now: float) -> list[Action]:
     """The reduced gradients stand ready for the commit."""
     ballot = peer.ballot
     if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
@@ -92,7 +92,7 @@ def sealed(peer: Service, event: Sealed, now: float) -> list[Action]:
     return [Send(peer.leader, Prepared(peer.epoch, ballot.number, event.results))]
 
 
-def commit(peer: Service, event: Received, now: float) -> list[Action]:
+def commit(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Everybody is ready: update the parameters."""
     message = event.message
     assert isinstance(message, Commit)
@@ -106,7 +106,7 @@ def commit(peer: Service, event: Received, now: float) -> list[Action]:
     return [Apply(peer.epoch, message.scale, message.learning_rate)]
 
 
-def applied(peer: Service, event: Applied, now: float) -> list[Action]:
+def applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
     """The parameters are those of the next version."""
     if event.epoch != peer.epoch:
         return []
@@ -118,12 +118,12 @@ def applied(peer: Service, event: Applied, now: float) -> list[Action]:
     return [*journal, Send(peer.leader, Committed(event.epoch, peer.version, event.digest))]
 
 
-def awaited(peer: Service) -> tuple[ProcessId, ...]:
+def awaited(peer: PeerState) -> tuple[ProcessId, ...]:
     """Without whom the ballot at hand cannot go on here."""
     return () if peer.ballot is None else peer.ballot.reduction.awaits()
 
 
-def revoke(peer: Service) -> list[Action]:
+def revoke(peer: PeerState) -> list[Action]:
     """The ballot at hand is void."""
     peer.unsettled = None
     ballot, peer.ballot = peer.ballot, None

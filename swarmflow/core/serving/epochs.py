@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Connect, Forget, Log, Reset
 from swarmflow.core.events import Received
-from swarmflow.core.messages import Entered, Gone, Named, Open, Reopen
+from swarmflow.core.messages import MemberEntered, MemberFailed, OpenStep, RosterDelta, RosterPart
 from swarmflow.core.rates import NEAR_MAX
 from swarmflow.core.serving.ballots import revoke
-from swarmflow.core.serving.service import Service
+from swarmflow.core.serving.service import PeerState
 from swarmflow.core.standing import begun
 
 
-def named(peer: Service, event: Received, now: float) -> list[Action]:
+def named(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Some of those who take part in the epoch that is opened next."""
-    assert isinstance(event.message, Named)
+    assert isinstance(event.message, RosterPart)
     peer.naming.hear(event.message)
     return []
 
 
-def opened(peer: Service, event: Received, now: float) -> list[Action]:
+def opened(peer: PeerState, event: Received, now: float) -> list[Action]:
     """A step begins; what was held for another one is void."""
     said = event.message
-    assert isinstance(said, Open | Reopen)
+    assert isinstance(said, OpenStep | RosterDelta)
     if said.term < peer.following.term or said.epoch <= peer.epoch:
         return []
     standing = begun(said, peer.naming, peer.standing)
@@ -52,10 +52,10 @@ def opened(peer: Service, event: Received, now: float) -> list[Action]:
     return actions + (peer.flows.open(message.roster, now) if peer.flows is not None else [])
 
 
-def entered(peer: Service, event: Received, now: float) -> list[Action]:
+def entered(peer: PeerState, event: Received, now: float) -> list[Action]:
     """One more takes part, amid the step."""
     message = event.message
-    assert isinstance(message, Entered)
+    assert isinstance(message, MemberEntered)
     member, standing = message.member, peer.standing
     if message.epoch != peer.epoch or standing is None:
         return []
@@ -77,10 +77,10 @@ def entered(peer: Service, event: Received, now: float) -> list[Action]:
     return connect + peer.hops.enter(member.process, member.capacity // len(mates), now)
 
 
-def gone(peer: Service, event: Received, now: float) -> list[Action]:
+def gone(peer: PeerState, event: Received, now: float) -> list[Action]:
     """A process is dead: what it held is sent to others, and a ballot with it is void."""
     message = event.message
-    assert isinstance(message, Gone)
+    assert isinstance(message, MemberFailed)
     if message.epoch != peer.epoch or peer.hops is None or peer.standing is None:
         return [Forget(message.process)] if peer.phase == "loading" else []  # it may be what it loads from
     if message.process == peer.me:

@@ -12,42 +12,42 @@ from swarmflow.core.events import (
     Overflowed,
     Received,
 )
-from swarmflow.core.messages import Carried, Carry, Negotiate, NotFinite, Overflow, Rates, Suspect
-from swarmflow.core.serving.service import Service, release
+from swarmflow.core.messages import LinkRateReport, Negotiate, NotFinite, Overflow, RelayedTensor, RelayTensor, Suspect
+from swarmflow.core.serving.service import PeerState, release
 
 
-def message(peer: Service, event: Received, now: float) -> list[Action]:
+def message(peer: PeerState, event: Received, now: float) -> list[Action]:
     """A message about one hop; that it belongs to this epoch and its roster was checked before."""
     assert peer.hops is not None, "checked where messages come in"
     return peer.hops.message(event.sender, event.message, event.bodies, now)
 
 
-def rates(peer: Service, event: Received, now: float) -> list[Action]:
+def rates(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Another peer tells of the ways from it."""
-    assert isinstance(event.message, Rates)
+    assert isinstance(event.message, LinkRateReport)
     peer.detours.learn(event.sender, event.message)
     if peer.hops is not None:
         peer.hops.outbox.rerouted(peer.detours.changed)
     return []
 
 
-def carry(peer: Service, event: Received, now: float) -> list[Action]:
+def carry(peer: PeerState, event: Received, now: float) -> list[Action]:
     """A tensor goes through here, from one peer of this epoch to another."""
     message = event.message
-    assert isinstance(message, Carry)
+    assert isinstance(message, RelayTensor)
     if message.to == peer.me or peer.standing is None or not peer.standing.takes_part(message.to):
         return release(event.bodies)
-    carried = Carried(event.sender, message.forward, message.backward)
+    carried = RelayedTensor(event.sender, message.forward, message.backward)
     return [Send(message.to, carried, event.bodies), *release(event.bodies)]
 
 
-def negotiated(peer: Service, event: Received, now: float) -> list[Action]:
+def negotiated(peer: PeerState, event: Received, now: float) -> list[Action]:
     """A word about flows."""
     assert isinstance(event.message, Negotiate)
     return peer.flows.heard(event.sender, event.message, now) if peer.flows is not None else []
 
 
-def computed(peer: Service, event: ForwardComputed | LossComputed | BackwardComputed, now: float) -> list[Action]:
+def computed(peer: PeerState, event: ForwardComputed | LossComputed | BackwardComputed, now: float) -> list[Action]:
     """A result; one of a stage that this process serves no more is dropped."""
     if peer.hops is None:
         ref = event.output if isinstance(event, ForwardComputed) else event.gradient
@@ -61,7 +61,7 @@ def computed(peer: Service, event: ForwardComputed | LossComputed | BackwardComp
             return peer.hops.backward_computed(event)
 
 
-def compute_failed(peer: Service, event: ComputeFailed, now: float) -> list[Action]:
+def compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list[Action]:
     """What somebody sent is no tensor of the kind that it should be."""
     if peer.hops is None:
         return []
@@ -71,14 +71,14 @@ def compute_failed(peer: Service, event: ComputeFailed, now: float) -> list[Acti
     return [Count("frames_refused", "tensor"), Log("warning", event.reason), *actions]
 
 
-def overflowed(peer: Service, event: Overflowed, now: float) -> list[Action]:
+def overflowed(peer: PeerState, event: Overflowed, now: float) -> list[Action]:
     """A gradient does not fit into the step's fixed-point numbers."""
     if event.microbatch.epoch != peer.epoch:
         return []
     return [Send(peer.leader, Overflow(event.microbatch))]
 
 
-def not_finite(peer: Service, event: ComputedNotFinite, now: float) -> list[Action]:
+def not_finite(peer: PeerState, event: ComputedNotFinite, now: float) -> list[Action]:
     """A value computed here is not finite: it goes nowhere, and the leader voids the try at the step."""
     if event.epoch != peer.epoch or peer.hops is None:
         return []

@@ -7,13 +7,13 @@ from dataclasses import replace
 from swarmflow.core import broken
 from swarmflow.core.actions import Action, Connect, Count, Log, Send
 from swarmflow.core.events import Lost, Received
-from swarmflow.core.messages import Deposed, Done, Gone, Lead, Message, Suspect
+from swarmflow.core.messages import Deposed, Done, Elect, MemberFailed, Message, Suspect
 from swarmflow.core.naming import answer
-from swarmflow.core.serving.service import Service
+from swarmflow.core.serving.service import PeerState
 from swarmflow.core.types import ProcessId
 
 
-def lost(peer: Service, event: Lost, now: float) -> list[Action]:
+def lost(peer: PeerState, event: Lost, now: float) -> list[Action]:
     """The connection to a process broke. Without the leader there is nobody to tell; an heir of it will come."""
     if event.process == peer.leader:
         known = peer.following.lost_s is not None
@@ -25,20 +25,20 @@ def lost(peer: Service, event: Lost, now: float) -> list[Action]:
     return []
 
 
-def go_around(peer: Service, process: ProcessId, now: float) -> list[Action]:
+def go_around(peer: PeerState, process: ProcessId, now: float) -> list[Action]:
     """Nothing may have reached a process, or come from it: what it holds of this peer's goes to others, or is asked."""
     if peer.hops is None or peer.phase != "member":
         return []
     return peer.hops.tell_all(broken.lost(peer.hops.outbox, process, now))
 
 
-def accused(peer: Service, event: Received, now: float) -> list[Action]:
+def accused(peer: PeerState, event: Received, now: float) -> list[Action]:
     """The leader passes on that a process has lost its connection to this one."""
     assert isinstance(event.message, Suspect)
     return go_around(peer, event.message.process, now)
 
 
-def heirs(peer: Service) -> list[ProcessId]:
+def heirs(peer: PeerState) -> list[ProcessId]:
     """Trainers of the epoch at hand, if this peer is in it, that may yet be alive and lead it on."""
     standing = peer.standing
     if standing is None or not standing.takes_part(peer.me):
@@ -46,13 +46,13 @@ def heirs(peer: Service) -> list[ProcessId]:
     return [t for t in standing.trainers() if t != peer.leader and t not in standing.suspects]
 
 
-def lead(peer: Service, event: Received, now: float) -> list[Action]:
+def lead(peer: PeerState, event: Received, now: float) -> list[Action]:
     """A trainer wants to lead. It is followed if it may, unless the leader was heard of just now."""
     sender, message = event.sender, event.message
-    assert isinstance(message, Lead)
+    assert isinstance(message, Elect)
     standing, following = peer.standing, peer.following
     if standing is None or sender not in standing.trainers():
-        return [Count("messages_ignored", "Lead")]
+        return [Count("messages_ignored", "Elect")]
     again = sender == peer.leader and message.term >= following.term
     if not again and message.term <= following.term:
         return [Send(sender, Deposed(following.term))]
@@ -82,12 +82,12 @@ def lead(peer: Service, event: Received, now: float) -> list[Action]:
     return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
 
 
-def another(peer: Service, sender: ProcessId, message: Message) -> list[Action]:
+def another(peer: PeerState, sender: ProcessId, message: Message) -> list[Action]:
     """What only a leader says. A former one has to know that it is one; a later one may have given this peer up."""
     ignored: list[Action] = [Count("messages_ignored", type(message).__name__)]
     term = getattr(message, "term", peer.following.term)
     if term < peer.following.term:
         return [*ignored, Send(sender, Deposed(peer.following.term))]
-    if isinstance(message, Gone) and peer.following.passed_over(peer.me, sender, message, peer.standing):
+    if isinstance(message, MemberFailed) and peer.following.passed_over(peer.me, sender, message, peer.standing):
         return peer.leave(f"taken for dead: {message.reason}")
     return ignored

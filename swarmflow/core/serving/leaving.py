@@ -5,10 +5,10 @@ from __future__ import annotations
 from swarmflow.core.actions import Action, Exit, Log, Send, StoreState
 from swarmflow.core.events import DrainAsked, Received, StateStored
 from swarmflow.core.messages import Drain, Evicted, Finished, Needed, Postponed, Refused
-from swarmflow.core.serving.service import Service
+from swarmflow.core.serving.service import PeerState
 
 
-def drain_asked(peer: Service, event: DrainAsked, now: float) -> list[Action]:
+def drain_asked(peer: PeerState, event: DrainAsked, now: float) -> list[Action]:
     """Leave at the end of the step, and take no new work unless nobody else can. Asked again, leave at once."""
     if peer.drain_until_s is not None or peer.phase in ("joining", "loading"):
         return leave_now(peer, "left" if peer.drain_until_s is None else "left at once")
@@ -21,7 +21,7 @@ def drain_asked(peer: Service, event: DrainAsked, now: float) -> list[Action]:
     ]
 
 
-def leave_now(peer: Service, reason: str) -> list[Action]:
+def leave_now(peer: PeerState, reason: str) -> list[Action]:
     """Wait for nothing more, but for the own disk to take what nobody else may have."""
     held = peer.outlives() if peer.settings.stores and peer.alone else None
     peer.phase = "gone"
@@ -31,7 +31,7 @@ def leave_now(peer: Service, reason: str) -> list[Action]:
     return [*peer.last_promise(held), StoreState(held), Log("info", text)]
 
 
-def stored(peer: Service, event: StateStored, now: float) -> list[Action]:
+def stored(peer: PeerState, event: StateStored, now: float) -> list[Action]:
     """What it leaves is in its folder, or could not be written."""
     if event.failed:
         return [*peer.last_promise(), Exit(f"left, and its state is lost: {event.failed}", ok=False)]
@@ -40,7 +40,7 @@ def stored(peer: Service, event: StateStored, now: float) -> list[Action]:
     return [Exit(f"left with its state in the state folder; started again {soon} goes on from there")]
 
 
-def needed(peer: Service, event: Received, now: float) -> list[Action]:
+def needed(peer: PeerState, event: Received, now: float) -> list[Action]:
     """It drains, and the run would lose its stage's state: say what it waits for, and what leaving now would cost."""
     message = event.message
     assert isinstance(message, Needed)
@@ -59,14 +59,14 @@ def needed(peer: Service, event: Received, now: float) -> list[Action]:
     ]
 
 
-def refused(peer: Service, event: Received, now: float) -> list[Action]:
+def refused(peer: PeerState, event: Received, now: float) -> list[Action]:
     """The leader does not let it in."""
     assert isinstance(event.message, Refused)
     peer.phase = "gone"
     return [Exit(event.message.reason, ok=False)]
 
 
-def postponed(peer: Service, event: Received, now: float) -> list[Action]:
+def postponed(peer: PeerState, event: Received, now: float) -> list[Action]:
     """The leader has put it out for a while; it goes on asking."""
     message = event.message
     assert isinstance(message, Postponed)
@@ -76,19 +76,19 @@ def postponed(peer: Service, event: Received, now: float) -> list[Action]:
     return [Log("warning", f"not let in for {message.wait_s:.0f} s yet: {message.reason}")]
 
 
-def evicted(peer: Service, event: Received, now: float) -> list[Action]:
+def evicted(peer: PeerState, event: Received, now: float) -> list[Action]:
     """The leader does not know it any more."""
     assert isinstance(event.message, Evicted)
     return peer.leave(event.message.reason)
 
 
-def released(peer: Service, event: Received, now: float) -> list[Action]:
+def released(peer: PeerState, event: Received, now: float) -> list[Action]:
     """It has drained."""
     peer.phase = "gone"
     return [*peer.last_promise(), Exit("drained: nothing depends on this process any more")]
 
 
-def finished(peer: Service, event: Received, now: float) -> list[Action]:
+def finished(peer: PeerState, event: Received, now: float) -> list[Action]:
     """There are no more steps."""
     assert isinstance(event.message, Finished)
     if event.message.reason:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from swarmflow.core.actions import Apply, Resume
 from swarmflow.core.messages import Commit, Granted, Held, state_name
-from swarmflow.core.standing import Standing
+from swarmflow.core.standing import EpochView
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Memory:
         self.held = None
         return None
 
-    def committed(self, standing: Standing, commit: Commit) -> None:
+    def committed(self, standing: EpochView, commit: Commit) -> None:
         """An update is to be applied."""
         self.update = _name(standing, commit.ballot), commit
 
@@ -48,7 +48,7 @@ class Memory:
         if self.update is not None:
             (self.name, self.commit), self.digest, self.update = self.update, digest, None
 
-    def kept(self, stage: int, version: int, standing: Standing | None, sealed: int | None) -> Held | None:
+    def kept(self, stage: int, version: int, standing: EpochView | None, sealed: int | None) -> Held | None:
         """What is left for the next life, which ends the update that is under way. None: it is of no known history.
 
         sealed: the ballot whose gradient is reduced here, and that may have been committed.
@@ -61,5 +61,5 @@ class Memory:
         return Held(stage, version, self.name, self.digest, self.commit, upcoming) if known else None
 
 
-def _name(standing: Standing, ballot: int) -> str:
+def _name(standing: EpochView, ballot: int) -> str:
     return state_name(standing.opened.lineage, standing.epoch, ballot)

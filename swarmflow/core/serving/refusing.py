@@ -8,41 +8,41 @@ from swarmflow.core.messages import (
     Accepted,
     Adopt,
     Backward,
-    Beyond,
-    Carry,
+    Cancel,
+    CreditAvailable,
+    CreditReturned,
     Denied,
+    DownstreamCost,
     Forward,
     Message,
-    Passed,
     Probe,
     Probed,
     Recall,
     Recalled,
-    Relieve,
-    Reserve,
-    Reserved,
-    Room,
+    RelayTensor,
+    ReserveSlot,
     Routed,
+    SlotReserved,
     Unrepairable,
 )
 from swarmflow.core.serving import leaders
-from swarmflow.core.serving.service import Service, release
-from swarmflow.core.standing import Standing
+from swarmflow.core.serving.service import PeerState, release
+from swarmflow.core.standing import EpochView
 from swarmflow.core.types import ProcessId
 
 BEFORE, BESIDE, AFTER = -1, 0, 1  # the stage of a sender, as seen from the receiver's; trainers are before the first
 _FROM: dict[type, tuple[int, ...]] = {
-    **dict.fromkeys((Forward, Reserve, Adopt, Relieve, Passed), (BEFORE,)),
-    **dict.fromkeys((Accepted, Reserved, Denied, Room, Routed, Backward, Beyond), (AFTER,)),
+    **dict.fromkeys((Forward, ReserveSlot, Adopt, Cancel, CreditReturned), (BEFORE,)),
+    **dict.fromkeys((Accepted, SlotReserved, Denied, CreditAvailable, Routed, Backward, DownstreamCost), (AFTER,)),
     Probe: (BEFORE, BESIDE),
     Probed: (BESIDE, AFTER),
 }
 
 
-def misplaced(peer: Service, sender: ProcessId, message: Message) -> str | None:
+def misplaced(peer: PeerState, sender: ProcessId, message: Message) -> str | None:
     """Why a message about a hop cannot come from where its sender serves; None: it can."""
     standing = peer.standing
-    if isinstance(message, Carry) and standing is not None:
+    if isinstance(message, RelayTensor) and standing is not None:
         return _astray(standing, sender, message)
     if standing is None or standing.place(peer.me) != peer.stage:
         return None  # it was moved amid the step: what still comes was meant for its former stage
@@ -54,10 +54,10 @@ def misplaced(peer: Service, sender: ProcessId, message: Message) -> str | None:
     else:
         allowed = _FROM.get(type(message))
         fits = allowed is None or (place is not None and place - peer.stage in allowed)
-    return None if fits else f"a {type(message).__name__} from stage {place} to stage {peer.stage}"
+    return None if fits else f"{type(message).__name__} from stage {place} to stage {peer.stage}"
 
 
-def _astray(standing: Standing, sender: ProcessId, message: Carry) -> str | None:
+def _astray(standing: EpochView, sender: ProcessId, message: RelayTensor) -> str | None:
     """Why what is to be carried cannot go from its sender to there: who carries it answers for it."""
     place, there = standing.place(sender), standing.place(message.to)
     step = AFTER if message.forward is not None else BEFORE
@@ -66,7 +66,7 @@ def _astray(standing: Standing, sender: ProcessId, message: Carry) -> str | None
     return f"a {'Forward' if step == AFTER else 'Backward'} to be carried from stage {place} to stage {there}"
 
 
-def refused(peer: Service, event: Received, what: str, now: float) -> list[Action]:
+def refused(peer: PeerState, event: Received, what: str, now: float) -> list[Action]:
     """A message that cannot be true is not looked at any further."""
     if peer.phase == "gone":
         return release(event.bodies)
@@ -74,7 +74,7 @@ def refused(peer: Service, event: Received, what: str, now: float) -> list[Actio
     return [counted, *release(event.bodies), *_put_out(peer, event.sender, f"sent what cannot be: {what}", now)]
 
 
-def mishandled(peer: Service, event: Mishandled, now: float) -> list[Action]:
+def mishandled(peer: PeerState, event: Mishandled, now: float) -> list[Action]:
     """What was half changed belongs to the epoch at hand: the step starts over, and with it all of that is void."""
     if peer.phase == "gone":
         return []
@@ -84,7 +84,7 @@ def mishandled(peer: Service, event: Mishandled, now: float) -> list[Action]:
     return actions
 
 
-def _put_out(peer: Service, sender: ProcessId, reason: str, now: float) -> list[Action]:
+def _put_out(peer: PeerState, sender: ProcessId, reason: str, now: float) -> list[Action]:
     """Nothing more comes over its connections, and the leader hears of it. Without the leader itself: join again."""
     if sender == peer.leader:
         return peer.leave(f"the leader {sender} {reason}")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Log, Rejoin, Release, Send
-from swarmflow.core.detours import Detours
-from swarmflow.core.flow.live import Negotiation
-from swarmflow.core.following import Following
-from swarmflow.core.hops import Hops
+from swarmflow.core.detours import Relays
+from swarmflow.core.flow.live import FlowNegotiation
+from swarmflow.core.following import LeaderLease
+from swarmflow.core.hops import HopTable
 from swarmflow.core.messages import Held, Join, Left, Needed, Prepare
-from swarmflow.core.naming import Naming
+from swarmflow.core.naming import RosterAssembly
 from swarmflow.core.reduce import Ballot
 from swarmflow.core.serving.memory import Memory
-from swarmflow.core.standing import Standing
+from swarmflow.core.standing import EpochView
 from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref
 
 
@@ -37,7 +37,7 @@ class PeerSettings:
 
 
 @dataclass(slots=True)
-class Service:
+class PeerState:
     """The state of a peer.
 
     copies: what lies on its disk of other stages, where that has changed since it was started. grant: the number of the
@@ -49,15 +49,15 @@ class Service:
     """
 
     me: ProcessId
-    following: Following
+    following: LeaderLease
     plan: Plan
     settings: PeerSettings
     stage: int = -1
     version: int = -1
     phase: str = "joining"  # joining, loading, ready, member, gone
     epoch: Epoch = BEFORE_ALL
-    hops: Hops | None = None
-    standing: Standing | None = None
+    hops: HopTable | None = None
+    standing: EpochView | None = None
     copies: tuple[Holding, ...] | None = None
     grant: int = 0
     drain_until_s: float | None = None
@@ -65,9 +65,9 @@ class Service:
     unsettled: Prepare | None = None
     elements: dict[str, int] = field(default_factory=dict)
     element_bytes: int = 4
-    naming: Naming = field(default_factory=Naming)
-    detours: Detours = field(init=False)
-    flows: Negotiation | None = None
+    naming: RosterAssembly = field(default_factory=RosterAssembly)
+    detours: Relays = field(init=False)
+    flows: FlowNegotiation | None = None
     done: int = 0
     postponed: str = ""
     needed: Needed | None = None

@@ -5,15 +5,15 @@ from __future__ import annotations
 from swarmflow.core.actions import Action, Connect, Count, DropCopies, KeepCopies, LoadState, Log, Send
 from swarmflow.core.events import CopiesChanged, Received, StateLoaded, StateNotLoaded
 from swarmflow.core.flow.live import negotiation_of
-from swarmflow.core.hops import Hops
-from swarmflow.core.messages import Granted, Keep, Kept, LoadFailed, Ready, Surplus
-from swarmflow.core.routers import outbox_of
+from swarmflow.core.hops import HopTable
+from swarmflow.core.messages import CopiesHeld, Granted, KeepCopy, LoadFailed, Ready, Surplus
+from swarmflow.core.routers import dispatcher_for
 from swarmflow.core.serving.ballots import revoke
-from swarmflow.core.serving.service import Service
+from swarmflow.core.serving.service import PeerState
 from swarmflow.core.space import LEAN
 
 
-def granted(peer: Service, event: Received, now: float) -> list[Action]:
+def granted(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Load a stage, whatever was served before."""
     message = event.message
     assert isinstance(message, Granted)
@@ -38,16 +38,16 @@ def granted(peer: Service, event: Received, now: float) -> list[Action]:
     ]
 
 
-def loaded(peer: Service, event: StateLoaded, now: float) -> list[Action]:
+def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
     """The stage is there: it can be served from the next step on."""
     if peer.phase != "loading" or event.stage != peer.stage:
         return []
     peer.version, peer.memory.held = event.version, None
     peer.elements, peer.element_bytes = dict(event.group_elements), event.element_bytes
     peer.phase = "ready"
-    outbox = outbox_of(peer.plan, peer.me, peer.stage + 1, peer.settings.late_min_s)
+    outbox = dispatcher_for(peer.plan, peer.me, peer.stage + 1, peer.settings.late_min_s)
     own = peer.settings.journal_bytes_max, peer.settings.recompute
-    peer.hops = Hops(peer.me, peer.stage, peer.plan.stages, event.capacity, outbox, peer.leader, *own)
+    peer.hops = HopTable(peer.me, peer.stage, peer.plan.stages, event.capacity, outbox, peer.leader, *own)
     plan = peer.plan
     lean = LEAN if peer.settings.recompute or peer.hops.last else 0  # the last stage holds a microbatch but briefly
     peer.flows = negotiation_of(peer.me, peer.stage, plan.stages, plan.microbatches, outbox.router, lean)
@@ -57,7 +57,7 @@ def loaded(peer: Service, event: StateLoaded, now: float) -> list[Action]:
     ]
 
 
-def not_loaded(peer: Service, event: StateNotLoaded, now: float) -> list[Action]:
+def not_loaded(peer: PeerState, event: StateNotLoaded, now: float) -> list[Action]:
     """Nobody could give the stage."""
     if peer.phase != "loading" or event.stage != peer.stage:
         return []
@@ -66,16 +66,16 @@ def not_loaded(peer: Service, event: StateNotLoaded, now: float) -> list[Action]
     return [Send(peer.leader, failed), Log("warning", event.reason)]
 
 
-def copies_changed(peer: Service, event: CopiesChanged, now: float) -> list[Action]:
+def copies_changed(peer: PeerState, event: CopiesChanged, now: float) -> list[Action]:
     """What lies on its disk is another's to know: it may be all that is left of a stage some day."""
     peer.copies = event.copies
-    return [Send(peer.leader, Kept(event.copies, event.failed))]
+    return [Send(peer.leader, CopiesHeld(event.copies, event.failed))]
 
 
-def keep(peer: Service, event: Received, now: float) -> list[Action]:
+def keep(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Copy stages of a version, or delete copies. What does not fit the run is left out."""
     message = event.message
-    assert isinstance(message, Keep | Surplus)
+    assert isinstance(message, KeepCopy | Surplus)
     if not peer.settings.join.keeps:
         return []
     if isinstance(message, Surplus):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from swarmflow.core.flow.words import FlowNode, Say
+from swarmflow.core.flow.words import FlowNode, FlowSend
 from swarmflow.core.types import ProcessId
 
 
@@ -78,7 +78,7 @@ class Delays:
             if name in view.before or name in view.beside or name in view.after:
                 self._push(self.now_s + self.random.uniform(*self.notice_s), "gone", other, name)
 
-    def _say(self, sender: ProcessId, said: Iterable[Say]) -> None:
+    def _say(self, sender: ProcessId, said: Iterable[FlowSend]) -> None:
         for say in said:
             self.messages += 1
             self.kinds[type(say.message).__name__] += 1

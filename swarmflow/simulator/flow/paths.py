@@ -10,7 +10,7 @@ from swarmflow.core.types import ProcessId
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FlowPaths:
     """paths: data node, a relay of each stage (the way back to the data node is left out).
 
     torn: units of flow that one end of a link knows of and the other does not, or that end on the way.
@@ -29,7 +29,7 @@ def over_capacity(nodes: Mapping[ProcessId, FlowNode]) -> list[str]:
     ]
 
 
-def find_paths(nodes: Mapping[ProcessId, FlowNode], stages: int) -> Found:
+def find_paths(nodes: Mapping[ProcessId, FlowNode], stages: int) -> FlowPaths:
     """Follow what both ends of each link agree on, from every data node back to itself."""
     left: dict[tuple[ProcessId, ProcessId, ProcessId], int] = {}
     torn = 0
@@ -57,4 +57,4 @@ def find_paths(nodes: Mapping[ProcessId, FlowNode], stages: int) -> Found:
                 paths.append(tuple(path[:-1]))
             else:
                 torn += 1
-    return Found(tuple(paths), torn)
+    return FlowPaths(tuple(paths), torn)

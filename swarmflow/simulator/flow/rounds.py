@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from swarmflow.core.flow.words import FlowNode, Say
+from swarmflow.core.flow.words import FlowNode, FlowSend
 from swarmflow.core.types import ProcessId
 
 
@@ -18,7 +18,7 @@ class Rounds:
     round: int = 0
     messages: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
-    _in_flight: list[tuple[ProcessId, Say]] = field(default_factory=list)
+    _in_flight: list[tuple[ProcessId, FlowSend]] = field(default_factory=list)
 
     def run(self, rounds: int, watch: Callable[[Rounds], bool] | None = None) -> None:
         """So many rounds more. watch: called after each; True: it is enough."""
@@ -46,7 +46,7 @@ class Rounds:
             for sender, say in heard:
                 self.say(say.to, self.nodes[say.to].handle(sender, say.message, float(self.round)))
 
-    def say(self, sender: ProcessId, said: list[Say]) -> None:
+    def say(self, sender: ProcessId, said: list[FlowSend]) -> None:
         """It is heard in the next round."""
         self.messages += len(said)
         for say in said:

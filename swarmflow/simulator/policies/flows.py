@@ -8,18 +8,18 @@ from swarmflow.core.flow.words import link_cost_s
 from swarmflow.errors import ConfigError
 from swarmflow.simulator.described import Described
 from swarmflow.simulator.rivals.arena import Arena
-from swarmflow.simulator.rivals.hands import Hands
-from swarmflow.simulator.rivals.negotiation import TRAINER, Negotiation, Place
+from swarmflow.simulator.rivals.hands import BaselineRuntime
+from swarmflow.simulator.rivals.negotiation import TRAINER, GwtfNegotiation, Place
 from swarmflow.simulator.rivals.next_hop import Flowing, NextHop
 
 
-def along_flows(flows: Negotiation | None) -> NextHop:
+def along_flows(flows: GwtfNegotiation | None) -> NextHop:
     """Of a process that negotiates them."""
     assert flows is not None
     return Flowing(flows)
 
 
-def negotiation(arena: Arena, hands: Hands) -> Negotiation:
+def negotiation(arena: Arena, hands: BaselineRuntime) -> GwtfNegotiation:
     """A process' part in it. Raises ConfigError where there is no network to be measured."""
     hardware, plan = arena.hardware, arena.settings.plan
     if not isinstance(hardware, Described):
@@ -28,7 +28,7 @@ def negotiation(arena: Arena, hands: Hands) -> Negotiation:
     def cost_s(one: Place, other: Place) -> float:
         return link_s(hardware, one, other)
 
-    return Negotiation(hands, plan.stages, plan.microbatches, cost_s, Random(f"{arena.seed} {hands.me}"))
+    return GwtfNegotiation(hands, plan.stages, plan.microbatches, cost_s, Random(f"{arena.seed} {hands.me}"))
 
 
 def link_s(hardware: Described, one: Place, other: Place) -> float:

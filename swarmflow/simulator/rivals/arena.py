@@ -16,18 +16,26 @@ from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
 from swarmflow.simulator.rivals.computer import Computer
-from swarmflow.simulator.rivals.hands import Hands, Machine
-from swarmflow.simulator.rivals.leader import Leader, Terms
+from swarmflow.simulator.rivals.hands import BaselineMachine, BaselineRuntime
+from swarmflow.simulator.rivals.leader import BaselineLeader, Terms
 from swarmflow.simulator.rivals.lines import Lines
-from swarmflow.simulator.rivals.negotiation import ROUND_S, ROUNDS, Negotiation
+from swarmflow.simulator.rivals.negotiation import ROUND_S, ROUNDS, GwtfNegotiation
 from swarmflow.simulator.rivals.next_hop import NextHop
-from swarmflow.simulator.rivals.peer import Peer
+from swarmflow.simulator.rivals.peer import BaselinePeer
 from swarmflow.simulator.rivals.sender import Repair
-from swarmflow.simulator.rivals.source import Source
-from swarmflow.simulator.rivals.trainer import Trainer
-from swarmflow.simulator.rivals.words import Backward, Forward, Path, Trip, Word, why_of, wire_bytes
+from swarmflow.simulator.rivals.source import BaselineSource
+from swarmflow.simulator.rivals.trainer import BaselineTrainer
+from swarmflow.simulator.rivals.words import (
+    BaselineBackward,
+    BaselineForward,
+    BaselineMessage,
+    Path,
+    Trip,
+    why_of,
+    wire_bytes,
+)
 from swarmflow.simulator.settings import Settings, Surroundings
-from swarmflow.simulator.swarm import Life
+from swarmflow.simulator.swarm import PeerLife
 from swarmflow.simulator.transfer import Transfer
 
 DIAL_S = 10.0  # after which a connection that nobody answers is given up
@@ -40,17 +48,17 @@ class Rules:
     negotiation: of flows, of a process with these hands; None: of nothing. next_hop: with what is negotiated.
     """
 
-    next_hop: Callable[[Negotiation | None], NextHop]
+    next_hop: Callable[[GwtfNegotiation | None], NextHop]
     repair: Repair
     lines: Callable[[Arena], Lines]
-    negotiation: Callable[[Arena, Hands], Negotiation] | None = None
+    negotiation: Callable[[Arena, BaselineRuntime], GwtfNegotiation] | None = None
 
 
 @dataclass(slots=True)
 class Being:
     """One life of a process. links: to whom it has a connection. stages: that it has served."""
 
-    machine: Machine
+    machine: BaselineMachine
     computer: Computer
     began_s: float
     died_s: float = float("inf")
@@ -80,7 +88,7 @@ class Arena:
     stopwatch: Callable[[], float] | None = None
     network: Network = field(init=False)
     hardware: Hardware = field(init=False)
-    lead: Leader | None = None
+    lead: BaselineLeader | None = None
     leader: ProcessId | None = None
     _trainers: dict[ProcessId, None] = field(default_factory=dict)
     _incarnations: int = 0
@@ -101,13 +109,13 @@ class Arena:
             first, negotiates = self.settings.peers_first, self.rules.negotiation is not None
             period_s, negotiate_s = (0.0, ROUNDS * ROUND_S) if negotiates else (self.settings.rebalance_s, 0.0)
             terms = Terms(plan, self.settings.steps, first, period_s, silence_s, negotiate_s)
-            self.leader, self.lead = process, Leader(hands, terms, self.rules.lines(self), self._learnt)
+            self.leader, self.lead = process, BaselineLeader(hands, terms, self.rules.lines(self), self._learnt)
         if self.leader is None:
             raise ValueError("the trainer that leads has to be started first")
         flows = self._negotiation(hands)
-        source = Source(hands, self.leader, plan.microbatches, self.rules.next_hop(flows), self.rules.repair)
+        source = BaselineSource(hands, self.leader, plan.microbatches, self.rules.next_hop(flows), self.rules.repair)
         self._trainers[process] = None
-        self._begin(process, Trainer(hands, self.leader, source, self.lead if lead else None, flows))
+        self._begin(process, BaselineTrainer(hands, self.leader, source, self.lead if lead else None, flows))
 
     def start_peer(self, name: str, wish: int = -1) -> ProcessId | None:
         """Start a peer."""
@@ -119,7 +127,7 @@ class Arena:
         hands = Body(self, process)
         flows = self._negotiation(hands)
         next_hop = partial(self.rules.next_hop, flows)
-        machine = Peer(hands, self.leader, stages, wish, speed, self.rules.repair, next_hop, tells, flows)
+        machine = BaselinePeer(hands, self.leader, stages, wish, speed, self.rules.repair, next_hop, tells, flows)
         self._begin(process, machine)
         return process
 
@@ -148,24 +156,24 @@ class Arena:
         """All lives of peers that ever began, in the order in which they did."""
         return [process for process in self.beings if process not in self._trainers]
 
-    def life(self, process: ProcessId) -> Life:
+    def life(self, process: ProcessId) -> PeerLife:
         """What there is to say of a peer."""
         being = self.beings[process]
-        return Life(process, being.stage, being.began_s, being.died_s, being.computer.busy_s)
+        return PeerLife(process, being.stage, being.began_s, being.died_s, being.computer.busy_s)
 
     @property
     def waiting_for(self) -> str:
         """What the leader waits for."""
         return "nobody leads" if self.lead is None else self.lead.waiting_for
 
-    def _negotiation(self, hands: Body) -> Negotiation | None:
+    def _negotiation(self, hands: Body) -> GwtfNegotiation | None:
         return None if self.rules.negotiation is None else self.rules.negotiation(self, hands)
 
     def _new_process(self, name: str) -> ProcessId:
         self._incarnations += 1
         return ProcessId(name, self._incarnations)
 
-    def _begin(self, process: ProcessId, machine: Machine) -> None:
+    def _begin(self, process: ProcessId, machine: BaselineMachine) -> None:
         computer = Computer(self.clock, self.meter, partial(self._seconds, process))
         self.beings[process] = Being(machine, computer, self.clock.now_s)
         self.tell(process, "starts")
@@ -176,7 +184,7 @@ class Arena:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def send(self, sender: ProcessId, to: ProcessId, word: Word, tensor_bytes: int) -> None:
+    def send(self, sender: ProcessId, to: ProcessId, word: BaselineMessage, tensor_bytes: int) -> None:
         """A message sets out."""
         now_s, kind = self.clock.now_s, type(word).__name__
         if to.name == sender.name:
@@ -193,13 +201,13 @@ class Arena:
         flight = self.network.way(sender, to).send(size_bytes, tensor_bytes > 0, now_s)
         self.clock.at(flight.due_s, partial(self._arrive, sender, to, word, flight, now_s), why_of(word))
 
-    def _arrive(self, sender: ProcessId, to: ProcessId, word: Word, flight: Flight, sent_s: float) -> None:
+    def _arrive(self, sender: ProcessId, to: ProcessId, word: BaselineMessage, flight: Flight, sent_s: float) -> None:
         had_s = flight.had_s(self.clock.now_s)
-        if flight.bulk and isinstance(word, Forward | Backward):
+        if flight.bulk and isinstance(word, BaselineForward | BaselineBackward):
             self.meter.transit_s += had_s - sent_s
         self.clock.at(had_s, partial(self._deliver, sender, to, word), why_of(word))
 
-    def _deliver(self, sender: ProcessId, to: ProcessId, word: Word) -> None:
+    def _deliver(self, sender: ProcessId, to: ProcessId, word: BaselineMessage) -> None:
         if self.alive(to):
             self.act(to, partial(self.beings[to].machine.heard, sender, word))
         elif self.alive(sender):
@@ -219,7 +227,7 @@ class Arena:
             self.meter.decision_s += self.stopwatch() - began_s
             self.meter.decisions += 1
         being = self.beings[process]
-        if isinstance(being.machine, Peer) and being.machine.stage >= 0:
+        if isinstance(being.machine, BaselinePeer) and being.machine.stage >= 0:
             being.stage = being.machine.stage
             held, capacity = being.machine.slots, self.hardware.capacity(process.name, being.stage)
             if held > capacity:
@@ -283,7 +291,7 @@ class Body:
         """As the scenario has it."""
         return self.arena.settings.timeout_s
 
-    def send(self, to: ProcessId, word: Word, tensor_bytes: int = 0) -> None:
+    def send(self, to: ProcessId, word: BaselineMessage, tensor_bytes: int = 0) -> None:
         """A message sets out."""
         self.arena.send(self.me, to, word, tensor_bytes)
 

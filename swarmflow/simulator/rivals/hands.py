@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.rivals.words import Trip, Word
+from swarmflow.simulator.rivals.words import BaselineMessage, Trip
 
 
-class Hands(Protocol):
+class BaselineRuntime(Protocol):
     """One process' network, computer and clock. What was planned for a process that is dead by then does not happen."""
 
     @property
@@ -27,7 +27,7 @@ class Hands(Protocol):
         """How long a gradient is waited for before a microbatch is started over; 0: as long as one ever took."""
         ...
 
-    def send(self, to: ProcessId, word: Word, tensor_bytes: int = 0) -> None:
+    def send(self, to: ProcessId, word: BaselineMessage, tensor_bytes: int = 0) -> None:
         """A message sets out, with tensors where there are any."""
         ...
 
@@ -68,14 +68,14 @@ class Hands(Protocol):
         ...
 
 
-class Machine(Protocol):
+class BaselineMachine(Protocol):
     """A process of a baseline."""
 
     def start(self) -> None:
         """It begins."""
         ...
 
-    def heard(self, sender: ProcessId, word: Word) -> None:
+    def heard(self, sender: ProcessId, word: BaselineMessage) -> None:
         """A message came."""
         ...
 
@@ -84,7 +84,7 @@ class Machine(Protocol):
         ...
 
 
-class Serving(Machine, Protocol):
+class ServingMachine(BaselineMachine, Protocol):
     """A peer."""
 
     @property

@@ -6,22 +6,22 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.rivals.hands import Hands
+from swarmflow.simulator.rivals.hands import BaselineRuntime
 from swarmflow.simulator.rivals.next_hop import NextHop
 from swarmflow.simulator.rivals.sender import Repair, Sender
 from swarmflow.simulator.rivals.words import (
-    Abandon,
-    Accepted,
-    Ask,
-    Backward,
+    BaselineAbandon,
+    BaselineAccepted,
+    BaselineAsk,
+    BaselineBackward,
+    BaselineDenied,
+    BaselineForward,
+    BaselineOpen,
+    BaselineRoom,
+    BaselineRouted,
     Broken,
     Computed,
-    Denied,
-    Forward,
-    Opened,
     Path,
-    Room,
-    Routed,
     Trip,
 )
 
@@ -29,7 +29,7 @@ ORPHAN_S = 30.0  # how long work whose predecessor has died waits to be claimed
 
 
 @dataclass(slots=True)
-class Hop:
+class BaselineHop:
     """One microbatch here. input: its tensors are. computed: its forward pass is. gradient: of its output, is.
 
     orphan: who sent it is dead, and nobody else has asked for it. path: who computed the gradients after it. repair:
@@ -51,15 +51,15 @@ class Hop:
 
 
 @dataclass(slots=True)
-class Hops:
+class BaselineHops:
     """A peer's part in one iteration. stages: how many there are. A slot is held until the backward pass is done."""
 
-    hands: Hands
+    hands: BaselineRuntime
     stage: int
     stages: int
     next_hop: NextHop
     repair: Repair
-    hops: dict[Trip, Hop] = field(default_factory=dict)
+    hops: dict[Trip, BaselineHop] = field(default_factory=dict)
     sender: Sender = field(init=False)
     _capacity: int = 0
     _denied: dict[ProcessId, None] = field(default_factory=dict)
@@ -79,19 +79,19 @@ class Hops:
         """Microbatches that are held."""
         return sum(not hop.done for hop in self.hops.values())
 
-    def open(self, said: Opened) -> None:
+    def open(self, said: BaselineOpen) -> None:
         """A new iteration."""
         self.hops.clear()
         self._denied.clear()
         if not self.last:
             self.sender.open(said)
 
-    def revise(self, said: Opened) -> None:
+    def revise(self, said: BaselineOpen) -> None:
         """The same iteration with others."""
         if not self.last:
             self.sender.revise(said)
 
-    def ask(self, sender: ProcessId, word: Ask) -> None:
+    def ask(self, sender: ProcessId, word: BaselineAsk) -> None:
         """A predecessor has a microbatch for this stage."""
         hop, index, turn = self.hops.get(word.trip), word.trip.index, word.trip.turn
         if word.stage != self.stage:  # it was moved since
@@ -110,13 +110,13 @@ class Hops:
         if word.claim or self.slots >= self._capacity:
             self._deny(sender, word, "unknown" if word.claim else "full")
             return
-        self.hops[word.trip] = Hop(word.trip, word.source, sender, word.attempt, word.repair)
-        self.hands.send(sender, Accepted(word.trip, word.attempt))
+        self.hops[word.trip] = BaselineHop(word.trip, word.source, sender, word.attempt, word.repair)
+        self.hands.send(sender, BaselineAccepted(word.trip, word.attempt))
         if not self.last:
             rest = () if self.hands.me in word.path else word.path  # it may have served another stage before
             self.sender.offer(word.trip, word.source, self._output_bytes(), word.repair, rest)
 
-    def forward(self, sender: ProcessId, word: Forward) -> None:
+    def forward(self, sender: ProcessId, word: BaselineForward) -> None:
         """The tensors of a microbatch that was accepted."""
         hop = self.hops.get(word.trip)
         if hop is None or hop.input or (hop.upstream, hop.attempt) != (sender, word.attempt):
@@ -124,14 +124,14 @@ class Hops:
         hop.input = True
         self.hands.compute("loss" if self.last else "forward", hop.trip, partial(self._computed, hop))
 
-    def backward(self, sender: ProcessId, word: Backward) -> None:
+    def backward(self, sender: ProcessId, word: BaselineBackward) -> None:
         """The gradient of a hop's output."""
         hop = self.hops.get(word.trip)
         if hop is not None and self.sender.returned(sender, word.trip):
             hop.gradient, hop.path = True, word.path
             self._run_backward(hop)
 
-    def abandon(self, sender: ProcessId, word: Abandon) -> None:
+    def abandon(self, sender: ProcessId, word: BaselineAbandon) -> None:
         """Nobody waits for it any more."""
         hop = self.hops.get(word.trip)
         if hop is not None and sender in (hop.upstream, hop.source):
@@ -156,21 +156,21 @@ class Hops:
         if not hop.done:
             self._make_room()
 
-    def _deny(self, sender: ProcessId, word: Ask, reason: str) -> None:
+    def _deny(self, sender: ProcessId, word: BaselineAsk, reason: str) -> None:
         if reason == "full":
             self._denied[sender] = None
-        self.hands.send(sender, Denied(word.trip, word.attempt, reason))
+        self.hands.send(sender, BaselineDenied(word.trip, word.attempt, reason))
 
-    def _take_over(self, hop: Hop, sender: ProcessId, word: Ask) -> None:
+    def _take_over(self, hop: BaselineHop, sender: ProcessId, word: BaselineAsk) -> None:
         """It is here already: whoever asks now is the one to have the gradient."""
         hop.upstream, hop.attempt, hop.repair, hop.orphan = sender, word.attempt, word.repair, False
         self.sender.repaired(hop.trip, word.repair)
         self.hands.count("adoptions")
-        self.hands.send(sender, Accepted(hop.trip, word.attempt, held=True, path=self.sender.path(hop.trip)))
+        self.hands.send(sender, BaselineAccepted(hop.trip, word.attempt, held=True, path=self.sender.path(hop.trip)))
         if hop.done:
             self._give_back(hop)
 
-    def _computed(self, hop: Hop) -> None:
+    def _computed(self, hop: BaselineHop) -> None:
         if self.hops.get(hop.trip) is not hop:
             return
         hop.computed = True
@@ -181,36 +181,36 @@ class Hops:
         self.sender.ready(hop.trip)
         self._run_backward(hop)
 
-    def _run_backward(self, hop: Hop) -> None:
+    def _run_backward(self, hop: BaselineHop) -> None:
         if hop.computed and hop.gradient and not hop.running:
             hop.running = True
             self.hands.compute("backward", hop.trip, partial(self._finished, hop))
 
-    def _finished(self, hop: Hop) -> None:
+    def _finished(self, hop: BaselineHop) -> None:
         if self.hops.get(hop.trip) is not hop:
             return
         hop.done = True
         self._give_back(hop)
         self._make_room()
 
-    def _give_back(self, hop: Hop) -> None:
+    def _give_back(self, hop: BaselineHop) -> None:
         if not hop.orphan:
             size = self.hands.tensor_bytes(self.stage, "gradient") if self.stage > 0 else 0
-            self.hands.send(hop.upstream, Backward(hop.trip, (self.hands.me, *hop.path)), size)
+            self.hands.send(hop.upstream, BaselineBackward(hop.trip, (self.hands.me, *hop.path)), size)
 
     def _make_room(self) -> None:
         denied, self._denied = self._denied, {}
         for process in denied:
-            self.hands.send(process, Room())
+            self.hands.send(process, BaselineRoom())
 
     def _routed(self, trip: Trip, path: Path) -> None:
         hop = self.hops[trip]
-        self.hands.send(hop.upstream, Routed(trip, path))
+        self.hands.send(hop.upstream, BaselineRouted(trip, path))
 
     def _broken(self, trip: Trip) -> None:
         self.hands.send(self.hops[trip].source, Broken(trip))
 
-    def _expire(self, hop: Hop, attempt: int) -> None:
+    def _expire(self, hop: BaselineHop, attempt: int) -> None:
         still = self.hops.get(hop.trip) is hop and hop.orphan and hop.attempt == attempt
         if still and not hop.done:
             self.drop(hop.trip)

@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.leading.rebalance import Server, rebalance
 from swarmflow.core.types import Plan, ProcessId
-from swarmflow.simulator.rivals.hands import Hands
+from swarmflow.simulator.rivals.hands import BaselineRuntime
 from swarmflow.simulator.rivals.lines import Line, Lines
 from swarmflow.simulator.rivals.words import (
     Aggregate,
     Alive,
-    Gone,
-    Granted,
-    Join,
+    BaselineGone,
+    BaselineGranted,
+    BaselineJoin,
+    BaselineMessage,
+    BaselineOpen,
+    BaselineReady,
     Learnt,
-    Opened,
     Path,
     Present,
-    Ready,
     Updated,
-    Word,
 )
 
 
@@ -31,7 +31,7 @@ def columns(lines: tuple[Line, ...]) -> tuple[tuple[ProcessId, ...], ...]:
 
 
 @dataclass(slots=True)
-class Known:
+class BaselineMember:
     """A peer that joined. stage: that it serves or loads (ready); -1: it has none yet."""
 
     process: ProcessId
@@ -62,20 +62,20 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Leader:
+class BaselineLeader:
     """Never dies.
 
     on_learnt: told at the end of each iteration of its number, the paths of its microbatches and its stages' sizes.
     phase: `gathering` until every stage has a peer, `running`, `updating`, and `finished` in the end.
     """
 
-    hands: Hands
+    hands: BaselineRuntime
     terms: Terms
     lines: Lines
     on_learnt: Callable[[int, dict[int, Path], tuple[int, ...]], None]
     phase: str = "gathering"
-    opened: Opened | None = None
-    known: dict[ProcessId, Known] = field(default_factory=dict)
+    opened: BaselineOpen | None = None
+    known: dict[ProcessId, BaselineMember] = field(default_factory=dict)
     trainers: list[ProcessId] = field(default_factory=list)
     _iterations: int = 0
     _paths: dict[int, Path] = field(default_factory=dict)
@@ -88,14 +88,14 @@ class Leader:
         if self.terms.silence_s > 0:
             self.hands.after(1.0, self._watch)
 
-    def heard(self, sender: ProcessId, word: Word) -> None:
+    def heard(self, sender: ProcessId, word: BaselineMessage) -> None:
         """A process says something to its leader."""
         if sender in self.known:
             self.known[sender].heard_s = self.hands.now_s
         match word:
-            case Join():
+            case BaselineJoin():
                 self._join(sender, word)
-            case Ready() if sender in self.known:
+            case BaselineReady() if sender in self.known:
                 self._ready(self.known[sender], word)
             case Learnt() if self.phase == "running":
                 self._learnt(word)
@@ -128,12 +128,12 @@ class Leader:
 
     # --- who is there -------------------------------------------------------------------------------------------------
 
-    def _join(self, process: ProcessId, word: Join) -> None:
+    def _join(self, process: ProcessId, word: BaselineJoin) -> None:
         if word.speed <= 0:
             self.trainers.append(process)
             self._begin_if_ready()
             return
-        entry = Known(process, word.wish, word.speed, word.capacity, heard_s=self.hands.now_s)
+        entry = BaselineMember(process, word.wish, word.speed, word.capacity, heard_s=self.hands.now_s)
         self.known[process] = entry
         candidates = [entry]
         if self.terms.negotiate_s > 0:  # the highest capacity to the most utilised stage (GWTF, V-B)
@@ -142,20 +142,20 @@ class Leader:
         for candidate in candidates:
             self._place(candidate)
 
-    def _place(self, entry: Known) -> None:
+    def _place(self, entry: BaselineMember) -> None:
         planned = self.lines.place(entry.process.name)
         entry.stage = entry.wish if entry.wish >= 0 else self._emptiest() if planned is None else planned
         entry.settled_s = self.hands.now_s
         self._grant(entry)
 
-    def _grant(self, entry: Known) -> None:
+    def _grant(self, entry: BaselineMember) -> None:
         """Donors begin in turn, as in swarmflow. The leader has a copy of everything, in the baselines' favour."""
         peers = [e for e in self._peers(entry.stage) if e is not entry]
         found = sorted(e.process for e in peers if e.ready)
         turn = sum(not e.ready for e in peers) % len(found) if found else 0
         donors = (*found[turn:], *found[:turn], self.hands.me) if self._iterations else ()
         entry.ready = False
-        self.hands.send(entry.process, Granted(entry.stage, donors))
+        self.hands.send(entry.process, BaselineGranted(entry.stage, donors))
 
     def _emptiest(self) -> int:
         """The stage of the highest load: its cost by the speed of its peers, those that load it included."""
@@ -174,14 +174,14 @@ class Leader:
     def _costs(self) -> tuple[float, ...]:
         return self.terms.plan.costs or (1.0,) * self.terms.plan.stages
 
-    def _peers(self, stage: int) -> list[Known]:
+    def _peers(self, stage: int) -> list[BaselineMember]:
         return [entry for entry in self.known.values() if entry.stage == stage]
 
     def _stages(self) -> tuple[tuple[ProcessId, ...], ...]:
         stages = range(self.terms.plan.stages)
         return tuple(tuple(sorted(e.process for e in self._peers(s) if e.ready)) for s in stages)
 
-    def _ready(self, entry: Known, word: Ready) -> None:
+    def _ready(self, entry: BaselineMember, word: BaselineReady) -> None:
         if word.stage != entry.stage:
             return
         entry.ready = True
@@ -211,7 +211,7 @@ class Leader:
             if spare:
                 self._move(max(spare, key=lambda e: (len(self._peers(e.stage)), e.process)), stage)
 
-    def _move(self, entry: Known, stage: int) -> None:
+    def _move(self, entry: BaselineMember, stage: int) -> None:
         self.hands.count("moves")
         entry.stage, entry.settled_s = stage, self.hands.now_s
         self._tell_gone(entry.process)
@@ -244,7 +244,7 @@ class Leader:
     def _tell_gone(self, process: ProcessId) -> None:
         for other in (*self.known, *self.trainers):
             if other != process:
-                self.hands.send(other, Gone(process))
+                self.hands.send(other, BaselineGone(process))
 
     # --- iterations ---------------------------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class Leader:
         lines: tuple[Line, ...],
         given: tuple[int, ...],
     ) -> None:
-        self.opened = Opened(iteration, revision, stages, tuple(sorted(self.trainers)), lines, given)
+        self.opened = BaselineOpen(iteration, revision, stages, tuple(sorted(self.trainers)), lines, given)
         for process in (*(p for stage in stages for p in stage), *self.opened.trainers):
             self.hands.send(process, self.opened)
 
@@ -302,7 +302,7 @@ class Leader:
         if len(self._paths) == self.terms.plan.microbatches:
             self._aggregate(self.opened)
 
-    def _aggregate(self, opened: Opened) -> None:
+    def _aggregate(self, opened: BaselineOpen) -> None:
         self.phase = "updating"
         stages = [tuple(p for p in stage if self._serves(p, number)) for number, stage in enumerate(opened.stages)]
         groups = [(f"stage-{number}", members) for number, members in enumerate(stages)]

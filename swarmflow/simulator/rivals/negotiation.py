@@ -9,11 +9,11 @@ from random import Random
 from swarmflow.core.flow.gwtf import GwtfRelay
 from swarmflow.core.flow.gwtf_messages import CostIs, Flows, Query
 from swarmflow.core.flow.gwtf_source import GwtfSource
-from swarmflow.core.flow.words import Link, Say, View
+from swarmflow.core.flow.words import FlowSend, Link, View
 from swarmflow.core.source import shares
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.rivals.hands import Hands
-from swarmflow.simulator.rivals.words import Negotiate, Present
+from swarmflow.simulator.rivals.hands import BaselineRuntime
+from swarmflow.simulator.rivals.words import BaselineNegotiate, Present
 
 ROUND_S = 0.5  # GWTF, VI, Ablation studies: 120 iterations are "roughly a minute"
 ROUNDS = 120  # before the first iteration
@@ -24,14 +24,14 @@ Place = tuple[str, int]  # a process' name and its stage
 
 
 @dataclass(slots=True)
-class Negotiation:
+class GwtfNegotiation:
     """link_s: what a link costs (equation 1), which both of its ends know. node: the machine that negotiates, once
     it is known who is there.
 
     Words of those, or about those, of whom the leader has not told yet are kept until it does.
     """
 
-    hands: Hands
+    hands: BaselineRuntime
     stages: int
     microbatches: int
     link_s: Callable[[Place, Place], float]
@@ -40,14 +40,14 @@ class Negotiation:
     costs: dict[ProcessId, float] = field(default_factory=dict)
     _stage: dict[ProcessId, int] = field(default_factory=dict)
     _gone: dict[ProcessId, None] = field(default_factory=dict)
-    _early: list[tuple[ProcessId, Negotiate]] = field(default_factory=list)
+    _early: list[tuple[ProcessId, BaselineNegotiate]] = field(default_factory=list)
 
     @property
     def outflow(self) -> dict[Link, int]:
         """Microbatches that are to go out at a time, by (who takes them, data node)."""
         return {} if self.node is None else self.node.outflow
 
-    def heard(self, sender: ProcessId, word: Present | Negotiate) -> None:
+    def heard(self, sender: ProcessId, word: Present | BaselineNegotiate) -> None:
         """The leader tells who is there, or a neighbour negotiates."""
         if isinstance(word, Present):
             self._present(word)
@@ -112,15 +112,15 @@ class Negotiation:
             if process in self._gone:
                 self._say(node.gone(process, self.hands.now_s))
 
-    def _knows(self, sender: ProcessId, word: Negotiate) -> bool:
+    def _knows(self, sender: ProcessId, word: BaselineNegotiate) -> bool:
         return all(process in self._stage for process in _named(sender, word))
 
-    def _say(self, said: list[Say]) -> None:
+    def _say(self, said: list[FlowSend]) -> None:
         for say in said:
-            self.hands.send(say.to, Negotiate(say.message))
+            self.hands.send(say.to, BaselineNegotiate(say.message))
 
 
-def _named(sender: ProcessId, word: Negotiate) -> tuple[ProcessId, ...]:
+def _named(sender: ProcessId, word: BaselineNegotiate) -> tuple[ProcessId, ...]:
     """Those whose links a word is about."""
     others = (getattr(word.message, end, None) for end in ("before", "after"))
     return (sender, *(process for process in others if process is not None))

@@ -10,14 +10,14 @@ from swarmflow.core.flow.words import INFINITE, Link
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.source import shares
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.rivals.negotiation import Negotiation
-from swarmflow.simulator.rivals.words import Opened, Trip
+from swarmflow.simulator.rivals.negotiation import GwtfNegotiation
+from swarmflow.simulator.rivals.words import BaselineOpen, Trip
 
 
 class NextHop(Protocol):
     """One sender's view of one stage. It is told what became of what it chose."""
 
-    def open(self, said: Opened, stage: int) -> None:
+    def open(self, said: BaselineOpen, stage: int) -> None:
         """These serve the stage from now on."""
         ...
 
@@ -52,7 +52,7 @@ class Wired:
     def __init__(self) -> None:
         self._router = Iwrr()
 
-    def open(self, said: Opened, stage: int) -> None:
+    def open(self, said: BaselineOpen, stage: int) -> None:
         """Those who are new begin at the least total time; who was banned and is named is back."""
         self._router.announce(said.stages[stage])
 
@@ -85,7 +85,7 @@ class Fixed:
     def __init__(self) -> None:
         self._line: tuple[ProcessId | None, ...] = ()
 
-    def open(self, said: Opened, stage: int) -> None:
+    def open(self, said: BaselineOpen, stage: int) -> None:
         """Who serves this stage in each pipeline."""
         self._line = tuple(line[stage] for line in said.lines)
 
@@ -117,13 +117,13 @@ class Flowing:
     The nearest is whose link costs least. Who was denied by it asks the next one.
     """
 
-    def __init__(self, flows: Negotiation) -> None:
+    def __init__(self, flows: GwtfNegotiation) -> None:
         self._flows = flows
         self._peers: tuple[ProcessId, ...] = ()
         self._source: dict[int, ProcessId] = {}
         self._carried: dict[Trip, Link] = {}
 
-    def open(self, said: Opened, stage: int) -> None:
+    def open(self, said: BaselineOpen, stage: int) -> None:
         """Flows may lead to others as well, who take part from the next iteration."""
         self._peers = said.stages[stage]
         given = shares(said.trainers, self._flows.microbatches)

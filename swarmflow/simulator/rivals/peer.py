@@ -7,46 +7,46 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.rivals.hands import Hands
-from swarmflow.simulator.rivals.hops import Hops
-from swarmflow.simulator.rivals.negotiation import Negotiation
+from swarmflow.simulator.rivals.hands import BaselineRuntime
+from swarmflow.simulator.rivals.hops import BaselineHops
+from swarmflow.simulator.rivals.negotiation import GwtfNegotiation
 from swarmflow.simulator.rivals.next_hop import NextHop
-from swarmflow.simulator.rivals.reduction import Reduction
+from swarmflow.simulator.rivals.reduction import BaselineReduction
 from swarmflow.simulator.rivals.sender import Repair
 from swarmflow.simulator.rivals.words import (
-    Abandon,
-    Accepted,
     Aggregate,
     Alive,
-    Ask,
-    Backward,
+    BaselineAbandon,
+    BaselineAccepted,
+    BaselineAsk,
+    BaselineBackward,
+    BaselineDenied,
+    BaselineForward,
+    BaselineGone,
+    BaselineGranted,
+    BaselineJoin,
+    BaselineMessage,
+    BaselineNegotiate,
+    BaselineOpen,
+    BaselinePart,
+    BaselineReady,
+    BaselineRoom,
+    BaselineRouted,
+    BaselineSum,
     Computed,
-    Denied,
-    Forward,
-    Gone,
-    Granted,
-    Join,
-    Negotiate,
-    Opened,
-    Part,
     Present,
-    Ready,
-    Room,
-    Routed,
     Updated,
-    Whole,
-    Word,
 )
 
 ALIVE_S = 1.0
 
 
 @dataclass(slots=True)
-class Peer:
+class BaselinePeer:
     """One life of a peer. leader: never dies. speed: told when it joins. tells: each second, that it lives.
     flows: where they are negotiated."""
 
-    hands: Hands
+    hands: BaselineRuntime
     leader: ProcessId
     stages: int
     wish: int
@@ -54,14 +54,14 @@ class Peer:
     repair: Repair
     next_hop: Callable[[], NextHop]
     tells: bool
-    flows: Negotiation | None = None
+    flows: GwtfNegotiation | None = None
     stage: int = -1
     iteration: int = -1
     revision: int = -1
-    hops: Hops | None = None
-    reduction: Reduction | None = None
+    hops: BaselineHops | None = None
+    reduction: BaselineReduction | None = None
     _granted: int = 0
-    _early: list[tuple[ProcessId, Word]] = field(default_factory=list)
+    _early: list[tuple[ProcessId, BaselineMessage]] = field(default_factory=list)
 
     @property
     def slots(self) -> int:
@@ -70,7 +70,7 @@ class Peer:
 
     def start(self) -> None:
         """Join."""
-        self.hands.send(self.leader, Join(self.wish, self.speed, self.hands.capacity(max(0, self.wish))))
+        self.hands.send(self.leader, BaselineJoin(self.wish, self.speed, self.hands.capacity(max(0, self.wish))))
         if self.tells:
             self.hands.after(ALIVE_S, self._tell)
 
@@ -78,50 +78,50 @@ class Peer:
         self.hands.send(self.leader, Alive())
         self.hands.after(ALIVE_S, self._tell)
 
-    def heard(self, sender: ProcessId, word: Word) -> None:
+    def heard(self, sender: ProcessId, word: BaselineMessage) -> None:
         """A message came."""
         match word:
-            case Granted():
+            case BaselineGranted():
                 self._grant(word)
-            case Present() | Negotiate():
+            case Present() | BaselineNegotiate():
                 if self.flows is not None:
                     self.flows.heard(sender, word)
-            case Opened():
+            case BaselineOpen():
                 self._open(word)
-            case Gone():
+            case BaselineGone():
                 self.lost(word.process)
             case Aggregate():
-                self.reduction = Reduction(self.hands, word, self._reduced)
+                self.reduction = BaselineReduction(self.hands, word, self._reduced)
                 self.reduction.start()
                 self._take_early()
-            case Part() | Whole():
+            case BaselinePart() | BaselineSum():
                 self._reduce(sender, word)
-            case Ask() if word.trip.iteration < self.iteration:
+            case BaselineAsk() if word.trip.iteration < self.iteration:
                 pass
-            case Ask() if word.trip.iteration > self.iteration or self.hops is None:
+            case BaselineAsk() if word.trip.iteration > self.iteration or self.hops is None:
                 self._early.append((sender, word))  # the leader's word that it is to begin has a longer way
             case _ if self.hops is not None:
                 self._hop(self.hops, sender, word)
 
-    def _hop(self, hops: Hops, sender: ProcessId, word: Word) -> None:
+    def _hop(self, hops: BaselineHops, sender: ProcessId, word: BaselineMessage) -> None:
         match word:
-            case Ask():
+            case BaselineAsk():
                 hops.ask(sender, word)
-            case Accepted():
+            case BaselineAccepted():
                 hops.sender.accepted(sender, word)
-            case Denied():
+            case BaselineDenied():
                 hops.sender.denied(sender, word)
-            case Room():
+            case BaselineRoom():
                 hops.sender.room(sender)
-            case Forward():
+            case BaselineForward():
                 hops.forward(sender, word)
             case Computed():
                 hops.sender.computed(sender, word.trip)
-            case Routed():
+            case BaselineRouted():
                 hops.sender.routed(sender, word)
-            case Backward():
+            case BaselineBackward():
                 hops.backward(sender, word)
-            case Abandon():
+            case BaselineAbandon():
                 hops.abandon(sender, word)
 
     def lost(self, process: ProcessId) -> None:
@@ -133,7 +133,7 @@ class Peer:
         if self.flows is not None:
             self.flows.lost(process)
 
-    def _grant(self, word: Granted) -> None:
+    def _grant(self, word: BaselineGranted) -> None:
         self.hops = self.reduction = None
         self.hands.drop()
         if self.flows is not None:
@@ -145,9 +145,9 @@ class Peer:
     def _loaded(self, stage: int, granted: int) -> None:
         if granted == self._granted:
             self.stage = stage
-            self.hands.send(self.leader, Ready(stage))
+            self.hands.send(self.leader, BaselineReady(stage))
 
-    def _open(self, said: Opened) -> None:
+    def _open(self, said: BaselineOpen) -> None:
         if self.stage < 0 or (said.iteration, said.revision) <= (self.iteration, self.revision):
             return
         same = said.iteration == self.iteration and self.hops is not None
@@ -157,7 +157,7 @@ class Peer:
             return
         self.reduction = None
         if self.hops is None:
-            self.hops = Hops(self.hands, self.stage, self.stages, self.next_hop(), self.repair)
+            self.hops = BaselineHops(self.hands, self.stage, self.stages, self.next_hop(), self.repair)
         self.hops.open(said)
         self._take_early()
 
@@ -166,12 +166,12 @@ class Peer:
         for sender, word in early:
             self.heard(sender, word)
 
-    def _reduce(self, sender: ProcessId, word: Part | Whole) -> None:
+    def _reduce(self, sender: ProcessId, word: BaselinePart | BaselineSum) -> None:
         if self.reduction is None or self.reduction.said.iteration < word.iteration:
             self._early.append((sender, word))
-        elif self.reduction.said.iteration == word.iteration and isinstance(word, Part):
+        elif self.reduction.said.iteration == word.iteration and isinstance(word, BaselinePart):
             self.reduction.part(word)
-        elif self.reduction.said.iteration == word.iteration and isinstance(word, Whole):
+        elif self.reduction.said.iteration == word.iteration and isinstance(word, BaselineSum):
             self.reduction.whole(word)
 
     def _reduced(self) -> None:

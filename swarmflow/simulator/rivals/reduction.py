@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.hardware import ELEMENT_BYTES
-from swarmflow.simulator.rivals.hands import Hands
-from swarmflow.simulator.rivals.words import Aggregate, Part, Whole
+from swarmflow.simulator.rivals.hands import BaselineRuntime
+from swarmflow.simulator.rivals.words import Aggregate, BaselinePart, BaselineSum
 
 
 @dataclass(slots=True)
-class Reduction:
+class BaselineReduction:
     """One iteration's all-reduce, as one member sees it. done: called once, when all its groups are reduced.
 
     Each member owns an n-th of the gradient: it gets that part of everybody's, and sends the sum to everybody. So it
     sends and gets 2 (n-1)/n of the gradient. A death amid it ends it at once for the group (in the baselines' favour).
     """
 
-    hands: Hands
+    hands: BaselineRuntime
     said: Aggregate
     done: Callable[[], None]
     _open: dict[str, tuple[ProcessId, ...]] = field(default_factory=dict)
@@ -32,18 +32,18 @@ class Reduction:
         mine = [(name, members) for name, members in self.said.groups if self.hands.me in members]
         self._open = {name: members for name, members in mine if len(members) > 1}
         for name in self._open:
-            self._tell(name, Part(self.said.iteration, name))
+            self._tell(name, BaselinePart(self.said.iteration, name))
         self._finish()
 
-    def part(self, word: Part) -> None:
+    def part(self, word: BaselinePart) -> None:
         """An addend."""
         self._parts[word.group] += 1
         members = self._open.get(word.group)
         if members is not None and self._parts[word.group] == len(members) - 1:
-            self._tell(word.group, Whole(self.said.iteration, word.group))
+            self._tell(word.group, BaselineSum(self.said.iteration, word.group))
             self._end(word.group)
 
-    def whole(self, word: Whole) -> None:
+    def whole(self, word: BaselineSum) -> None:
         """A sum."""
         self._wholes[word.group] += 1
         self._end(word.group)
@@ -67,7 +67,7 @@ class Reduction:
         if not self._open:
             self.done()
 
-    def _tell(self, group: str, word: Part | Whole) -> None:
+    def _tell(self, group: str, word: BaselinePart | BaselineSum) -> None:
         members = self._open[group]
         size = ELEMENT_BYTES * -(-self.hands.elements(group) // len(members))
         for member in members:

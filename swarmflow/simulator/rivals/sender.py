@@ -8,9 +8,19 @@ from enum import Enum
 from functools import partial
 
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.rivals.hands import Hands
+from swarmflow.simulator.rivals.hands import BaselineRuntime
 from swarmflow.simulator.rivals.next_hop import NextHop
-from swarmflow.simulator.rivals.words import Abandon, Accepted, Ask, Denied, Forward, Opened, Path, Routed, Trip
+from swarmflow.simulator.rivals.words import (
+    BaselineAbandon,
+    BaselineAccepted,
+    BaselineAsk,
+    BaselineDenied,
+    BaselineForward,
+    BaselineOpen,
+    BaselineRouted,
+    Path,
+    Trip,
+)
 
 
 class Repair(Enum):
@@ -61,7 +71,7 @@ class Sender:
     A peer is asked before tensors are sent to it, so that a denial costs no more than a round trip (docs/baselines.md).
     """
 
-    hands: Hands
+    hands: BaselineRuntime
     stage: int
     hop: NextHop
     repair: Repair
@@ -73,13 +83,13 @@ class Sender:
     _waiting: dict[Trip, None] = field(default_factory=dict)
     _longest_s: float = 0.0  # that a gradient ever took to come back, from when its tensors had set out
 
-    def open(self, said: Opened) -> None:
+    def open(self, said: BaselineOpen) -> None:
         """A new iteration: nothing is on its way."""
         self.outs.clear()
         self._waiting.clear()
         self.revise(said)
 
-    def revise(self, said: Opened) -> None:
+    def revise(self, said: BaselineOpen) -> None:
         """Others serve the stage."""
         self._full.clear()
         self.hop.open(said, self.stage)
@@ -101,7 +111,7 @@ class Sender:
         if out.holder is None:
             self._route(out)
 
-    def accepted(self, sender: ProcessId, word: Accepted) -> None:
+    def accepted(self, sender: ProcessId, word: BaselineAccepted) -> None:
         """Somebody takes it, or has it."""
         out = self._asked(sender, word.trip, word.attempt)
         if out is None:
@@ -112,10 +122,10 @@ class Sender:
         self.hop.accepted(out.trip, sender)
         out.handed_s = self.hands.now_s
         if not word.held:
-            self.hands.send(sender, Forward(out.trip, out.attempt), out.tensor_bytes)
+            self.hands.send(sender, BaselineForward(out.trip, out.attempt), out.tensor_bytes)
         self.on_path(out.trip, out.path)
 
-    def denied(self, sender: ProcessId, word: Denied) -> None:
+    def denied(self, sender: ProcessId, word: BaselineDenied) -> None:
         """Somebody does not take it, or does not have it."""
         out = self._asked(sender, word.trip, word.attempt)
         if out is None:
@@ -144,7 +154,7 @@ class Sender:
             out.computed = True
             self.hop.done(trip, sender, self.hands.now_s - out.asked_s)
 
-    def routed(self, sender: ProcessId, word: Routed) -> None:
+    def routed(self, sender: ProcessId, word: BaselineRouted) -> None:
         """The holder has passed it on, or those after it have."""
         out = self.outs.get(word.trip)
         if out is not None and out.holder == sender and out.accepted:
@@ -178,7 +188,7 @@ class Sender:
         self.hop.freed(trip)
         out = self.outs.pop(trip, None)
         if out is not None and out.holder is not None:
-            self.hands.send(out.holder, Abandon(trip))
+            self.hands.send(out.holder, BaselineAbandon(trip))
 
     def lost(self, process: ProcessId) -> None:
         """A peer is dead: what it held goes to others."""
@@ -233,4 +243,6 @@ class Sender:
         out.attempt += 1
         out.accepted = False
         repair = (*out.repair, out.repairs)
-        self.hands.send(out.holder, Ask(out.trip, self.stage, out.attempt, out.source, repair, out.rest, out.claiming))
+        self.hands.send(
+            out.holder, BaselineAsk(out.trip, self.stage, out.attempt, out.source, repair, out.rest, out.claiming)
+        )

@@ -7,44 +7,44 @@ from dataclasses import dataclass, field, replace
 
 from swarmflow.core.source import shares
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.rivals.hands import Hands
+from swarmflow.simulator.rivals.hands import BaselineRuntime
 from swarmflow.simulator.rivals.next_hop import NextHop
 from swarmflow.simulator.rivals.sender import Repair, Sender
 from swarmflow.simulator.rivals.words import (
-    Abandon,
-    Accepted,
-    Backward,
+    BaselineAbandon,
+    BaselineAccepted,
+    BaselineBackward,
+    BaselineDenied,
+    BaselineMessage,
+    BaselineOpen,
+    BaselineRoom,
+    BaselineRouted,
     Broken,
     Computed,
-    Denied,
     Learnt,
-    Opened,
     Path,
-    Room,
-    Routed,
     Trip,
-    Word,
 )
 
 
 @dataclass(slots=True)
-class Source:
+class BaselineSource:
     """Microbatch i of an iteration is that of trainer i mod (number of trainers), as in swarmflow."""
 
-    hands: Hands
+    hands: BaselineRuntime
     leader: ProcessId
     microbatches: int
     next_hop: NextHop
     repair: Repair
     sender: Sender = field(init=False)
-    said: Opened | None = None
+    said: BaselineOpen | None = None
     _began_s: dict[int, float] = field(default_factory=dict)
     _homeless: list[Trip] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.sender = Sender(self.hands, 0, self.next_hop, self.repair, self._passed, self._restart, self._restart)
 
-    def open(self, said: Opened) -> None:
+    def open(self, said: BaselineOpen) -> None:
         """An iteration begins, or goes on with others."""
         before, self.said = self.said, said
         if before is not None and before.iteration == said.iteration:
@@ -61,20 +61,20 @@ class Source:
             self._began_s[index] = self.hands.now_s
             self._send(Trip(said.iteration, index, 0, line))
 
-    def heard(self, sender: ProcessId, word: Word) -> None:
+    def heard(self, sender: ProcessId, word: BaselineMessage) -> None:
         """Stage 0 answers, or somebody further down says that the way is broken."""
         match word:
-            case Accepted():
+            case BaselineAccepted():
                 self.sender.accepted(sender, word)
-            case Denied():
+            case BaselineDenied():
                 self.sender.denied(sender, word)
-            case Room():
+            case BaselineRoom():
                 self.sender.room(sender)
             case Computed():
                 self.sender.computed(sender, word.trip)
-            case Routed():
+            case BaselineRouted():
                 self.sender.routed(sender, word)
-            case Backward():
+            case BaselineBackward():
                 if self.sender.returned(sender, word.trip):
                     seconds = self.hands.now_s - self._began_s[word.trip.index]
                     self.hands.send(self.leader, Learnt(word.trip, word.path, seconds))
@@ -107,7 +107,7 @@ class Source:
         path = out.path
         self.sender.drop(trip)
         for process in path[1:]:
-            self.hands.send(process, Abandon(trip))
+            self.hands.send(process, BaselineAbandon(trip))
         self.hands.count("retries")
         self.hands.count("microbatches_restarted")
         again = replace(trip, turn=trip.turn + 1)

@@ -5,41 +5,52 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.rivals.hands import Hands
-from swarmflow.simulator.rivals.leader import Leader
-from swarmflow.simulator.rivals.negotiation import Negotiation
-from swarmflow.simulator.rivals.source import Source
-from swarmflow.simulator.rivals.words import Alive, Gone, Join, Learnt, Negotiate, Opened, Present, Ready, Updated, Word
+from swarmflow.simulator.rivals.hands import BaselineRuntime
+from swarmflow.simulator.rivals.leader import BaselineLeader
+from swarmflow.simulator.rivals.negotiation import GwtfNegotiation
+from swarmflow.simulator.rivals.source import BaselineSource
+from swarmflow.simulator.rivals.words import (
+    Alive,
+    BaselineGone,
+    BaselineJoin,
+    BaselineMessage,
+    BaselineNegotiate,
+    BaselineOpen,
+    BaselineReady,
+    Learnt,
+    Present,
+    Updated,
+)
 
 
 @dataclass(slots=True)
-class Trainer:
+class BaselineTrainer:
     """One life of a trainer. lead: what it leads with, if it does. flows: where they are negotiated."""
 
-    hands: Hands
+    hands: BaselineRuntime
     leader: ProcessId
-    source: Source
-    lead: Leader | None
-    flows: Negotiation | None = None
+    source: BaselineSource
+    lead: BaselineLeader | None
+    flows: GwtfNegotiation | None = None
 
     def start(self) -> None:
         """Join."""
-        self.hands.send(self.leader, Join(-1, 0.0))
+        self.hands.send(self.leader, BaselineJoin(-1, 0.0))
         if self.lead is not None:
             self.lead.start()
 
-    def heard(self, sender: ProcessId, word: Word) -> None:
+    def heard(self, sender: ProcessId, word: BaselineMessage) -> None:
         """A message came."""
         match word:
-            case Join() | Ready() | Alive() | Learnt() | Updated():
+            case BaselineJoin() | BaselineReady() | Alive() | Learnt() | Updated():
                 if self.lead is not None:
                     self.lead.heard(sender, word)
-            case Opened():
+            case BaselineOpen():
                 self.source.open(word)
-            case Present() | Negotiate():
+            case Present() | BaselineNegotiate():
                 if self.flows is not None:
                     self.flows.heard(sender, word)
-            case Gone():
+            case BaselineGone():
                 self._gone(word.process)
             case _:
                 self.source.heard(sender, word)

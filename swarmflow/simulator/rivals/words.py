@@ -25,7 +25,7 @@ class Trip:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class BaselineJoin:
     """To the leader: a process is there. wish: the stage that it asks for, -1: any. speed: 0: it is a trainer.
     capacity: microbatches at a time."""
 
@@ -35,7 +35,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class BaselineGranted:
     """To a peer: serve this stage, with the state that these have (nobody: from the seed)."""
 
     stage: int
@@ -43,7 +43,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class BaselineReady:
     """To the leader: the state of the stage is here."""
 
     stage: int
@@ -55,7 +55,7 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class BaselineOpen:
     """To everybody: an iteration begins, or goes on with others (a later revision).
 
     lines: fixed pipelines: the peer of each stage, None: nobody. given: the pipeline of each microbatch.
@@ -78,21 +78,21 @@ class Present:
 
 
 @dataclass(frozen=True, slots=True)
-class Negotiate:
+class BaselineNegotiate:
     """Among neighbours: a message of core/flow/gwtf_messages.py."""
 
     message: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class BaselineGone:
     """To everybody: a process is dead, or serves its stage no more."""
 
     process: ProcessId
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class BaselineAsk:
     """To a peer: will you take a microbatch? Its tensors follow if so. source: its trainer.
 
     path: who probably holds the hops after this one. claim: only if you hold it already. repair: how often each sender
@@ -109,7 +109,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class BaselineAccepted:
     """A slot is kept. held: the microbatch was there already, and is with `path` downstream."""
 
     trip: Trip
@@ -119,7 +119,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
+class BaselineDenied:
     """No. reason: `full`, `unknown` to a claim, `stale`: somebody else sends it by now."""
 
     trip: Trip
@@ -128,12 +128,12 @@ class Denied:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class BaselineRoom:
     """To those who were denied: there is a free slot."""
 
 
 @dataclass(frozen=True, slots=True)
-class Forward:
+class BaselineForward:
     """An activation (tokens for stage 0) and the targets."""
 
     trip: Trip
@@ -149,7 +149,7 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class BaselineRouted:
     """To the predecessor: who has the microbatch now, from the next stage on."""
 
     trip: Trip
@@ -157,7 +157,7 @@ class Routed:
 
 
 @dataclass(frozen=True, slots=True)
-class Backward:
+class BaselineBackward:
     """A gradient. path: the peers that computed it, from the sender on; to the trainer: all of them, and no tensor."""
 
     trip: Trip
@@ -172,7 +172,7 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Abandon:
+class BaselineAbandon:
     """To who holds it: nobody waits for this try any more."""
 
     trip: Trip
@@ -196,7 +196,7 @@ class Aggregate:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BaselinePart:
     """An addend of the receiver's part of a gradient."""
 
     iteration: int
@@ -204,7 +204,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class BaselineSum:
     """The sum of the sender's part of a gradient."""
 
     iteration: int
@@ -218,54 +218,60 @@ class Updated:
     iteration: int
 
 
-Word = (
-    Join
-    | Granted
-    | Ready
+BaselineMessage = (
+    BaselineJoin
+    | BaselineGranted
+    | BaselineReady
     | Alive
-    | Opened
-    | Gone
-    | Ask
-    | Accepted
-    | Denied
-    | Room
-    | Forward
+    | BaselineOpen
+    | BaselineGone
+    | BaselineAsk
+    | BaselineAccepted
+    | BaselineDenied
+    | BaselineRoom
+    | BaselineForward
     | Computed
-    | Routed
-    | Backward
+    | BaselineRouted
+    | BaselineBackward
     | Broken
-    | Abandon
+    | BaselineAbandon
     | Learnt
     | Aggregate
-    | Part
-    | Whole
+    | BaselinePart
+    | BaselineSum
     | Updated
     | Present
-    | Negotiate
+    | BaselineNegotiate
 )
 
 
-def why_of(word: Word) -> int:
+def why_of(word: BaselineMessage) -> int:
     """What waits for this word waits for, as the simulator has it (simulator/causes.py)."""
-    if isinstance(word, Aggregate | Part | Whole | Updated | Opened):
+    if isinstance(word, Aggregate | BaselinePart | BaselineSum | Updated | BaselineOpen):
         return REDUCE
-    return TIMER if isinstance(word, Join | Granted | Ready | Alive | Gone | Present | Negotiate) else LINKS
+    return (
+        TIMER
+        if isinstance(
+            word, BaselineJoin | BaselineGranted | BaselineReady | Alive | BaselineGone | Present | BaselineNegotiate
+        )
+        else LINKS
+    )
 
 
-def wire_bytes(word: Word) -> int:
+def wire_bytes(word: BaselineMessage) -> int:
     """The length of a frame without its tensors, by the same estimates as swarmflow's own (simulator/sizes.py)."""
     size = FRAME + WORDS
     match word:
-        case Opened() | Present():
+        case BaselineOpen() | Present():
             return size + MEMBER * (sum(len(stage) for stage in word.stages) + len(word.trainers))
-        case Granted():
+        case BaselineGranted():
             return size + MEMBER * len(word.donors)
-        case Ask() | Accepted() | Routed() | Backward() | Learnt():
+        case BaselineAsk() | BaselineAccepted() | BaselineRouted() | BaselineBackward() | Learnt():
             return size + PROCESS * len(word.path)
         case Aggregate():
             return size + PROCESS * sum(len(members) for _, members in word.groups)
-        case Negotiate(Flows() as flows):
+        case BaselineNegotiate(Flows() as flows):
             return size + PROCESS * (4 * len(flows.shown) + len(flows.costs))
-        case Negotiate():
+        case BaselineNegotiate():
             return size + NAMES * PROCESS
     return size
