@@ -236,6 +236,16 @@ def test_unsafe_loads_are_seen() -> None:
     assert list(unsafe_loads(ast.parse(source))) == [1, 2]
 
 
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for top in ("swarmflow", *ROLES, "benchmarks", "experiments"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def test_every_library_in_use_is_a_declared_dependency() -> None:
     """What another dependency happens to bring may vanish with its next version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

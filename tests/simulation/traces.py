@@ -212,6 +212,8 @@ def _same(chosen: argparse.Namespace) -> int:
         tree = Path(folder) / "before"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, chosen.before], cwd=ROOT, check=True)
         try:
+            if not (tree / "tests/simulation/traces.py").is_file():
+                raise SystemExit(f"{chosen.before} is from before `make same`: name a later commit")
             before, after = (record_tree(each, chosen.first, chosen.seeds) for each in (tree, ROOT))
             wrong, mapping = differences(before, after)
             if not chosen.no_experiments:
