@@ -231,8 +231,8 @@ class _Life:
 async def _measure(machine: PeerMachine, metrics: Metrics, memory: JoinedRun) -> None:
     """Keep the gauges up to date, and where the trainers are."""
     while True:
-        named = machine.standing.opened.roster if machine.standing is not None else Roster()
-        roster = machine.standing.living() if machine.standing is not None else Roster()
+        named = machine.epoch_view.opened.roster if machine.epoch_view is not None else Roster()
+        roster = machine.epoch_view.alive() if machine.epoch_view is not None else Roster()
         memory.keep_trainers(tuple(address for member in roster.trainers for address in member.addresses))
         metrics.version.set(max(machine.version, 0))
         metrics.step.set(max(machine.epoch.step, 0))

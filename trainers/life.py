@@ -155,7 +155,7 @@ class TrainerLife:
         if machine is None:
             raise NetworkError("its trainer does not know the run yet")
         if machine.lead is None:
-            if machine.following.lost_s is not None:
+            if machine.lease.lost_s is not None:
                 raise NetworkError("its trainers are electing a leader")
             answer = await self._session.requests.ask(machine.leader, "status", timeout_s=_STATUS_S)
             return bytes(answer[0]) if answer else b""
@@ -226,7 +226,7 @@ class TrainerLife:
         """Keep the gauges up to date between the commits."""
         metrics = self._session.metrics
         while True:
-            metrics.journal_bytes.set(machine.source.outbox.size_bytes)
+            metrics.journal_bytes.set(machine.source.dispatcher.size_bytes)
             await self._remember(machine)
             if (lead := machine.lead) is not None:
                 metrics.step.set(lead.version)
@@ -237,11 +237,11 @@ class TrainerLife:
 
     async def _remember(self, machine: TrainerMachine) -> None:
         """Note how far the run has come: should all trainers die, the peers may hold that version in memory."""
-        standing = machine.standing
-        if standing is None or standing.epoch.step == self._remembered:
+        epoch_view = machine.epoch_view
+        if epoch_view is None or epoch_view.epoch.step == self._remembered:
             return
-        names = sorted(process.name for process in standing.opened.roster.serving)
-        former = Former(standing.epoch.step, frozenset(names[:FORMER_PEERS_MAX]))
+        names = sorted(process.name for process in epoch_view.opened.roster.serving)
+        former = Former(epoch_view.epoch.step, frozenset(names[:FORMER_PEERS_MAX]))
         try:
             await asyncio.to_thread(self._folder.keep_former, former)
         except CheckpointError as error:
@@ -274,11 +274,11 @@ class TrainerLife:
     def _connect(self, action: Connect) -> None:
         """Who takes part in a step may lead the run from now on: the next start of this trainer looks for it first."""
         self._session.connect(action)
-        standing = self._machine.standing if self._machine is not None else None
-        if standing is not None:
-            others = [m for m in standing.opened.roster.trainers if m.process != self._session.me]
+        epoch_view = self._machine.epoch_view if self._machine is not None else None
+        if epoch_view is not None:
+            others = [m for m in epoch_view.opened.roster.trainers if m.process != self._session.me]
             self._folder.keep_trainers(tuple(address for member in others for address in member.addresses))
-            if standing.epoch.step > 0:
+            if epoch_view.epoch.step > 0:
                 self._folder.keep_begun()
 
     def _form(self, action: FormMicrobatch) -> None:
@@ -352,7 +352,7 @@ class TrainerLife:
         machine, manifest = self._machine, self._manifest
         if machine is None or manifest is None:
             raise NetworkError("this trainer does not know the run yet")
-        if machine.following.lost_s is not None:
+        if machine.lease.lost_s is not None:
             leader = None
         else:
             addresses = tuple(self._session.node.addresses()) if machine.lead is not None else ()

@@ -122,8 +122,8 @@ def play(
     for number in range(start):
         pipeline.come(0.0, number % stages)
     pipeline.load_s = load_s
-    now_s, asked_s, following = 0.0, strategy.period_s or float("inf"), iter(changes)
-    change = next(following, None)
+    now_s, asked_s, lease = 0.0, strategy.period_s or float("inf"), iter(changes)
+    change = next(lease, None)
     while now_s < end_s:
         change_s = change.time_s if change is not None else float("inf")
         next_s = min(change_s, asked_s, pipeline.next_loaded_s(), end_s)
@@ -132,7 +132,7 @@ def play(
         pipeline.finish_loading(now_s)
         if change is not None and change_s <= now_s:
             (pipeline.come if change.comes else pipeline.go)(now_s)
-            change = next(following, None)
+            change = next(lease, None)
         elif asked_s <= now_s:
             pipeline.rebalance(now_s)
             asked_s += strategy.period_s

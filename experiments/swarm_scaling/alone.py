@@ -19,19 +19,19 @@ REPEATED = 3  # the least counts: nothing makes it shorter than it is
 
 @dataclass(slots=True)
 class RecordedLife:
-    """All that one peer decided on, from its start. following: as it was then. actions: how many came of it."""
+    """All that one peer decided on, from its start. lease: as it was then. actions: how many came of it."""
 
     me: ProcessId
-    following: LeaderLease
+    lease: LeaderLease
     plan: Plan
     settings: PeerSettings
     events: list[tuple[Event, float]] = field(default_factory=list)
     actions: int = 0
 
     @classmethod
-    def of(cls, me: ProcessId, following: LeaderLease, plan: Plan, settings: PeerSettings) -> RecordedLife:
+    def of(cls, me: ProcessId, lease: LeaderLease, plan: Plan, settings: PeerSettings) -> RecordedLife:
         """Of a peer that starts with these."""
-        return cls(me, copy(following), plan, settings)
+        return cls(me, copy(lease), plan, settings)
 
     def again_s(self, clock: Callable[[], float]) -> tuple[float, float]:
         """The CPU time of the same decisions, alone: of those on the leader's books, the second, and of the others.
@@ -41,7 +41,7 @@ class RecordedLife:
         return min((self._once_s(clock) for _ in range(REPEATED)), key=sum)
 
     def _once_s(self, clock: Callable[[], float]) -> tuple[float, float]:
-        machine = PeerMachine(self.me, copy(self.following), self.plan, self.settings)
+        machine = PeerMachine(self.me, copy(self.lease), self.plan, self.settings)
         actions, books_s, began_s = 0, 0.0, clock()
         for event, now in self.events:
             if of_books(event):

@@ -120,19 +120,19 @@ class Metered(Production):
         decisions = sum(not of_books(event) for life in self.lives for event, _ in life.events)
         return sum(other_s for other_s, _ in spent) / decisions, sum(books_s for _, books_s in spent) / len(spent)
 
-    def peer(self, me: ProcessId, following: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
+    def peer(self, me: ProcessId, lease: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
         """A peer as it is, but for the watch."""
-        peer = _MeteredPeer(me, following, plan, settings)
+        peer = _MeteredPeer(me, lease, plan, settings)
         peer.cost = self.peers
         self._made += 1
         if self.every and self._made % self.every == 0:
-            peer.life = RecordedLife.of(me, following, plan, settings)
+            peer.life = RecordedLife.of(me, lease, plan, settings)
             self.lives.append(peer.life)
         return peer
 
     def trainer(
         self,
-        following: LeaderLease,
+        lease: LeaderLease,
         plan: Plan,
         rules: LeaderSettings,
         join: Join,
@@ -142,10 +142,10 @@ class Metered(Production):
     ) -> TrainerMachine:
         """A trainer as it is, but for the watch where it leads."""
         if leads is None:
-            return super().trainer(following, plan, rules, join, basis, leads, late_min_s)
+            return super().trainer(lease, plan, rules, join, basis, leads, late_min_s)
         source = MicrobatchSource(
             join.member.process, plan.microbatches, dispatcher_for(plan, join.member.process, 0, late_min_s)
         )
-        leader = _Leader(join.member, following, plan, rules, source, join, basis.version, basis.digests, leads)
+        leader = _Leader(join.member, lease, plan, rules, source, join, basis.version, basis.digests, leads)
         leader.cost = self.leader
         return leader

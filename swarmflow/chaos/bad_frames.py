@@ -190,8 +190,8 @@ class Victim:
         """What it serves, holds and knows of the step."""
         machine = self.machine
         hops = machine.hops
-        held = None if hops is None else (hops.entries(), sorted(hops.hops), sorted(hops.space.reserved))
-        known = repr(machine.standing)
+        held = None if hops is None else (hops.entries(), sorted(hops.hops), sorted(hops.admission.reserved))
+        known = repr(machine.epoch_view)
         return machine.phase, machine.stage, machine.version, machine.epoch, held, known, machine.leader
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ CHANGED = 0.1  # of what those before were told, before they are told again
 class Advertising:
     """before: who serves the stage before this one, and hears of changes; nobody before the first stage."""
 
-    outbox: Dispatcher
+    dispatcher: Dispatcher
     before: Mapping[ProcessId, None] = field(default_factory=dict)
     epoch: Epoch = BEFORE_ALL
     _told_s: float = 0.0
@@ -33,18 +33,18 @@ class Advertising:
         """Somebody probes the way here, has answered a probe, or has told of the way beyond it."""
         match message:
             case Probe():
-                answer = Send(sender, Probed(message.epoch, message.loaded, self.outbox.router.rest_s))
+                answer = Send(sender, Probed(message.epoch, message.loaded, self.dispatcher.router.downstream_s))
                 return [*([Release(bodies)] if bodies else []), answer]
             case Probed():
-                self.outbox.probed(sender, message, now)
+                self.dispatcher.probed(sender, message, now)
             case DownstreamCost():
-                self.outbox.router.told(sender, message.rest_s)
+                self.dispatcher.router.told(sender, message.downstream_s)
         return self._changed()
 
     def _changed(self) -> list[Action]:
         """Tell those before when the way beyond has come to be known better, in time for their first microbatches."""
-        rest_s = self.outbox.router.rest_s
-        if abs(rest_s - self._told_s) <= CHANGED * self._told_s:
+        downstream_s = self.dispatcher.router.downstream_s
+        if abs(downstream_s - self._told_s) <= CHANGED * self._told_s:
             return []
-        self._told_s = rest_s
-        return [Send(peer, DownstreamCost(self.epoch, rest_s)) for peer in list(self.before)[:AT_ONCE_MAX]]
+        self._told_s = downstream_s
+        return [Send(peer, DownstreamCost(self.epoch, downstream_s)) for peer in list(self.before)[:AT_ONCE_MAX]]

@@ -9,23 +9,23 @@ from swarmflow.core.types import ProcessId
 AGAIN_S = 1.0  # after which the other end is asked what has reached it, if there is nobody else
 
 
-def lost(outbox: Dispatcher, process: ProcessId, now: float) -> list[Action]:
+def lost(dispatcher: Dispatcher, process: ProcessId, now: float) -> list[Action]:
     """What was on its way is lost: others get what is there, or else the peer is asked soon, and each time later."""
-    if process not in outbox.takers:
+    if process not in dispatcher.next_stage:
         return []
-    outbox.takers.lost(process, now)
-    outbox.due_s = now
+    dispatcher.next_stage.lost(process, now)
+    dispatcher.due_s = now
     actions: list[Action] = []
-    for entry in list(outbox.entries.values()):
+    for entry in list(dispatcher.entries.values()):
         if process in entry.asked:
-            outbox.expect(entry, now + AGAIN_S)
+            dispatcher.expect(entry, now + AGAIN_S)
         elif entry.holder != process or entry.returned:
             continue
         elif entry.reserving:
-            outbox.hand(entry, None)
-            actions += outbox.route(entry, now)
-        elif outbox.takers.others(process):
-            actions += outbox.move(entry, process, "lost", now)
+            dispatcher.hand(entry, None)
+            actions += dispatcher.route(entry, now)
+        elif dispatcher.next_stage.others(process):
+            actions += dispatcher.move(entry, process, "lost", now)
         else:
-            outbox.expect(entry, now + AGAIN_S * 2.0**entry.patience)
+            dispatcher.expect(entry, now + AGAIN_S * 2.0**entry.patience)
     return actions

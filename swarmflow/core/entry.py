@@ -1,4 +1,4 @@
-"""One microbatch that was handed to the next stage: where it is, as far as its sender knows."""
+"""One microbatch in flight: what its sender knows about where it is."""
 
 from __future__ import annotations
 
@@ -6,68 +6,60 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.types import Microbatch, ProcessId, Ref
 
-REPAIR = 1000  # attempts are numbered repair * REPAIR + try, so that a repair's are higher than all that the dead made
+REPAIR = 1000  # attempts are repair * REPAIR + try, so that a repair's are above all attempts of the dead peer
 
 
 @dataclass(slots=True)
 class InFlight:
-    """One microbatch on its way through the next stage.
-
-    repair: somebody may hold it already. hint: who probably does. source: the trainer whose it is. successor: to whom
-    `holder` has passed it on. reserving: the holder is asked for room, and has not got the bytes yet. unasked: it was
-    sent them without, and has not answered. asked: peers whose answer to an Adopt is awaited. data: the input of the
-    hop, None once it was evicted; restored: it was brought back to be sent again. settled: its gradient has been here
-    before. late_s: when the holder has had it for too long without passing it on, or nothing was heard of it since;
-    patience: how often that was, of this microbatch.
-    """
+    """One microbatch that was dispatched to the next stage."""
 
     microbatch: Microbatch
-    data: Ref | None
+    data: Ref | None  # input of the hop; None: evicted
     targets: Ref
     attempt: int
-    repair: bool = False
-    hint: ProcessId | None = None
-    source: ProcessId | None = None
+    repair: bool = False  # a peer may hold it already
+    hint: ProcessId | None = None  # the peer that probably holds it
+    source: ProcessId | None = None  # the trainer that formed it
     holder: ProcessId | None = None
-    reserving: bool = False
-    unasked: bool = False
-    successor: ProcessId | None = None
-    asked: set[ProcessId] = field(default_factory=set)
+    reserving: bool = False  # the holder was asked for a slot, the bytes are not sent yet
+    unasked: bool = False  # the bytes were sent without asking, and the holder has not answered yet
+    successor: ProcessId | None = None  # to whom the holder has passed it on
+    asked: set[ProcessId] = field(default_factory=set)  # peers whose answer to an Adopt is awaited
     sent_at_s: float = 0.0
     arrived_s: float | None = None
-    late_s: float = 0.0
-    patience: int = 0
-    measured: bool = False
-    returned: bool = False
-    restored: bool = False
-    settled: bool = False
+    late_s: float = 0.0  # from then on the holder is late
+    patience: int = 0  # how often it was late; the deadline doubles with each
+    measured: bool = False  # the holder's time has been measured
+    returned: bool = False  # the gradient has returned
+    restored: bool = False  # the evicted input was brought back, to be re-sent
+    settled: bool = False  # the gradient has returned once, perhaps from an earlier holder
 
     @property
     def bodies(self) -> tuple[Ref, ...]:
-        """The bytes that are here; a Forward carries both."""
+        """The tensors that are still here; a Forward carries both."""
         return (self.targets,) if self.data is None else (self.data, self.targets)
 
     @property
     def size_bytes(self) -> int:
-        """Of the bytes that are here."""
+        """Bytes of the tensors that are still here."""
         return self.targets.size_bytes + (0 if self.data is None else self.data.size_bytes)
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody has it and has not passed it on yet."""
+        """Whether a holder has not passed it on yet."""
         return self.held and not self.measured
 
     @property
     def held(self) -> bool:
-        """Whether it takes up somebody's room, as far as is known."""
+        """Whether it takes a slot at its holder."""
         return self.holder is not None and not self.returned
 
     @property
     def watched(self) -> bool:
-        """Whether there is somebody from whom word is due."""
+        """Whether an answer or a gradient is due."""
         return bool(self.asked) or self.held
 
 
 def next_repair(attempt: int) -> int:
-    """The first attempt of the repair after the one that this attempt belongs to."""
+    """Return the first attempt of the next repair after this attempt."""
     return (attempt // REPAIR + 1) * REPAIR

@@ -42,7 +42,7 @@ class LeaderLease:
         self.leader, self.term = leader, term
         self.heard(now)
 
-    def doubts(self, now: float) -> bool:
+    def suspects(self, now: float) -> bool:
         """Whether another trainer may be right that the leader is gone."""
         return self.lost_s is not None or (self._heard_s is not None and now - self._heard_s > self.doubt_s)
 
@@ -55,11 +55,13 @@ class LeaderLease:
         elif now - self._heard_s > self.silence_s:
             self.lose(now)
 
-    def passed_over(self, me: ProcessId, sender: ProcessId, message: MemberFailed, standing: EpochView | None) -> bool:
+    def passed_over(
+        self, me: ProcessId, sender: ProcessId, message: MemberFailed, epoch_view: EpochView | None
+    ) -> bool:
         """Whether a later leader, whose call this process did not hear, goes on without it."""
-        named = standing is not None and sender in standing.trainers()
+        named = epoch_view is not None and sender in epoch_view.trainers()
         return named and message.process == me and message.term > self.term
 
-    def hopeless(self, now: float) -> bool:
+    def expired(self, now: float) -> bool:
         """Whether no leader is to be expected any more."""
         return self.lost_s is not None and now - self.lost_s > self.patience_s

@@ -1,4 +1,4 @@
-"""One microbatch at one stage: what a peer knows and keeps of it."""
+"""A hop, one microbatch at one stage: its state and the tensors that the peer keeps for it."""
 
 from __future__ import annotations
 
@@ -10,76 +10,64 @@ from swarmflow.core.types import Microbatch, ProcessId, Ref
 
 @dataclass(slots=True)
 class HopQuery:
-    """A neighbour was asked for bytes. everybody: its whole stage was. due_s: when to ask again; None: not set yet."""
+    """A request for evicted bytes to a neighbour."""
 
-    everybody: bool
+    whole_stage: bool  # all peers of its stage were asked
     tries: int = 0
-    due_s: float | None = None
+    due_s: float | None = None  # when to ask again; None: not set yet
 
 
 @dataclass(slots=True)
 class Wanted:
-    """What of a hop has to be there once more, although its bytes may have been evicted.
+    """What a hop has to provide again, although its tensors may have been evicted."""
 
-    outputs, gradients: who asked for its output, or for the gradient of its input. resend: its output is to be sent to
-    another successor. give_back: a replaced predecessor is owed the gradient. undo: it is an orphan to be taken away.
-    forward, replay: what is being computed for that. asked: for its input (False), for its output's gradient (True).
-    """
-
-    outputs: dict[ProcessId, None] = field(default_factory=dict)
-    gradients: dict[ProcessId, None] = field(default_factory=dict)
-    resend: bool = False
-    give_back: bool = False
-    undo: bool = False
-    forward: bool = False
-    replay: bool = False
-    asked: dict[bool, HopQuery] = field(default_factory=dict)
+    outputs: dict[ProcessId, None] = field(default_factory=dict)  # who asked for the output
+    gradients: dict[ProcessId, None] = field(default_factory=dict)  # who asked for the gradient of the input
+    resend: bool = False  # the output goes to another successor
+    give_back: bool = False  # a new predecessor needs the gradient
+    undo: bool = False  # an orphan is to be taken away
+    forward: bool = False  # a forward pass is under way for this
+    replay: bool = False  # a forward and backward pass is under way for this
+    asked: dict[bool, HopQuery] = field(default_factory=dict)  # False: for the input; True: for the output's gradient
 
     @property
     def output(self) -> bool:
-        """Whether anybody needs the hop's output."""
+        """Whether the output is needed."""
         return self.resend or bool(self.outputs)
 
     @property
     def gradient(self) -> bool:
-        """Whether anybody needs the gradient of the hop's input."""
+        """Whether the gradient of the input is needed."""
         return self.give_back or bool(self.gradients)
 
     @property
     def anything(self) -> bool:
-        """Whether there is still something to wait for."""
+        """Whether anything is needed or under way."""
         return self.output or self.gradient or self.undo or self.forward or self.replay
 
 
 @dataclass(slots=True)
 class Hop:
-    """One microbatch at this stage. gradient: of its input, kept so that a replaced predecessor can have it.
-
-    repair, held_by, settled: as the predecessor said. told: which successor the predecessor was told of. done: as the
-    leader was told, once its gradient is accumulated. orphan: the manifest counts another's: what was added is being
-    taken away. graph: kept in memory until the backward pass; else that one does the forward pass once more. input,
-    gradient_in: kept for that, and for others; None once they were evicted, as gradient is. wanted: what is being
-    brought back.
-    """
+    """One microbatch at this stage. Tensors are None before they arrive and after they were evicted."""
 
     microbatch: Microbatch
     attempt: int
-    upstream: ProcessId
-    repair: bool
-    held_by: ProcessId | None
+    upstream: ProcessId  # the predecessor
+    repair: bool  # from the predecessor: the next hop may be held already
+    held_by: ProcessId | None  # from the predecessor: by whom
     input: Ref | None
     targets: Ref
-    graph: bool = True
-    told: ProcessId | None = None
+    graph: bool = True  # False: the backward pass repeats the forward pass
+    told: ProcessId | None = None  # the successor that the predecessor was told of (Routed)
     computing: bool = True
-    done: Done | None = None
-    gradient: Ref | None = None
-    gradient_in: Ref | None = None
-    orphan: bool = False
-    settled: bool = False
-    wanted: Wanted | None = None
+    done: Done | None = None  # as sent to the leader, once the gradient is accumulated
+    gradient: Ref | None = None  # of the input, kept for a new predecessor
+    gradient_in: Ref | None = None  # of the output
+    orphan: bool = False  # the ballot counts another holder's: what was added is being taken away
+    settled: bool = False  # from the predecessor: it has had the gradient before
+    wanted: Wanted | None = None  # what is being brought back
 
     @property
     def kept(self) -> tuple[Ref, ...]:
-        """The boundary tensors that are here, but for what the outbox keeps."""
+        """The boundary tensors that are here, except for what the dispatcher keeps."""
         return tuple(ref for ref in (self.input, self.gradient_in, self.gradient) if ref is not None)

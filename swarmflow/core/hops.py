@@ -1,4 +1,4 @@
-"""The microbatches of one step that pass through one peer: accepted, computed, passed on, repaired."""
+"""The hops of one peer in an epoch: accepted, computed, passed on, repaired."""
 
 from __future__ import annotations
 
@@ -32,41 +32,36 @@ from swarmflow.core.messages import (
     Unrepairable,
 )
 from swarmflow.core.outbox import Dispatcher
-from swarmflow.core.space import LEAN, Admission
+from swarmflow.core.space import WITHOUT_GRAPH, Admission
 from swarmflow.core.types import BEFORE_ALL, Epoch, Microbatch, ProcessId, Ref
 
 
 @dataclass(slots=True)
 class HopTable:
-    """A peer's part in the forward and backward work of an epoch.
-
-    me: the own process. stage, stages: which slice this peer serves, of how many. capacity: microbatches whose graphs
-    fit in memory. leader: where `Done` goes. journal_bytes_max: of what is kept for repairs. recompute:
-    microbatches without a graph are taken too. dropped: orphans that were taken away.
-    """
+    """A peer's part in the forward and backward work of an epoch."""
 
     me: ProcessId
-    stage: int
+    stage: int  # this peer's slice of the model
     stages: int
-    capacity: int
-    outbox: Dispatcher
-    leader: ProcessId
-    journal_bytes_max: int = 1 << 30
-    recompute: bool = True
+    capacity: int  # microbatches whose graphs fit in memory
+    dispatcher: Dispatcher
+    leader: ProcessId  # receives Done
+    journal_bytes_max: int = 1 << 30  # kept for repairs
+    recompute: bool = True  # microbatches without a graph are admitted too
     epoch: Epoch = BEFORE_ALL
-    hops: dict[int, Hop] = field(default_factory=dict)
-    dropped: dict[int, None] = field(default_factory=dict)
+    hops: dict[int, Hop] = field(default_factory=dict)  # by index
+    dropped: dict[int, None] = field(default_factory=dict)  # orphans that were taken away
     journal: Journal = field(init=False)
-    space: Admission = field(init=False)
+    admission: Admission = field(init=False)
     advertising: Advertising = field(init=False)
     _dead: set[ProcessId] = field(default_factory=set)
     _floor: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         bytes_max = self.journal_bytes_max
-        self.advertising = Advertising(self.outbox)
-        self.space = Admission(self.capacity, LEAN if self.recompute and not self.last else 0)
-        self.journal = Journal(self.stage, self.stages, self.capacity, self.outbox, bytes_max, self.hops)
+        self.advertising = Advertising(self.dispatcher)
+        self.admission = Admission(self.capacity, WITHOUT_GRAPH if self.recompute and not self.last else 0)
+        self.journal = Journal(self.stage, self.stages, self.capacity, self.dispatcher, bytes_max, self.hops)
 
     def open(
         self,
@@ -84,27 +79,27 @@ class HopTable:
         self.epoch = epoch
         self._dead.clear()
         actions = self.clear()
-        self.space.open()
+        self.admission.open()
         self.journal.open(before)
         self.advertising.open(epoch, self.journal.before if self.stage > 0 else {})
-        return [*actions, *self.outbox.open(epoch, next_stage, shares, mates)]
+        return [*actions, *self.dispatcher.open(epoch, next_stage, shares, mates)]
 
     def clear(self) -> list[Action]:
         """The step is committed, or void: drop the journal."""
         self.dropped.clear()
         self._floor.clear()
-        self.space.clear()
+        self.admission.clear()
         return self.journal.clear()
 
     @property
     def held(self) -> int:
         """Microbatches whose graph is, or will be, in memory."""
-        return len(self.space.held)
+        return len(self.admission.held)
 
     @property
     def queued(self) -> int:
         """Microbatches that wait for, or are in, computation."""
-        return len(self.space.queued)
+        return len(self.admission.queued)
 
     @property
     def last(self) -> bool:
@@ -119,7 +114,7 @@ class HopTable:
     @property
     def settling(self) -> bool:
         """Whether orphans are still being taken away."""
-        return bool(self.space.orphans)
+        return bool(self.admission.orphans)
 
     def entries(self) -> tuple[tuple[int, int], ...]:
         """(index, attempt) of everything accumulated here."""
@@ -131,7 +126,7 @@ class HopTable:
 
     def message(self, sender: ProcessId, message: Message, bodies: tuple[Ref, ...], now: float) -> list[Action]:
         """A message about one hop, of this epoch, from somebody of its roster."""
-        self.space.now_s = now
+        self.admission.now_s = now
         match message:
             case Forward():
                 return self.forward(sender, message, bodies)
@@ -148,12 +143,12 @@ class HopTable:
             case Denied():
                 return self.denied(sender, message, now)
             case Routed():
-                self.outbox.routed(sender, message.microbatch, message.attempt, message.successor, now)
+                self.dispatcher.routed(sender, message.microbatch, message.attempt, message.successor, now)
                 return []
             case CreditAvailable():
                 return self.room(sender, now)
             case CreditReturned():
-                return self._make_room() if self.space.admits(insist=False) else []
+                return self._make_room() if self.admission.admits(insist=False) else []
             case Cancel():
                 return self.relieve(sender, message)
             case Probe() | Probed() | DownstreamCost():
@@ -174,16 +169,16 @@ class HopTable:
         if hop is not None and not hop.orphan:
             return [*self.journal.offered(hop, bodies), *self._take_over(hop, sender, message)]
         index = message.microbatch.index
-        kept = self.space.give_up(index, sender, message.attempt)
-        if hop is not None or not (kept or self.space.admits(message.insist)):
-            return [*drop, *self._deny(sender, message, self.space.deny(sender, message.insist))]
+        kept = self.admission.give_up(index, sender, message.attempt)
+        if hop is not None or not (kept or self.admission.admits(message.insist)):
+            return [*drop, *self._deny(sender, message, self.admission.deny(sender, message.insist))]
         data, targets = bodies
-        graph = self.space.graph
-        self.space.came(index, kept)
+        graph = self.admission.graph
+        self.admission.arrive(index, kept)
         hop = Hop(message.microbatch, message.attempt, sender, message.repair, message.held_by, data, targets, graph)
         hop.settled = message.settled
         self.hops[message.microbatch.index] = hop
-        self.space.note(hop)
+        self.admission.note(hop)
         self.journal.weigh(hop)
         work: Action = RunLoss(hop.microbatch, data, targets) if self.last else RunForward(hop.microbatch, data, graph)
         return [Send(sender, self._accepted(hop)), work]
@@ -196,18 +191,19 @@ class HopTable:
         hop = self.hops.get(index)
         if hop is not None and not hop.orphan:
             return self._take_over(hop, sender, message)
-        kept = index in self.space.reserved
-        if hop is not None or not (kept or self.space.admits(message.insist, message.ahead)):
-            return self._deny(sender, message, self.space.deny(sender, message.insist))
-        self.space.keep(index, sender, message.attempt)
-        return [Send(sender, SlotReserved(message.microbatch, self.stage, message.attempt, self.outbox.router.rest_s))]
+        kept = index in self.admission.reserved
+        if hop is not None or not (kept or self.admission.admits(message.insist, message.ahead)):
+            return self._deny(sender, message, self.admission.deny(sender, message.insist))
+        self.admission.reserve(index, sender, message.attempt)
+        downstream_s = self.dispatcher.router.downstream_s
+        return [Send(sender, SlotReserved(message.microbatch, self.stage, message.attempt, downstream_s))]
 
     def adopt(self, sender: ProcessId, message: Adopt) -> list[Action]:
         """A replaced predecessor asks for what this peer may hold already."""
         hop = self.hops.get(message.microbatch.index)
         if hop is None or hop.orphan:
             self._floor[message.microbatch.index] = message.attempt
-            self.space.reserved.pop(message.microbatch.index, None)
+            self.admission.reserved.pop(message.microbatch.index, None)
             return [Send(sender, Denied(message.microbatch, self.stage, message.attempt, "unknown"))]
         return self._take_over(hop, sender, message)
 
@@ -216,16 +212,16 @@ class HopTable:
         hop = self._hop(event.microbatch)
         if hop is None:
             return [Release((event.output,))]
-        self.space.now_s = now
-        self.space.passed(hop.microbatch.index)
+        self.admission.now_s = now
+        self.admission.computed(hop.microbatch.index)
         if not hop.computing:
             return self.journal.recomputed(hop, event.output, now) + self._tell_successor(hop)
         hop.computing = False
-        self.space.note(hop)
+        self.admission.note(hop)
         bodies = (event.output, hop.targets)
-        actions = self.outbox.offer(hop.microbatch, bodies, now, hop.attempt, hop.repair, hop.held_by)
+        actions = self.dispatcher.offer(hop.microbatch, bodies, now, hop.attempt, hop.repair, hop.held_by)
         actions += self._tell_successor(hop) + self.journal.advance(hop)
-        return actions + (self._make_room() if self.space.admits(insist=False) else [])
+        return actions + (self._make_room() if self.admission.admits(insist=False) else [])
 
     def loss_computed(self, event: LossComputed) -> list[Action]:
         """The last stage is done with a microbatch."""
@@ -240,7 +236,7 @@ class HopTable:
         hop = self._hop(message.microbatch)
         if hop is not None and not bodies and self._wants_gradient(hop):
             return []  # no word is enough for who has not had it: it will ask
-        fresh = self.outbox.returned(sender, message.microbatch, message.attempt, now)
+        fresh = self.dispatcher.returned(sender, message.microbatch, message.attempt, now)
         if hop is None or not fresh or len(bodies) > 1:
             return [Release(bodies)] if bodies else []
         if not bodies:
@@ -249,12 +245,12 @@ class HopTable:
             return self.journal.returned(hop, bodies[0]) + self.journal.resend()
         hop.gradient_in = bodies[0]
         hop.computing = True
-        self.space.note(hop)
+        self.admission.note(hop)
         self.journal.weigh(hop)
         if hop.graph:
             return [RunBackward(hop.microbatch, bodies[0])]
-        self.space.waiting[hop.microbatch.index] = hop
-        return [*self.space.replays()]
+        self.admission.waiting[hop.microbatch.index] = hop
+        return [*self.admission.replays()]
 
     def backward_computed(self, event: BackwardComputed) -> list[Action]:
         """The gradient is accumulated: tell the leader, and pass the input's gradient upstream."""
@@ -265,7 +261,7 @@ class HopTable:
 
     def relieve(self, sender: ProcessId, message: Cancel) -> list[Action]:
         """This peer was too slow. Unless its gradient is being added already, the hop is another's work now."""
-        if self.space.give_up(message.microbatch.index, sender, message.attempt):
+        if self.admission.give_up(message.microbatch.index, sender, message.attempt):
             return self._make_room()
         hop = self._hop(message.microbatch)
         if hop is None or hop.orphan or (hop.upstream, hop.attempt) != (sender, message.attempt):
@@ -280,15 +276,15 @@ class HopTable:
         here = dict(self.entries())
         if any(here.get(index) != attempt for index, attempt in entries):
             return [], f"{len(here)} accumulated, {len(entries)} listed"
-        self.space.closed = True
-        self.space.reserved.clear()  # everything is done: who would still come has been overtaken, and is denied then
+        self.admission.closed = True
+        self.admission.reserved.clear()  # all is done: what would still arrive has been overtaken, and is denied then
         listed = {index for index, _ in entries}
         orphans = [hop for index, hop in sorted(self.hops.items()) if index not in listed and not hop.orphan]
         return [action for hop in orphans for action in self._disown(hop)], ""
 
     def reopen(self) -> list[Action]:
         """The ballot is void: there may be work again."""
-        self.space.closed = False
+        self.admission.closed = False
         return self._make_room()
 
     def replayed(self, event: Replayed) -> list[Action]:
@@ -308,17 +304,17 @@ class HopTable:
 
     def _accumulates(self, hop: Hop) -> bool:
         """Whether the gradient of a hop that is not done is on its way into the accumulator."""
-        comes = hop.gradient_in is not None and hop.microbatch.index not in self.space.waiting
+        comes = hop.gradient_in is not None and hop.microbatch.index not in self.admission.waiting
         return comes or (self.last and hop.computing)
 
     def _disown(self, hop: Hop) -> list[Action]:
         if hop.done is None and not self._accumulates(hop):
             # It may be a repair's that has overtaken word of a death; whoever sent it must know that it is not here.
             actions = self._drop(hop)
-            reason = self.space.deny(hop.upstream, insist=True)
+            reason = self.admission.deny(hop.upstream, insist=True)
             return [*actions, Send(hop.upstream, Denied(hop.microbatch, self.stage, hop.attempt, reason))]
         finished, hop.orphan, hop.done = hop.done is not None, True, None
-        self.space.note(hop)
+        self.admission.note(hop)
         return self.journal.undo(hop) if finished else []  # else it is taken away when it is there
 
     def _drop(self, hop: Hop) -> list[Action]:
@@ -327,7 +323,7 @@ class HopTable:
 
     def _delete(self, hop: Hop) -> None:
         del self.hops[hop.microbatch.index]
-        self.space.forget(hop.microbatch.index)
+        self.admission.forget(hop.microbatch.index)
 
     def failed(self, microbatch: Microbatch) -> tuple[ProcessId | None, list[Action]]:
         """The bytes of a hop were not what they should be. Returns who sent them, for the leader."""
@@ -338,56 +334,56 @@ class HopTable:
             reason = f"the bytes of microbatch {microbatch.index} that were brought back cannot be used"
             return None, [Send(self.leader, Unrepairable(self.epoch, reason))]
         self._delete(hop)
-        sent = self.outbox.entries.get(microbatch.index)
+        sent = self.dispatcher.entries.get(microbatch.index)
         culprit = hop.upstream if sent is None else sent.holder
         denied = Send(hop.upstream, Denied(microbatch, self.stage, hop.attempt, "invalid"))
-        return culprit, [*self.journal.drop(hop), denied, *self.space.replays()]
+        return culprit, [*self.journal.drop(hop), denied, *self.admission.replays()]
 
     def accepted(self, sender: ProcessId, message: Accepted, now: float) -> list[Action]:
         """The successor has it."""
-        self.outbox.accepted(sender, message, now)
+        self.dispatcher.accepted(sender, message, now)
         return self._tell_successor(self._hop(message.microbatch))
 
     def denied(self, sender: ProcessId, message: Denied, now: float) -> list[Action]:
         """The successor does not take a microbatch, or does not hold it: it goes to another."""
-        actions = self.outbox.denied(sender, message.microbatch, message.attempt, message.reason, now)
+        actions = self.dispatcher.denied(sender, message.microbatch, message.attempt, message.reason, now)
         return actions + self._tell_successor(self._hop(message.microbatch))
 
     def room_kept(self, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
         """The successor has room for it."""
-        actions = self.outbox.reserved(sender, message, now)
+        actions = self.dispatcher.reserved(sender, message, now)
         return actions + self._tell_successor(self._hop(message.microbatch))
 
     def room(self, sender: ProcessId, now: float) -> list[Action]:
         """A peer of the next stage has room."""
-        return self.tell_all(self.outbox.room(sender, now))
+        return self.tell_all(self.dispatcher.room(sender, now))
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
-        return self.tell_all(self.outbox.tick(now)) + self.journal.tick(now)
+        return self.tell_all(self.dispatcher.tick(now)) + self.journal.tick(now)
 
     def next_deadline(self) -> float | None:
         """When tick is due."""
-        times = (self.outbox.next_deadline(), self.journal.next_deadline())
+        times = (self.dispatcher.next_deadline(), self.journal.next_deadline())
         return min((time for time in times if time is not None), default=None)
 
     def enter(self, process: ProcessId, share: int, now: float) -> list[Action]:
         """One more serves the next stage. share: what it has room for, of this peer's."""
-        return self.tell_all(self.outbox.enter(process, share, now))
+        return self.tell_all(self.dispatcher.enter(process, share, now))
 
     def gone(self, process: ProcessId, now: float, lost: tuple[tuple[int, int], ...] = ()) -> list[Action]:
         """A process died: what it held downstream is sent to others. lost: hops (stage, index) that nobody holds."""
-        self.space.gone(process)
+        self.admission.gone(process)
         self._dead.add(process)
         after = {index for stage, index in lost if stage == self.stage + 1 and index in self.hops}
-        return self.tell_all(self.outbox.gone(process, now, after)) + self.journal.gone(process)
+        return self.tell_all(self.dispatcher.gone(process, now, after)) + self.journal.gone(process)
 
     def again(self, to: ProcessId, message: Forward | Backward, now: float) -> list[Action]:
         """What was on its way to a peer was lost with another one that carried it."""
         if to in self._dead:
             return []
         if isinstance(message, Forward):
-            return self.outbox.again(message.microbatch.index, to, now)
+            return self.dispatcher.again(message.microbatch.index, to, now)
         hop = self._hop(message.microbatch)
         due = hop is not None and hop.done is not None and hop.upstream == to
         return self.journal.give_back(hop) if hop is not None and due else []
@@ -404,7 +400,7 @@ class HopTable:
         return [Count("denials", reason), Send(sender, denied)]
 
     def _accepted(self, hop: Hop) -> Accepted:
-        return Accepted(hop.microbatch, self.stage, hop.attempt, self.outbox.router.rest_s)
+        return Accepted(hop.microbatch, self.stage, hop.attempt, self.dispatcher.router.downstream_s)
 
     def _hop(self, microbatch: Microbatch) -> Hop | None:
         hop = self.hops.get(microbatch.index)
@@ -424,7 +420,7 @@ class HopTable:
     def _finish(self, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:
         hop.computing, hop.gradient = False, gradient
         hop.done = None if hop.orphan else done
-        self.space.note(hop)
+        self.admission.note(hop)
         self.journal.weigh(hop)
         if hop.orphan:
             return self.journal.undo(hop)
@@ -432,13 +428,16 @@ class HopTable:
         return actions + self._make_room()
 
     def _make_room(self) -> list[Action]:
-        return [*self.space.replays(), *(Send(waiting, CreditAvailable(self.stage)) for waiting in self.space.offer())]
+        return [
+            *self.admission.replays(),
+            *(Send(waiting, CreditAvailable(self.stage)) for waiting in self.admission.next_credits()),
+        ]
 
     def _tell_successor(self, hop: Hop | None) -> list[Action]:
         """The predecessor has to know to whom a microbatch went, should this process die."""
         if hop is None:
             return []
-        successor = self.outbox.holder(hop.microbatch.index)
+        successor = self.dispatcher.holder(hop.microbatch.index)
         if successor is None or successor == hop.told:
             return []
         hop.told = successor

@@ -83,11 +83,11 @@ class Iwrr:
     def awaits(self, process: ProcessId, count: int) -> None:
         """Nothing follows from it: the total of what it was given decides."""
 
-    def told(self, process: ProcessId, rest_s: float) -> None:
+    def told(self, process: ProcessId, downstream_s: float) -> None:
         """Nothing follows from it: one hop alone is looked at."""
 
     @property
-    def rest_s(self) -> float:
+    def downstream_s(self) -> float:
         """Nothing is known of the way beyond."""
         return 0.0
 

@@ -27,7 +27,7 @@ class Journal:
     stage: int
     stages: int
     capacity: int
-    outbox: Dispatcher
+    dispatcher: Dispatcher
     bytes_max: int
     hops: dict[int, Hop]
     before: dict[ProcessId, None] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Journal:
         self._open.clear()
         self._weights.clear()
         self._kept_bytes = 0
-        actions = self.outbox.clear()
+        actions = self.dispatcher.clear()
         return [*actions, Release(tuple(refs))] if refs else actions
 
     def drop(self, hop: Hop) -> list[Action]:
@@ -59,7 +59,7 @@ class Journal:
         self._kept_bytes -= self._weights.pop(hop.microbatch.index, 0)
         refs = self._refs(hop)
         actions: list[Action] = [Release(tuple(refs))] if refs else []
-        actions += self.outbox.forget(hop.microbatch.index)
+        actions += self.dispatcher.forget(hop.microbatch.index)
         for gradient, askers in ((False, wanted.outputs), (True, wanted.gradients)) if wanted is not None else ():
             actions += [Send(asker, Recalled(hop.microbatch, self.stage, gradient)) for asker in askers]
         return actions
@@ -67,7 +67,7 @@ class Journal:
     @property
     def size_bytes(self) -> int:
         """Bytes kept for repairs until the step is committed."""
-        return self._kept_bytes + self.outbox.size_bytes
+        return self._kept_bytes + self.dispatcher.size_bytes
 
     def weigh(self, hop: Hop) -> None:
         """What is kept of a hop has changed. Summing over all hops at each event would be as slow as a step is long."""
@@ -84,7 +84,7 @@ class Journal:
                 break
             if hop.done is None or hop.wanted is not None:
                 continue
-            sent = self.outbox.evict(hop.microbatch.index)
+            sent = self.dispatcher.evict(hop.microbatch.index)
             refs = (*hop.kept, *(() if sent is None else (sent,)))
             hop.input = hop.gradient_in = hop.gradient = None
             self.weigh(hop)
@@ -100,13 +100,13 @@ class Journal:
         A hop that waits for its input keeps others waiting too, but not one whose input is here: the stage before may
         be full of hops whose gradients come only after that.
         """
-        if not self.outbox.starved:
+        if not self.dispatcher.starved:
             return []
         begun = {index: hop for index, hop in self._open.items() if hop.wanted is not None and hop.wanted.resend}
         waiting = sum(hop.input is None for hop in begun.values())
-        busy = len(begun) - waiting + sum(e.restored and not e.returned for e in self.outbox.entries.values())
+        busy = len(begun) - waiting + sum(e.restored and not e.returned for e in self.dispatcher.entries.values())
         actions: list[Action] = []
-        for index in list(self.outbox.starved):
+        for index in list(self.dispatcher.starved):
             hop = self.hops[index]
             if busy >= self.capacity:
                 break
@@ -153,13 +153,13 @@ class Journal:
     def recalled(self, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...]) -> list[Action]:
         """A neighbour answers: with the bytes, or with none where it does not have that hop."""
         hop, gradient = self.hops.get(message.microbatch.index), message.gradient
-        near = (sender in self.outbox.alive) if gradient else (sender in self.before)
+        near = (sender in self.dispatcher.alive) if gradient else (sender in self.before)
         right = message.stage == self.stage + (1 if gradient else -1)
         drop: list[Action] = [Release(bodies)] if bodies else []
         if hop is None or hop.microbatch != message.microbatch or not (near and right and self._missing(hop, gradient)):
             return drop
         if not bodies:
-            return self._ask(hop, gradient, everybody=True, but=sender)
+            return self._ask(hop, gradient, whole_stage=True, but=sender)
         if len(bodies) != (1 if gradient else 2):
             return drop
         return self.returned(hop, bodies[0]) if gradient else self._entered(hop, bodies)
@@ -183,7 +183,7 @@ class Journal:
         if hop.wanted is None or not hop.wanted.forward:
             return [Release((output,))]
         hop.wanted.forward = False
-        return [*self.outbox.refill(hop.microbatch.index, output, now), *self.advance(hop)]
+        return [*self.dispatcher.refill(hop.microbatch.index, output, now), *self.advance(hop)]
 
     def replayed(self, hop: Hop, event: Replayed) -> list[Action]:
         """The gradient of the input of a hop that is done is there again."""
@@ -215,21 +215,21 @@ class Journal:
 
     @property
     def due_s(self) -> float:
-        """Before it a tick leads to nothing, here or in the outbox."""
-        return 0.0 if self._open else self.outbox.due_s
+        """Before it a tick leads to nothing, here or in the dispatcher."""
+        return 0.0 if self._open else self.dispatcher.due_s
 
     def tick(self, now: float) -> list[Action]:
-        """Whoever was asked and has not answered for long: everybody is asked. A machine ticks after every event."""
+        """Ask the whole stage where a neighbour has not answered for long. A machine ticks after every event."""
         if not self._open:
             return []
         actions: list[Action] = []
         for hop in self._open.values():
             for gradient, question in list(hop.wanted.asked.items() if hop.wanted is not None else ()):
                 if question.due_s is None:
-                    question.due_s = now + self.outbox.late_min_s * 2.0**question.tries
+                    question.due_s = now + self.dispatcher.late_min_s * 2.0**question.tries
                 elif question.due_s <= now:
-                    actions += self._ask(hop, gradient, everybody=True, again=True)
-                    question.due_s = now + self.outbox.late_min_s * 2.0**question.tries
+                    actions += self._ask(hop, gradient, whole_stage=True, again=True)
+                    question.due_s = now + self.dispatcher.late_min_s * 2.0**question.tries
         return actions
 
     def next_deadline(self) -> float | None:
@@ -304,20 +304,20 @@ class Journal:
         return actions
 
     def _ask(
-        self, hop: Hop, gradient: bool, everybody: bool = False, again: bool = False, but: ProcessId | None = None
+        self, hop: Hop, gradient: bool, whole_stage: bool = False, again: bool = False, but: ProcessId | None = None
     ) -> list[Action]:
         """Ask who should have it; if that one is gone, does not have it, or is silent: its whole stage."""
         wanted = hop.wanted
         assert wanted is not None, "only what is wanted is asked for"
-        known = self.outbox.holder(hop.microbatch.index) if gradient else hop.upstream
-        stage = self.outbox.alive if gradient else tuple(self.before)
-        everybody = everybody or known not in stage
-        question = wanted.asked.setdefault(gradient, HopQuery(everybody=False))
-        if question.everybody and not again:
+        known = self.dispatcher.holder(hop.microbatch.index) if gradient else hop.upstream
+        stage = self.dispatcher.alive if gradient else tuple(self.before)
+        whole_stage = whole_stage or known not in stage
+        question = wanted.asked.setdefault(gradient, HopQuery(whole_stage=False))
+        if question.whole_stage and not again:
             return []  # its answers are on their way, or it will be asked again
-        question.everybody, question.tries = everybody, question.tries + again
+        question.whole_stage, question.tries = whole_stage, question.tries + again
         message = Recall(hop.microbatch, self.stage + (1 if gradient else -1), gradient)
-        return [Send(p, message) for p in stage if p != but and (everybody or p == known)]
+        return [Send(p, message) for p in stage if p != but and (whole_stage or p == known)]
 
     def _through(self, hop: Hop, wanted: Wanted) -> bool:
         """Whether the hop has to go forward and backward again."""
@@ -348,10 +348,10 @@ class Journal:
         return entry is not None and entry.data is not None
 
     def _entry(self, hop: Hop) -> InFlight | None:
-        return self.outbox.entries.get(hop.microbatch.index)
+        return self.dispatcher.entries.get(hop.microbatch.index)
 
     def _refs(self, hop: Hop) -> tuple[Ref, ...]:
-        """What is to be released with a hop; its targets are the outbox's once they are in it."""
+        """What is to be released with a hop; its targets belong to the dispatcher once they are in it."""
         return hop.kept if self._entry(hop) is not None else (*hop.kept, hop.targets)
 
     @property

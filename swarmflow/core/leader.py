@@ -77,8 +77,12 @@ class Leader(LeaderState):
         elected: by a majority. Else others may have elected somebody too, and this leader begins a lineage.
         """
         step = estate.step
-        self.founded, self.electors = False, electorate_before(step.said) or electorate(step.said)
-        self.lineage, self.generation, self.exponent = step.said.lineage, step.epoch.generation, step.said.exponent
+        self.founded, self.electors = False, electorate_before(step.open_step) or electorate(step.open_step)
+        self.lineage, self.generation, self.exponent = (
+            step.open_step.lineage,
+            step.epoch.generation,
+            step.open_step.exponent,
+        )
         if estate.doubtful:
             self.lineage = self.settings.new_lineage()
         actions: list[Action] = [Log("info", f"leading from here on, in term {self.term}: {step.summary()}")]
@@ -92,8 +96,8 @@ class Leader(LeaderState):
                 self.membership.drain(known)
             self.membership.mark(known, "ready" if report.ready or known.role == "trainer" else "loading")
             self.safe.copies.says(known.member, report.join.copies)
-            if report.opened.epoch < step.epoch and known.process in step.said.roster.everybody:
-                actions += tell(step.said, (known.member,), self.plan.tied)
+            if report.opened.epoch < step.epoch and known.process in step.open_step.roster.all_processes:
+                actions += tell(step.open_step, (known.member,), self.plan.tied)
         for known in self.membership.loading():
             actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")
         self.step, self.phase = step, "running"
@@ -286,7 +290,7 @@ class Leader(LeaderState):
     def _prepare(self, step: Step, now: float) -> list[Action]:
         """Begin a ballot, with those who are ready by now. Each that took too long has those after it take longer."""
         self._ballot_due_s = now + self.settings.ballot_s * 2.0**self._ballots
-        ready, present = self.membership.roster(self.version).members(), step.roster.everybody
+        ready, present = self.membership.roster(self.version).members(), step.roster.all_processes
         newcomers = tuple(member for member in ready if member.process not in present)
         ways = (
             self.membership.ways() if self._ballots < 2 else LinkTable()

@@ -46,7 +46,7 @@ def answer(to: ProcessId, report: ElectionReport) -> list[Action]:
 
 def in_parts(opened: OpenStep, members_max: int = PART_MEMBERS) -> tuple[RosterPart | OpenStep, ...]:
     """Return what carries an OpenStep: itself, after all its members where there are too many for one message."""
-    members = opened.roster.everyone
+    members = opened.roster.all_members
     if len(members) <= members_max:
         return (opened,)
     parts = (members[first : first + members_max] for first in range(0, len(members), members_max))

@@ -1,4 +1,4 @@
-"""What a process has handed to the next stage: sent until somebody has it, kept until the step is committed."""
+"""Dispatches microbatches to the next stage: sends, tracks and re-sends each one until the step is committed."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from swarmflow.core.rates import LinkRates
 from swarmflow.core.takers import NextStage, Router
 from swarmflow.core.types import Epoch, Microbatch, ProcessId, Ref
 
-LATE_FACTOR = 10.0  # a peer that is a tenth as fast as it was is as good as gone, for the microbatch at hand
-FIRST_FACTOR = 8.0  # of the least deadline, as long as nothing was ever passed on
-SLOWEST_BYTES_S = 1.25e6  # 10 Mb/s: a tensor may take as long as over such a link before anybody is late for it
-TAKEOVER = 1_000_000  # what one trainer's attempts stay below, so that those of the trainer after it are higher
+LATE_FACTOR = 10.0  # times the usual time: a peer at a tenth of its speed is as good as gone for the microbatch at hand
+FIRST_FACTOR = 8.0  # times the least deadline, as long as no peer has passed anything on
+SLOWEST_BYTES_S = 1.25e6  # 10 Mb/s: no holder is late before its tensor could have crossed such a link
+TAKEOVER = 1_000_000  # above the attempts of one trainer, so that those of its successor are higher
 
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Sends microbatches to the peers of `stage` and sees each into somebody's hands, whoever dies or is full.
+    """Dispatches each microbatch to a peer of `stage` and tracks it until its gradient returns.
 
-    The bytes sent stay here until the step is committed: whoever loses a peer re-sends what that peer held. The
-    replacement computes the dead peer's hop, and asks the stage after it who holds the next one before it sends
-    anything: only the dead peer's own work is done again (GWTF, V-D; design, Failures). starved: microbatches that have
-    to be sent again although their bytes were evicted; they wait for a refill. A holder is late after LATE_FACTOR times
-    the usual time, and late_min_s at least; its microbatch goes to another, if there is one, and the next deadline is
-    twice as long. Where there is none, and where a gradient or an answer does not come, the holder is asked: a message
-    may have been lost on the way there or back. size_bytes: of all that is kept for re-sending. due_s: before it a tick
-    leads to nothing. trainers: of the epoch, in the order by which microbatches fall to them.
+    The bytes sent stay here until the step is committed, so that a dead peer's microbatches can be re-sent. The
+    replacement computes the dead peer's hop and asks the stage after it who holds the next hop before it sends
+    anything: only the dead peer's own work is repeated (GWTF, V-D).
+
+    A holder is late after LATE_FACTOR times the usual time, and after late_min_s at least. Its microbatch then goes to
+    another peer if there is one, with twice the deadline. Where there is none, and where a gradient or an answer does
+    not arrive, the holder is asked again: a message may have been lost.
     """
 
     stage: int
@@ -40,17 +39,17 @@ class Dispatcher:
     late_min_s: float = 15.0
     prober: Prober = field(default_factory=Prober)
     speeds: LinkRates = field(default_factory=LinkRates)
-    takers: NextStage = field(init=False)
-    entries: dict[int, InFlight] = field(default_factory=dict)
-    starved: dict[int, None] = field(default_factory=dict)
-    size_bytes: int = 0
-    due_s: float = 0.0
-    trainers: tuple[ProcessId, ...] = ()
-    _waiting: dict[int, None] = field(default_factory=dict)
-    _deadlines: list[tuple[float, int]] = field(default_factory=list)
+    next_stage: NextStage = field(init=False)
+    entries: dict[int, InFlight] = field(default_factory=dict)  # by index
+    starved: dict[int, None] = field(default_factory=dict)  # to be re-sent, but evicted: they wait for a refill
+    size_bytes: int = 0  # kept for re-sending
+    due_s: float = 0.0  # a tick before this time does nothing
+    trainers: tuple[ProcessId, ...] = ()  # of the epoch, in the order in which microbatches fall to them
+    _waiting: dict[int, None] = field(default_factory=dict)  # no peer could take them
+    _deadlines: list[tuple[float, int]] = field(default_factory=list)  # heap of (late_s, index)
 
     def __post_init__(self) -> None:
-        self.takers = NextStage(self.router)
+        self.next_stage = NextStage(self.router)
 
     def open(
         self,
@@ -59,22 +58,22 @@ class Dispatcher:
         shares: Mapping[ProcessId, int] | None = None,
         mates: tuple[ProcessId, ...] = (),
     ) -> list[Action]:
-        """A new epoch: forget everything; these peers serve the stage.
+        """Begin an epoch with these peers of the stage.
 
-        shares: of their room, for the own ones. mates: the others of the own stage.
+        shares: how many of this process' microbatches each peer has slots for. mates: the other peers of the own stage.
         """
         actions = self.clear()
-        self.takers.open(peers, shares)
+        self.next_stage.open(peers, shares)
         strangers = (peer for peer in peers if not self.router.knows(peer))
         self.prober.open(epoch, strangers, self.speeds.open(mates, peers))
         self.due_s = 0.0
         return actions
 
     def clear(self) -> list[Action]:
-        """The step is committed, or void: what was kept for repairs is not needed any more."""
+        """Release all that was kept for repairs, once the step is committed or void."""
         refs = tuple(ref for entry in self.entries.values() for ref in entry.bodies)
         self.entries.clear()
-        self.takers.clear()
+        self.next_stage.clear()
         self.size_bytes = 0
         self.starved.clear()
         self._waiting.clear()
@@ -90,7 +89,7 @@ class Dispatcher:
         repair: bool = False,
         hint: ProcessId | None = None,
     ) -> list[Action]:
-        """Take a microbatch over. attempt: that of the own hop; those downstream are no lower."""
+        """Dispatch a microbatch. attempt: of the own hop; downstream ones are no lower. hint: its probable holder."""
         data, targets = bodies
         source = self.trainers[microbatch.index % len(self.trainers)] if self.trainers else None
         entry = InFlight(microbatch, data, targets, attempt // REPAIR * REPAIR, repair, hint, source)
@@ -100,18 +99,18 @@ class Dispatcher:
         return self._find_or_route(entry, now)
 
     def accepted(self, sender: ProcessId, message: Accepted, now: float) -> None:
-        """Somebody has it: the way there took from when its bytes were sent until now."""
+        """Record that a peer holds it; the transfer took from sending its bytes until now."""
         entry = self._current(sender, message.microbatch, message.attempt)
         if entry is not None and not entry.reserving and not entry.measured:
             self.router.arrived(sender, now - entry.sent_at_s, now)
             if message.microbatch.index not in self.speeds.detoured:
                 self.speeds.measured(sender, entry.size_bytes, now - entry.sent_at_s)
             entry.arrived_s = now
-        self.router.told(sender, message.rest_s)
+        self.router.told(sender, message.downstream_s)
         self._has(sender, message.microbatch, message.attempt)
 
     def _has(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> None:
-        """Of those that were asked, the first one that has it stays the holder."""
+        """Make the first of the asked peers that holds it the holder."""
         entry = self.entries.get(microbatch.index)
         if entry is None or entry.microbatch != microbatch or entry.attempt != attempt:
             return
@@ -123,35 +122,35 @@ class Dispatcher:
             entry.asked.clear()
 
     def again(self, index: int, to: ProcessId, now: float) -> list[Action]:
-        """What was on its way to somebody was lost on it."""
+        """Re-send a microbatch that was lost on its way to a peer."""
         entry = self.entries.get(index)
         if entry is None or entry.holder != to or entry.reserving or entry.returned or entry.arrived_s is not None:
             return []
         return self._send(entry, to, now)
 
     def rerouted(self, rates: dict[ProcessId, float]) -> None:
-        """Tensors to these go on other ways now, of so many bytes a second."""
+        """Tell the router that tensors to these peers take other paths now. rates: bytes/s; emptied."""
         for process, rate in rates.items():
             self.router.rerouted(process, self.prober.boundary_bytes / rate)
         rates.clear()
 
     def probed(self, sender: ProcessId, message: Probed, now: float) -> None:
-        """A peer has answered a probe."""
+        """Record the answer to a probe."""
         way_s = self.prober.answered(sender, message, now)
         self.due_s = now  # the next one's turn may have come
         if way_s is not None:
             self.router.probed(sender, way_s, now)
             self.speeds.measured(sender, self.prober.boundary_bytes, way_s)
-        self.router.told(sender, message.rest_s)
+        self.router.told(sender, message.downstream_s)
 
     def reserved(self, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
-        """There is room for it: send the bytes. Who keeps room for what has gone elsewhere was told so."""
-        self.router.told(sender, message.rest_s)
+        """Send the bytes that a slot was reserved for, unless the microbatch went elsewhere and that was cancelled."""
+        self.router.told(sender, message.downstream_s)
         entry = self._current(sender, message.microbatch, message.attempt)
         return self._send(entry, sender, now) if entry is not None and entry.reserving else []
 
     def denied(self, sender: ProcessId, microbatch: Microbatch, attempt: int, reason: str, now: float) -> list[Action]:
-        """Somebody does not have it or does not want it: ask or try the next one; leave who is full alone."""
+        """Ask or try the next peer after a denial; leave a full one alone until it has a free slot."""
         entry = self.entries.get(microbatch.index)
         if entry is None or entry.microbatch != microbatch or entry.attempt != attempt:
             return []
@@ -159,11 +158,11 @@ class Dispatcher:
             return self._unanswered(entry, sender, now)
         if entry.holder != sender:
             return []
-        # Who lost it, for what it got back was no tensor or since it was relieved, may have passed it on before.
+        # A peer that lost it (its gradient was invalid, or it was cancelled) may have passed it on before.
         entry.repair |= reason in ("unknown", "invalid")
-        self.takers.denied(sender, reason, now)
-        self.due_s = min(self.due_s, now + self.takers.pause_s)
-        # What was passed on may have been repaired there: an attempt of the next repair is above all of that.
+        self.next_stage.denied(sender, reason, now)
+        self.due_s = min(self.due_s, now + self.next_stage.pause_s)
+        # What was passed on may have been repaired downstream: an attempt of the next repair is above all of those.
         fresh = reason in ("full", "draining", "stage")
         entry.attempt = entry.attempt + 1 if fresh else next_repair(entry.attempt)
         retried: list[Action] = [Count("retries", "asked" if entry.reserving and fresh else reason)]
@@ -171,12 +170,12 @@ class Dispatcher:
         return retried + self.route(entry, now)
 
     def room(self, sender: ProcessId, now: float) -> list[Action]:
-        """A full peer has room again."""
-        self.takers.room(sender)
+        """Use the credit of a peer that was full, or return it."""
+        self.next_stage.room(sender)
         return self._retry(now) if self._waiting else [Send(sender, CreditReturned(self.stage))]
 
     def routed(self, sender: ProcessId, microbatch: Microbatch, attempt: int, successor: ProcessId, now: float) -> None:
-        """The holder has passed it on, which tells how long it took."""
+        """Record that the holder has passed it on, and how long that took."""
         entry = self._current(sender, microbatch, attempt)
         if entry is not None:
             self._measure(entry, sender, now)
@@ -184,20 +183,20 @@ class Dispatcher:
             self.expect(entry, now + self._deadline_s(entry, sender))
 
     def returned(self, sender: ProcessId, microbatch: Microbatch, attempt: int, now: float) -> bool:
-        """The gradient came back. True: it is the first one, and from the right hands."""
-        self._has(sender, microbatch, attempt)  # a stored gradient can overtake the word that it was adopted
+        """Record a gradient. Return whether it is the first one, and from the holder."""
+        self._has(sender, microbatch, attempt)  # a stored gradient can overtake the answer to the Adopt
         entry = self._current(sender, microbatch, attempt)
         if entry is None or entry.returned:
             return False
         self._measure(entry, sender, now)
-        self.takers.count(sender, -1, entry.source, awaited=False)
+        self.next_stage.count(sender, -1, entry.source, awaited=False)
         entry.returned, entry.settled, entry.restored = True, True, False
         return True
 
     def evict(self, index: int) -> Ref | None:
-        """Give up what was sent of a microbatch whose gradient has come back: it is of use to a repair alone.
+        """Give up the input of a microbatch whose gradient has returned: only a repair needs it.
 
-        The targets stay: they are nothing beside an activation, and spare a repair to ask for them.
+        The targets stay: they are small beside an activation, and a repair need not ask for them.
         """
         entry = self.entries.get(index)
         if entry is None or not entry.returned:
@@ -207,7 +206,7 @@ class Dispatcher:
         return data
 
     def refill(self, index: int, data: Ref, now: float) -> list[Action]:
-        """Evicted bytes are there again; if they have to be sent, they are."""
+        """Take evicted bytes back, and re-send them if that is due."""
         entry = self.entries.get(index)
         if entry is None or entry.data is not None:
             return [Release((data,))]
@@ -220,12 +219,12 @@ class Dispatcher:
         return self.route(entry, now)
 
     def gone(self, process: ProcessId, now: float, lost: Collection[int] = ()) -> list[Action]:
-        """A process died: what it held is sent to others, and who holds the hop after it is told.
+        """Re-send what a dead process held to others.
 
-        lost: microbatches of this stage that nobody holds any more, whoever the holder seemed to be: it may have been
-        an orphan that was taken away.
+        lost: microbatches of this stage that no process holds any more, whoever the holder seemed to be: its hop may
+        have been an orphan that was taken away.
         """
-        served, actions = self.takers.gone(process), list[Action]()
+        served, actions = self.next_stage.gone(process), list[Action]()
         self.prober.gone(process)
         self.due_s = now
         for entry in list(self.entries.values()):
@@ -233,16 +232,16 @@ class Dispatcher:
                 actions += self._unanswered(entry, process, now)
             elif entry.holder == process or (entry.returned and entry.microbatch.index in lost):
                 actions += self._send_again(entry, now)
-        # If only those are left who want to leave, they have to take what waits.
+        # If only draining peers are left, they have to take what waits.
         return actions + (self._retry(now) if served else [])
 
     def enter(self, process: ProcessId, share: int, now: float) -> list[Action]:
-        """One more serves the stage, amid the epoch."""
-        self.takers.enter(process, share)
+        """Add a peer of the stage amid the epoch."""
+        self.next_stage.enter(process, share)
         return self._retry(now)
 
     def _send_again(self, entry: InFlight, now: float) -> list[Action]:
-        if entry.reserving:  # it never had it
+        if entry.reserving:  # the bytes were never sent
             self.hand(entry, None)
             return self.route(entry, now)
         entry.attempt = next_repair(entry.attempt)
@@ -255,29 +254,29 @@ class Dispatcher:
         return again + self.route(entry, now)
 
     def holder(self, index: int) -> ProcessId | None:
-        """Who has a microbatch, as far as is known."""
+        """Return the known holder of a microbatch."""
         entry = self.entries.get(index)
         return None if entry is None or entry.reserving else entry.holder
 
     @property
     def alive(self) -> tuple[ProcessId, ...]:
         """The peers of the stage."""
-        return self.takers.alive
+        return self.next_stage.alive
 
     @property
     def waiting(self) -> int:
-        """Microbatches that nobody could take."""
+        """Microbatches that no peer could take."""
         return len(self._waiting)
 
     def next_deadline(self) -> float | None:
-        """When a paused peer is tried again although it never said that it had room, or a holder is late."""
+        """When a paused peer is tried again, a probe is due or a holder is late."""
         first = self._first_late()
-        rested_s = self.takers.next_rested_s() if self._waiting else None
+        rested_s = self.next_stage.next_rested_s() if self._waiting else None
         times = (None if first is None else first.late_s, rested_s, self.prober.next_deadline())
         return min((time_s for time_s in times if time_s is not None), default=None)
 
     def _first_late(self) -> InFlight | None:
-        """The watched entry that will be late first; those that are not watched any more are passed over."""
+        """Return the watched entry that is late first; drop the heap entries of others."""
         while self._deadlines:
             late_s, index = self._deadlines[0]
             entry = self.entries.get(index)
@@ -287,21 +286,21 @@ class Dispatcher:
         return None
 
     def tick(self, now: float) -> list[Action]:
-        """Give up pauses that have lasted long enough, and see who is late. A machine ticks after every event."""
+        """End pauses that have lasted long enough and handle late holders. Called after every event."""
         if now < self.due_s:
             return []
-        rested = self.takers.rested(now)
+        rested = self.next_stage.rested(now)
         actions = self.prober.tick(now)
         while (first := self._first_late()) is not None and first.late_s <= now:
             actions += self._late(first, now)
         actions += self._retry(now) if rested else []
         first_s = self._deadlines[0][0] if self._deadlines else None
-        times = (first_s, self.takers.next_rested_s(), self.prober.next_deadline())
+        times = (first_s, self.next_stage.next_rested_s(), self.prober.next_deadline())
         self.due_s = min((time_s for time_s in times if time_s is not None), default=math.inf)
         return actions
 
     def forget(self, index: int) -> list[Action]:
-        """The hop before it is not this process's any more."""
+        """Drop a microbatch whose own hop was dropped."""
         entry = self.entries.pop(index, None)
         self._waiting.pop(index, None)
         self.starved.pop(index, None)
@@ -313,9 +312,9 @@ class Dispatcher:
         return [*unused, Release(entry.bodies)]
 
     def _late(self, entry: InFlight, now: float) -> list[Action]:
-        """A holder is late: somebody else gets its microbatch. Where there is nobody else, or nothing to compute: ask.
+        """Move a late holder's microbatch to another peer; ask again where there is none or nothing to compute.
 
-        Who has it says so once more, with the gradient if it is there; who has it not never got it.
+        A holder that has it repeats its answer, with the gradient if that is computed; one that has not never got it.
         """
         former, attempt = entry.holder, entry.attempt
         entry.patience += 1
@@ -323,7 +322,7 @@ class Dispatcher:
         if former is None or not entry.awaited:
             silent = sorted(entry.asked) if former is None else [former]
             return [Send(process, Adopt(entry.microbatch, self.stage, attempt, entry.settled)) for process in silent]
-        if not self.takers.others(former):
+        if not self.next_stage.others(former):
             again = ReserveSlot if entry.reserving else Adopt
             return [Send(former, again(entry.microbatch, self.stage, attempt, settled=entry.settled))]
         if entry.reserving:
@@ -333,21 +332,21 @@ class Dispatcher:
         return self.move(entry, former, "late", now)
 
     def move(self, entry: InFlight, former: ProcessId, reason: str, now: float) -> list[Action]:
-        """Another one gets a microbatch, although its holder may live."""
+        """Move a microbatch to another peer although its holder may be alive."""
         relieved = Send(former, Cancel(entry.microbatch, self.stage, entry.attempt))
         entry.attempt, entry.repair = next_repair(entry.attempt), True
         self.hand(entry, None)
         return [Count("retries", reason), relieved, *self.route(entry, now, but=former)]
 
     def expect(self, entry: InFlight, late_s: float) -> None:
-        """Its holder is late from then on."""
+        """Set the time from which its holder is late."""
         entry.late_s = late_s
         self.due_s = min(self.due_s, late_s)
         heapq.heappush(self._deadlines, (late_s, entry.microbatch.index))
 
     def _deadline_s(self, entry: InFlight, holder: ProcessId | None) -> float:
-        usual_s = self.takers.usual_s(holder) if holder is not None else 0.0
-        # Nobody has passed anything on yet: it may wait in a full queue, of which nothing is known.
+        usual_s = self.next_stage.usual_s(holder) if holder is not None else 0.0
+        # No peer has passed anything on yet, so it may wait in a full queue of unknown length.
         least_s = self.late_min_s if usual_s is not None else FIRST_FACTOR * self.late_min_s
         least_s += entry.size_bytes / SLOWEST_BYTES_S
         return float(max(least_s, LATE_FACTOR * (usual_s or 0.0)) * 2.0**entry.patience)
@@ -359,22 +358,22 @@ class Dispatcher:
         return entry
 
     def _find_or_route(self, entry: InFlight, now: float) -> list[Action]:
-        """In a repair, ask first: the one who was told to have it, or everybody of the stage."""
+        """Route it; in a repair ask first who holds it: the peer of the hint, or the whole stage."""
         if not entry.repair:
             return self.route(entry, now)
-        hinted = entry.hint is not None and entry.hint in self.takers
+        hinted = entry.hint is not None and entry.hint in self.next_stage
         entry.asked = {entry.hint} if entry.hint is not None and hinted else set(self.alive)
         return self._ask(entry, now)
 
     def _ask(self, entry: InFlight, now: float) -> list[Action]:
         if not entry.asked:
             return self.route(entry, now)
-        entry.measured = True  # an adoption takes no time that tells of the peer's speed
+        entry.measured = True  # the time of an adoption says nothing about the peer's speed
         self.expect(entry, now + self._deadline_s(entry, None))
         return [Send(p, Adopt(entry.microbatch, self.stage, entry.attempt, entry.settled)) for p in sorted(entry.asked)]
 
     def _unanswered(self, entry: InFlight, process: ProcessId, now: float) -> list[Action]:
-        """One of those asked does not have it. If it was the only one, on a hint, the others are asked."""
+        """Note that an asked peer does not hold it. After the peer of a hint, ask the rest of the stage."""
         entry.asked.discard(process)
         if entry.asked:
             return []
@@ -385,50 +384,50 @@ class Dispatcher:
         return self._ask(entry, now)
 
     def route(self, entry: InFlight, now: float, but: ProcessId | None = None) -> list[Action]:
-        """Send it to whoever is chosen, or have it wait. but: not to this one."""
+        """Send it to the peer that the router chooses, or let it wait. but: exclude this peer."""
         index = entry.microbatch.index
-        chosen = self.takers.choose(but, entry.source)
+        chosen = self.next_stage.choose(but, entry.source)
         if chosen is None:
             self._waiting[index] = None
             return []
         self._waiting.pop(index, None)
         entry.sent_at_s, entry.measured = now, False
-        entry.reserving = self.takers.asks(chosen)
+        entry.reserving = self.next_stage.asks(chosen)
         self.hand(entry, chosen)
         if not entry.reserving:
             entry.unasked = True
-            self.takers.ahead[chosen] += 1
+            self.next_stage.ahead[chosen] += 1
             return self._send(entry, chosen, now)
         self.expect(entry, now + self._deadline_s(entry, chosen))
-        insist, ahead = self.takers.insist, self.takers.ahead[chosen]
+        insist, ahead = self.next_stage.insist, self.next_stage.ahead[chosen]
         return [Send(chosen, ReserveSlot(entry.microbatch, self.stage, entry.attempt, insist, ahead, entry.settled))]
 
     def _send(self, entry: InFlight, chosen: ProcessId, now: float) -> list[Action]:
         entry.reserving, entry.sent_at_s, entry.arrived_s = False, now, None
         self.expect(entry, now + self._deadline_s(entry, chosen))
-        how = entry.repair, entry.successor, self.takers.insist, entry.settled
+        how = entry.repair, entry.successor, self.next_stage.insist, entry.settled
         return [Send(chosen, Forward(entry.microbatch, self.stage, entry.attempt, *how), entry.bodies)]
 
     def _unreserve(self, entry: InFlight) -> list[Action]:
-        """Room that is kept for it is needed no more."""
+        """Cancel a reservation that is not needed any more."""
         if entry.holder is None or not entry.reserving:
             return []
         return [Send(entry.holder, Cancel(entry.microbatch, self.stage, entry.attempt))]
 
     def hand(self, entry: InFlight, holder: ProcessId | None) -> None:
-        """Whose hands it is in now. What it takes up there is counted."""
+        """Set its holder, and count the slot that it takes there."""
         self._answered(entry)
         if entry.held and entry.holder is not None:
-            self.takers.count(entry.holder, -1, entry.source, awaited=entry.awaited)
+            self.next_stage.count(entry.holder, -1, entry.source, awaited=entry.awaited)
         entry.holder = holder
         entry.reserving &= holder is not None
         if entry.held and holder is not None:
-            self.takers.count(holder, 1, entry.source, awaited=entry.awaited)
+            self.next_stage.count(holder, 1, entry.source, awaited=entry.awaited)
 
     def _answered(self, entry: InFlight) -> None:
-        """Its bytes are no more on the way to somebody who was not asked."""
+        """Note that unrequested bytes are not in flight any more."""
         if entry.unasked and entry.holder is not None:
-            self.takers.ahead[entry.holder] -= 1
+            self.next_stage.ahead[entry.holder] -= 1
         entry.unasked = False
 
     def _retry(self, now: float) -> list[Action]:
@@ -443,4 +442,4 @@ class Dispatcher:
         if not entry.measured:
             inside_s = None if entry.arrived_s is None else now - entry.arrived_s
             entry.measured = True
-            self.takers.measured(sender, now - entry.sent_at_s, inside_s)
+            self.next_stage.measured(sender, now - entry.sent_at_s, inside_s)

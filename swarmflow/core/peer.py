@@ -92,14 +92,14 @@ EARLY_S = 30.0  # after which they are given up: they may be of a leader whom no
 class PeerMachine(PeerState):
     """Everything a peer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
 
-    words: MessageCounter = field(init=False)
+    counter: MessageCounter = field(init=False)
     checks: MessageChecks = field(init=False)
     _early: list[tuple[float, Received]] = field(default_factory=list)
     _next_heartbeat_s: float = 0.0
     _next_join_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.words, self.detours = MessageCounter(self.me), Relays(self.me, self.plan.boundary_bytes)
+        self.counter, self.relays = MessageCounter(self.me), Relays(self.me, self.plan.boundary_bytes)
         self.checks = checks_of(self.plan)
         self.memory = Memory(self.settings.join.held)
 
@@ -120,23 +120,23 @@ class PeerMachine(PeerState):
         return self._say(actions, now) + self._due(now)
 
     def _from_leader(self, event: Received) -> bool:
-        return event.sender == self.following.leader and not event.bodies
+        return event.sender == self.lease.leader and not event.bodies
 
     def _beat(self, event: Received, now: float) -> list[Action]:
         """As many events are this one as all others. Nothing waits for it, and what time brings comes with a Tick."""
-        self.following.heard(now)
-        if self.words.heard(event) or self.phase == "gone":
+        self.lease.heard(now)
+        if self.counter.received(event) or self.phase == "gone":
             return []
         return self.leave(f"the link from the leader {self.leader} loses messages")
 
     def _handle(self, event: Event, now: float) -> list[Action]:
         if type(event) is Received:
-            if not self.words.heard(event) and event.sender == self.leader and self.phase != "gone":
+            if not self.counter.received(event) and event.sender == self.leader and self.phase != "gone":
                 return self.leave(f"the link from the leader {self.leader} loses messages")
             wrong = self.checks.wrong(event.message, len(event.bodies))
             return self._received(event, now) if wrong is None else refusing.refused(self, event, wrong, now)
         if isinstance(event, Lost) and (event.process != self.leader or self.phase == "joining"):
-            self.words.lost(event.process)  # a leader that comes back has to notice what it has missed
+            self.counter.lost(event.process)  # a leader that comes back has to notice what it has missed
         if self.phase == "gone" and type(event) is not StateStored:
             return []  # it has made its last promise, and waits for its disk alone
         self.done += type(event) in _WORK
@@ -170,12 +170,12 @@ class PeerMachine(PeerState):
         actions: list[Action] = []
         if self.phase == "joining" and now >= self._next_join_s:
             self._next_join_s = now + self.settings.rejoin_s
-            actions += self.words.say([Send(self.leader, self.join())])
+            actions += self.counter.sent([Send(self.leader, self.join())])
         if now >= self._next_heartbeat_s:
             self._next_heartbeat_s = now + self.settings.heartbeat_s
             actions += self._show_life(now)
-        leaderless = self.following.lost_s is not None
-        if leaderless and (self.following.hopeless(now) or not leaders.heirs(self)):
+        leaderless = self.lease.lost_s is not None
+        if leaderless and (self.lease.expired(now) or not leaders.heirs(self)):
             reason = f"the leader {self.leader} was lost, and there is no other one"
             return [*actions, *self.leave(reason, leaderless=True)]
         if self.drain_until_s is not None and now >= self.drain_until_s:
@@ -184,37 +184,37 @@ class PeerMachine(PeerState):
         if self.hops is not None and self.hops.journal.due_s <= now:
             actions += self._say(self.hops.tick(now), now)
         if self.flows is not None:
-            actions += self.words.say(self.flows.tick(now))
+            actions += self.counter.sent(self.flows.tick(now))
         return actions
 
     def _say(self, actions: list[Action], now: float) -> list[Action]:
-        return self.words.say(self.detours.around(actions, now)) if actions else actions
+        return self.counter.sent(self.relays.around(actions, now)) if actions else actions
 
     def _show_life(self, now: float) -> list[Action]:
-        self.following.tick(now)
+        self.lease.tick(now)
         actions = self._give_up_early(now) if self._early else []
-        queued, held = (self.hops.queued, self.hops.space.unfinished) if self.hops is not None else (0, 0)
+        queued, held = (self.hops.queued, self.hops.admission.unfinished) if self.hops is not None else (0, 0)
         beat = Heartbeat(queued, held, self.version, done=self.done, awaits=ballots.awaited(self))
-        if self.following.lost_s is None:
-            actions.append(self.words.heartbeat(self.following.leader, beat))
+        if self.lease.lost_s is None:
+            actions.append(self.counter.heartbeat(self.lease.leader, beat))
         else:  # it shows which of the leader's heirs are dead too: what is sent to them is lost
-            actions += [self.words.heartbeat(heir, beat) for heir in leaders.heirs(self)]
-        if self.hops is not None and (rates := self.hops.outbox.speeds.tell(self.elements)) is not None:
-            actions += self.words.say([Send(process, rates) for process in (self.leader, *self.detours.near)])
+            actions += [self.counter.heartbeat(heir, beat) for heir in leaders.heirs(self)]
+        if self.hops is not None and (rates := self.hops.dispatcher.speeds.tell(self.elements)) is not None:
+            actions += self.counter.sent([Send(process, rates) for process in (self.leader, *self.relays.near)])
         return actions
 
     # --- what others say ----------------------------------------------------------------------------------------------
 
     def _received(self, event: Received, now: float, by: ProcessId | None = None) -> list[Action]:
         """A message that can be true. by: who has carried it here for its sender."""
-        message, leader = event.message, self.following.leader
+        message, leader = event.message, self.lease.leader
         if event.sender == leader:
-            self.following.heard(now)
-        if self.standing is not None and self.standing.suspects:
-            self.standing.suspects.pop(event.sender, None)
+            self.lease.heard(now)
+        if self.epoch_view is not None and self.epoch_view.suspects:
+            self.epoch_view.suspects.pop(event.sender, None)
         if isinstance(message, RelayedTensor) and message.origin != self.leader and self.phase != "gone":
             inner = message.forward or message.backward
-            stranger = self.standing is None or not self.standing.takes_part(event.sender)
+            stranger = self.epoch_view is None or not self.epoch_view.takes_part(event.sender)
             early = inner is not None and self._is_early(inner)
             if inner is None or (stranger and not early):
                 return release(event.bodies)
@@ -247,7 +247,7 @@ class PeerMachine(PeerState):
         if microbatch is not None:
             return microbatch.epoch is not self.epoch and microbatch.epoch > self.epoch
         if isinstance(message, ReducePart | ReduceSum):
-            ballot = self.standing.ballot if self.standing is not None else -1
+            ballot = self.epoch_view.ballot if self.epoch_view is not None else -1
             ballot -= self.unsettled is not None  # parts of the ballot that waits for orphans to be taken away
             return (message.epoch, message.ballot) > (self.epoch, ballot)
         return isinstance(message, Probe | DownstreamCost) and message.epoch > self.epoch
@@ -260,8 +260,8 @@ class PeerMachine(PeerState):
             return True
         if isinstance(message, ReducePart | ReduceSum):
             return False  # the ballot's groups tell who may send them: newcomers are not in the roster yet
-        standing = self.standing
-        return standing is None or not (standing.takes_part(event.sender) and standing.takes_part(self.me))
+        epoch_view = self.epoch_view
+        return epoch_view is None or not (epoch_view.takes_part(event.sender) and epoch_view.takes_part(self.me))
 
     @property
     def _heard_of(self) -> tuple[Epoch, int]:

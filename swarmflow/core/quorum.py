@@ -39,7 +39,7 @@ class Electorate:
 
 def electorate(opened: OpenStep) -> Electorate:
     """Return the electorate of an OpenStep."""
-    processes = opened.roster.everybody.difference(opened.newcomers)
+    processes = opened.roster.all_processes.difference(opened.newcomers)
     trainers = frozenset(member.process for member in opened.roster.trainers)
     return Electorate(processes, trainers, opened.size - len(opened.newcomers))
 
@@ -82,6 +82,6 @@ def change_since(before: Electorate | None, roster: Roster) -> ElectorateChange 
     """Return how a roster differs from the electorate of the last committed step."""
     if before is None:
         return None
-    now = roster.everybody
+    now = roster.all_processes
     joined, left = now - before.processes, before.processes - now
     return ElectorateChange(tuple(sorted(joined)), tuple(sorted(left)), tuple(sorted(left & before.trainers)))

@@ -32,7 +32,7 @@ def differing(group: Group, results: Sequence[tuple[float, str]]) -> tuple[Proce
     return ()
 
 
-def strays(roster: Roster, digests: Mapping[ProcessId, str]) -> list[ProcessId]:
+def diverged(roster: Roster, digests: Mapping[ProcessId, str]) -> list[ProcessId]:
     """Peers whose parameters differ from most of their stage's. digests: of those who have applied the update."""
     found: list[ProcessId] = []
     for stage in roster.ids[:-1]:

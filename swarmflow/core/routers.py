@@ -22,6 +22,6 @@ def router_named(name: str, sender: ProcessId) -> Router:
 
 
 def dispatcher_for(plan: Plan, sender: ProcessId, stage: int, late_min_s: float = 15.0) -> Dispatcher:
-    """The outbox of a process to this stage. What goes to the first stage are tokens: too few to be probed."""
+    """Return the dispatcher of a process to this stage. Token ids, which go to stage 0, are too few to be probed."""
     prober = Prober(plan.boundary_bytes if stage > 0 else 0)
     return Dispatcher(stage, router_named(plan.router, sender), late_min_s, prober)

@@ -20,12 +20,12 @@ PRIOR_S = 1e-3  # taken for granted before the first measurement, as SWARM's eps
 class _PeerEstimate:
     """tensor_s, inside_s: smoothed times of a tensor to it, and until it has passed it on.
 
-    rest_s: what it says of the way beyond. measured, known: tensor_s was, or is at least no guess. tie: for equal ones.
+    downstream_s: as it announced. measured, known: tensor_s was measured, or is at least no guess. tie: for equal ones.
     """
 
     tensor_s: float
     inside_s: float
-    rest_s: float
+    downstream_s: float
     tie: int
     measured: bool = False
     known: bool = False
@@ -39,7 +39,7 @@ class _PeerEstimate:
     @property
     def way_s(self) -> float:
         """The same if it held none: there, through it, the way beyond it, and back."""
-        return 2 * self.tensor_s + self.inside_s + self.rest_s
+        return 2 * self.tensor_s + self.inside_s + self.downstream_s
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ class Shortest:
         if process is None:
             return None
         reason = f"expected back in {peer.delay_s:.3f} s: {peer.awaited} awaited, {peer.tensor_s:.3f} s to it"
-        return Choice(process, f"{reason}, {peer.rest_s:.3f} s beyond it")
+        return Choice(process, f"{reason}, {peer.downstream_s:.3f} s beyond it")
 
     def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
         """Nothing follows from it: what counts is what has not been passed on yet."""
@@ -197,15 +197,15 @@ class Shortest:
         peer = self._peers.get(process)
         return None if peer is None else peer.delay_s
 
-    def told(self, process: ProcessId, rest_s: float) -> None:
+    def told(self, process: ProcessId, downstream_s: float) -> None:
         """How long the best way beyond it takes, forth and back."""
         peer = self._of_its_own(process)
-        if peer is not None and peer.rest_s != rest_s:
-            peer.rest_s = rest_s
+        if peer is not None and peer.downstream_s != downstream_s:
+            peer.downstream_s = downstream_s
             self._changed(process, peer)
 
     @property
-    def rest_s(self) -> float:
+    def downstream_s(self) -> float:
         """How long the best way from here takes, forth and back: what those before this process are told."""
         process = self._ways.first()
         if process is None:
@@ -218,7 +218,7 @@ class Shortest:
         if not known:
             return _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)
         tensor_s, inside_s = fmean(peer.tensor_s for peer in known), fmean(peer.inside_s for peer in known)
-        return _PeerEstimate(tensor_s, inside_s, fmean(peer.rest_s for peer in known), 0)
+        return _PeerEstimate(tensor_s, inside_s, fmean(peer.downstream_s for peer in known), 0)
 
     def _first_stranger(self, exclude: Collection[ProcessId]) -> ProcessId | None:
         if self._turns is None:

@@ -8,7 +8,7 @@ from swarmflow.core.actions import Action, FormMicrobatch, Release, Send
 from swarmflow.core.events import MicrobatchFormed
 from swarmflow.core.messages import Accepted, Assign, Backward, Denied, OpenStep, Recall, Recalled, Routed, SlotReserved
 from swarmflow.core.outbox import Dispatcher
-from swarmflow.core.space import LEAN
+from swarmflow.core.space import WITHOUT_GRAPH
 from swarmflow.core.types import BEFORE_ALL, Epoch, Member, Microbatch, ProcessId
 
 
@@ -28,7 +28,7 @@ class MicrobatchSource:
 
     me: ProcessId
     microbatches: int
-    outbox: Dispatcher
+    dispatcher: Dispatcher
     epoch: Epoch = BEFORE_ALL
     window: int = 1
     attempt: int = 0
@@ -48,13 +48,13 @@ class MicrobatchSource:
         """A step begins: take up the own share of it."""
         trainers = [member.process for member in message.roster.trainers]
         first = message.roster.stages[0]
-        self.outbox.trainers = tuple(trainers)
-        actions = self.outbox.open(message.epoch, message.roster.ids[0], message.roster.shares[0])
+        self.dispatcher.trainers = tuple(trainers)
+        actions = self.dispatcher.open(message.epoch, message.roster.ids[0], message.roster.shares[0])
         self.epoch, self.attempt = message.epoch, 0
         self._under_way.clear()
         self._attempts = dict.fromkeys(shares(tuple(trainers), self.microbatches).get(self.me, ()), 0)
         self._todo = list(self._attempts)
-        self._room = (1 + LEAN) * sum(member.capacity for member in first)
+        self._room = (1 + WITHOUT_GRAPH) * sum(member.capacity for member in first)
         self._trainers = len(trainers)
         return actions + self._feed()
 
@@ -75,7 +75,7 @@ class MicrobatchSource:
         """A peer takes part amid the step: it may be of the first stage."""
         if member.stage != 0:
             return []
-        return self.outbox.enter(member.process, member.capacity // self._trainers, now)
+        return self.dispatcher.enter(member.process, member.capacity // self._trainers, now)
 
     def formed(self, event: MicrobatchFormed, now: float) -> list[Action]:
         """A microbatch is read: send it."""
@@ -83,11 +83,11 @@ class MicrobatchSource:
         if event.microbatch.epoch != self.epoch:
             return [Release((event.tokens, event.targets))]
         attempt = self._attempts[event.microbatch.index]
-        return self.outbox.offer(event.microbatch, (event.tokens, event.targets), now, attempt, repair=attempt > 0)
+        return self.dispatcher.offer(event.microbatch, (event.tokens, event.targets), now, attempt, repair=attempt > 0)
 
     def recall(self, sender: ProcessId, message: Recall) -> list[Action]:
         """A peer of stage 0 has given up its input."""
-        entry = self.outbox.entries.get(message.microbatch.index)
+        entry = self.dispatcher.entries.get(message.microbatch.index)
         here = entry is not None and entry.microbatch == message.microbatch and not message.gradient
         bodies = entry.bodies if entry is not None and here else ()
         return [Send(sender, Recalled(message.microbatch, message.stage, message.gradient), bodies)]
@@ -101,15 +101,15 @@ class MicrobatchSource:
             return []
         match message:
             case Accepted():
-                self.outbox.accepted(sender, message, now)
+                self.dispatcher.accepted(sender, message, now)
             case SlotReserved():
-                return self.outbox.reserved(sender, message, now)
+                return self.dispatcher.reserved(sender, message, now)
             case Denied():
-                return self.outbox.denied(sender, microbatch, message.attempt, message.reason, now)
+                return self.dispatcher.denied(sender, microbatch, message.attempt, message.reason, now)
             case Routed():
-                self.outbox.routed(sender, microbatch, message.attempt, message.successor, now)
+                self.dispatcher.routed(sender, microbatch, message.attempt, message.successor, now)
             case Backward():
-                if self.outbox.returned(sender, microbatch, message.attempt, now):
+                if self.dispatcher.returned(sender, microbatch, message.attempt, now):
                     self._under_way.discard(microbatch.index)
                     return self._feed()
         return []

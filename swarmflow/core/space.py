@@ -1,4 +1,4 @@
-"""What a peer has room for: the microbatches that it holds, those that it keeps room for, and who waits for some."""
+"""Decides which microbatches a peer admits: capacity, reserved slots, and the senders that wait for a credit."""
 
 from __future__ import annotations
 
@@ -9,80 +9,77 @@ from swarmflow.core.hop import Hop
 from swarmflow.core.smoothing import smoothed
 from swarmflow.core.types import ProcessId
 
-PASSES = 4  # a forward pass, another one with the gradient, and a backward pass of twice as long
-LEAN = 4  # microbatches without a graph for each that fits with one, as long as there is nothing to compute
+PASSES = 4  # times a forward pass: what a microbatch without a graph costs (forward, forward again, backward of two)
+WITHOUT_GRAPH = 4  # microbatches admitted without a graph for each one with a graph, while there is nothing to compute
 
 
 @dataclass(slots=True)
 class Admission:
-    """Says who is let in.
+    """The slots of one peer.
 
-    capacity: microbatches whose graphs fit in memory. Beyond it a peer denies, unless it would be idle: then it takes
-    `beyond` times as many more without a graph, and does their forward pass again when their gradient comes (as
-    activation checkpointing does: the input, which is kept, is a hundredth of a graph). On the last stage, which
-    has a microbatch only as long as it computes it, beyond is 0, and all count as with a graph. closed: a ballot is
-    under way. reserved: for whom room is kept, and at which attempt. held, lean: microbatches with and without a
-    graph whose gradient is not added yet. queued: those that wait for, or are in, computation; orphans: those that
-    are being taken away. The sets are kept up to date, as each event asks how many there are. waiting: those without
-    a graph whose gradient has come, until there is memory for the graph that they get for their backward pass.
+    A peer admits as many microbatches as have room for their graphs in memory. Beyond that it denies, unless it would
+    be idle: then it admits more without a graph and repeats their forward pass when the gradient arrives, as activation
+    checkpointing does (the input, which is kept, is a hundredth of a graph). The last stage holds a microbatch only
+    while it computes it, so it has no such extra slots.
     """
 
-    capacity: int
-    beyond: int = 0
-    closed: bool = False
+    capacity: int  # microbatches whose graphs fit in memory
+    beyond: int = 0  # extra slots without a graph, as a multiple of capacity
+    closed: bool = False  # a ballot is under way: nothing is admitted
     draining: bool = False
-    reserved: dict[int, tuple[ProcessId, int]] = field(default_factory=dict)
-    held: set[int] = field(default_factory=set)
-    lean: set[int] = field(default_factory=set)
-    queued: set[int] = field(default_factory=set)
-    orphans: set[int] = field(default_factory=set)
-    waiting: dict[int, Hop] = field(default_factory=dict)
+    reserved: dict[int, tuple[ProcessId, int]] = field(default_factory=dict)  # index -> sender, attempt
+    # Indices of hops by state. Kept up to date rather than counted, because every event asks for their sizes.
+    held: set[int] = field(default_factory=set)  # with a graph, gradient not accumulated yet
+    without_graph: set[int] = field(default_factory=set)  # without a graph, gradient not accumulated yet
+    queued: set[int] = field(default_factory=set)  # waiting for, or in, computation
+    orphans: set[int] = field(default_factory=set)  # being taken away
+    waiting: dict[int, Hop] = field(default_factory=dict)  # gradient arrived, no memory for the graph yet
     now_s: float = 0.0
-    _pass_s: float = 0.0
-    _way_s: float = 0.0
+    _pass_s: float = 0.0  # smoothed time of a forward pass
+    _transfer_s: float = 0.0  # smoothed time from a reservation to the arrival of the tensor
     _since_s: dict[int, float] = field(default_factory=dict)
-    _denied: dict[ProcessId, None] = field(default_factory=dict)
+    _denied: dict[ProcessId, None] = field(default_factory=dict)  # senders that a free slot is announced to, in order
 
     def open(self) -> None:
-        """A new epoch: nobody waits."""
+        """Begin an epoch: no slot is taken and no sender waits."""
         self.closed = False
         self._denied.clear()
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is held any more."""
+        """Free all slots."""
         self.reserved.clear()
         self._since_s.clear()
         self.waiting.clear()
-        for indices in (self.held, self.lean, self.queued, self.orphans):
+        for indices in (self.held, self.without_graph, self.queued, self.orphans):
             indices.clear()
 
     def note(self, hop: Hop) -> None:
-        """This is how far a hop is."""
+        """Record the state of a hop."""
         index, open_ = hop.microbatch.index, hop.done is None and not hop.orphan
         (self.held.add if open_ and hop.graph else self.held.discard)(index)
-        (self.lean.add if open_ and not hop.graph else self.lean.discard)(index)
+        (self.without_graph.add if open_ and not hop.graph else self.without_graph.discard)(index)
         (self.queued.add if hop.computing else self.queued.discard)(index)
         (self.orphans.add if hop.orphan else self.orphans.discard)(index)
 
     def forget(self, index: int) -> None:
-        """A hop is not this peer's any more."""
+        """Free the slot of a hop that was dropped."""
         self.waiting.pop(index, None)
-        for indices in (self.held, self.lean, self.queued, self.orphans):
+        for indices in (self.held, self.without_graph, self.queued, self.orphans):
             indices.discard(index)
 
     @property
     def unfinished(self) -> int:
-        """Microbatches whose gradient is not added yet, with or without a graph."""
-        return len(self.held) + len(self.lean)
+        """Microbatches whose gradient is not accumulated yet, with or without a graph."""
+        return len(self.held) + len(self.without_graph)
 
     @property
     def graph(self) -> bool:
-        """Whether there is memory for the graph of one more."""
+        """Whether the next microbatch gets a graph."""
         return self.beyond == 0 or len(self.held) < self.capacity
 
     def replays(self) -> list[RunReplay]:
-        """Backward passes without a kept graph, as far as there is memory for them; they count as held from now on."""
+        """Pop the backward passes without a graph that memory allows now; their slots count as held from now on."""
         begun: list[RunReplay] = []
         while self.waiting and self.graph and not self.closed:
             hop = self.waiting.pop(next(iter(self.waiting)))
@@ -93,59 +90,62 @@ class Admission:
         return begun
 
     def admits(self, insist: bool, ahead: int = 0) -> bool:
-        """Whether there is room for one more. insist: nobody else can take it. ahead: others that come before it."""
+        """Return whether there is a slot for one more.
+
+        insist: no other peer can take it, so a draining peer does. ahead: slots that others will take first.
+        """
         if self.closed or (self.draining and not insist):
             return False
-        taken = len(self.held) + len(self.lean) + len(self.reserved) + ahead
+        taken = len(self.held) + len(self.without_graph) + len(self.reserved) + ahead
         return taken < self.capacity or (self._idle and taken < self.capacity * (1 + self.beyond))
 
     @property
     def _idle(self) -> bool:
-        """Whether there is nothing to compute, nor, as far as is known yet, will be too much when all has come.
+        """Whether nothing is queued, and the reserved microbatches will not take longer to compute than one transfer.
 
-        Not too much is what can be computed in the time in which a tensor comes: where the computer is slower than the
-        network, taking more would only have it do forward passes twice that others could do once.
+        Where the computer is slower than the network, admitting more would only repeat forward passes here that other
+        peers could do once.
         """
-        return not self.queued and len(self.reserved) * PASSES * self._pass_s <= self._way_s
+        return not self.queued and len(self.reserved) * PASSES * self._pass_s <= self._transfer_s
 
     def deny(self, sender: ProcessId, insist: bool) -> str:
-        """Somebody is to be told when there is room. Returns why there is none now."""
+        """Put a sender on the list for the next credit; return the reason of the denial."""
         self._denied[sender] = None
         return "draining" if self.draining and not insist else "full"
 
-    def keep(self, index: int, sender: ProcessId, attempt: int) -> None:
-        """Room is kept for it from now on."""
+    def reserve(self, index: int, sender: ProcessId, attempt: int) -> None:
+        """Reserve a slot for a microbatch that a sender is about to send."""
         self.reserved[index] = (sender, attempt)
         self._since_s[index] = self.now_s
 
-    def came(self, index: int, kept: bool) -> None:
-        """Its bytes are here, and it will be computed next. kept: there was room for it, so that the way is known."""
+    def arrive(self, index: int, kept: bool) -> None:
+        """Record that the tensor has arrived and is computed next. kept: a reserved slot, which times the transfer."""
         if kept:
-            self._way_s = smoothed(self._way_s or None, self.now_s - self._since_s.pop(index, self.now_s))
+            self._transfer_s = smoothed(self._transfer_s or None, self.now_s - self._since_s.pop(index, self.now_s))
         if not self.queued:
             self._since_s[index] = self.now_s
 
-    def passed(self, index: int) -> None:
-        """Its forward pass is done; how long that took is known if nothing else was computed."""
+    def computed(self, index: int) -> None:
+        """Record the end of a forward pass; its time counts only where nothing else was computed meanwhile."""
         if index in self._since_s:
             self._pass_s = smoothed(self._pass_s or None, self.now_s - self._since_s.pop(index))
 
     def give_up(self, index: int, sender: ProcessId, attempt: int) -> bool:
-        """The room that was kept for it is needed no more, or is used now. Returns whether there was any."""
+        """Free a reserved slot, because it is used now or not needed; return whether it was reserved."""
         if self.reserved.get(index) != (sender, attempt):
             return False
         del self.reserved[index]
         return True
 
     def gone(self, process: ProcessId) -> None:
-        """A process is dead."""
+        """Forget a dead sender and the slots reserved for it."""
         self._denied.pop(process, None)
         self.reserved = {index: kept for index, kept in self.reserved.items() if kept[0] != process}
 
-    def offer(self) -> list[ProcessId]:
-        """Who is to be told that there is room, of those that were denied; at least one of them."""
+    def next_credits(self) -> list[ProcessId]:
+        """Pop the denied senders to notify: at least one, at most as many as there are free slots."""
         free = self.capacity - len(self.held) - len(self.reserved)
-        told = list(self._denied)[: max(1, free)]
-        for process in told:
+        notified = list(self._denied)[: max(1, free)]
+        for process in notified:
             del self._denied[process]
-        return told
+        return notified

@@ -36,7 +36,7 @@ class EpochView:
         """The epoch at hand."""
         return self.opened.epoch
 
-    def living(self) -> Roster:
+    def alive(self) -> Roster:
         """Who takes part and is not known to be dead."""
         roster = self.opened.roster.changed((), tuple(self.newcomers[process] for process in self.entered))
         for process in self.gone:
@@ -45,7 +45,7 @@ class EpochView:
 
     def takes_part(self, process: ProcessId) -> bool:
         """Whether it is among those, who need not be listed for it."""
-        return (process in self.opened.roster.everybody or process in self.entered) and process not in self.gone
+        return (process in self.opened.roster.all_processes or process in self.entered) and process not in self.gone
 
     def place(self, process: ProcessId) -> int | None:
         """The stage that a process serves in this epoch, -1 for a trainer; None: it takes no part."""
@@ -118,10 +118,10 @@ class EpochView:
         )
 
 
-def begun(message: OpenStep | RosterDelta, naming: RosterAssembly, former: EpochView | None) -> EpochView | None:
-    """What begins with a message. naming: the members told before it. None: this process has missed a part of it."""
+def begun(message: OpenStep | RosterDelta, assembly: RosterAssembly, former: EpochView | None) -> EpochView | None:
+    """What begins with a message. assembly: the members told before it. None: this process has missed a part of it."""
     if isinstance(message, OpenStep):
-        whole = naming.whole(message)
+        whole = assembly.whole(message)
         return None if whole is None else EpochView(whole)
     if former is None or former.opened.epoch != message.base:
         return None

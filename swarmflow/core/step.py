@@ -31,7 +31,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.naming import NOBODY, PART_MEMBERS, tell
 from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.quorum import Quorum
-from swarmflow.core.reduce import agree, differing, reduction_groups, strays
+from swarmflow.core.reduce import agree, differing, diverged, reduction_groups
 from swarmflow.core.source import shares
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Roster
 
@@ -46,7 +46,7 @@ class Step:
 
     phase: `working` until the ledger is `complete`, `preparing` while the stages reduce, `prepared` when all have,
     `committing`, `committed`, or `failed` when it has to be started over (reason in `failure`).
-    said: the OpenStep that began it; its roster is who was named then. opened: who takes work, of those who live.
+    open_step: the OpenStep that began it; its roster is who was named then. opened: who takes work, of those who live.
     roster: the same and the newcomers, who take part in the all-reduce and the update. clip: largest global
     gradient norm, 0: no clipping. learning_rate: of this step. owners: the trainer of each microbatch. overflow: a
     gradient was too large for the exponent. finding: a value was not finite. decision: the commit, once there is
@@ -57,7 +57,7 @@ class Step:
 
     plan: Plan
     term: int
-    said: OpenStep
+    open_step: OpenStep
     learning_rate: float
     clip: float
     opened_s: float
@@ -86,27 +86,27 @@ class Step:
     _quorum: Quorum = field(init=False)
 
     def __post_init__(self) -> None:
-        self._quorum = Quorum.of(self.said)
-        self.opened = self.roster = self.said.roster
+        self._quorum = Quorum.of(self.open_step)
+        self.opened = self.roster = self.open_step.roster
         self.ledger = Ledger(self.plan.stages, self.plan.microbatches)
-        trainers = tuple(member.process for member in self.said.roster.trainers)
+        trainers = tuple(member.process for member in self.open_step.roster.trainers)
         shared = shares(trainers, self.plan.microbatches).items()
         self.owners = {index: trainer for trainer, share in shared for index in share}
 
     @property
     def epoch(self) -> Epoch:
         """Which try at which step."""
-        return self.said.epoch
+        return self.open_step.epoch
 
     def open(self, base: OpenStep | None = None, told: Mapping[ProcessId, int] = NOBODY) -> list[Action]:
         """Tell everybody that the step begins; those who were told `base` what has changed since.
 
         told: the stage that each of them served then.
         """
-        change = RosterDelta.after(base, self.said) if base is not None else None
+        change = RosterDelta.after(base, self.open_step) if base is not None else None
         if change is not None and len(change.gone) + len(change.came) > PART_MEMBERS:
             change = None
-        return tell(self.said, self.roster.everyone, self.plan.tied, change, told)
+        return tell(self.open_step, self.roster.all_members, self.plan.tied, change, told)
 
     def heard(self, sender: ProcessId, message: AboutStep) -> list[Action]:
         """What follows from what a member says of it."""
@@ -145,7 +145,7 @@ class Step:
         taken_over: the ledger was put together from reports; what it lacks and somebody has dropped was the dead one's.
         ready: peers of its stage who hold this version: they take part from now on.
         """
-        if process not in self.roster.everybody:
+        if process not in self.roster.all_processes:
             return []
         entered = [] if self.phase in _OVER else self._enter(ready)
         trainer = process in [member.process for member in self.roster.trainers]
@@ -176,12 +176,12 @@ class Step:
 
     def _enter(self, ready: tuple[Member, ...]) -> list[Action]:
         """Some come in amid the step. A ballot under way has to be void after this: it was without them."""
-        strangers = [member for member in ready if member.process not in self.roster.everybody]
-        came = tuple(member for member in ready if member.process not in self.opened.everybody)
+        strangers = [member for member in ready if member.process not in self.roster.all_processes]
+        came = tuple(member for member in ready if member.process not in self.opened.all_processes)
         self.newcomers |= {member.process: member for member in strangers}
         self.roster, self.opened = self.roster.changed((), tuple(strangers)), self.opened.changed((), came)
-        said = replace(self.said, roster=self.roster, newcomers=tuple(self.newcomers))
-        actions = tell(said, strangers, self.plan.tied)
+        revised = replace(self.open_step, roster=self.roster, newcomers=tuple(self.newcomers))
+        actions = tell(revised, strangers, self.plan.tied)
         for member in came:
             message = MemberEntered(self.term, self.epoch, member)
             actions += [Send(other, message) for other in self._concerned(member.stage)]
@@ -189,7 +189,7 @@ class Step:
 
     def entered(self) -> list[Action]:
         """Who came in amid the step, told once more: the former leader may have died while it told of them."""
-        members = [member for process, member in self.newcomers.items() if process in self.opened.everybody]
+        members = [member for process, member in self.newcomers.items() if process in self.opened.all_processes]
         messages = [MemberEntered(self.term, self.epoch, member) for member in members]
         return [Send(other, message) for message in messages for other in self._concerned(message.member.stage)]
 
@@ -256,8 +256,8 @@ class Step:
         )
         self.roster = Roster(stages, self.roster.trainers)
         self.newcomers |= {member.process: member for member in added}
-        said = replace(self.said, roster=self.roster, newcomers=tuple(self.newcomers))
-        actions = tell(said, added, self.plan.tied)
+        revised = replace(self.open_step, roster=self.roster, newcomers=tuple(self.newcomers))
+        actions = tell(revised, added, self.plan.tied)
         entries = self.ledger.entries()
         groups: dict[ProcessId, list[Group]] = {}
         for group in shared_out(self._groups(), entries, peers_beside(self.roster), ways):
@@ -322,7 +322,7 @@ class Step:
 
     def unrepairable(self, sender: ProcessId, message: Unrepairable) -> list[Action]:
         """A member has not kept what a repair needs."""
-        if message.epoch != self.epoch or self.phase in _OVER or sender not in self.roster.everybody:
+        if message.epoch != self.epoch or self.phase in _OVER or sender not in self.roster.all_processes:
             return []
         return self._fail(f"{sender} cannot repair it: {message.reason}", sender)
 
@@ -355,9 +355,9 @@ class Step:
         self._committed[sender] = message.digest
         return self._commit_if_all()
 
-    def strays(self) -> list[ProcessId]:
+    def diverged(self) -> list[ProcessId]:
         """Members whose parameters differ from those of most of their stage."""
-        return strays(self.roster, self._committed)
+        return diverged(self.roster, self._committed)
 
     def waits_for(self) -> str:
         """What is missing, in words."""
@@ -411,7 +411,7 @@ class Step:
 
     def has_majority(self, bound: Set[ProcessId]) -> bool:
         """Return whether those that are alive are enough for a commit."""
-        return self._quorum.commits(self.roster.everybody | bound)
+        return self._quorum.commits(self.roster.all_processes | bound)
 
     def summary(self) -> str:
         """Where it stands, in words."""

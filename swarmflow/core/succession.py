@@ -17,7 +17,7 @@ from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
 
 @dataclass(slots=True)
 class Candidacy:
-    """One try at leading. me: the trainer that tries. standing: what it knows itself.
+    """One try at leading. me: the trainer that tries. epoch_view: what it knows itself.
 
     Who follows has promised to hear nobody of a lower term any more; a majority of those whom the last OpenStep named
     must, and of those whom the last committed step named (core/quorum.py). After that settle_s are left to the others:
@@ -27,7 +27,7 @@ class Candidacy:
 
     me: Member
     term: int
-    standing: EpochView
+    epoch_view: EpochView
     began_s: float
     steps: int = 1 << 40
     ask_every_s: float = 1.0
@@ -59,7 +59,7 @@ class Candidacy:
         named = message.newcomers
         if opened.roster is not self._listed:
             named, self._listed = (*opened.roster.members(), *opened.roster.trainers, *named), opened.roster
-        fresh = [m for m in named if m.process not in self._asked and m.process not in self.standing.gone]
+        fresh = [m for m in named if m.process not in self._asked and m.process not in self.epoch_view.gone]
         self._asked |= {member.process: member for member in fresh}
         return self._ask([member for member in fresh if member.process != self.me.process])
 
@@ -70,7 +70,7 @@ class Candidacy:
 
     def _as_heard(self, sender: ProcessId, message: ElectionReport) -> OpenStep | None:
         """The OpenStep that it has heard. None: not all of it was told."""
-        own, opened = self.standing.opened, message.opened
+        own, opened = self.epoch_view.opened, message.opened
         if opened.roster != Roster():
             return opened if opened.before == 0 else self._naming.setdefault(sender, RosterAssembly()).whole(opened)
         roster = own.roster if message.change is None else message.change.unfolded(own).roster
@@ -85,7 +85,7 @@ class Candidacy:
         """
         if sender != self.me.process and (opened.epoch.step >= self.steps or self.me.process in message.gone):
             return False
-        stages = len(self.standing.opened.roster.stages)
+        stages = len(self.epoch_view.opened.roster.stages)
         placed = message.member.stage == -1 if message.join.role == "trainer" else 0 <= message.member.stage < stages
         return placed and len(opened.roster.stages) == stages and message.member.process == sender
 
@@ -157,7 +157,7 @@ class Candidacy:
     def _ask(self, members: list[Member]) -> list[Action]:
         if not members:
             return []
-        lead = Elect(self.term, self.me, self.standing.opened.digest)
+        lead = Elect(self.term, self.me, self.epoch_view.opened.digest)
         return [Connect(tuple(members)), *(Send(m.process, lead) for m in members)]
 
 

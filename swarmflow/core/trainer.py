@@ -89,22 +89,22 @@ _ABOUT_HOPS = (Accepted, SlotReserved, Denied, Routed, Backward)
 class TrainerMachine(TrainerState):
     """Everything a trainer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
 
-    words: MessageCounter = field(init=False)
+    counter: MessageCounter = field(init=False)
     checks: MessageChecks = field(init=False)
-    naming: RosterAssembly = field(default_factory=RosterAssembly)
+    assembly: RosterAssembly = field(default_factory=RosterAssembly)
     _peers: set[ProcessId] = field(default_factory=set)
     _next_heartbeat_s: float = 0.0
     _next_join_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.words = MessageCounter(self.me.process)
-        plan, router = self.plan, self.source.outbox.router
+        self.counter = MessageCounter(self.me.process)
+        plan, router = self.plan, self.source.dispatcher.router
         self.checks = checks_of(plan)
         self.flows = negotiation_of(self.me.process, TRAINER, plan.stages, plan.microbatches, router)
 
     def start(self, now: float) -> list[Action]:
         """Begin: lead, or ask to be let in."""
-        return self.words.say(self.lead.start(now) if self.lead is not None else self._due(now))
+        return self.counter.sent(self.lead.start(now) if self.lead is not None else self._due(now))
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
@@ -112,7 +112,7 @@ class TrainerMachine(TrainerState):
             return [Release(event.bodies)] if isinstance(event, Received) and event.bodies else []
         actions = self._local(event, now) if not isinstance(event, Received) else self._heard_all(event, now)
         self.ended |= self.lead is not None and self.lead.left
-        return self.words.say(until_end(actions + self._due(now)))
+        return self.counter.sent(until_end(actions + self._due(now)))
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
@@ -125,14 +125,14 @@ class TrainerMachine(TrainerState):
             times.append(self.candidacy.next_deadline())
         elif (stand_s := heir.stand_s(self)) is not None:
             times.append(stand_s)
-        if (paused := self.source.outbox.next_deadline()) is not None:
+        if (paused := self.source.dispatcher.next_deadline()) is not None:
             times.append(paused)
         if self.flows is not None and (flows_s := self.flows.next_deadline()) is not None:
             times.append(flows_s)
         return min(times)
 
     def _due(self, now: float) -> list[Action]:
-        actions = self.source.outbox.tick(now)
+        actions = self.source.dispatcher.tick(now)
         if self.flows is not None and not self.ended:
             actions += self.flows.tick(now)
         if self.lead is not None or self.ended:
@@ -142,8 +142,8 @@ class TrainerMachine(TrainerState):
             actions.append(Send(self.leader, self.join))
         if now >= self._next_heartbeat_s:
             self._next_heartbeat_s = now + self.heartbeat_s
-            self.following.tick(now)
-            if self.joined and self.following.lost_s is None:
+            self.lease.tick(now)
+            if self.joined and self.lease.lost_s is None:
                 actions.append(Send(self.leader, Heartbeat(version=self.epoch.step, done=self.source.done)))
         return actions + heir.succeed(self, now)
 
@@ -152,16 +152,16 @@ class TrainerMachine(TrainerState):
     def _heard(self, sender: ProcessId, message: Message, now: float) -> list[Action]:
         """The leader spoke; or one that is not followed any more, although it may know nothing of it."""
         if sender == self.leader and self.candidacy is None:
-            self.following.heard(now)
+            self.lease.heard(now)
             return []
         term = getattr(message, "term", None)
-        if not isinstance(message, LeaderHeartbeat) or term is None or term >= self.following.term:
+        if not isinstance(message, LeaderHeartbeat) or term is None or term >= self.lease.term:
             return []
         if sender == self.leader and self.candidacy is not None and len(self.candidacy.reports) == 1:
             self.candidacy = None  # nobody has promised anything yet: the leader is back
-            self.following.follow(sender, term, now)
+            self.lease.follow(sender, term, now)
             return []
-        return [Send(sender, Deposed(self.following.term))]
+        return [Send(sender, Deposed(self.lease.term))]
 
     def _local(self, event: Event, now: float) -> list[Action]:
         match event:
@@ -211,19 +211,19 @@ class TrainerMachine(TrainerState):
 
     def _lost(self, event: Lost, now: float) -> list[Action]:
         if event.process != self.leader or not self.joined:
-            self.words.lost(event.process)  # else a leader that comes back has to notice what it has missed
+            self.counter.lost(event.process)  # else a leader that comes back has to notice what it has missed
         if self.lead is not None:
             return self.lead.handle(event, now)
         if self.candidacy is not None:
             self.candidacy.lost(event.process)
         if event.process == self.leader:
-            self.following.lose(now)
+            self.lease.lose(now)
             return []
-        if self.standing is None or event.process not in self._peers:
+        if self.epoch_view is None or event.process not in self._peers:
             return []
-        self.standing.suspects[event.process] = None
+        self.epoch_view.suspects[event.process] = None
         suspect = Send(self.leader, Suspect(event.process, event.reason))
-        return [suspect, *broken.lost(self.source.outbox, event.process, now)]
+        return [suspect, *broken.lost(self.source.dispatcher, event.process, now)]
 
     def _drain(self) -> list[Action]:
         if self.draining or (self.lead is None and not self.joined):
@@ -241,7 +241,7 @@ class TrainerMachine(TrainerState):
         wrong = None if itself else self.checks.wrong(event.message, bodies)
         if wrong is not None:
             return self._refused(event, wrong, now)
-        if self.words.heard(event) or (self.lead is None and event.sender != self.leader):
+        if self.counter.received(event) or (self.lead is None and event.sender != self.leader):
             return self._received(event, now)
         if self.lead is None:
             return self.leave(f"the link from the leader {self.leader} loses messages")
@@ -278,8 +278,8 @@ class TrainerMachine(TrainerState):
             self.waiting.append(event)
             return []
         drop: list[Action] = [Release(event.bodies)] if event.bodies else []
-        if self.standing is not None and self.standing.suspects:
-            self.standing.suspects.pop(sender, None)
+        if self.epoch_view is not None and self.epoch_view.suspects:
+            self.epoch_view.suspects.pop(sender, None)
         drop += self._heard(sender, message, now)
         match message:
             case Elect():
@@ -297,12 +297,12 @@ class TrainerMachine(TrainerState):
         if isinstance(message, Recall) and sender in self._peers:
             return [*drop, *self.source.recall(sender, message)]
         if isinstance(message, CreditAvailable) and sender in self._peers:
-            return [*drop, *self.source.outbox.room(sender, now)]
+            return [*drop, *self.source.dispatcher.room(sender, now)]
         if isinstance(message, Negotiate):
             return [*drop, *(self.flows.heard(sender, message, now) if self.flows is not None else [])]
         handler = _FROM_LEADER.get(type(message))
-        if isinstance(message, MemberFailed) and self.following.passed_over(
-            self.me.process, sender, message, self.standing
+        if isinstance(message, MemberFailed) and self.lease.passed_over(
+            self.me.process, sender, message, self.epoch_view
         ):
             return [*drop, *self.leave(f"taken for dead: {message.reason}")]
         followed = self.candidacy is not None and len(self.candidacy.reports) > 1
@@ -314,28 +314,28 @@ class TrainerMachine(TrainerState):
     def _open(self, message: OpenStep | RosterDelta, now: float) -> list[Action]:
         if message.epoch <= self.epoch:
             return []
-        standing = begun(message, self.naming, self.standing)
-        if standing is None:
+        epoch_view = begun(message, self.assembly, self.epoch_view)
+        if epoch_view is None:
             return self.leave(f"this process was not told who takes part in step {message.epoch.step}")
-        self.epoch, self.joined, self.standing = message.epoch, True, standing
-        self.following.term = max(self.following.term, message.term)
-        roster, me = standing.opened.roster, self.me.process
+        self.epoch, self.joined, self.epoch_view = message.epoch, True, epoch_view
+        self.lease.term = max(self.lease.term, message.term)
+        roster, me = epoch_view.opened.roster, self.me.process
         self._peers = set(roster.serving)
-        others = tuple(member for member in roster.everyone if member.process != me)
+        others = tuple(member for member in roster.all_members if member.process != me)
         flows = self.flows.open(roster, now) if self.flows is not None else []
-        return [Connect(others), *self.source.open(standing.opened), *flows]
+        return [Connect(others), *self.source.open(epoch_view.opened), *flows]
 
     def _named(self, message: RosterPart, now: float) -> list[Action]:
-        self.naming.hear(message)
+        self.assembly.hear(message)
         return []
 
     def _entered(self, message: MemberEntered, now: float) -> list[Action]:
         member = message.member
-        if message.epoch != self.epoch or self.standing is None:
+        if message.epoch != self.epoch or self.epoch_view is None:
             return []
-        self.standing.enter(member)
+        self.epoch_view.enter(member)
         self._peers.add(member.process)
-        flows = self.flows.open(self.standing.living(), now) if self.flows is not None else []
+        flows = self.flows.open(self.epoch_view.alive(), now) if self.flows is not None else []
         return [Connect((member,)), *self.source.enter(member, now), *flows]
 
     def _gone(self, message: MemberFailed, now: float) -> list[Action]:
@@ -343,8 +343,8 @@ class TrainerMachine(TrainerState):
             return []
         if message.process == self.me.process:
             return self.leave(f"taken for dead: {message.reason}")
-        if self.standing is not None:
-            self.standing.died(message.process)
+        if self.epoch_view is not None:
+            self.epoch_view.died(message.process)
         actions: list[Action] = [] if self.lead is not None else [Forget(message.process)]
         if self.flows is not None:
             actions += self.flows.gone(message.process, now)
@@ -352,18 +352,18 @@ class TrainerMachine(TrainerState):
             actions += self.source.trainer_gone()
         self._peers.discard(message.process)
         first = {index for stage, index in message.lost if stage == 0}
-        return actions + self.source.outbox.gone(message.process, now, first)
+        return actions + self.source.dispatcher.gone(message.process, now, first)
 
     def _accused(self, message: Suspect, now: float) -> list[Action]:
-        return broken.lost(self.source.outbox, message.process, now)
+        return broken.lost(self.source.dispatcher, message.process, now)
 
     def _assign(self, message: Assign, now: float) -> list[Action]:
         return self.source.assign(message) if message.epoch == self.epoch else []
 
     def _prepare(self, message: Prepare, now: float) -> list[Action]:
-        if message.epoch != self.epoch or self.standing is None:
+        if message.epoch != self.epoch or self.epoch_view is None:
             return []
-        self.standing.prepare(message)
+        self.epoch_view.prepare(message)
         return [Send(self.leader, Prepared(message.epoch, message.ballot, ()))]
 
     def _keep(self, message: KeepCopy, now: float) -> list[Action]:
@@ -374,14 +374,14 @@ class TrainerMachine(TrainerState):
         return [Connect((message.holder,)), WriteCheckpoint(wanted.version, Roster(holders), digests=wanted.digests)]
 
     def _welcome(self, message: Welcome, now: float) -> list[Action]:
-        self.joined, self.following.term = True, message.term
+        self.joined, self.lease.term = True, message.term
         return [Log("info", f"joined; {self.leader} leads")]
 
     def _result(self, message: StepResult, now: float) -> list[Action]:
         if message.epoch <= self.recorded:
             return []  # a leader that took over tells again what the former one may have told
         self.recorded = message.epoch
-        journal = self.source.outbox.clear() if message.epoch >= self.epoch else []
+        journal = self.source.dispatcher.clear() if message.epoch >= self.epoch else []
         return [*journal, Record(message)]
 
     def _postponed(self, message: Postponed, now: float) -> list[Action]:

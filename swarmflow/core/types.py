@@ -131,7 +131,7 @@ class Roster:
         return tuple(chain.from_iterable(self.stages))
 
     @cached_property
-    def everyone(self) -> tuple[Member, ...]:
+    def all_members(self) -> tuple[Member, ...]:
         """Peers, then trainers."""
         return (*self._members, *self.trainers)
 
@@ -145,7 +145,7 @@ class Roster:
         return tuple(chain.from_iterable(self.ids))
 
     @cached_property
-    def everybody(self) -> frozenset[ProcessId]:
+    def all_processes(self) -> frozenset[ProcessId]:
         """The same, to be asked whether somebody is among them."""
         return frozenset(self.processes())
 

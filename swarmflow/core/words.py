@@ -1,4 +1,4 @@
-"""Notices that a link has lost messages although it never broke."""
+"""Detects that a link has lost messages although its connection never broke."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from swarmflow.core.types import ProcessId
 WITH_REASON = frozenset(
     (Evicted, MemberFailed, CopiesHeld, LoadFailed, Postponed, Refused, Suspect, Unprepared, Unrepairable)
 )
-REMEMBERED_MAX = 1 << 16  # processes, of all that ever spoke: those that were silent for long are forgotten
+REMEMBERED_MAX = 1 << 16  # processes of all that ever sent something; those silent for longest are forgotten
 
 
 @dataclass(slots=True)
 class _Counters:
-    """A number for each process. Those that were raised since the younger table was begun are in it, others in the old.
+    """A count for each process, for the REMEMBERED_MAX processes that were counted last.
 
-    When the younger one is full it takes the place of the old one, whose processes are forgotten. So a count is raised
-    in one place, without a list of who was silent for how long.
+    Two generations of a table: a count that is raised moves to the young one; when that is full it becomes the old one,
+    and the counts of the former old one are forgotten. This needs no list ordered by time.
     """
 
     young: dict[ProcessId, int] = field(default_factory=dict)
     old: dict[ProcessId, int] = field(default_factory=dict)
 
     def raised(self, process: ProcessId) -> int:
-        """One more."""
+        """Count one more; return the new count."""
         young = self.young
         count = young.get(process)
         if count is None:
@@ -53,52 +53,53 @@ class _Counters:
         return count + 1
 
     def forget(self, process: ProcessId) -> None:
-        """The next one is the first."""
+        """Start again at 1."""
         self.young.pop(process, None)
         self.old.pop(process, None)
 
 
 @dataclass(slots=True)
 class MessageCounter:
-    """Counts the messages without bodies between this life of the process and each other one's.
+    """Counts the messages without bodies that this process and each other one send to each other.
 
-    Such messages keep their order (the control lane). So a heartbeat that says how many there were tells whether one
-    before it was lost; those with bodies, which may still be on their way, have deadlines of their own.
+    The control lane keeps the order of such messages, so a heartbeat that carries the sender's count shows the receiver
+    whether an earlier message was lost. Messages with bodies may still be in flight then; they have deadlines of their
+    own.
     """
 
     me: ProcessId
-    _said: _Counters = field(default_factory=_Counters)
-    _heard: _Counters = field(default_factory=_Counters)
+    _sent: _Counters = field(default_factory=_Counters)
+    _received: _Counters = field(default_factory=_Counters)
 
-    def heard(self, event: Received) -> bool:
-        """Count a message. False: it is a heartbeat, and not all that was said before it has come."""
+    def received(self, event: Received) -> bool:
+        """Count a message that arrived. Return False for a heartbeat whose sender has sent more than has arrived."""
         if event.bodies or event.sender == self.me:
             return True
-        count = self._heard.raised(event.sender)
+        count = self._received.raised(event.sender)
         message = event.message
-        return not isinstance(message, LeaderHeartbeat | Heartbeat) or message.said <= count
+        return not isinstance(message, LeaderHeartbeat | Heartbeat) or message.sent <= count
 
     def heartbeat(self, leader: ProcessId, beat: Heartbeat) -> Send:
-        """A peer's sign of life, with the number."""
-        return Send(leader, _numbered(beat, self._said.raised(leader)))
+        """Return a peer's heartbeat to the leader, with the count."""
+        return Send(leader, _numbered(beat, self._sent.raised(leader)))
 
     def lost(self, process: ProcessId) -> None:
-        """What did not reach a process is known here by now: it is not to be missed there as well."""
-        self._said.forget(process)
+        """Count from 0 again: this process knows that the connection broke, so the other end must not miss anything."""
+        self._sent.forget(process)
 
-    def say(self, actions: list[Action]) -> list[Action]:
-        """Count what is sent, and tell each heartbeat the number: in this list."""
+    def sent(self, actions: list[Action]) -> list[Action]:
+        """Count the messages in a list of actions, and write the count into each heartbeat, in place."""
         for place, action in enumerate(actions):
             if type(action) is Send:
                 if not action.bodies and action.to != self.me:
-                    self._say(actions, place, action)
+                    self._count(actions, place, action)
             elif type(action) is Forget:
                 self.lost(action.process)
-                self._heard.forget(action.process)
+                self._received.forget(action.process)
         return actions
 
-    def _say(self, actions: list[Action], place: int, send: Send) -> None:
-        count, message = self._said.raised(send.to), send.message
+    def _count(self, actions: list[Action], place: int, send: Send) -> None:
+        count, message = self._sent.raised(send.to), send.message
         if type(message) is LeaderHeartbeat:
             actions[place] = Send(send.to, LeaderHeartbeat(message.term, message.epoch, count))
         elif type(message) is Heartbeat:
@@ -108,7 +109,7 @@ class MessageCounter:
 
 
 def _short(send: Send) -> Send:
-    """The same message; a long reason, which its receiver would refuse, is cut."""
+    """Return the same message with its reason cut to REASON_MAX, since its receiver refuses a longer one."""
     message: Any = send.message
     name = "failed" if isinstance(message, CopiesHeld) else "reason"
     reason = getattr(message, name)

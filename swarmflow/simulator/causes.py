@@ -44,8 +44,8 @@ class Cause(NamedTuple):
         scale = seconds / length_s if length_s > 0 else 0.0
         compute_s, links_s, reduce_s = (part * scale for part in (self.compute_s, self.links_s, self.reduce_s))
         needed_s = min(compute_s, busiest_s)
-        rest_s = max(0.0, seconds - compute_s - links_s - reduce_s)
-        return Shares(needed_s, links_s, reduce_s, compute_s - needed_s, rest_s)
+        downstream_s = max(0.0, seconds - compute_s - links_s - reduce_s)
+        return Shares(needed_s, links_s, reduce_s, compute_s - needed_s, downstream_s)
 
 
 class Shares(NamedTuple):

@@ -61,11 +61,11 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
     settled = world.settings.load_s[0] > 2 * world.settings.latency_s[1]  # writing the model takes longer than a way
     lead = world.trainers[world.finisher].lead if world.finisher is not None else None
     for process, host in sorted(world.hosts.items()):
-        following = host.machine.following
-        left = following.leader != world.finisher or following.lost_s is not None
+        lease = host.machine.lease
+        left = lease.leader != world.finisher or lease.lost_s is not None
         left |= lead is not None and process not in lead.membership.known  # put out, and not told so over a slow link
-        left |= world.finisher is not None and not world.ways.reaches(process.name, world.finisher.name)
-        left |= world.clock.now_s - world.ways.partitions.dropped_s.get(process.name, -MISSED_S) < MISSED_S
+        left |= world.finisher is not None and not world.transport.reaches(process.name, world.finisher.name)
+        left |= world.clock.now_s - world.transport.partitions.dropped_s.get(process.name, -MISSED_S) < MISSED_S
         behind = left or host.frozen_until_s > world.clock.now_s
         early = host.machine.early if isinstance(host.machine, PeerMachine) else []
         awaited = {ref.key for event in early for ref in event.bodies}
@@ -216,7 +216,7 @@ class Churn:
 
     def split(self) -> None:
         """The network falls apart in two for a while, with trainers on one side or on both."""
-        if self.world.ways.partitions.present:
+        if self.world.transport.partitions.present:
             return
         names = sorted({process.name for process in (*self.world.living_peers(), *self.world.living_trainers())})
         leader = self.world.leader

@@ -13,6 +13,7 @@ import typing
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -107,6 +108,13 @@ _MAY_SAY: dict[tuple[str, str], tuple[type, ...]] = {
 }
 
 
+@cache
+def _hints(kind: type) -> tuple[tuple[str, Any], ...]:
+    """The fields of a message with their types."""
+    hints = typing.get_type_hints(kind)  # a millisecond each time
+    return tuple((each.name, hints[each.name]) for each in fields(kind))
+
+
 @dataclass(slots=True)
 class Mint:
     """Makes messages of any class from its types. names, epochs: what stands in messages just now."""
@@ -124,8 +132,7 @@ class Mint:
         return self._made(kind)
 
     def _made(self, kind: type) -> Any:  # noqa: ANN401
-        hints = typing.get_type_hints(kind)
-        return kind(**{each.name: self._value(hints[each.name], each.name) for each in fields(kind)})
+        return kind(**{name: self._value(hint, name) for name, hint in _hints(kind)})
 
     def _value(self, hint: Any, name: str) -> Any:  # noqa: ANN401
         draw = self.random

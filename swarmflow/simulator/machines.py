@@ -32,13 +32,13 @@ class Machines(Protocol):
     protocol around it, and what it costs, is the same.
     """
 
-    def peer(self, me: ProcessId, following: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
+    def peer(self, me: ProcessId, lease: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
         """What decides for a peer."""
         ...
 
     def trainer(
         self,
-        following: LeaderLease,
+        lease: LeaderLease,
         plan: Plan,
         rules: LeaderSettings,
         join: Join,
@@ -53,13 +53,13 @@ class Machines(Protocol):
 class Production:
     """As `swarmflow peer` and `swarmflow trainer` run them: the run's router, repair from journals, exact steps."""
 
-    def peer(self, me: ProcessId, following: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
+    def peer(self, me: ProcessId, lease: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
         """A peer as `swarmflow peer` runs it."""
-        return PeerMachine(me, following, plan, settings)
+        return PeerMachine(me, lease, plan, settings)
 
     def trainer(
         self,
-        following: LeaderLease,
+        lease: LeaderLease,
         plan: Plan,
         rules: LeaderSettings,
         join: Join,
@@ -68,9 +68,9 @@ class Production:
         late_min_s: float,
     ) -> TrainerMachine:
         """A trainer as `swarmflow trainer` runs it."""
-        outbox = dispatcher_for(plan, join.member.process, 0, late_min_s)
-        source = MicrobatchSource(join.member.process, plan.microbatches, outbox)
-        return TrainerMachine(join.member, following, plan, rules, source, join, basis.version, basis.digests, leads)
+        dispatcher = dispatcher_for(plan, join.member.process, 0, late_min_s)
+        source = MicrobatchSource(join.member.process, plan.microbatches, dispatcher)
+        return TrainerMachine(join.member, lease, plan, rules, source, join, basis.version, basis.digests, leads)
 
 
 PRODUCTION = Production()

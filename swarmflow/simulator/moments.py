@@ -40,7 +40,7 @@ def in_election(world: World, phase: str) -> bool:
     """Whether somebody doubts its leader, or a trainer stands itself, or is followed by others."""
     if phase == "doubted":
         machines = [host.machine for host in world.hosts.values() if host.alive]
-        return any(machine.following.lost_s is not None for machine in machines)
+        return any(machine.lease.lost_s is not None for machine in machines)
     candidacies = [machine.candidacy for process, machine in world.trainers.items() if world.hosts[process].alive]
     followers = [len(candidacy.reports) - 1 for candidacy in candidacies if candidacy is not None]
     return any((count > 0) == (phase == "followed") for count in followers)

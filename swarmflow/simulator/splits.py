@@ -85,7 +85,7 @@ def _split_at(fate: Fate, phase: str, until_s: float) -> None:
     delay_s = random.uniform(0.0, random.choice(DELAYS_S))
 
     def apart(world: World) -> set[str]:
-        return any_side(world, random) if len(world.ways.partitions.present) < PRESENT_MAX else set()
+        return any_side(world, random) if len(world.transport.partitions.present) < PRESENT_MAX else set()
 
     split_in_phase(world, phase, apart, seconds, symmetric, told, 0.0, delay_s, until_s)
 
@@ -108,7 +108,7 @@ def split_election(fate: Fate) -> None:
         world.clock.after(back_s, lambda: world.start_trainer(leader.name, lead=True))
     elif loss == "freeze":
         world.freeze(leader, back_s)
-    elif len(world.ways.partitions.present) < PRESENT_MAX:
+    elif len(world.transport.partitions.present) < PRESENT_MAX:
         world.split({leader.name}, back_s, *_kind(random))
 
 
@@ -117,14 +117,14 @@ def heal_election(fate: Fate) -> None:
     random, world = fate.random, fate.world
     phase, seconds, delay_s = random.choice(ELECTION_PHASES), _seconds(random), random.uniform(0.0, 1.0)
     leader = world.leader
-    if leader is None or len(world.ways.partitions.present) >= PRESENT_MAX:
+    if leader is None or len(world.transport.partitions.present) >= PRESENT_MAX:
         return
     names = both_sides(world, random) if random.random() < 0.7 else {leader.name}
     partition: Partition = world.split(names or {leader.name}, seconds, *_kind(random))
     world.counts["aimed_splits"] += 1
 
     def heal() -> None:
-        world.ways.partitions.heal(partition)
+        world.transport.partitions.heal(partition)
 
     at_phase(world, phase, heal, world.clock.now_s, delay_s, world.clock.now_s + seconds)
 
@@ -139,7 +139,7 @@ def split_joining(fate: Fate) -> None:
 def block(fate: Fate) -> None:
     """Some processes do not hear the others for a while, who hear them."""
     random, world = fate.random, fate.world
-    if len(world.ways.partitions.present) >= PRESENT_MAX:
+    if len(world.transport.partitions.present) >= PRESENT_MAX:
         return
     apart, seconds = any_side(world, random), _seconds(random)
     if apart:

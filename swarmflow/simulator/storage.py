@@ -63,7 +63,7 @@ class Storage:
         return weights.parameters if held and weights is not None else None
 
     def _reaches(self, donor: ProcessId) -> bool:
-        return self.world.ways.reaches(self.process.name, donor.name)
+        return self.world.transport.reaches(self.process.name, donor.name)
 
     def waits_for(self, donors: tuple[Member, ...], stage: int, version: int, began_s: float) -> bool:
         """Whether the donor whose turn it is is frozen, or cut off without a word: it is waited for until given up."""
@@ -73,7 +73,7 @@ class Storage:
             if self.held(donor, stage, version) is not None:
                 return False
             awaited = host.alive and donor.process not in self.forgotten and now_s - began_s < ANSWER_S
-            silent = self.world.ways.partitions.silent(self.process.name, donor.process.name)
+            silent = self.world.transport.partitions.silent(self.process.name, donor.process.name)
             if awaited and (host.frozen_until_s > now_s or silent or not host.device.stalls.gives):
                 return True
         return False

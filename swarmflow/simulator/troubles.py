@@ -105,7 +105,7 @@ def flip_frame(fate: Fate) -> None:
     everybody = _everybody(fate.world)
     pair = fate.some(everybody, 2)
     if len(pair) == 2:
-        fate.world.ways.flips.add((pair[0], pair[1]))
+        fate.world.transport.flips.add((pair[0], pair[1]))
 
 
 def slow_link(fate: Fate) -> None:

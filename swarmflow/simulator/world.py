@@ -67,7 +67,7 @@ class World:
     saved: dict[int, Saved] = field(default_factory=dict)
     finisher: ProcessId | None = None
     spoiling: dict[str, Spoiling] = field(default_factory=dict)
-    ways: Transport = field(init=False)
+    transport: Transport = field(init=False)
     on_result: Callable[[StepResult], None] | None = None
     trace: Callable[[str], None] | None = None
     stopwatch: Callable[[], float] | None = None
@@ -90,7 +90,7 @@ class World:
         self.network, self.hardware = around.network, around.hardware
         self.clock.after(RIVALS_EVERY_S, self._introduce)
         self.disks = Disks(self.settings.plan.stages)
-        self.ways = Transport(self)
+        self.transport = Transport(self)
         self._witness = Witness(self.seed, self.settings.plan.microbatches)
 
     # --- processes ----------------------------------------------------------------------------------------------------
@@ -110,18 +110,18 @@ class World:
         held = self.disks.trainers.setdefault(name, {0})
         leads = None
         if leader is None:
-            newest = self.disks.newest(partial(self.ways.reaches, name))
+            newest = self.disks.newest(partial(self.transport.reaches, name))
             held.add(newest)  # trainers beside each other see each other's disks
             self._led.append(process)
             digests = self.disks.digests(newest)
             leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, digests, self.disks.known(), self._former())
             leads.safe.copies.says(me, self.disks.holdings(name))
-        following = LeaderLease(leader or process)
+        lease = LeaderLease(leader or process)
         stages, digests = tuple(range(plan.stages)), self.disks.digests(max(held))
         copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
         join = Join("trainer", "sim", "run", me, copies=(*copies, *self.disks.holdings(name)))
         basis = Basis(max(held), digests)
-        machine = self.machines.trainer(following, plan, rules, join, basis, leads, self.settings.late_min_s)
+        machine = self.machines.trainer(lease, plan, rules, join, basis, leads, self.settings.late_min_s)
         host = self.hosts[process] = Host(process, machine, Device(self, process), began_s=self.clock.now_s)
         self.trainers[process] = machine
         self.tell(process, "starts")
@@ -132,8 +132,8 @@ class World:
         """What a trainer that starts finds in its folder: how far the run had come, and who took part."""
         if not self.results or not self.disks.remembered:
             return Former()
-        standings = [machine.standing for machine in self.trainers.values() if machine.standing is not None]
-        names = {process.name for standing in standings[-1:] for process in standing.opened.roster.serving}
+        standings = [machine.epoch_view for machine in self.trainers.values() if machine.epoch_view is not None]
+        names = {process.name for epoch_view in standings[-1:] for process in epoch_view.opened.roster.serving}
         return Former(max(result.step for result in self.results) + 1, frozenset(names))
 
     def start_peer(self, name: str, wish: int = -1, kept: KeptState | None = None) -> ProcessId | None:
@@ -184,12 +184,12 @@ class World:
 
     def _leader_for(self, name: str) -> ProcessId | None:
         """Whom a process of this name finds."""
-        return next((leader for leader in reversed(self._leaders()) if self.ways.reaches(name, leader.name)), None)
+        return next((leader for leader in reversed(self._leaders()) if self.transport.reaches(name, leader.name)), None)
 
     def _anybody_may_lead(self, name: str) -> bool:
         """Whether a living trainer that a process of this name reaches was in an epoch, and so may take over."""
-        machines = [self.trainers[p] for p in self.living_trainers() if self.ways.reaches(name, p.name)]
-        return any(machine.standing is not None for machine in machines)
+        machines = [self.trainers[p] for p in self.living_trainers() if self.transport.reaches(name, p.name)]
+        return any(machine.epoch_view is not None for machine in machines)
 
     def kill(self, process: ProcessId) -> None:
         """SIGKILL: it says nothing more; those connected to it notice when their connections break."""
@@ -241,12 +241,12 @@ class World:
         connections break; else messages are lost and nobody learns so.
         """
         partition = Partition(frozenset(apart), symmetric, told)
-        self.ways.partitions.present.append(partition)
+        self.transport.partitions.present.append(partition)
         for process in sorted(self.hosts) if told else ():
             for other in sorted(self.hosts):
                 if self.hosts[process].alive and partition.blocks(process.name, other.name):
                     self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self.lose, process, other))
-        self.clock.after(seconds, partial(self.ways.partitions.heal, partition))
+        self.clock.after(seconds, partial(self.transport.partitions.heal, partition))
         return partition
 
     def _introduce(self) -> None:
@@ -254,14 +254,14 @@ class World:
         for process in self._leaders():
             for rival in self._leaders():
                 lead = self.trainers[rival].lead
-                if rival != process and lead is not None and self.ways.reaches(process.name, rival.name):
+                if rival != process and lead is not None and self.transport.reaches(process.name, rival.name):
                     self.post(process, Rival(rival, lead.version))
         if not self.ended:
             self.clock.after(RIVALS_EVERY_S, self._introduce)
 
     def mute(self, sender: ProcessId, receiver: ProcessId, seconds: float) -> None:
         """What one process sends to the other is lost for a while, and neither is told."""
-        self.ways.mute_until_s[sender, receiver] = self.clock.now_s + seconds
+        self.transport.mute_until_s[sender, receiver] = self.clock.now_s + seconds
 
     def cut(self, one: ProcessId, other: ProcessId) -> None:
         """The connection between two processes breaks, and both notice; it can be made anew at once."""
@@ -317,14 +317,14 @@ class World:
             if type(action) is Send:  # most are
                 if type(action.message) is Commit:
                     self._decided(process, action.message)
-                self.ways.send(host, action)
+                self.transport.send(host, action)
                 continue
             match action:
                 case Log():
                     self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} {action.text}")
                     self.tell(process, action.text)
                 case Forget():
-                    self.ways.forget(host, action.process)
+                    self.transport.forget(host, action.process)
                     host.device.perform(action)
                 case Saved():
                     self.saved[action.number] = action
@@ -361,14 +361,14 @@ class World:
         """A peer has applied an update."""
         machine = self.hosts[process].machine
         assert isinstance(machine, PeerMachine)
-        assert machine.standing is not None
-        opened = machine.standing.opened
+        assert machine.epoch_view is not None
+        opened = machine.epoch_view.opened
         self._witness.updated(opened.lineage, opened.epoch, stage, version, parameters, gradient)
 
     def _decided(self, leader: ProcessId, commit: Commit) -> None:
         lead = self.trainers[leader].lead
         if lead is not None and lead.step is not None:
-            self._witness.decided(lead.step.said.lineage, commit)
+            self._witness.decided(lead.step.open_step.lineage, commit)
 
     def _new_lineage(self) -> str:
         return f"{self._lineages.getrandbits(64):016x}"

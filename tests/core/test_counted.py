@@ -28,19 +28,19 @@ def test_a_full_peer_counts_its_denial() -> None:
 
 
 def test_who_was_refused_counts_a_retry_and_sends_again() -> None:
-    outbox = Dispatcher(0, Iwrr())
-    outbox.open(EPOCH, (OTHER, PEER))
-    [sent] = outbox.offer(Microbatch(EPOCH, 0), bodies(0), 0.0)
+    dispatcher = Dispatcher(0, Iwrr())
+    dispatcher.open(EPOCH, (OTHER, PEER))
+    [sent] = dispatcher.offer(Microbatch(EPOCH, 0), bodies(0), 0.0)
     assert isinstance(sent, Send)
-    count, again = outbox.denied(sent.to, Microbatch(EPOCH, 0), 0, "full", 1.0)
+    count, again = dispatcher.denied(sent.to, Microbatch(EPOCH, 0), 0, "full", 1.0)
     assert count == Count("retries", "full")
     assert isinstance(again, Send)
     assert {sent.to, again.to} == {OTHER, PEER}
 
 
 def test_a_death_counts_a_retry_for_each_hop_that_it_held() -> None:
-    outbox = Dispatcher(0, Iwrr())
-    outbox.open(EPOCH, (PEER,))
+    dispatcher = Dispatcher(0, Iwrr())
+    dispatcher.open(EPOCH, (PEER,))
     for index in range(3):
-        outbox.offer(Microbatch(EPOCH, index), bodies(index), 0.0)
-    assert outbox.gone(PEER, 1.0) == [Count("retries", "gone")] * 3
+        dispatcher.offer(Microbatch(EPOCH, index), bodies(index), 0.0)
+    assert dispatcher.gone(PEER, 1.0) == [Count("retries", "gone")] * 3

@@ -199,9 +199,9 @@ def test_of_three_that_all_differ_one_after_the_other_is_left_out() -> None:
 def test_without_who_alone_says_so_the_exponent_is_the_usual_one() -> None:
     bench = serving(A, B)
     bench.overflow(B)
-    assert (bench.serving, bench.step.said.exponent) == ([A, B], EXPONENT - EXPONENT_STEP)
+    assert (bench.serving, bench.step.open_step.exponent) == ([A, B], EXPONENT - EXPONENT_STEP)
     bench.overflow(B)
-    assert (bench.serving, bench.step.said.exponent) == ([A], EXPONENT)
+    assert (bench.serving, bench.step.open_step.exponent) == ([A], EXPONENT)
     bench.commit()
     assert bench.leader.version == 2
 
@@ -210,15 +210,15 @@ def test_who_says_so_is_right_when_another_one_does_for_the_same_exponent() -> N
     bench = serving(A, B)
     for peer in (B, B, A):
         bench.overflow(peer)
-    assert (bench.serving, bench.step.said.exponent) == ([A], EXPONENT - EXPONENT_STEP)
+    assert (bench.serving, bench.step.open_step.exponent) == ([A], EXPONENT - EXPONENT_STEP)
     bench.overflow(A)
-    assert (bench.serving, bench.step.said.exponent) == ([A, B], EXPONENT - 2 * EXPONENT_STEP)
+    assert (bench.serving, bench.step.open_step.exponent) == ([A, B], EXPONENT - 2 * EXPONENT_STEP)
     assert not messages(bench.commit(), Evicted)
 
 
 def test_a_peer_whom_nobody_can_stand_in_for_ends_the_run_when_no_exponent_is_left() -> None:
     bench = serving(A)
     for exponent in range(EXPONENT, EXPONENT_MIN - 1, -EXPONENT_STEP):
-        assert bench.step.said.exponent == exponent
+        assert bench.step.open_step.exponent == exponent
         bench.overflow(A)
     assert bench.leader.fate == f"step 1: a gradient of microbatch 1/0 is too large to be added up exactly, on {A}"

@@ -199,7 +199,7 @@ def test_who_gave_it_is_put_out_and_named_when_it_is_finite_elsewhere() -> None:
     assert "60 s" in evicted.reason
     assert Count("put_out") in actions
     assert bench.serving == [B]
-    assert not bench.step.said.careful, "the next step is like any other"
+    assert not bench.step.open_step.careful, "the next step is like any other"
 
 
 def test_who_was_put_out_is_granted_nothing_for_a_while_each_time_twice_as_long() -> None:

@@ -215,13 +215,13 @@ def test_an_audit_leaves_the_smaller_number_at_both_ends() -> None:
 
 
 def test_a_node_stands_still_for_one_exchange_at_a_time_and_for_none_that_is_over() -> None:
-    standing = ExchangeLock()
+    lock = ExchangeLock()
     first, second = Exchange(A, 1), Exchange(B, 1)
-    assert standing.take(first, (True, False), 0.0, 1.0)
-    assert not standing.take(second, (True,), 0.0, 1.0)
-    assert standing.free(first)
-    assert not standing.take(first, (True,), 0.0, 1.0)
-    assert standing.take(second, (True,), 0.0, 1.0)
+    assert lock.take(first, (True, False), 0.0, 1.0)
+    assert not lock.take(second, (True,), 0.0, 1.0)
+    assert lock.free(first)
+    assert not lock.take(first, (True,), 0.0, 1.0)
+    assert lock.take(second, (True,), 0.0, 1.0)
 
 
 def test_a_reservation_is_asked_again_under_its_number_and_given_up_in_the_end() -> None:

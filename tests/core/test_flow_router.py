@@ -17,7 +17,7 @@ SOON = 1.0
 BEYOND_S = 10.0  # the rest of the way is much longer than the next hop
 
 
-def outbox(units: dict[tuple[ProcessId, ProcessId], int]) -> Dispatcher:
+def dispatcher(units: dict[tuple[ProcessId, ProcessId], int]) -> Dispatcher:
     """To three peers, of which Z is the fastest. Microbatches 0, 2, 4 ... are of SOURCE."""
     shortest = Shortest()
     made = Dispatcher(1, FlowRouter(shortest, units))
@@ -36,20 +36,20 @@ def given(made: Dispatcher, *indices: int) -> list[ProcessId]:
 
 
 def test_each_unit_carries_one_microbatch_at_a_time() -> None:
-    made = outbox({(X, SOURCE): 2, (Y, SOURCE): 1})
+    made = dispatcher({(X, SOURCE): 2, (Y, SOURCE): 1})
     assert Counter(given(made, 0, 2, 4)) == {X: 2, Y: 1}
     assert given(made, 6, 8)[:1] == [Z]  # no unit is free
 
 
 def test_units_of_the_own_trainer_go_before_those_of_another_one() -> None:
-    made = outbox({(X, SOURCE): 1, (Y, OTHER): 1})
+    made = dispatcher({(X, SOURCE): 1, (Y, OTHER): 1})
     assert given(made, 0) == [X]
     assert given(made, 2) == [Y]  # what returns to a trainer is but a word
     assert given(made, 1) == [Z]
 
 
 def test_a_unit_is_free_again_when_the_gradient_is_back() -> None:
-    made = outbox({(X, SOURCE): 1})
+    made = dispatcher({(X, SOURCE): 1})
     assert given(made, 0) == [X]
     made.accepted(X, Accepted(microbatch(0), 1, 0, BEYOND_S), SOON)
     assert given(made, 2) == [Z]
@@ -58,7 +58,7 @@ def test_a_unit_is_free_again_when_the_gradient_is_back() -> None:
 
 
 def test_who_denies_is_left_out_until_there_is_room_again() -> None:
-    made = outbox({(X, SOURCE): 1})
+    made = dispatcher({(X, SOURCE): 1})
     assert given(made, 0) == [X]
     (again,) = messages(made.denied(X, microbatch(0), 0, "full", SOON), Forward)
     assert again[0] == Z
@@ -68,7 +68,7 @@ def test_who_denies_is_left_out_until_there_is_room_again() -> None:
 
 
 def test_what_a_dead_peer_held_goes_along_another_unit() -> None:
-    made = outbox({(X, SOURCE): 1, (Y, SOURCE): 1})
+    made = dispatcher({(X, SOURCE): 1, (Y, SOURCE): 1})
     assert sorted(given(made, 0, 2)) == [X, Y]
     lost = messages(made.gone(Y, SOON), Forward)
     assert [to for to, _ in lost] == [Z]
@@ -78,18 +78,18 @@ def test_what_a_dead_peer_held_goes_along_another_unit() -> None:
 
 
 def test_a_flow_that_is_held_up_is_left_for_a_much_shorter_way() -> None:
-    made = outbox({(X, SOURCE): 2})
+    made = dispatcher({(X, SOURCE): 2})
     made.router.arrived(X, 100.0, SOON)
     assert given(made, 0) == [Z]
 
 
 def test_a_flow_to_somebody_who_does_not_serve_the_stage_carries_nothing() -> None:
-    made = outbox({(process("stranger"), SOURCE): 4})
+    made = dispatcher({(process("stranger"), SOURCE): 4})
     assert given(made, 0) == [Z]
 
 
 def test_a_new_epoch_finds_all_units_free() -> None:
-    made = outbox({(X, SOURCE): 1})
+    made = dispatcher({(X, SOURCE): 1})
     assert given(made, 0) == [X]
     made.open(EPOCH, (X, Y, Z))
     assert given(made, 0) == [X]

@@ -32,7 +32,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.prober import Prober
 from swarmflow.core.shortest import Shortest
-from swarmflow.core.space import LEAN, Admission
+from swarmflow.core.space import WITHOUT_GRAPH, Admission
 from swarmflow.core.types import Epoch, Ref
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
 
@@ -137,12 +137,12 @@ def test_a_word_is_not_enough_for_who_has_not_had_the_gradient() -> None:
 
 def test_what_was_sent_again_after_its_gradient_had_come_says_so() -> None:
     machine, _ = finished()
-    holder = machine.outbox.holder(0)
+    holder = machine.dispatcher.holder(0)
     assert holder is not None
     [(to, sent)] = messages(machine.gone(holder, 3.0), Forward)
     assert (to != holder, sent.repair, sent.settled) == (True, True, True)
     assert machine.backward(to, Backward(microbatch(0), 1, sent.attempt), (), 4.0) == []
-    assert machine.outbox.entries[0].returned
+    assert machine.dispatcher.entries[0].returned
 
 
 def test_an_adoption_under_way_gets_the_gradient_when_it_is_there() -> None:
@@ -183,7 +183,7 @@ def test_beyond_its_capacity_a_peer_denies_and_tells_when_there_is_room() -> Non
 
 def test_a_draining_peer_denies_unless_nobody_else_is_there() -> None:
     machine = hops()
-    machine.space.draining = True
+    machine.admission.draining = True
     actions = machine.forward(UP, forward(), (INPUT, TARGETS))
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "draining"))]
     assert of_type(machine.forward(UP, forward(insist=True), (INPUT, TARGETS)), RunForward)
@@ -191,7 +191,7 @@ def test_a_draining_peer_denies_unless_nobody_else_is_there() -> None:
 
 def test_a_second_gradient_is_not_accumulated() -> None:
     machine, _ = finished()
-    holder = machine.outbox.holder(0)
+    holder = machine.dispatcher.holder(0)
     assert holder is not None
     actions = machine.backward(holder, Backward(microbatch(0), 1, 0), (Ref(8),), 3.0)
     assert released(actions) == [Ref(8)]
@@ -209,7 +209,7 @@ def test_an_unusable_tensor_is_undone_without_leaving_bytes() -> None:
     machine = hops()
     machine.forward(UP, forward(), (INPUT, TARGETS))
     machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
-    holder = machine.outbox.holder(0)
+    holder = machine.dispatcher.holder(0)
     assert holder is not None
     machine.backward(holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
     culprit, actions = machine.failed(microbatch(0))
@@ -224,16 +224,16 @@ def test_an_unusable_tensor_is_not_waited_for_any_more() -> None:
     machine = hops()
     machine.forward(UP, forward(), (INPUT, TARGETS))
     machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
-    holder = machine.outbox.holder(0)
+    holder = machine.dispatcher.holder(0)
     assert holder is not None
     [other] = {DOWN, DOWN2} - {holder}
     machine.backward(holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
     machine.gone(holder, 3.0, ((2, 0),))
     machine.denied(other, Denied(microbatch(0), 2, REPAIR, "full"), 4.0)
-    assert machine.outbox.waiting == 1
+    assert machine.dispatcher.waiting == 1
     _, actions = machine.failed(microbatch(0))
     assert sorted(released(actions)) == sorted([INPUT, TARGETS, OUTPUT, GRADIENT])
-    assert machine.outbox.waiting == 0
+    assert machine.dispatcher.waiting == 0
     assert messages(machine.room(other, 5.0), Forward) == []
 
 
@@ -255,7 +255,7 @@ def test_who_is_relieved_of_a_hop_drops_it_unless_its_gradient_is_being_added() 
     assert machine.held == 0
     machine.forward(UP, forward(), (INPUT, TARGETS))
     machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
-    holder = machine.outbox.holder(0)
+    holder = machine.dispatcher.holder(0)
     assert holder is not None
     machine.backward(holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
     assert machine.relieve(UP, relieve) == []
@@ -284,7 +284,7 @@ def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
     assert messages(machine.reserve(UP2, reserve(1)), Denied) == [(UP2, Denied(microbatch(1), 2, 0, "full"))]
     assert messages(machine.forward(UP2, forward(1, 2), (INPUT, TARGETS)), Denied)
     assert messages(machine.forward(UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
-    assert machine.space.reserved == {}
+    assert machine.admission.reserved == {}
 
 
 def test_room_is_left_for_what_is_on_its_way() -> None:
@@ -301,7 +301,7 @@ def test_room_that_is_not_used_is_offered_to_who_was_denied() -> None:
     assert messages(machine.relieve(UP, Cancel(microbatch(0), 2, 0)), CreditAvailable) == [(UP2, CreditAvailable(2))]
     machine.reserve(UP2, reserve(1))
     machine.gone(UP2, 1.0)
-    assert machine.space.reserved == {}
+    assert machine.admission.reserved == {}
     assert messages(machine.reserve(UP, reserve(2)), SlotReserved)
 
 
@@ -321,14 +321,14 @@ def test_who_has_the_hop_already_keeps_no_room_for_it() -> None:
     machine, _ = finished()
     answers = messages(machine.reserve(UP2, reserve(0, REPAIR, 1)), Accepted)
     assert answers == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
-    assert machine.space.reserved == {}
+    assert machine.admission.reserved == {}
 
 
 def test_a_ballot_ends_what_was_reserved() -> None:
     machine = hops()
     machine.reserve(UP, reserve(0, stage=1))
     machine.reconcile(())
-    assert machine.space.reserved == {}
+    assert machine.admission.reserved == {}
     assert messages(machine.forward(UP, forward(0), (INPUT, TARGETS)), Denied) == [
         (UP, Denied(microbatch(0), 1, 0, "full"))
     ]
@@ -353,16 +353,16 @@ def test_what_is_known_of_the_way_beyond_is_told_to_those_before() -> None:
     machine.message(DOWN, Probed(EPOCH, loaded=False), (), 0.0)
     told = messages(machine.message(DOWN, Probed(EPOCH, loaded=True), (), 1.0), DownstreamCost)
     assert [to for to, _ in told] == [UP, UP2]
-    assert told[0][1].rest_s == machine.outbox.router.rest_s > 2 * 64.0
+    assert told[0][1].downstream_s == machine.dispatcher.router.downstream_s > 2 * 64.0
     assert machine.message(DOWN, DownstreamCost(EPOCH, 1.0), (), 2.0) == [], "it is about the same"
     assert messages(machine.message(DOWN, DownstreamCost(EPOCH, 50.0), (), 3.0), DownstreamCost)
     [(to, answer)] = messages(machine.message(UP, Probe(EPOCH, loaded=True), (Ref(9),), 4.0), Probed)
-    assert (to, answer.rest_s) == (UP, machine.outbox.router.rest_s)
+    assert (to, answer.downstream_s) == (UP, machine.dispatcher.router.downstream_s)
 
 
 def gradient(machine: HopTable, index: int) -> list[Action]:
     """The gradient of a microbatch comes from whoever has it."""
-    holder = machine.outbox.holder(index)
+    holder = machine.dispatcher.holder(index)
     assert holder is not None
     return machine.backward(holder, Backward(microbatch(index), 1, 0), (GRADIENT,), 3.0)
 
@@ -391,7 +391,7 @@ def test_a_peer_that_would_be_idle_takes_what_it_has_no_memory_for_and_does_the_
 
 def test_without_memory_for_graphs_only_so_many_are_taken() -> None:
     machine = hops(capacity=1)
-    for index in range(1 + LEAN):
+    for index in range(1 + WITHOUT_GRAPH):
         assert messages(machine.forward(UP, forward(index), (INPUT, TARGETS)), Accepted)
         machine.forward_computed(ForwardComputed(microbatch(index), OUTPUT), 1.0)
     assert messages(machine.forward(UP, forward(9), (INPUT, TARGETS)), Denied)
@@ -428,7 +428,7 @@ def test_what_waits_for_the_memory_of_a_graph_goes_on_however_that_is_freed(how:
             actions = machine.relieve(UP, Cancel(microbatch(0), 1, 0))
         case "taken away":
             actions = machine.reconcile(())[0]
-            assert machine.space.waiting == {}, "nobody counts it, and nothing of it was added"
+            assert machine.admission.waiting == {}, "nobody counts it, and nothing of it was added"
         case "failed":
             actions = machine.failed(microbatch(0))[1]
     begun = [] if how == "taken away" else [RunReplay(microbatch(1), INPUT, TARGETS, GRADIENT, 1)]
@@ -468,16 +468,16 @@ def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
 
 def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_they_come() -> None:
     """Else its queue would grow by what others could compute with a graph."""
-    space = Admission(1, beyond=4)
-    space.note(Hop(microbatch(0), 0, UP, False, None, INPUT, TARGETS, computing=False))
-    space.keep(2, UP, 0)
-    assert space.admits(insist=False), "nothing is known yet"
-    space.now_s = 2.0
-    space.give_up(2, UP, 0)
-    space.came(2, kept=True)
-    space.now_s = 2.4
-    space.passed(2)
-    space.keep(3, UP, 0)
-    assert space.admits(insist=False), "0.4 s a pass, four passes, and 2 s on the way"
-    space.keep(4, UP, 0)
-    assert not space.admits(insist=False)
+    admission = Admission(1, beyond=4)
+    admission.note(Hop(microbatch(0), 0, UP, False, None, INPUT, TARGETS, computing=False))
+    admission.reserve(2, UP, 0)
+    assert admission.admits(insist=False), "nothing is known yet"
+    admission.now_s = 2.0
+    admission.give_up(2, UP, 0)
+    admission.arrive(2, kept=True)
+    admission.now_s = 2.4
+    admission.computed(2)
+    admission.reserve(3, UP, 0)
+    assert admission.admits(insist=False), "0.4 s a pass, four passes, and 2 s on the way"
+    admission.reserve(4, UP, 0)
+    assert not admission.admits(insist=False)

@@ -79,7 +79,7 @@ def test_within_its_bound_nothing_is_evicted_and_beyond_it_what_came_first() -> 
 
 def test_a_lost_successor_gets_the_output_again_from_the_predecessors_input() -> None:
     machine, _ = finished()
-    holder = machine.outbox.holder(0)
+    holder = machine.dispatcher.holder(0)
     assert holder is not None
     actions = machine.gone(holder, 3.0)
     assert messages(actions, Recall) == [(UP, INPUT_ASKED)]
@@ -100,7 +100,7 @@ def test_a_lost_successor_gets_the_output_again_from_the_predecessors_input() ->
 
 def test_a_new_predecessor_gets_the_gradient_again_from_the_successors() -> None:
     machine, _ = finished()
-    holder = machine.outbox.holder(0)
+    holder = machine.dispatcher.holder(0)
     assert holder is not None
     actions = machine.adopt(UP2, Adopt(microbatch(0), 1, REPAIR))
     assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
@@ -209,7 +209,7 @@ def test_an_orphan_is_taken_away_with_bytes_of_its_neighbours() -> None:
     assert len(messages(actions, Recall)) == 2
     assert machine.settling
     machine.journal.recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
-    holder = machine.outbox.holder(0)
+    holder = machine.dispatcher.holder(0)
     assert holder is not None
     actions = machine.journal.recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
     assert [replay.weight for replay in of_type(actions, RunReplay)] == [-1]
@@ -232,7 +232,7 @@ def test_no_more_hops_than_fit_in_memory_are_brought_back_at_a_time() -> None:
     machine = hops(capacity=1)
     for index in range(4):
         finish(machine, index)
-    mine = {index for index in range(4) if machine.outbox.holder(index) == DOWN}
+    mine = {index for index in range(4) if machine.dispatcher.holder(index) == DOWN}
     assert len(mine) > 1
     [(_, first)] = messages(machine.gone(DOWN, 3.0), Recall)
     machine.journal.recalled(UP, Recalled(first.microbatch, 0, gradient=False), AGAIN)
@@ -249,7 +249,7 @@ def test_what_waits_for_its_input_does_not_keep_one_waiting_whose_input_is_here(
     for index in range(4):
         finish(machine, index)
     [(_, first)] = messages(machine.gone(DOWN, 3.0), Recall)
-    second = next(index for index in machine.outbox.starved if index != first.microbatch.index)
+    second = next(index for index in machine.dispatcher.starved if index != first.microbatch.index)
     machine.gone(UP, 4.0)
     machine.adopt(UP2, Adopt(microbatch(second), 1, REPAIR))
     actions = machine.journal.recalled(UP2, Recalled(microbatch(second), 0, gradient=False), AGAIN)

@@ -33,13 +33,13 @@ def opened(peers: int, epoch: Epoch = EPOCH, but: int = -1) -> OpenStep:
     return OpenStep(1, epoch, Roster(stages, TRAINERS), LINEAGE)
 
 
-def heard(parts: tuple[RosterPart | OpenStep, ...], naming: RosterAssembly | None = None) -> OpenStep | None:
+def heard(parts: tuple[RosterPart | OpenStep, ...], assembly: RosterAssembly | None = None) -> OpenStep | None:
     """What somebody makes of what it was told."""
-    naming = naming or RosterAssembly()
+    assembly = assembly or RosterAssembly()
     for part in parts:
         if isinstance(part, OpenStep):
-            return naming.whole(part)
-        naming.hear(part)
+            return assembly.whole(part)
+        assembly.hear(part)
     raise AssertionError("there was no Open")
 
 
@@ -65,9 +65,9 @@ def test_parts_come_together_to_what_was_opened(peers: int, members_max: int) ->
     assert all(len(part.members) <= members_max for part in parts if isinstance(part, RosterPart))
     if len(parts) > 1:
         assert heard(parts[1:]) is None, "one of them did not come"
-        naming = RosterAssembly()
-        naming.hear(RosterPart(1, LATER, TRAINERS))
-        assert heard(parts, naming) == said, "what belongs to another epoch is void"
+        assembly = RosterAssembly()
+        assembly.hear(RosterPart(1, LATER, TRAINERS))
+        assert heard(parts, assembly) == said, "what belongs to another epoch is void"
 
 
 def test_no_message_has_more_members_than_fit_and_all_are_told() -> None:
@@ -140,7 +140,7 @@ def test_a_peer_reports_a_large_roster_in_parts_and_none_to_who_has_it() -> None
     peer = serving(2)
     peer.handle(Received(LEADER, said.seen_from(2, tied=False)), 1.0)
     for second in range(2, 6):
-        peer.following.lose(second)
+        peer.lease.lose(second)
     actions = peer.handle(Received(TRAINERS[1].process, Elect(2, TRAINERS[1], "another")), 6.0)
     told = tuple(a for _, a in messages(actions, RosterPart))
     [(_, report)] = messages(actions, ElectionReport)

@@ -1,4 +1,4 @@
-"""The outbox: every microbatch offered is in one living hand, or waits for something that will come."""
+"""The dispatcher: every microbatch offered is in one living hand, or waits for something that will come."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAY_S = 108 / SLOWEST_BYTES_S
 FIRST_S = FIRST_FACTOR * 15.0 + WAY_S  # when a holder is late, as long as none ever passed anything on
 
 
-def outbox(*peers: ProcessId, shares: dict[ProcessId, int] | None = None) -> Dispatcher:
+def dispatcher(*peers: ProcessId, shares: dict[ProcessId, int] | None = None) -> Dispatcher:
     box = Dispatcher(1, Iwrr())
     box.open(EPOCH, peers, shares)
     return box
@@ -33,27 +33,27 @@ def sent_to(actions: list[Action]) -> list[ProcessId]:
 
 
 def test_what_is_offered_is_sent_with_its_bodies() -> None:
-    actions = outbox(A).offer(microbatch(3), BODIES, now=0.0)
+    actions = dispatcher(A).offer(microbatch(3), BODIES, now=0.0)
     [(to, message)] = messages(actions, Forward)
     assert to == A
     assert (message.microbatch, message.stage, message.repair, message.insist) == (microbatch(3), 1, False, False)
 
 
 def test_a_full_peer_is_left_alone_until_it_has_room() -> None:
-    box = outbox(A, B)
+    box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
     other = B if first == A else A
     assert sent_to(box.denied(first, microbatch(0), 0, "full", 0.0)) == [other]
     assert sent_to(box.offer(microbatch(1), BODIES, 1.0)) == [other]
     assert sent_to(box.denied(other, microbatch(1), 0, "full", 1.0)) == []
     assert box.waiting == 1
-    assert box.next_deadline() == box.takers.pause_s
+    assert box.next_deadline() == box.next_stage.pause_s
     assert sent_to(box.room(first, 2.0)) == [first]
     assert box.waiting == 0
 
 
 def test_a_pause_ends_even_if_nobody_says_so() -> None:
-    box = outbox(A)
+    box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)
     box.denied(A, microbatch(0), 0, "full", 0.0)
     assert sent_to(box.tick(14.9)) == []
@@ -61,7 +61,7 @@ def test_a_pause_ends_even_if_nobody_says_so() -> None:
 
 
 def test_a_dead_peers_microbatches_go_to_another_as_repairs() -> None:
-    box = outbox(A, B)
+    box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
     box.accepted(first, Accepted(microbatch(0), 1, 0), 0.0)
     box.routed(first, microbatch(0), 0, C, 1.0)
@@ -74,7 +74,7 @@ def test_a_dead_peers_microbatches_go_to_another_as_repairs() -> None:
 
 
 def test_a_repair_asks_before_it_sends() -> None:
-    box = outbox(A, B)
+    box = dispatcher(A, B)
     actions = box.offer(microbatch(0), BODIES, 0.0, attempt=REPAIR, repair=True, hint=B)
     assert [to for to, _ in messages(actions, Adopt)] == [B]
     assert sent_to(actions) == []
@@ -84,7 +84,7 @@ def test_a_repair_asks_before_it_sends() -> None:
 
 
 def test_a_repair_sends_only_when_nobody_has_it() -> None:
-    box = outbox(A, B, C)
+    box = dispatcher(A, B, C)
     box.offer(microbatch(0), BODIES, 0.0, attempt=REPAIR, repair=True, hint=B)
     asked = messages(box.denied(B, microbatch(0), REPAIR, "unknown", 0.0), Adopt)
     assert [to for to, _ in asked] == [A, C], "the hint was wrong: the others are asked"
@@ -95,7 +95,7 @@ def test_a_repair_sends_only_when_nobody_has_it() -> None:
 
 
 def test_who_loses_what_it_has_passed_on_leaves_a_repair_above_all_later_attempts() -> None:
-    box = outbox(A, B)
+    box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
     box.routed(first, microbatch(0), 0, C, 1.0)
     [(to, message)] = messages(box.denied(first, microbatch(0), 0, "invalid", 2.0), Forward)
@@ -105,15 +105,15 @@ def test_who_loses_what_it_has_passed_on_leaves_a_repair_above_all_later_attempt
 
 def test_a_newer_attempt_elsewhere_is_overtaken_after_a_pause() -> None:
     """The chain of the newer one may be broken: an attempt that stays below it would wait for ever."""
-    box = outbox(A)
+    box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)
     assert sent_to(box.denied(A, microbatch(0), 0, "stale", 0.0)) == []
-    [(_, message)] = messages(box.tick(box.takers.pause_s), Forward)
+    [(_, message)] = messages(box.tick(box.next_stage.pause_s), Forward)
     assert message.attempt == REPAIR
 
 
 def test_the_last_ones_have_to_work_though_they_want_to_leave() -> None:
-    box = outbox(A, B)
+    box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
     [second] = sent_to(box.denied(first, microbatch(0), 0, "draining", 0.0))
     [(_, message)] = messages(box.denied(second, microbatch(0), 1, "draining", 0.0), Forward)
@@ -122,7 +122,7 @@ def test_the_last_ones_have_to_work_though_they_want_to_leave() -> None:
 
 def test_what_waits_for_a_dead_peer_goes_to_one_that_wants_to_leave() -> None:
     """Nothing else would wake it: the full one is dead, and the other one was not full."""
-    box = outbox(A, B)
+    box = dispatcher(A, B)
     assert sent_to(box.offer(microbatch(0), BODIES, 0.0)) == [A]
     assert sent_to(box.denied(A, microbatch(0), 0, "draining", 0.0)) == [B]
     assert sent_to(box.denied(B, microbatch(0), 1, "full", 0.0)) == []
@@ -131,19 +131,19 @@ def test_what_waits_for_a_dead_peer_goes_to_one_that_wants_to_leave() -> None:
 
 
 def test_the_only_one_is_asked_when_it_is_late_and_given_it_again_if_it_never_got_it() -> None:
-    box = outbox(A)
+    box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)
     assert box.next_deadline() == FIRST_S
     assert box.tick(FIRST_S - 0.1) == []
     assert messages(box.tick(FIRST_S), Adopt) == [(A, Adopt(microbatch(0), 1, 0))]
     assert box.next_deadline() == 3 * FIRST_S, "it is asked again, later and later"
     box.denied(A, microbatch(0), 0, "unknown", FIRST_S + 1)
-    [(to, message)] = messages(box.tick(FIRST_S + 1 + box.takers.pause_s), Forward)
+    [(to, message)] = messages(box.tick(FIRST_S + 1 + box.next_stage.pause_s), Forward)
     assert (to, message.repair) == (A, True), "perhaps it has passed it on and has forgotten it"
 
 
 def test_a_gradient_that_does_not_come_is_asked_for() -> None:
-    box = outbox(A, B)
+    box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
     box.routed(first, microbatch(0), 0, C, 3.0)
     assert box.next_deadline() == 33.0, "ten times the 3 s that it took"
@@ -153,7 +153,7 @@ def test_a_gradient_that_does_not_come_is_asked_for() -> None:
 
 
 def test_an_answer_that_does_not_come_is_asked_for_again() -> None:
-    box = outbox(A, B)
+    box = dispatcher(A, B)
     box.offer(microbatch(0), BODIES, 0.0, attempt=REPAIR, repair=True)
     box.denied(A, microbatch(0), REPAIR, "unknown", 1.0)
     assert [to for to, _ in messages(box.tick(15.0 + WAY_S), Adopt)] == [B]
@@ -164,7 +164,7 @@ def asked_of(actions: list[Action]) -> list[ProcessId]:
 
 
 def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
-    box = outbox(A, shares={A: 1})
+    box = dispatcher(A, shares={A: 1})
     assert sent_to(box.offer(microbatch(0), BODIES, 0.0)) == [A]
     actions = box.offer(microbatch(1), BODIES, 0.0)
     assert (asked_of(actions), sent_to(actions)) == ([A], [])
@@ -178,7 +178,7 @@ def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
 
 def test_what_was_sent_unasked_comes_before_what_is_asked_for() -> None:
     """A question overtakes a tensor: it must not take the room that the tensor needs."""
-    box = outbox(A, shares={A: 1})
+    box = dispatcher(A, shares={A: 1})
     box.offer(microbatch(0), BODIES, 0.0)
     assert messages(box.offer(microbatch(1), BODIES, 0.0), ReserveSlot) == [
         (A, ReserveSlot(microbatch(1), 1, 0, ahead=1))
@@ -188,7 +188,7 @@ def test_what_was_sent_unasked_comes_before_what_is_asked_for() -> None:
 
 
 def test_who_is_full_when_asked_is_passed_over() -> None:
-    box = outbox(A, B, shares={})
+    box = dispatcher(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
     other = B if first == A else A
     assert asked_of(box.denied(first, microbatch(0), 0, "full", 0.0)) == [other]
@@ -199,7 +199,7 @@ def test_who_is_full_when_asked_is_passed_over() -> None:
 
 def test_room_that_nothing_waits_for_is_passed_on() -> None:
     """Else the peer would wait for this one, and others for the peer."""
-    box = outbox(A, B, shares={})
+    box = dispatcher(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
     [other] = asked_of(box.denied(first, microbatch(0), 0, "full", 0.0))
     box.reserved(other, SlotReserved(microbatch(0), 1, 1), 1.0)
@@ -208,7 +208,7 @@ def test_room_that_nothing_waits_for_is_passed_on() -> None:
 
 def test_in_a_large_stage_only_some_are_asked_before_one_waits() -> None:
     peers = [process(f"p{number:03}") for number in range(200)]
-    box = outbox(*peers, shares={})
+    box = dispatcher(*peers, shares={})
     actions, asked = box.offer(microbatch(0), BODIES, 0.0), 0
     while to := asked_of(actions):
         asked += 1
@@ -218,7 +218,7 @@ def test_in_a_large_stage_only_some_are_asked_before_one_waits() -> None:
 
 
 def test_the_death_of_who_was_only_asked_is_no_repair() -> None:
-    box = outbox(A, B, shares={})
+    box = dispatcher(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
     [(other, message)] = messages(box.gone(first, 0.0), ReserveSlot)
     assert (other != first, message.attempt) == (True, 0)
@@ -227,7 +227,7 @@ def test_the_death_of_who_was_only_asked_is_no_repair() -> None:
 
 
 def test_room_that_is_not_kept_in_time_is_asked_for_elsewhere_or_again() -> None:
-    box = outbox(A, B, shares={})
+    box = dispatcher(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
     actions = box.tick(FIRST_S)
     assert messages(actions, Cancel) == [(first, Cancel(microbatch(0), 1, 0))]
@@ -239,13 +239,13 @@ def test_room_that_is_not_kept_in_time_is_asked_for_elsewhere_or_again() -> None
 
 
 def test_what_is_forgotten_needs_no_room() -> None:
-    box = outbox(A, shares={})
+    box = dispatcher(A, shares={})
     box.offer(microbatch(0), BODIES, 0.0)
     assert messages(box.forget(0), Cancel) == [(A, Cancel(microbatch(0), 1, 0))]
 
 
 def test_clearing_releases_all_bytes() -> None:
-    box = outbox(A)
+    box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)
     assert box.size_bytes == 108
     assert box.clear() == [Release(BODIES)]
@@ -259,7 +259,7 @@ HAPPENS = ("offer", "repair", "accept", "deny", "drain", "room", "gone", "tick",
 @given(st.data())
 def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) -> None:
     peers = [process(f"p{number}") for number in range(data.draw(st.integers(1, 4)))]
-    box = outbox(*peers, shares=data.draw(st.sampled_from((None, {}, dict.fromkeys(peers, 1)))))
+    box = dispatcher(*peers, shares=data.draw(st.sampled_from((None, {}, dict.fromkeys(peers, 1)))))
     alive = set(peers)
     offered, now = 0, 0.0
     for _ in range(data.draw(st.integers(1, 25))):
@@ -301,5 +301,5 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
             else:
                 assert box.next_deadline() is not None, "it waits, and nothing will wake it"
         held = Counter(entry.holder for entry in box.entries.values() if entry.held)
-        assert held == +box.takers.held
-        assert Counter(entry.holder for entry in box.entries.values() if entry.unasked) == +box.takers.ahead
+        assert held == +box.next_stage.held
+        assert Counter(entry.holder for entry in box.entries.values() if entry.unasked) == +box.next_stage.ahead

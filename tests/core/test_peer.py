@@ -352,11 +352,11 @@ def test_a_peer_at_another_version_than_the_swarm_joins_again() -> None:
 def test_a_link_from_the_leader_that_loses_messages_has_it_join_again() -> None:
     bench = Bench()
     bench.serve()
-    assert not of_type(bench.hear(LeaderHeartbeat(1, EPOCH, said=3)), Rejoin)
-    assert not of_type(bench.hear(LeaderHeartbeat(1, EPOCH, said=99), MATE), Rejoin), (
+    assert not of_type(bench.hear(LeaderHeartbeat(1, EPOCH, sent=3)), Rejoin)
+    assert not of_type(bench.hear(LeaderHeartbeat(1, EPOCH, sent=99), MATE), Rejoin), (
         "only the leader's words are missed"
     )
-    assert of_type(bench.hear(LeaderHeartbeat(1, EPOCH, said=5)), Rejoin), "four have come"
+    assert of_type(bench.hear(LeaderHeartbeat(1, EPOCH, sent=5)), Rejoin), "four have come"
 
 
 def test_what_comes_early_and_never_gets_its_epoch_is_given_up_in_the_end() -> None:
@@ -375,14 +375,14 @@ def test_what_comes_early_and_never_gets_its_epoch_is_given_up_in_the_end() -> N
 def test_a_step_that_is_told_by_its_changes_is_opened_like_any_other() -> None:
     bench = Bench()
     bench.serve()
-    opened = bench.peer.standing
+    opened = bench.peer.epoch_view
     assert opened is not None
     version, epoch = bench.peer.version, opened.epoch
     again = RosterDelta(1, Epoch(epoch.generation + 1, epoch.step), epoch, (MATE,), (), LINEAGE)
     assert of_type(bench.hear(again), Reset)
-    heard = bench.peer.standing
+    heard = bench.peer.epoch_view
     assert heard is not None
-    assert MATE not in heard.opened.roster.everybody
+    assert MATE not in heard.opened.roster.all_processes
     assert bench.peer.version == version
 
 

@@ -46,8 +46,8 @@ class Bench:
         self.hear(Granted(1, 1, 0, ()))
         self.event(StateLoaded(1, 0, "digest", 4, (("stage-1", 10),)))
         self.hear(OpenStep(1, EPOCH, ROSTER, LINEAGE))
-        self.peer.detours.learn(MATE, LinkRateReport((), ((DOWN, BYTES / 1.0), (UP, BYTES / 1.0))))
-        self.peer.detours.learn(UP, LinkRateReport((), ((ME, BYTES / 64.0),)))
+        self.peer.relays.learn(MATE, LinkRateReport((), ((DOWN, BYTES / 1.0), (UP, BYTES / 1.0))))
+        self.peer.relays.learn(UP, LinkRateReport((), ((ME, BYTES / 64.0),)))
         for other, seconds in ((DOWN, 64.0), (MATE, 1.0)):
             self.hear(Probed(EPOCH, loaded=False), other)
             self.now += seconds / SHARE

@@ -125,7 +125,7 @@ def test_a_member_that_loses_its_leader_works_on_and_waits_for_another() -> None
 
 def test_what_did_not_reach_the_leader_is_missing_in_the_count_that_it_is_told_when_it_is_back() -> None:
     def said(bench: Bench) -> list[int]:
-        return [message.said for to, message in messages(bench.wait(1), Heartbeat) if to == LEADER]
+        return [message.sent for to, message in messages(bench.wait(1), Heartbeat) if to == LEADER]
 
     bench, undisturbed = Bench(), Bench()
     for each in (bench, undisturbed):

@@ -293,7 +293,7 @@ def test_a_leader_starts_the_step_over_without_who_made_it_raise() -> None:
     assert leader.lead.step is not None
     assert leader.lead.step is not step
     assert leader.lead.epoch == Epoch(1, 0)
-    assert ME not in leader.lead.step.roster.everybody
+    assert ME not in leader.lead.step.roster.all_processes
 
 
 def test_what_strangers_send_is_dropped_with_its_bytes() -> None:

@@ -44,7 +44,7 @@ def test_a_fast_link_to_a_peer_with_slow_ones_beyond_is_no_fast_way() -> None:
     made.told(A, 30.0)
     made.told(B, 4.0)
     assert chosen(made) == B
-    assert made.rest_s == 2 * 2.0 + 0.001 + 4.0, "forth and back, through it, and what it said"
+    assert made.downstream_s == 2 * 2.0 + 0.001 + 4.0, "forth and back, through it, and what it said"
     made.told(A, 1.0)
     assert chosen(made) == A
 
@@ -124,7 +124,7 @@ def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
         least = chosen(made, *out)
         assert (least is None) == (not left)
         assert least is None or left[least] == min(left.values())
-        assert made.rest_s == min(peer.way_s for peer in seen.values())
+        assert made.downstream_s == min(peer.way_s for peer in seen.values())
 
 
 @settings(max_examples=60, deadline=None)
@@ -155,7 +155,7 @@ def test_strangers_that_share_an_entry_are_chosen_as_if_each_had_its_own(data: s
             plain._of_its_own(each)
         out = data.draw(st.lists(st.sampled_from(peers), max_size=4))
         assert chosen(made, *out) == chosen(plain, *out)
-        assert made.rest_s == plain.rest_s
+        assert made.downstream_s == plain.downstream_s
 
 
 def test_a_stranger_with_another_way_is_known_from_then_on() -> None:

@@ -60,8 +60,8 @@ def test_what_is_denied_is_never_dropped() -> None:
     machine.open(opening())
     machine.formed(MicrobatchFormed(microbatch(0), Ref(1), Ref(2)), 0.0)
     machine.message(PEER, Denied(microbatch(0), 0, 0, "full"), 0.0)
-    assert machine.outbox.waiting == 1
-    assert [to for to, _ in messages(machine.outbox.room(PEER, 1.0), Forward)] == [PEER]
+    assert machine.dispatcher.waiting == 1
+    assert [to for to, _ in messages(machine.dispatcher.room(PEER, 1.0), Forward)] == [PEER]
 
 
 def test_what_was_formed_for_another_epoch_is_released() -> None:
@@ -99,9 +99,9 @@ def test_what_is_assigned_and_held_is_only_waited_for() -> None:
     machine = assigned()
     machine.formed(MicrobatchFormed(microbatch(3), Ref(1), Ref(2)), 0.0)
     assert machine.message(PEER, Accepted(microbatch(3), 0, TAKEOVER), 0.0) == []
-    assert machine.outbox.holder(3) == PEER
+    assert machine.dispatcher.holder(3) == PEER
     machine.message(PEER, Backward(microbatch(3), -1, TAKEOVER), 0.0)
-    assert machine.outbox.entries[3].returned
+    assert machine.dispatcher.entries[3].returned
 
 
 def test_what_is_assigned_twice_is_formed_once_and_an_own_one_keeps_its_attempt() -> None:

@@ -20,48 +20,48 @@ PREPARE = Prepare(3, EPOCH, 1, ((0, 0),), (Group("stage-0", (A, B, N)),), TALLY,
 
 def reduced() -> EpochView:
     """Of one that has heard of a death and a suspicion, and has reduced the first ballot."""
-    standing = EpochView(OPENED)
-    standing.suspects[B] = None
-    standing.died(T1)
-    standing.prepare(PREPARE)
-    standing.results = RESULTS
-    return standing
+    epoch_view = EpochView(OPENED)
+    epoch_view.suspects[B] = None
+    epoch_view.died(T1)
+    epoch_view.prepare(PREPARE)
+    epoch_view.results = RESULTS
+    return epoch_view
 
 
 def test_all_that_was_heard_is_told() -> None:
-    standing = reduced()
-    standing.commit, standing.digest = COMMIT, "parameters"
+    epoch_view = reduced()
+    epoch_view.commit, epoch_view.digest = COMMIT, "parameters"
     join, done = Join("peer", "1.0", "run", member("a")), (Done(microbatch(0), 0, 0, 2.0, 10),)
-    report = standing.report(4, join, member("a"), ready=True, version=1, draining=True, done=done)
+    report = epoch_view.report(4, join, member("a"), ready=True, version=1, draining=True, done=done)
     assert (report.term, report.join, report.member) == (4, join, member("a"))
     assert (report.ready, report.version, report.draining, report.done) == (True, 1, True, done)
     assert (report.opened, report.gone, report.suspects) == (OPENED, (T1,), (B,))
     assert (report.newcomers, report.ballot, report.tally) == ((member("n"),), 1, TALLY)
     assert (report.results, report.commit, report.digest) == (RESULTS, COMMIT, "parameters")
-    feeder = standing.report(
+    feeder = epoch_view.report(
         4, join, member("t1", -1), ready=True, version=0, draining=False, indices=(1, 3), attempt=2_000_000
     )
     assert (feeder.indices, feeder.attempt) == ((1, 3), 2_000_000)
 
 
 def test_a_death_revokes_the_ballot_but_not_its_number() -> None:
-    standing = reduced()
-    standing.died(B)
-    assert (list(standing.gone), list(standing.suspects)) == ([T1, B], [])
-    assert (standing.ballot, standing.tally, standing.results) == (1, None, ())
-    assert list(standing.newcomers) == [N], "who came in with a ballot stays"
+    epoch_view = reduced()
+    epoch_view.died(B)
+    assert (list(epoch_view.gone), list(epoch_view.suspects)) == ([T1, B], [])
+    assert (epoch_view.ballot, epoch_view.tally, epoch_view.results) == (1, None, ())
+    assert list(epoch_view.newcomers) == [N], "who came in with a ballot stays"
 
 
 def test_a_higher_ballot_forgets_what_the_lower_one_gave() -> None:
-    standing = reduced()
-    standing.prepare(replace(PREPARE, ballot=2, newcomers=()))
-    assert (standing.ballot, standing.tally, standing.results) == (2, TALLY, ())
-    assert list(standing.newcomers) == [N]
+    epoch_view = reduced()
+    epoch_view.prepare(replace(PREPARE, ballot=2, newcomers=()))
+    assert (epoch_view.ballot, epoch_view.tally, epoch_view.results) == (2, TALLY, ())
+    assert list(epoch_view.newcomers) == [N]
 
 
 def test_trainers_stand_in_the_order_of_the_roster_unless_they_are_dead() -> None:
-    standing = EpochView(OPENED)
-    assert standing.trainers() == [T0, T1]
-    standing.died(T0)
-    assert standing.trainers() == [T1]
-    assert standing.epoch == EPOCH
+    epoch_view = EpochView(OPENED)
+    assert epoch_view.trainers() == [T0, T1]
+    epoch_view.died(T0)
+    assert epoch_view.trainers() == [T1]
+    assert epoch_view.epoch == EPOCH

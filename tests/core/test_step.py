@@ -62,7 +62,7 @@ def test_the_way_of_a_step() -> None:
         assert machine.phase == "committing"
         machine.committed(peer, Committed(EPOCH, 1, "same"))
     assert machine.phase == "committed"
-    assert machine.strays() == []
+    assert machine.diverged() == []
     result = machine.result
     assert result is not None
     assert (result.loss, result.tokens, result.seconds, result.grad_norm) == (2.0, 4, 3.0, 5.0 / 4)
@@ -223,7 +223,7 @@ def test_members_whose_parameters_stray_are_found() -> None:
     machine.commit(1.0)
     for peer, digest in ((A, "usual"), (B, "other"), (C, "usual")):
         machine.committed(peer, Committed(EPOCH, 1, digest))
-    assert machine.strays() == [B]
+    assert machine.diverged() == [B]
 
 
 def test_a_tied_weight_is_reduced_over_both_ends() -> None:
@@ -241,5 +241,5 @@ def test_a_death_is_told_to_those_around_and_amid_a_ballot_to_everybody() -> Non
         return {to.name for to, _ in messages(machine.gone(process(dead), "killed"), MemberFailed)}
 
     assert hearers("working", "a3") == {"a2", "b2", "a3", "b3", "a4", "b4", "t", "u"}
-    everybody = {m.process.name for m in roster.everyone}
+    everybody = {m.process.name for m in roster.all_members}
     assert hearers("preparing", "a3") == hearers("prepared", "a3") == hearers("working", "u") == everybody

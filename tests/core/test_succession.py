@@ -49,7 +49,7 @@ def report(who: Member, term: int = 2, opened: OpenStep = OPENED) -> ElectionRep
     )
 
 
-def standing(opened: OpenStep = OPENED, *dead: ProcessId) -> EpochView:
+def epoch_view(opened: OpenStep = OPENED, *dead: ProcessId) -> EpochView:
     heard = EpochView(opened)
     for victim in dead:
         heard.died(victim)
@@ -58,7 +58,7 @@ def standing(opened: OpenStep = OPENED, *dead: ProcessId) -> EpochView:
 
 def candidacy(*followers: ElectionReport, own: ElectionReport | None = None) -> Candidacy:
     """Trainer t1, in term 2, and who follows it."""
-    tried = Candidacy(TRAINERS[1], 2, standing(), BEGAN_S)
+    tried = Candidacy(TRAINERS[1], 2, epoch_view(), BEGAN_S)
     tried.begin(own or report(TRAINERS[1]), BEGAN_S)
     for told in followers:
         tried.report(told.member.process, told)
@@ -88,7 +88,7 @@ def done(told: ElectionReport, *indices: int, attempt: int = 0) -> ElectionRepor
 
 
 def test_everybody_of_the_epoch_is_asked_once_but_the_dead() -> None:
-    tried = Candidacy(TRAINERS[1], 2, standing(OPENED, D), BEGAN_S)
+    tried = Candidacy(TRAINERS[1], 2, epoch_view(OPENED, D), BEGAN_S)
     actions = tried.begin(report(TRAINERS[1]), BEGAN_S)
     assert messages(actions, Elect) == [(to, Elect(2, TRAINERS[1], OPENED.roster.digest)) for to in (A, B, C, T0, T2)]
     [connect] = of_type(actions, Connect)
@@ -125,7 +125,7 @@ def test_an_answer_in_another_term_does_not_count() -> None:
 
 def test_a_majority_of_those_named_is_needed_and_half_is_none() -> None:
     everybody = replace(OPENED, roster=Roster(PEERS, TRAINERS[:2]))  # 6 processes
-    tried = Candidacy(TRAINERS[1], 2, standing(everybody), BEGAN_S)
+    tried = Candidacy(TRAINERS[1], 2, epoch_view(everybody), BEGAN_S)
     tried.begin(report(TRAINERS[1], opened=everybody), BEGAN_S)
     for who in PEERS[0]:
         tried.report(who.process, report(who, opened=everybody))
@@ -248,7 +248,7 @@ class Line:
 
     def estate(self, *reports: ElectionReport, ballot: int = 0) -> Takeover:
         own = replace(report(TRAINERS[1], opened=self.opened()), ballot=ballot)
-        tried = Candidacy(TRAINERS[1], 2, standing(self.opened()), BEGAN_S)
+        tried = Candidacy(TRAINERS[1], 2, epoch_view(self.opened()), BEGAN_S)
         for told in (own, *reports):
             tried.report(told.member.process, told)
         return takeover_of(tried, replace(PLAN, stages=5), 0.1, 0.0, BEGAN_S)
@@ -279,7 +279,7 @@ def test_the_work_goes_on_with_the_hops_that_the_living_hold() -> None:
     a, b, c, _ = peers()
     estate = inherit(done(a, 0), done(b, 1, attempt=1000), done(c, 0, 2))
     step = estate.step
-    assert (step.phase, step.term, step.epoch, step.said.exponent) == ("working", 2, EPOCH, 20)
+    assert (step.phase, step.term, step.epoch, step.open_step.exponent) == ("working", 2, EPOCH, 20)
     assert step.ledger.manifest() == ((0, 0, A, 0), (0, 1, B, 1000), (1, 0, C, 0), (1, 2, C, 0))
     assert estate.gone == (D, T0, T2)
     assert {to for to, _ in messages(step.gone(D, "not heard of"), MemberFailed)} >= {A, B, C, T1}
@@ -328,7 +328,7 @@ def test_those_of_the_last_epoch_who_call_each_other_dead_leave_nobody_who_knows
 def test_who_takes_the_candidate_for_dead_or_tells_of_a_step_after_the_last_does_not_follow(
     odd: ElectionReport,
 ) -> None:
-    tried = Candidacy(TRAINERS[1], 2, standing(), BEGAN_S, steps=7)
+    tried = Candidacy(TRAINERS[1], 2, epoch_view(), BEGAN_S, steps=7)
     tried.begin(report(TRAINERS[1]), BEGAN_S)
     tried.report(A, odd)
     assert list(tried.reports) == [T1]
@@ -371,7 +371,7 @@ def test_nobody_comes_in_who_is_there_already_or_has_no_place() -> None:
     """Else what the next leader tells could not be, and all who hear it would leave it."""
     odd = (member("a", 1), member("b", 0, capacity=9), member("t2", 0), member("n", -1), member("n", 1))
     told = [replace(told, newcomers=(named,)) for told, named in zip([*peers(), report(TRAINERS[2])], odd, strict=True)]
-    said = inherit(*told).step.said
+    said = inherit(*told).step.open_step
     assert said.roster == Roster((PEERS[0], (*PEERS[1], member("n", 1))), TRAINERS)
     assert checks_of(PLAN).wrong(said) is None
 
@@ -406,7 +406,7 @@ def test_the_shares_are_those_of_the_first_open_and_not_of_what_a_newcomer_was_t
 
 
 def test_a_report_of_another_process_or_of_a_stage_that_there_is_not_is_no_promise() -> None:
-    candidacy = Candidacy(TRAINERS[1], 2, standing(), BEGAN_S)
+    candidacy = Candidacy(TRAINERS[1], 2, epoch_view(), BEGAN_S)
     candidacy.begin(report(TRAINERS[1]), BEGAN_S)
     [one, other] = PEERS[0]
     candidacy.report(other.process, report(one))

@@ -382,7 +382,7 @@ def test_a_step_whose_gradients_overflow_starts_over_with_a_smaller_exponent() -
         overflow(bench)
         step = bench.leader.step
         if step is not None and bench.leader.phase == "running":
-            exponents.append(step.said.exponent)
+            exponents.append(step.open_step.exponent)
             assert step.epoch == Epoch(2 + len(exponents) - 1, 5)
     assert exponents == list(range(20, EXPONENT_MIN - 1, -EXPONENT_STEP))
 
@@ -390,7 +390,7 @@ def test_a_step_whose_gradients_overflow_starts_over_with_a_smaller_exponent() -
 def test_a_gradient_that_no_exponent_holds_ends_the_run_at_its_last_version_with_the_reason() -> None:
     bench = Bench(peers())
     assert bench.leader.step is not None
-    bench.leader.step.said = replace(bench.leader.step.said, exponent=EXPONENT_MIN)
+    bench.leader.step.open_step = replace(bench.leader.step.open_step, exponent=EXPONENT_MIN)
     [write] = of_type(overflow(bench), WriteCheckpoint)
     assert write.version == 5
     [left] = of_type(written(bench.leader, CheckpointWritten(5, True, digests=("x",)), bench.now), Exit)

@@ -89,10 +89,10 @@ class Bench:
     def __post_init__(self) -> None:
         me = member(self.name, -1)
         leads = Leader(me, PLAN, SETTINGS, 1, 0, 0) if self.lead else None
-        following = LeaderLease(me.process if self.lead else LEADER, 1)
+        lease = LeaderLease(me.process if self.lead else LEADER, 1)
         source = MicrobatchSource(me.process, PLAN.microbatches, Dispatcher(0, Iwrr()))
         join = Join("trainer", "1.0", "run", me)
-        self.trainer = TrainerMachine(me, following, PLAN, SETTINGS, source, join, lead=leads)
+        self.trainer = TrainerMachine(me, lease, PLAN, SETTINGS, source, join, lead=leads)
         self.trainer.start(0.0)
 
     def event(self, event: Event) -> list[Action]:
@@ -119,7 +119,7 @@ class Bench:
         return actions + self.event(Tick())
 
 
-def following(who: Member, term: int = 2, opened: OpenStep = OPENED) -> ElectionReport:
+def lease(who: Member, term: int = 2, opened: OpenStep = OPENED) -> ElectionReport:
     role = "peer" if who.stage >= 0 else "trainer"
     return ElectionReport(term, Join(role, "1.0", "run", who), who, True, opened.epoch.step, False, opened)
 
@@ -130,7 +130,7 @@ def elected() -> tuple[Bench, list[Action]]:
     bench.join()
     bench.lose()
     for peer in PEERS:
-        bench.hear(following(peer), peer.process)
+        bench.hear(lease(peer), peer.process)
     return bench, bench.wait(3.0)
 
 
@@ -311,7 +311,7 @@ def test_a_leader_that_is_back_too_late_is_told_and_not_heard_any_more() -> None
     bench = Bench()
     bench.join()
     bench.lose()
-    bench.hear(following(PEERS[0]), A)
+    bench.hear(lease(PEERS[0]), A)
     assert messages(bench.hear(LeaderHeartbeat(1, EPOCH)), Deposed) == [(LEADER, Deposed(2))]
     later = replace(OPENED, epoch=Epoch(0, 1))
     for message in (later, RESULT, Assign(1, EPOCH, (2,), TAKEOVER), MemberFailed(1, EPOCH, A, "silent")):
@@ -369,8 +369,8 @@ def test_whose_report_makes_it_raise_is_put_out_and_it_leads_without_that() -> N
     bench.join()
     bench.lose()
     for who in (*PEERS[1:], TRAINERS[2]):
-        bench.hear(following(who), who.process)
-    odd = following(PEERS[0], opened=replace(OPENED, epoch=Epoch(0, 2)))
+        bench.hear(lease(who), who.process)
+    odd = lease(PEERS[0], opened=replace(OPENED, epoch=Epoch(0, 2)))
     bench.hear(odd, A)
     with pytest.raises(BlamedError) as caught:
         bench.wait(3.0)
@@ -393,17 +393,17 @@ def test_what_it_raises_whoever_reports_is_nobodys_fault() -> None:
     bench.join()
     bench.lose()
     for peer in PEERS:
-        bench.hear(following(peer), peer.process)
+        bench.hear(lease(peer), peer.process)
     with pytest.raises(ValueError, match="what was not expected"):
         bench.wait(3.0)
 
 
 def test_who_follows_too_late_hears_that_it_was_taken_for_dead() -> None:
     bench, _ = elected()
-    late = following(Member(THIRD, -1))
+    late = lease(Member(THIRD, -1))
     [(to, _)] = messages(bench.hear(late, THIRD), Evicted)
     assert to == THIRD
-    assert not messages(bench.hear(following(member("a", 0)), A), Evicted), "it was in time, and says it again"
+    assert not messages(bench.hear(lease(member("a", 0)), A), Evicted), "it was in time, and says it again"
     assert not messages(bench.hear(replace(late, term=1), THIRD), Evicted), "to another one"
 
 
@@ -413,7 +413,7 @@ def test_what_it_was_told_before_it_led_is_not_lost() -> None:
     bench.lose()
     assert Count("messages_ignored", "Done") in bench.hear(Done(microbatch(2), 0, 0, 2.0, 10), A), "no follower yet"
     for peer in PEERS:
-        bench.hear(following(peer), peer.process)
+        bench.hear(lease(peer), peer.process)
         bench.hear(Done(microbatch(PEERS.index(peer)), 0, 0, 2.0, 10), peer.process)
     bench.wait(3.0)
     assert bench.trainer.lead is not None
@@ -436,7 +436,7 @@ def test_who_has_to_join_again_does_nothing_more() -> None:
     bench = Bench()
     [form] = of_type(bench.join(), FormMicrobatch)
     bench.event(MicrobatchFormed(form.microbatch, Ref(1), Ref(2)))
-    late_s = bench.trainer.source.outbox.next_deadline()
+    late_s = bench.trainer.source.dispatcher.next_deadline()
     assert late_s is not None
     bench.now = late_s + 1.0  # the microbatch is to be asked for, which is another life's
     assert isinstance(bench.hear(Evicted("it is gone"))[-1], Rejoin)
@@ -461,16 +461,16 @@ def test_a_former_leader_is_told_that_it_is_one() -> None:
 def test_a_link_from_the_leader_that_loses_messages_has_it_join_again() -> None:
     bench = Bench()
     bench.join()
-    assert of_type(bench.hear(LeaderHeartbeat(1, EPOCH, said=3)), Rejoin) == []
-    assert of_type(bench.hear(LeaderHeartbeat(1, EPOCH, said=5)), Rejoin), "four have come"
+    assert of_type(bench.hear(LeaderHeartbeat(1, EPOCH, sent=3)), Rejoin) == []
+    assert of_type(bench.hear(LeaderHeartbeat(1, EPOCH, sent=5)), Rejoin), "four have come"
 
 
 def test_a_leader_that_has_missed_a_message_gives_its_sender_up_and_tells_it_so() -> None:
     bench = Bench("t0", lead=True)
     bench.hear(Join("trainer", "1.0", "run", TRAINERS[1]), SECOND)
-    assert not messages(bench.hear(Heartbeat(said=2), SECOND), Evicted)
+    assert not messages(bench.hear(Heartbeat(sent=2), SECOND), Evicted)
     for _ in range(2):  # nor does it forget to tell one that it has forgotten
-        assert messages(bench.hear(Heartbeat(said=9), SECOND), Evicted)
+        assert messages(bench.hear(Heartbeat(sent=9), SECOND), Evicted)
 
 
 def test_a_trainer_promises_each_ballot_and_reports_it_to_the_next_leader() -> None:
@@ -479,8 +479,8 @@ def test_a_trainer_promises_each_ballot_and_reports_it_to_the_next_leader() -> N
     tally = Tally(2.0, 30, 0)
     assert messages(bench.hear(Prepare(1, EPOCH, 3, (), (), tally)), Prepared) == [(LEADER, Prepared(EPOCH, 3, ()))]
     assert not messages(bench.hear(Prepare(1, Epoch(9, 9), 4, (), (), tally)), Prepared), "of no epoch that it knows"
-    assert bench.trainer.standing is not None
-    assert (bench.trainer.standing.ballot, bench.trainer.standing.tally) == (3, tally)
+    assert bench.trainer.epoch_view is not None
+    assert (bench.trainer.epoch_view.ballot, bench.trainer.epoch_view.tally) == (3, tally)
 
 
 def test_the_last_message_of_a_trainer_that_is_let_go_binds_it_to_its_leader() -> None:

@@ -12,12 +12,12 @@ from tests.core.samples import microbatch, of_type, process
 A, B, C = (process(name) for name in "abc")
 
 
-def say(words: MessageCounter, to: ProcessId, *said: Message) -> list[Message]:
-    return [send.message for send in of_type(words.say([Send(to, message) for message in said]), Send)]
+def say(counter: MessageCounter, to: ProcessId, *said: Message) -> list[Message]:
+    return [send.message for send in of_type(counter.sent([Send(to, message) for message in said]), Send)]
 
 
-def hear(words: MessageCounter, sender: ProcessId, *messages: Message) -> list[bool]:
-    return [words.heard(Received(sender, message)) for message in messages]
+def hear(counter: MessageCounter, sender: ProcessId, *messages: Message) -> list[bool]:
+    return [counter.received(Received(sender, message)) for message in messages]
 
 
 def test_what_comes_whole_is_never_doubted() -> None:
@@ -44,8 +44,8 @@ def test_processes_are_told_apart_and_the_forgotten_begin_anew() -> None:
     assert hear(other, A, *say(one, B, Heartbeat())) == [True]
     say(one, B, CreditAvailable(0))
     forgotten: list[Action] = [Forget(A)]
-    assert other.say(forgotten) == forgotten
-    one.say([Forget(B)])
+    assert other.sent(forgotten) == forgotten
+    one.sent([Forget(B)])
     assert hear(other, A, *say(one, B, Heartbeat())) == [True]
 
 
@@ -59,13 +59,13 @@ def test_what_the_sender_knows_to_be_lost_is_not_missed() -> None:
 def test_what_has_bodies_may_overtake_and_is_not_counted() -> None:
     one, other = MessageCounter(A), MessageCounter(B)
     tensor = Send(B, Recalled(microbatch(0), 0, gradient=True), (Ref(1),))
-    assert one.say([tensor]) == [tensor]
+    assert one.sent([tensor]) == [tensor]
     assert hear(other, A, *say(one, B, Heartbeat())) == [True]
-    assert other.heard(Received(A, tensor.message, (Ref(2),)))
+    assert other.received(Received(A, tensor.message, (Ref(2),)))
     assert hear(other, A, *say(one, B, Heartbeat())) == [True]
 
 
 def test_what_a_process_says_to_itself_is_not_counted() -> None:
     words = MessageCounter(A)
     assert say(words, A, Heartbeat()) == [Heartbeat()]
-    assert hear(words, A, Heartbeat(said=7)) == [True]
+    assert hear(words, A, Heartbeat(sent=7)) == [True]

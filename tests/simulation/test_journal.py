@@ -111,7 +111,7 @@ def test_a_trainer_that_dies_leaves_its_tokens_to_another() -> None:
 def sums(hops: HopTable) -> tuple[int, int, int, bool]:
     """What a peer's running totals stand for, added up anew."""
     kept = sum(ref.size_bytes for hop in hops.hops.values() for ref in hop.kept)
-    kept += sum(ref.size_bytes for entry in hops.outbox.entries.values() for ref in entry.bodies)
+    kept += sum(ref.size_bytes for entry in hops.dispatcher.entries.values() for ref in entry.bodies)
     held = sum(hop.graph and hop.done is None and not hop.orphan for hop in hops.hops.values())
     return kept, held, sum(hop.computing for hop in hops.hops.values()), any(h.orphan for h in hops.hops.values())
 

@@ -28,8 +28,8 @@ def test_the_leader_of_a_large_swarm_dies_and_no_step_is_lost() -> None:
     assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0
     assert world.meter.messages["RosterPart"] >= 3 * 2, "each trainer was told of everybody in two parts"
     for host in world.hosts.values():
-        if isinstance(host.machine, PeerMachine) and host.machine.standing is not None:
-            named = host.machine.standing.opened
+        if isinstance(host.machine, PeerMachine) and host.machine.epoch_view is not None:
+            named = host.machine.epoch_view.opened
             assert named.size > PEERS > len(named.roster.members()), "it knows of how many there are, and of a part"
 
 

@@ -23,7 +23,7 @@ def heard(world: World) -> set[tuple[str, str]]:
     everybody = [*world.trainers, *world.living_peers()]
     for sender in everybody:
         for receiver in everybody:
-            across = world.ways.partitions.between(sender.name, receiver.name)
+            across = world.transport.partitions.between(sender.name, receiver.name)
             if sender != receiver and across is None:
                 found.add((sender.name, receiver.name))
     return found

@@ -74,9 +74,9 @@ def test_a_flipped_bit_in_the_parameters_is_outvoted_by_the_stage() -> None:
 
 def test_a_flipped_bit_on_the_wire_breaks_the_stream_and_no_more() -> None:
     world = settled()
-    world.ways.flips.add((peers_of(world, 0)[0], peers_of(world, 1)[0]))
+    world.transport.flips.add((peers_of(world, 0)[0], peers_of(world, 1)[0]))
     end_well(world)
-    assert not world.ways.flips
+    assert not world.transport.flips
     assert world.counts["rollbacks"] == 0
 
 

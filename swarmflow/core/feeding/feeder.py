@@ -19,7 +19,7 @@ from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Member, Plan, Proce
 
 @dataclass(slots=True)
 class TrainerState:
-    """The state of a trainer. following: the leading one; itself when `lead` is set.
+    """The state of a trainer. lease: the leading one; itself when `lead` is set.
 
     settings: by which it would lead. on_disk: the newest version that it could go on from; digests: of its files.
     parts: what its disk holds of later ones, which are not whole there. waiting: what was said to this candidate as if
@@ -28,7 +28,7 @@ class TrainerState:
     """
 
     me: Member
-    following: LeaderLease
+    lease: LeaderLease
     plan: Plan
     settings: LeaderSettings
     source: MicrobatchSource
@@ -42,7 +42,7 @@ class TrainerState:
     rejoin_s: float = 5.0
     ended: bool = False
     draining: bool = False
-    standing: EpochView | None = None
+    epoch_view: EpochView | None = None
     candidacy: Candidacy | None = None
     recorded: Epoch = BEFORE_ALL
     waiting: list[Received] = field(default_factory=list)
@@ -53,7 +53,7 @@ class TrainerState:
     @property
     def leader(self) -> ProcessId:
         """Whom this trainer follows."""
-        return self.following.leader
+        return self.lease.leader
 
     def leave(self, reason: str) -> list[Action]:
         """Nothing can be done as this incarnation any more: join again, as another one."""
@@ -62,8 +62,8 @@ class TrainerState:
 
     def last_promise(self) -> list[Action]:
         """Tell the leader that this life, which may have a vote, follows nobody after it: it ends."""
-        voter = self.standing is not None and self.following.lost_s is None and self.leader != self.me.process
-        return [Send(self.leader, Left(self.following.term))] if voter else []
+        voter = self.epoch_view is not None and self.lease.lost_s is None and self.leader != self.me.process
+        return [Send(self.leader, Left(self.lease.term))] if voter else []
 
 
 def until_end(actions: list[Action]) -> list[Action]:

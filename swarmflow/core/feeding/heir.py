@@ -17,10 +17,10 @@ CANDIDACY_S = 8.0  # after which one who was not elected tries again, in a later
 
 def stand_s(trainer: TrainerState) -> float | None:
     """When this trainer tries to lead, should nobody else have done so; None: there is a leader."""
-    standing, lost_s = trainer.standing, trainer.following.lost_s
-    if lost_s is None or standing is None or trainer.draining:
+    epoch_view, lost_s = trainer.epoch_view, trainer.lease.lost_s
+    if lost_s is None or epoch_view is None or trainer.draining:
         return None
-    others = [other for other in standing.trainers() if other != trainer.leader]
+    others = [other for other in epoch_view.trainers() if other != trainer.leader]
     return lost_s + RANK_DELAY_S * others.index(trainer.me.process) if trainer.me.process in others else None
 
 
@@ -30,7 +30,7 @@ def succeed(trainer: TrainerState, now: float) -> list[Action]:
     if candidacy is not None:
         if candidacy.elected(now):
             return _take_over(trainer, candidacy, now)
-        lost_s = trainer.following.lost_s
+        lost_s = trainer.lease.lost_s
         if lost_s is not None and now - lost_s >= trainer.settings.quorum_timeout_s and candidacy.settled(now):
             if not candidacy.sustained():
                 return trainer.leave("no leader, and most of the swarm is gone, with all peers of a stage")
@@ -38,20 +38,20 @@ def succeed(trainer: TrainerState, now: float) -> list[Action]:
         if now - candidacy.began_s > CANDIDACY_S:
             return _stand(trainer, now)
         return candidacy.tick(now)
-    if trainer.following.lost_s is None:
+    if trainer.lease.lost_s is None:
         return []
     due_s = stand_s(trainer)
-    if due_s is None or trainer.following.hopeless(now):
+    if due_s is None or trainer.lease.expired(now):
         return trainer.leave(f"the leader {trainer.leader} was lost, and there is no other one")
     return _stand(trainer, now) if now >= due_s else []
 
 
 def _stand(trainer: TrainerState, now: float) -> list[Action]:
-    assert trainer.standing is not None, "who was in no epoch cannot lead"
-    trainer.following.term += 1
-    term, steps = trainer.following.term, trainer.settings.steps
-    trainer.candidacy = Candidacy(trainer.me, term, trainer.standing, now, steps)
-    log = Log("warning", f"the leader {trainer.leader} is lost: standing for term {trainer.following.term}")
+    assert trainer.epoch_view is not None, "who was in no epoch cannot lead"
+    trainer.lease.term += 1
+    term, steps = trainer.lease.term, trainer.settings.steps
+    trainer.candidacy = Candidacy(trainer.me, term, trainer.epoch_view, now, steps)
+    log = Log("warning", f"the leader {trainer.leader} is lost: standing for term {trainer.lease.term}")
     return [log, *trainer.candidacy.begin(_report(trainer), now)]
 
 
@@ -71,7 +71,7 @@ def _take_over(trainer: TrainerState, candidacy: Candidacy, now: float, elected:
             raise
         raise BlamedError(culprit, "ElectionReport") from error
     trainer.candidacy, trainer.lead = None, lead
-    trainer.following.follow(trainer.me.process, candidacy.term, now)
+    trainer.lease.follow(trainer.me.process, candidacy.term, now)
     actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *began]
     waiting, trainer.waiting = trainer.waiting, []
     return actions + [action for event in waiting for action in lead.handle(event, now)]
@@ -89,10 +89,10 @@ def _lead_on(trainer: TrainerState, candidacy: Candidacy, now: float, elected: b
 
 
 def _report(trainer: TrainerState, known: str = "") -> ElectionReport:
-    assert trainer.standing is not None, "who was in no epoch has nothing to report"
+    assert trainer.epoch_view is not None, "who was in no epoch has nothing to report"
     source = trainer.source
-    return trainer.standing.report(
-        trainer.following.term,
+    return trainer.epoch_view.report(
+        trainer.lease.term,
         trainer.join,
         trainer.me,
         ready=True,
@@ -106,15 +106,15 @@ def _report(trainer: TrainerState, known: str = "") -> ElectionReport:
 
 def asked_to_follow(trainer: TrainerState, sender: ProcessId, message: Elect, now: float) -> list[Action]:
     """Another trainer wants to lead. It is followed if it may, unless the leader was heard of just now."""
-    standing, following = trainer.standing, trainer.following
-    if standing is None or sender not in standing.trainers() or trainer.lead is not None:
+    epoch_view, lease = trainer.epoch_view, trainer.lease
+    if epoch_view is None or sender not in epoch_view.trainers() or trainer.lead is not None:
         return [Count("messages_ignored", "Elect")]
-    again = sender == trainer.leader and message.term >= following.term
-    if not again and message.term <= following.term:
-        return [Send(sender, Deposed(following.term))] if message.term < following.term else []
-    if not again and not following.doubts(now):
+    again = sender == trainer.leader and message.term >= lease.term
+    if not again and message.term <= lease.term:
+        return [Send(sender, Deposed(lease.term))] if message.term < lease.term else []
+    if not again and not lease.suspects(now):
         return []
-    following.follow(sender, message.term, now)
+    lease.follow(sender, message.term, now)
     trainer.candidacy = None
     trainer.waiting.clear()
     answered: list[Action] = [Connect((message.me,)), *answer(sender, _report(trainer, message.roster))]
@@ -123,12 +123,12 @@ def asked_to_follow(trainer: TrainerState, sender: ProcessId, message: Elect, no
 
 def deposed(trainer: TrainerState, sender: ProcessId, message: Deposed, now: float) -> list[Action]:
     """Somebody follows another one, in a later term. A stranger cannot: it followed nobody here."""
-    opened = trainer.standing.opened if trainer.standing is not None else None
-    named = opened is not None and sender in opened.roster.everybody
+    opened = trainer.epoch_view.opened if trainer.epoch_view is not None else None
+    named = opened is not None and sender in opened.roster.all_processes
     if not named and not (trainer.lead is not None and sender in trainer.lead.membership.known):
         return [Count("messages_ignored", "Deposed")]
     if trainer.lead is not None and message.term > trainer.lead.term:
         return trainer.leave("another trainer leads by now")
     if trainer.candidacy is not None and message.term > trainer.candidacy.term:
-        trainer.following.term, trainer.candidacy = message.term, None  # the next try is in a term after that one
+        trainer.lease.term, trainer.candidacy = message.term, None  # the next try is in a term after that one
     return []

@@ -74,15 +74,15 @@ class Solver:
         self.open = OpenExchange(offer.exchange, now, {view.me: view.stage})
         self.open.offers[view.me] = offer
         self.open.repeat_at = now + REPEATED_AFTER * self.round_s
-        said = self._ask(view.stage, view.beside, MEMBERS_MAX - 1)
+        sends = self._ask(view.stage, view.beside, MEMBERS_MAX - 1)
         if view.stage > 0:
-            said += self._ask(view.stage - 1, view.before, MEMBERS_MAX)
+            sends += self._ask(view.stage - 1, view.before, MEMBERS_MAX)
         if view.stage < view.stages - 1:
-            said += self._ask(view.stage + 1, view.after, MEMBERS_MAX)
+            sends += self._ask(view.stage + 1, view.after, MEMBERS_MAX)
         self._expect(view.me, offer)
         for node, outward in self.open.sides:
-            said.append(FlowSend(node, SideLockRequest(offer.exchange, outward), "a neighbour of the window"))
-        return said
+            sends.append(FlowSend(node, SideLockRequest(offer.exchange, outward), "a neighbour of the window"))
+        return sends
 
     @property
     def lowest(self) -> int:
@@ -181,15 +181,15 @@ class Solver:
         if now < current.repeat_at:
             return []
         current.repeat_at = now + REPEATED_EVERY * self.round_s
-        said = []
+        sends = []
         for node, stage in current.asked.items():
             if node not in current.offers and node not in current.busy:
                 question = LockRequest(current.exchange, stage == self.lowest, stage == self.highest)
-                said.append(FlowSend(node, question, "no answer yet"))
+                sends.append(FlowSend(node, question, "no answer yet"))
         for (node, outward), links in current.sides.items():
             if links is None and node not in current.busy:
-                said.append(FlowSend(node, SideLockRequest(current.exchange, outward), "no answer yet"))
-        return said
+                sends.append(FlowSend(node, SideLockRequest(current.exchange, outward), "no answer yet"))
+        return sends
 
     def _window(self, current: OpenExchange) -> Window:
         lowest, highest = min(current.asked.values()), max(current.asked.values())

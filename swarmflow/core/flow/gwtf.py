@@ -66,9 +66,9 @@ class GwtfRelay:
 
     def tick(self, now: float) -> list[FlowSend]:
         """Ask for flow while there is any to ask for; else for a change or redirect that reduces the objective."""
-        said = self._request_flows() + self._deny(now)
-        if said or self._asked:
-            return said
+        sends = self._request_flows() + self._deny(now)
+        if sends or self._asked:
+            return sends
         waits = self._pending is not None or self._answers is not None
         if waits and now - self._since < ANSWERS_WAITED * self.round_s:
             return self._consider(now)
@@ -155,7 +155,7 @@ class GwtfRelay:
         room = self.view.capacity - self.held
         loose = [unit for unit in self.flows.loose if unit.flow not in self._asked.values()]
         offers = [(self.view.cost[key[0]] + cost, key) for key, cost in self._known.items() if cost < INFINITE]
-        said: list[FlowSend] = []
+        sends: list[FlowSend] = []
         for _, key in sorted(offer for offer in offers if offer[1] not in self._asked):
             unit = next((unit for unit in loose if unit.source == key[1]), None)
             if unit is not None:
@@ -166,8 +166,8 @@ class GwtfRelay:
                 continue
             self._asked[key] = self.flows.name() if unit is None else unit.flow
             request = RequestFlow(key[1], self._known[key], self._asked[key])
-            said.append(FlowSend(key[0], request, "the cheapest unpaired outflow"))
-        return said
+            sends.append(FlowSend(key[0], request, "the cheapest unpaired outflow"))
+        return sends
 
     def _approved(self, sender: ProcessId, message: FlowApproved) -> list[FlowSend]:
         self._asked.pop((sender, message.source), None)
@@ -181,14 +181,14 @@ class GwtfRelay:
         offered = {source for (_, source), cost in self._known.items() if cost < INFINITE}
         waiting = [u for u in self.flows.loose if u.source not in offered and u.flow not in self._asked.values()]
         self._loose_since = {unit.flow: self._loose_since.get(unit.flow, now) for unit in waiting}
-        said: list[FlowSend] = []
+        sends: list[FlowSend] = []
         for unit in waiting:
             if now - self._loose_since[unit.flow] >= LOOSE * self.round_s:
                 assert unit.before is not None
                 assert unit.above is not None
                 del self.flows.table[unit.flow]
-                said.append(FlowSend(unit.before, Deny(unit.above, unit.flow, self.view.me), "nobody is to be asked"))
-        return said
+                sends.append(FlowSend(unit.before, Deny(unit.above, unit.flow, self.view.me), "nobody is to be asked"))
+        return sends
 
     def _shown(self) -> Flows:
         cost = self.view.cost
@@ -290,27 +290,27 @@ class GwtfRelay:
         unit.turn, unit.moves = message.turn + 1, message.moves
         self.annealing.changed()
         moved = NewBefore(unit.below, self.view.me, unit.flow, unit.turn)
-        said = [FlowSend(sender, accepted, f"saves {gain:g}"), FlowSend(unit.after, moved, "changed places")]
-        return said + self.flows.broadcast()
+        sends = [FlowSend(sender, accepted, f"saves {gain:g}"), FlowSend(unit.after, moved, "changed places")]
+        return sends + self.flows.broadcast()
 
     def _changed(self, sender: ProcessId, message: ChangeAccepted) -> list[FlowSend]:
         pending, self._pending = self._pending, None
         unit = self.flows.table.get(message.mine)
         if pending is None or unit is None or unit.after is None or unit.below is None:
             return []
-        said = []
+        sends = []
         if isinstance(pending, RequestChange) and unit.after != pending.mine_after:
             # It was redirected while the request was on its way.
             newer = NewAfter(message.theirs, unit.after, unit.below, unit.moves)
-            said.append(FlowSend(sender, newer, "redirected meanwhile"))
+            sends.append(FlowSend(sender, newer, "redirected meanwhile"))
         self.flows.swapped[unit.below] = Given(sender, message.theirs, unit.flow, unit.after, unit.below)
         self.flows.swapped.pop(message.below, None)
         unit.cost += self.view.cost[message.after] - self.view.cost[unit.after]
         unit.after, unit.below = message.after, message.below
         unit.turn, unit.moves = message.turn + 1, message.moves
         self.annealing.changed()
-        said.append(FlowSend(unit.after, NewBefore(unit.below, self.view.me, unit.flow, unit.turn), "changed places"))
-        return said + self.flows.broadcast()
+        sends.append(FlowSend(unit.after, NewBefore(unit.below, self.view.me, unit.flow, unit.turn), "changed places"))
+        return sends + self.flows.broadcast()
 
     def _redirect(self, sender: ProcessId, message: RequestRedirect) -> list[FlowSend]:
         """Agree if the flow is still the same and costs less through the other one."""

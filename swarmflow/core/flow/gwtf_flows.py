@@ -90,14 +90,16 @@ class Outflows:
     def broadcast(self) -> list[FlowSend]:
         """Tell the stage before what has changed of the costs of unpaired outflows."""
         sources = dict.fromkeys([*self.told, *(unit.source for unit in self.table.values())])
-        said: list[FlowSend] = []
+        sends: list[FlowSend] = []
         for source in sources:
             unit = self.cheapest(source)
             cost = INFINITE if unit is None else unit.cost
             if self.told.get(source, INFINITE) != cost:
                 self.told[source] = cost
-                said += [FlowSend(to, CostIs(source, cost), "the cheapest unpaired changed") for to in self.view.before]
-        return said
+                sends += [
+                    FlowSend(to, CostIs(source, cost), "the cheapest unpaired changed") for to in self.view.before
+                ]
+        return sends
 
     def greet(self, view: View) -> list[FlowSend]:
         """Others are there now: those of the stage before are told the costs that the rest of it knows."""
@@ -111,12 +113,14 @@ class Outflows:
 
         What was given to it is, too, as far as it has not told those beside it before it died.
         """
-        said: list[FlowSend] = []
+        sends: list[FlowSend] = []
         for given in (*self.moved.values(), *self.swapped.values()):
             if given.to == process:
-                said.append(FlowSend(given.after, Dropped(given.below, self.view.me, given.own), "given to a dead one"))
+                sends.append(
+                    FlowSend(given.after, Dropped(given.below, self.view.me, given.own), "given to a dead one")
+                )
                 if given.before is not None and given.above is not None:
-                    said.append(
+                    sends.append(
                         FlowSend(given.before, Deny(given.above, given.flow, self.view.me), "given to a dead one")
                     )
         self.moved = {flow: given for flow, given in self.moved.items() if given.to != process}
@@ -128,7 +132,7 @@ class Outflows:
                 self._loosen(unit)
             elif unit.before is None and unit.after is None:
                 del self.table[unit.flow]
-        return said
+        return sends
 
     def denied(self, message: Deny) -> list[FlowSend]:
         """The next stage has nowhere to send it (any more)."""

@@ -34,14 +34,14 @@ class GwtfSource:
 
     def tick(self, now: float) -> list[FlowSend]:
         """Ask for the cheapest unpaired outflows of the first stage, one of a node at a time."""
-        said = self.sink.broadcast()
+        sends = self.sink.broadcast()
         offers = {node: cost for node, cost in self._known.items() if cost < INFINITE and node not in self._asked}
         for node in sorted(offers, key=lambda node: (self.view.cost[node] + offers[node], node)):
             if len(self.head.table) + len(self._asked) >= self.view.capacity:
                 break
             self._asked[node] = None
-            said.append(FlowSend(node, RequestFlow(self.view.me, offers[node], self.head.name()), "closes a flow"))
-        return said
+            sends.append(FlowSend(node, RequestFlow(self.view.me, offers[node], self.head.name()), "closes a flow"))
+        return sends
 
     def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """A message has come."""
@@ -74,11 +74,11 @@ class GwtfSource:
         self.view = self.sink.view = self.head.view = self.view.without(process)
         self._known.pop(process, None)
         self._asked.pop(process, None)
-        said = self.head.lose(process)
+        sends = self.head.lose(process)
         for unit in self.sink.table.values():
             if unit.before == process:
                 unit.before = unit.above = None
-        return said
+        return sends
 
     def met(self, view: View) -> list[FlowSend]:
         """Others are there now, too. view: with them."""

@@ -84,10 +84,10 @@ class Handovers:
         """outflow: own units, by first relay."""
         if not self.view.beside:
             return []
-        said = self._trace(outflow, now)
-        said += self._report(now)
-        said += self._decide(now)
-        return said + self._finish(now)
+        sends = self._trace(outflow, now)
+        sends += self._report(now)
+        sends += self._decide(now)
+        return sends + self._finish(now)
 
     def offered(self, sender: ProcessId, message: Locked) -> list[FlowSend]:
         """Somebody on a path stands still."""

@@ -195,10 +195,10 @@ class FlowNegotiation:
         costs = self.costs.of(self.node.view)
         if changed(self.node.view.cost, costs):
             self.node.costs_changed(costs, now, calm=calm)
-        said = self.costs.tell(self.node.view)
+        sends = self.costs.tell(self.node.view)
         if (wanted := self._units(self.node.view)) != self.node.view.capacity:
-            said += self.node.resize(wanted, now)
-        return said
+            sends += self.node.resize(wanted, now)
+        return sends
 
     def _note(self, who: ProcessId, sender: ProcessId, message: Negotiate) -> None:
         """By whom those are reached that are not known here."""
@@ -221,10 +221,10 @@ class FlowNegotiation:
             return []
         return [Send(message.to, Negotiate(self.stage, message.word, origin=sender))]
 
-    def tell(self, said: list[FlowSend]) -> list[Action]:
+    def tell(self, sends: list[FlowSend]) -> list[Action]:
         """Send words to those for whom they are."""
         actions: list[Action] = []
-        for say in said:
+        for say in sends:
             via = self._via.get(say.to)
             if say.to in self._places:
                 actions.append(Send(say.to, Negotiate(self.stage, say.message)))
@@ -239,13 +239,13 @@ def _lot(one: ProcessId, other: ProcessId) -> float:
 
 
 def negotiation_of(
-    me: ProcessId, stage: int, stages: int, microbatches: int, router: object, lean: int = 0
+    me: ProcessId, stage: int, stages: int, microbatches: int, router: object, without_graph: int = 0
 ) -> FlowNegotiation | None:
     """Of a process of this stage; -1: of a trainer. None: its router follows no flows.
 
-    lean: microbatches that it takes without a graph, times its capacity.
+    without_graph: microbatches that it takes without a graph, times its capacity.
     """
     if not isinstance(router, FlowRouter):
         return None
     random = Random(f"{me.name} {me.incarnation} {stage}")
-    return FlowNegotiation(me, stage, stages, microbatches, router, random, most=1 + lean)
+    return FlowNegotiation(me, stage, stages, microbatches, router, random, most=1 + without_graph)

@@ -36,7 +36,7 @@ class NodeBase(ABC):
         self.view = view
         self.round_s = round_s
         self.books = Books(view.me, view.capacity)
-        self.standing = ExchangeLock()
+        self.lock = ExchangeLock()
         self.dead: dict[ProcessId, None] = {}
         self.reservations = Reservations(round_s)
         self.insisting = ReliableDelivery(round_s)
@@ -76,13 +76,13 @@ class NodeBase(ABC):
     def stand_beside(self, sender: ProcessId, message: SideLockRequest, now: float) -> list[FlowSend]:
         """A neighbour of the window: one side stands still, unless a reservation is under way there."""
         exchange = message.exchange
-        if exchange in self.standing.finished:
+        if exchange in self.lock.finished:
             return []
-        if self.standing.sides.get(message.outward) == exchange:
+        if self.lock.sides.get(message.outward) == exchange:
             offer = SideLocked(exchange, message.outward, self.books.counts(message.outward))
             return [FlowSend(exchange.solver, offer, "asked again")] if sender == exchange.solver else []
         blocked = message.outward and bool(self.reservations.under_way)
-        if blocked or not self.standing.take(exchange, (message.outward,), now, self.round_s):
+        if blocked or not self.lock.take(exchange, (message.outward,), now, self.round_s):
             return [
                 FlowSend(
                     exchange.solver, LockDenied(exchange, message.outward), "reserves" if blocked else "stands still"
@@ -93,7 +93,7 @@ class NodeBase(ABC):
 
     def apply(self, message: ApplyExchange, now: float) -> bool:
         """What came of an exchange. True: something was changed here."""
-        if not self.standing.free(message.exchange):
+        if not self.lock.free(message.exchange):
             return False
         inflow = tuple(entry for entry in message.inflow if entry[0] not in self.dead)
         outflow = tuple(entry for entry in message.outflow if entry[0] not in self.dead)
@@ -119,27 +119,27 @@ class NodeBase(ABC):
     def has_to_wait(self, sender: ProcessId, message: Any) -> bool:  # noqa: ANN401
         """Put aside what would change a side that stands still."""
         if isinstance(message, LockRequest):
-            waits = message.patient and bool(self.standing.sides)
+            waits = message.patient and bool(self.lock.sides)
         else:
-            waits = isinstance(message, Drop | ReleaseUnits) and isinstance(message, Drop) in self.standing.sides
+            waits = isinstance(message, Drop | ReleaseUnits) and isinstance(message, Drop) in self.lock.sides
         if not waits:
             return False
-        self.standing.waiting.append((sender, message))
+        self.lock.waiting.append((sender, message))
         return True
 
     def take_waiting(self) -> list[tuple[ProcessId, Any]]:
         """What was put aside, once nothing stands still."""
-        if self.standing.sides:
+        if self.lock.sides:
             return []
-        waiting, self.standing.waiting = self.standing.waiting, []
+        waiting, self.lock.waiting = self.lock.waiting, []
         return waiting
 
     def ask_again(self, now: float) -> list[FlowSend]:
         """What has no answer. Who never answers may have granted one all the same."""
-        said, silent = self.reservations.again(now)
+        sends, silent = self.reservations.again(now)
         for node in silent:
             self.books.suspects[node, True] = now
-        return said + self.insisting.again(now)
+        return sends + self.insisting.again(now)
 
     def answered(self, sender: ProcessId, message: UnitsReserved, now: float) -> bool:
         """An answer to a reservation. True: it granted something."""
@@ -153,32 +153,32 @@ class NodeBase(ABC):
     def audited(self, sender: ProcessId, message: Audit, now: float) -> list[FlowSend]:
         """Compare; both ends keep the smaller number. Not while that side stands still or reserves."""
         outward = not message.outward
-        if outward in self.standing.sides or (outward and self.reservations.with_node(sender)):
+        if outward in self.lock.sides or (outward and self.reservations.with_node(sender)):
             return []
         self.books.audited(sender, message, now)
         return [] if message.answer else [self.books.audit(sender, outward, True, "asked")]
 
     def watch(self, now: float) -> list[FlowSend]:
         """Ask what has become of an exchange, give it up in the end; audit links that have settled."""
-        said = []
-        standing = self.standing
-        if standing.sides and now >= standing.inquire:
-            if now - standing.since >= GIVE_UP_AFTER * self.round_s:
-                for exchange in standing.exchanges:
-                    standing.free(exchange)
+        sends = []
+        lock = self.lock
+        if lock.sides and now >= lock.inquire:
+            if now - lock.since >= GIVE_UP_AFTER * self.round_s:
+                for exchange in lock.exchanges:
+                    lock.free(exchange)
                 self._suspect_all(now)
             else:
-                standing.inquire = now + INQUIRE_EVERY * self.round_s
-                others = [exchange for exchange in standing.exchanges if exchange.solver != self.view.me]
-                said += [FlowSend(exchange.solver, Inquire(exchange), "what came of it?") for exchange in others]
+                lock.inquire = now + INQUIRE_EVERY * self.round_s
+                others = [exchange for exchange in lock.exchanges if exchange.solver != self.view.me]
+                sends += [FlowSend(exchange.solver, Inquire(exchange), "what came of it?") for exchange in others]
         for (node, outward), since in list(self.books.suspects.items()):
             # The sending end asks first; the other one only if it hears nothing.
             settled_s = (SETTLE if outward else 1.7 * SETTLE) * self.round_s
-            if now - since < settled_s or outward in standing.sides or (outward and self.reservations.with_node(node)):
+            if now - since < settled_s or outward in lock.sides or (outward and self.reservations.with_node(node)):
                 continue
             self.books.suspects[node, outward] = now
-            said.append(self.books.audit(node, outward, False, "a change has settled"))
-        return said
+            sends.append(self.books.audit(node, outward, False, "a change has settled"))
+        return sends
 
     def join(self, view: View) -> None:
         """Others are there now, too, or it can hold another number. view: with them."""
@@ -193,9 +193,9 @@ class NodeBase(ABC):
         self.books.forget(process, now)
         self.reservations.forget(process)
         self.insisting.forget(process)
-        for exchange in self.standing.exchanges:
+        for exchange in self.lock.exchanges:
             if exchange.solver == process:
-                self.standing.free(exchange)
+                self.lock.free(exchange)
                 self._suspect_all(now)
 
     def _suspect_all(self, now: float) -> None:

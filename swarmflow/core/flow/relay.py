@@ -109,19 +109,19 @@ class Relay(NodeBase):
 
     def tick(self, now: float) -> list[FlowSend]:
         """Some time has passed."""
-        said = self.solver.tick(now)
+        sends = self.solver.tick(now)
         if self.solver.solving:
-            return said
-        said = self._finish_own(said, now)
-        said += self.ask_again(now)
+            return sends
+        sends = self._finish_own(sends, now)
+        sends += self.ask_again(now)
         for source in self.books.sources:
-            said += self._pass_on(source, now)
-            said += self._let_go(source, now)
-        said += self._tell(now)
-        said += self.watch(now)
-        said += self._give_again(now)
-        said += self._call(now)
-        return said
+            sends += self._pass_on(source, now)
+            sends += self._let_go(source, now)
+        sends += self._tell(now)
+        sends += self.watch(now)
+        sends += self._give_again(now)
+        sends += self._call(now)
+        return sends
 
     def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
         """A process that this node knows is dead."""
@@ -142,17 +142,17 @@ class Relay(NodeBase):
 
     def resize(self, capacity: int, now: float) -> list[FlowSend]:
         """It is to hold another number from now on. What is too much is given back on both sides, as soon as it may."""
-        said = []
+        sends = []
         surplus = self.held - capacity
-        if surplus > 0 and not self.standing.sides and not self.reservations.under_way:
+        if surplus > 0 and not self.lock.sides and not self.reservations.under_way:
             for source in self.books.sources:
                 units = min(surplus, sum(n for (_, of), n in self.books.inflow.items() if of == source))
                 if units > 0 and self.books.loose(source) == 0:
-                    said += self._cut(False, source, units, now) + self._cut(True, source, units, now)
+                    sends += self._cut(False, source, units, now) + self._cut(True, source, units, now)
                     surplus -= units
         self.join(replace(self.view, capacity=max(capacity, self.held)))
         self.solver.view = self.view
-        return said
+        return sends
 
     def costs_changed(self, costs: Mapping[ProcessId, float], now: float, *, calm: bool = False) -> None:
         """Links cost something else now; costs: of all of them.
@@ -221,7 +221,7 @@ class Relay(NodeBase):
         self._stir(now)
         if (given := self.reservations.given(sender, message.number)) is not None:
             return [FlowSend(sender, given, "asked again")]
-        if False in self.standing.sides:
+        if False in self.lock.sides:
             answer = UnitsReserved(message.source, 0, message.number, self._label(), True)
             return [FlowSend(sender, answer, "stands still")]
         orphans = max(0, -self.books.loose(message.source))
@@ -245,9 +245,9 @@ class Relay(NodeBase):
         if loose <= 0:
             self._stuck_since.pop(source, None)
             return []
-        if True in self.standing.sides:
+        if True in self.lock.sides:
             return []
-        said = []
+        sends = []
         for way in self.labels.ways(source):
             if loose <= 0:
                 break
@@ -255,18 +255,18 @@ class Relay(NodeBase):
                 continue
             count = min(loose, way.units)
             self.labels.take(way.node, count)
-            said.append(self.reservations.ask(way.node, source, count, now, f"costs {way.cost:g} to the end"))
+            sends.append(self.reservations.ask(way.node, source, count, now, f"costs {way.cost:g} to the end"))
             loose -= count
             self._active_at = now
-        if said or self.reservations.units(source):
+        if sends or self.reservations.units(source):
             self._stuck_since.pop(source, None)
-        elif now - self._stuck_since.setdefault(source, now) >= PATIENCE * self.round_s and not self.standing.sides:
+        elif now - self._stuck_since.setdefault(source, now) >= PATIENCE * self.round_s and not self.lock.sides:
             return self._cut(False, source, loose, now)
-        return said
+        return sends
 
     def _cut(self, outward: bool, source: ProcessId, count: int, now: float) -> list[FlowSend]:
         """Give up units of one side, the dearest links first, and tell the other ends."""
-        said = []
+        sends = []
         table = self.books.outflow if outward else self.books.inflow
         links = [(self.view.cost[node], node, n) for (node, s), n in table.items() if s == source]
         for _, node, n in sorted(links, reverse=True):
@@ -274,11 +274,11 @@ class Relay(NodeBase):
             if units > 0:
                 self.books.add(outward, node, source, -units, now)
                 if outward:
-                    said.append(FlowSend(node, ReleaseUnits(source, units), "nobody has taken them up"))
+                    sends.append(FlowSend(node, ReleaseUnits(source, units), "nobody has taken them up"))
                 else:
-                    said.append(FlowSend(node, Drop(source, units), "nobody can take them on"))
+                    sends.append(FlowSend(node, Drop(source, units), "nobody can take them on"))
                 count -= units
-        return said
+        return sends
 
     def _let_go(self, source: ProcessId, now: float) -> list[FlowSend]:
         """Orphans that nobody has taken up hold capacity in vain."""
@@ -286,29 +286,29 @@ class Relay(NodeBase):
         if orphans <= 0:
             self._orphans_since.pop(source, None)
             return []
-        if self.standing.sides or now - self._orphans_since.setdefault(source, now) < HOLD * self.round_s:
+        if self.lock.sides or now - self._orphans_since.setdefault(source, now) < HOLD * self.round_s:
             return []
         return self._cut(True, source, orphans, now)
 
     def _asked(self, message: LockRequest, now: float) -> list[FlowSend]:
         """Stand still and show the links; have those beyond the edge of the window stand still as well."""
         exchange = message.exchange
-        if exchange in self.standing.finished:
+        if exchange in self.lock.finished:
             return []
-        if self.reservations.under_way or not self.standing.take(exchange, (False, True), now, self.round_s):
+        if self.reservations.under_way or not self.lock.take(exchange, (False, True), now, self.round_s):
             return [FlowSend(exchange.solver, LockDenied(exchange), "reserves or stands still")]
         if self._has_turn:
             self._call_at = now + self.random.uniform(*RETRY) * self.round_s
         else:
             self._call_at = None  # somebody else looks after this part
-        said = [FlowSend(exchange.solver, self._offer(message), "stands still")]
+        sends = [FlowSend(exchange.solver, self._offer(message), "stands still")]
         for wanted, outward in ((message.before, False), (message.after, True)):
             if wanted:
-                said += [
+                sends += [
                     FlowSend(node, SideLockRequest(exchange, not outward), "a neighbour of the window")
                     for node in self.books.neighbours(outward)
                 ]
-        return said
+        return sends
 
     def _offer(self, message: LockRequest) -> Locked:
         view = self.view
@@ -321,15 +321,15 @@ class Relay(NodeBase):
         return self._after_standing(now)
 
     def _after_standing(self, now: float) -> list[FlowSend]:
-        said = []
+        sends = []
         for sender, message in self.take_waiting():
-            said += self.handle(sender, message, now)
-        return said
+            sends += self.handle(sender, message, now)
+        return sends
 
-    def _finish_own(self, said: list[FlowSend], now: float) -> list[FlowSend]:
+    def _finish_own(self, sends: list[FlowSend], now: float) -> list[FlowSend]:
         """What an own exchange has come to concerns this node too."""
-        others = [say for say in said if say.to != self.view.me]
-        for say in said:
+        others = [say for say in sends if say.to != self.view.me]
+        for say in sends:
             if say.to == self.view.me:
                 others += self._apply(say.message, now)
                 others += self._pass_turn(now)
@@ -366,12 +366,12 @@ class Relay(NodeBase):
         """Call an exchange when it is time, and nothing is going on here."""
         if self._call_at is None or now < self._call_at or self.solver.open is not None:
             return []
-        if self.standing.sides or self.reservations.under_way or now - self._active_at < QUIET * self.round_s:
+        if self.lock.sides or self.reservations.under_way or now - self._active_at < QUIET * self.round_s:
             self._call_at = now + self.random.uniform(*RETRY) * self.round_s
             return []
         self._call_at, self._has_turn = None, False
         exchange = self.solver.name()
-        self.standing.take(exchange, (False, True), now, self.round_s)
+        self.lock.take(exchange, (False, True), now, self.round_s)
         return self.solver.start(self._offer(LockRequest(exchange, False, False)), now)
 
     def _stir(self, now: float) -> None:

@@ -57,7 +57,7 @@ class Reservations:
 
     def again(self, now: float) -> tuple[list[FlowSend], list[ProcessId]]:
         """What is to be asked again, and the nodes that never answered."""
-        said, silent = [], []
+        sends, silent = [], []
         for number, asked in list(self.under_way.items()):
             if now - asked.at < ANSWER_WAITED * self.round_s:
                 continue
@@ -66,8 +66,8 @@ class Reservations:
                 silent.append(asked.node)
             else:
                 asked.at, asked.tries = now, asked.tries + 1
-                said.append(FlowSend(asked.node, asked.message, "no answer"))
-        return said, silent
+                sends.append(FlowSend(asked.node, asked.message, "no answer"))
+        return sends, silent
 
     def given(self, node: ProcessId, number: int) -> UnitsReserved | None:
         """The answer that was given to this question before."""

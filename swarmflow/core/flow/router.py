@@ -101,9 +101,9 @@ class FlowRouter:
         """It has passed a microbatch on so long after it was sent. inside_s: after it had got it, if known."""
         self.shortest.measured(process, seconds, inside_s)
 
-    def told(self, process: ProcessId, rest_s: float) -> None:
+    def told(self, process: ProcessId, downstream_s: float) -> None:
         """How long the best way beyond it takes, forth and back."""
-        self.shortest.told(process, rest_s)
+        self.shortest.told(process, downstream_s)
 
     def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
         """The bytes of a microbatch were there so long after they were sent."""
@@ -125,9 +125,9 @@ class FlowRouter:
         return self.ways.tensor_s(process) is not None
 
     @property
-    def rest_s(self) -> float:
+    def downstream_s(self) -> float:
         """How long the best way from here takes, forth and back."""
-        return self.shortest.rest_s
+        return self.shortest.downstream_s
 
 
 def _add(counts: dict[Key, int], key: Key, more: int) -> None:

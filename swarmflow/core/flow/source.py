@@ -111,32 +111,32 @@ class FlowSource(NodeBase):
     def _asked(self, message: LockRequest, now: float) -> list[FlowSend]:
         """Stand still on both sides, for flows to be handed over."""
         exchange = message.exchange
-        if exchange in self.standing.finished:
+        if exchange in self.lock.finished:
             return []
-        if self.reservations.under_way or not self.standing.take(exchange, (False, True), now, self.round_s):
+        if self.reservations.under_way or not self.lock.take(exchange, (False, True), now, self.round_s):
             return [FlowSend(exchange.solver, LockDenied(exchange), "reserves or stands still")]
         offer = Locked(exchange, self.view.capacity, self.books.counts(False), self.books.counts(True), ())
         return [FlowSend(exchange.solver, offer, "stands still")]
 
     def tick(self, now: float) -> list[FlowSend]:
         """Some time has passed."""
-        said: list[FlowSend] = []
+        sends: list[FlowSend] = []
         if self._begin_at <= now:
             self._begin_at = now + self._refresh * self.round_s  # labels and prices may be lost
             self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)
-            said += [FlowSend(node, self._end(), "the end of all ways") for node in self.view.before]
+            sends += [FlowSend(node, self._end(), "the end of all ways") for node in self.view.before]
             if self._told is not None:
-                said += [FlowSend(node, self._told, "it may have been lost") for node in self.view.beside]
-        said += self.ask_again(now)
-        said += self._compare(now)
-        said += self._set_out(now)
+                sends += [FlowSend(node, self._told, "it may have been lost") for node in self.view.beside]
+        sends += self.ask_again(now)
+        sends += self._compare(now)
+        sends += self._set_out(now)
         outflow = {node: n for (node, _), n in sorted(self.books.outflow.items())}
         self.handovers.way = self.labels.costs().get(self.view.me, 0.0)
         for say in self.handovers.tick(outflow, now):
-            said.append(
+            sends.append(
                 self.insisting.say(say, now) if isinstance(say.message, TraceFlow | OwnFlows | RetraceFlows) else say
             )
-        return said + self.watch(now)
+        return sends + self.watch(now)
 
     def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
         """A process that this node knows is dead."""
@@ -211,13 +211,13 @@ class FlowSource(NodeBase):
     def _set_out(self, now: float) -> list[FlowSend]:
         """Reserve some of what is wanted, if no other data node has a cheaper way."""
         cost = self._cheapest()
-        if cost == INFINITE or now < self._pause_until or True in self.standing.sides:
+        if cost == INFINITE or now < self._pause_until or True in self.lock.sides:
             return []
         least = min((price.cost for price in self.others.values()), default=INFINITE)
         if cost > least or (self.view.beside and self.reservations.under_way):
             return []
         left = min(self._wanted, -(-self.view.capacity // (PACE_OF_MANY if self.view.beside else PACE)))
-        said = []
+        sends = []
         for way in self.labels.ways(self.view.me):
             if left <= 0:
                 break
@@ -225,16 +225,16 @@ class FlowSource(NodeBase):
                 continue
             count = min(left, way.units)
             self.labels.take(way.node, count)
-            said.append(self.reservations.ask(way.node, self.view.me, count, now, f"costs {way.cost:g} in all"))
+            sends.append(self.reservations.ask(way.node, self.view.me, count, now, f"costs {way.cost:g} in all"))
             left -= count
-        return said
+        return sends
 
     def _returned(self, sender: ProcessId, message: ReserveUnits, now: float) -> list[FlowSend]:
         """Own microbatches come back: there is always room for them."""
         label = self._end()
         if (given := self.reservations.given(sender, message.number)) is not None:
             return [FlowSend(sender, given, "asked again")]
-        if False in self.standing.sides:
+        if False in self.lock.sides:
             return [FlowSend(sender, UnitsReserved(message.source, 0, message.number, label, True), "stands still")]
         self.books.add(False, sender, message.source, message.count, now)
         answer = UnitsReserved(message.source, message.count, message.number, label)
@@ -249,7 +249,7 @@ class FlowSource(NodeBase):
             self.handovers.changed(now)
 
     def _after_standing(self, now: float) -> list[FlowSend]:
-        said = []
+        sends = []
         for sender, message in self.take_waiting():
-            said += self.handle(sender, message, now)
-        return said
+            sends += self.handle(sender, message, now)
+        return sends

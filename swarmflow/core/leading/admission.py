@@ -16,124 +16,129 @@ from swarmflow.core.rules import refusal
 from swarmflow.core.types import ProcessId
 
 
-def join(reign: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
+def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
     """Let a process in and grant it a stage, or tell it why not. Another life of the same name replaces the former.
 
     The links deliver nothing of a life after the first message of the one that has replaced it. Incarnations have no
     order, so whoever was replaced is remembered, and refused should it speak again.
     """
-    reason = refusal(reign.settings, reign.plan, sender, message)
+    reason = refusal(leader.settings, leader.plan, sender, message)
     if reason is not None:
         log = Log("info", f"refused {sender}: {reason}")
         return [Connect((message.member,)), Send(sender, Refused(reason)), log]
-    if reign.membership.retired(sender):
+    if leader.membership.retired(sender):
         return [Send(sender, Evicted("another life of this process has taken its place"))]
-    known = reign.membership.known.get(sender)
+    known = leader.membership.known.get(sender)
     if known is not None:
         known.heard_s = now
         return []
     actions: list[Action] = []
-    former = reign.membership.namesake(sender)
+    former = leader.membership.namesake(sender)
     if former is not None:
-        reign.membership.retire(former)
-        actions += gone(reign, former, "it has started again", now)
-    wait_s, reason = reign.pauses.left(sender.name, now)
-    if wait_s > 0 and not _serves_alone(reign, message):
+        leader.membership.retire(former)
+        actions += gone(leader, former, "it has started again", now)
+    wait_s, reason = leader.pauses.left(sender.name, now)
+    if wait_s > 0 and not _serves_alone(leader, message):
         return [*actions, Connect((message.member,)), Send(sender, Postponed(f"it {reason}", wait_s))]
-    if reign.failures.joined(sender):
-        reign.membership.suspended[sender] = None
+    if leader.failures.joined(sender):
+        leader.membership.suspended[sender] = None
     if message.role == "trainer":
-        return [*actions, *_join_trainer(reign, sender, message, now)]
-    reign.memories.says(message.member, message.held)
-    reign.absent.back(sender.name)
-    held = reign.memories.of(sender)
-    stage, reason = reign.membership.place(message.member.stage)
-    later = held is not None and (reign.restoring is not None or held.version > reign.version)
-    if held is not None and (later or holds(held, reign.version, reign.name)):
+        return [*actions, *_join_trainer(leader, sender, message, now)]
+    leader.memories.says(message.member, message.held)
+    leader.absent.back(sender.name)
+    held = leader.memories.of(sender)
+    stage, reason = leader.membership.place(message.member.stage)
+    later = held is not None and (leader.restoring is not None or held.version > leader.version)
+    if held is not None and (later or holds(held, leader.version, leader.name)):
         stage, reason = held.stage, "it holds that one"
-    entry = reign.membership.enter(message, stage, now)
-    if outside := _outside(reign, sender.name, now):
-        reign.membership.mark(entry, "barred")
-    reign.safe.copies.says(entry.member, message.copies)
-    actions += learnt(reign, now)
-    if reign.restoring is not None:
+    entry = leader.membership.enter(message, stage, now)
+    if outside := _outside(leader, sender.name, now):
+        leader.membership.mark(entry, "barred")
+    leader.safe.copies.says(entry.member, message.copies)
+    actions += learnt(leader, now)
+    if leader.restoring is not None:
         return [*actions, Connect((entry.member,)), Log("info", f"peer {sender} waits to serve stage {stage}")]
-    if held is not None and held.version > reign.version and entry.phase != "loading":
+    if held is not None and held.version > leader.version and entry.phase != "loading":
         text = f"peer {sender} still held version {held.version}; this run has gone on from an earlier one meanwhile"
         actions.append(Log("warning", text))
     if entry.phase == "loading":
         return actions
     if outside:
         log = Log("info", f"peer {sender} was put out a while ago: it is granted nothing yet")
-        return [*actions, Connect((entry.member,)), log, *(try_open(reign, now) if reign.phase == "gathering" else [])]
-    return [*actions, *grant(reign, entry, stage, reason)]
+        return [
+            *actions,
+            Connect((entry.member,)),
+            log,
+            *(try_open(leader, now) if leader.phase == "gathering" else []),
+        ]
+    return [*actions, *grant(leader, entry, stage, reason)]
 
 
-def _outside(reign: LeaderState, name: str, now: float) -> bool:
+def _outside(leader: LeaderState, name: str, now: float) -> bool:
     """Whether a process was put out a while ago, and is granted a stage only where nobody else serves it."""
-    return reign.findings.barred(name, now) or reign.pauses.left(name, now)[0] > 0
+    return leader.findings.barred(name, now) or leader.pauses.left(name, now)[0] > 0
 
 
-def _serves_alone(reign: LeaderState, message: Join) -> bool:
+def _serves_alone(leader: LeaderState, message: Join) -> bool:
     """Whether a stage that a peer may serve has nobody else: the leader itself always trains, so no trainer does."""
     if message.role != "peer":
         return False
-    wish, lost = message.member.stage, reign.membership.lost(reign.version)
+    wish, lost = message.member.stage, leader.membership.lost(leader.version)
     return bool(lost) and (wish < 0 or message.rebalance_s > 0 or wish in lost)
 
 
-def readmit(reign: LeaderState, now: float) -> list[Action]:
+def readmit(leader: LeaderState, now: float) -> list[Action]:
     """Grant a stage to each peer that was put out and whose time has passed, once it is known at which version."""
     actions: list[Action] = []
-    for entry in reign.membership.barred():
-        if _outside(reign, entry.process.name, now):
+    for entry in leader.membership.barred():
+        if _outside(leader, entry.process.name, now):
             continue
-        if reign.restoring is not None:
-            reign.membership.mark(entry, "waiting")
+        if leader.restoring is not None:
+            leader.membership.mark(entry, "waiting")
         else:
-            stage, reason = reign.membership.place(entry.wish)
-            actions += grant(reign, entry, stage, f"its time outside is over; {reason}")
+            stage, reason = leader.membership.place(entry.wish)
+            actions += grant(leader, entry, stage, f"its time outside is over; {reason}")
     return actions
 
 
-def _join_trainer(reign: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
-    reign.membership.enter(message, -1, now)
-    reign.safe.copies.says(message.member, message.copies)
+def _join_trainer(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
+    leader.membership.enter(message, -1, now)
+    leader.safe.copies.says(message.member, message.copies)
     log = Log("info", f"trainer {sender} joined")
-    return [Connect((message.member,)), Send(sender, Welcome(reign.term)), log, *learnt(reign, now)]
+    return [Connect((message.member,)), Send(sender, Welcome(leader.term)), log, *learnt(leader, now)]
 
 
-def kept(reign: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
+def kept(leader: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
     """What lies on a process's disk has changed."""
-    return [*reign.safe.copies.kept(known.member, message), *learnt(reign, now)]
+    return [*leader.safe.copies.kept(known.member, message), *learnt(leader, now)]
 
 
-def ready(reign: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
+def ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
     """A peer has loaded what it was granted."""
     if not _answers(known, message):
         return []
-    if message.version != reign.version:
+    if message.version != leader.version:
         known.tries += 1
-        return grant(reign, known, known.member.stage, f"version {message.version} is out of date")
-    reign.membership.mark(known, "ready")
-    reign.memories.leave(known.process)
+        return grant(leader, known, known.member.stage, f"version {message.version} is out of date")
+    leader.membership.mark(known, "ready")
+    leader.memories.leave(known.process)
     known.version, known.tries = message.version, 0
     known.member = replace(known.member, capacity=max(1, message.capacity))
-    return try_open(reign, now) if reign.phase == "gathering" else []
+    return try_open(leader, now) if leader.phase == "gathering" else []
 
 
-def load_failed(reign: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:
+def load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:
     """A peer could not load what it was granted."""
     if not _answers(known, message):
         return []
-    reign.membership.mark(known, "failed")
-    reign.memories.leave(known.process)
-    known.tries += message.version != reign.version
-    actions = try_open(reign, now) if reign.phase == "gathering" else []
+    leader.membership.mark(known, "failed")
+    leader.memories.leave(known.process)
+    known.tries += message.version != leader.version
+    actions = try_open(leader, now) if leader.phase == "gathering" else []
     if known.phase != "failed":
         return actions  # the run went back, which granted a stage to everybody
-    stage, reason = reign.membership.place(known.wish)
-    return [*actions, *grant(reign, known, stage, f"{message.reason}; {reason}")]
+    stage, reason = leader.membership.place(known.wish)
+    return [*actions, *grant(leader, known, stage, f"{message.reason}; {reason}")]
 
 
 def _answers(known: MemberRecord, message: Ready | LoadFailed) -> bool:

@@ -27,7 +27,7 @@ from swarmflow.core.types import ProcessId
 _OF_PEERS = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed))
 
 
-def doubtful(reign: LeaderState, known: MemberRecord, message: Message) -> str | None:
+def doubtful(leader: LeaderState, known: MemberRecord, message: Message) -> str | None:
     """Why the sender of a message cannot mean it; None: it can."""
     kind = type(message)
     if kind in _OF_PEERS and known.role != "peer":
@@ -37,11 +37,11 @@ def doubtful(reign: LeaderState, known: MemberRecord, message: Message) -> str |
             return f"results of a reduction from a {known.role}"
         case Suspect() if message.process == known.process:
             return "a Suspect of itself"
-        case Ready() | LoadFailed() if message.version > reign.settings.steps:
-            return f"version {message.version} of a run of {reign.settings.steps} steps"
-        case CopiesHeld() if any(copy.snapshot.version > reign.settings.steps for copy in message.copies):
-            return f"a copy of a version after the last one, {reign.settings.steps}"
-    step = reign.step
+        case Ready() | LoadFailed() if message.version > leader.settings.steps:
+            return f"version {message.version} of a run of {leader.settings.steps} steps"
+        case CopiesHeld() if any(copy.snapshot.version > leader.settings.steps for copy in message.copies):
+            return f"a copy of a version after the last one, {leader.settings.steps}"
+    step = leader.step
     if step is None or known.process not in step.roster.serving:
         return None
     return _about_step(step, known.process, message)
@@ -59,9 +59,9 @@ def _about_step(step: Step, sender: ProcessId, message: Message) -> str | None:
     return None
 
 
-def put_out(reign: LeaderState, sender: ProcessId, message: Message | None, reason: str, now: float) -> list[Action]:
+def put_out(leader: LeaderState, sender: ProcessId, message: Message | None, reason: str, now: float) -> list[Action]:
     """Who sends what cannot be is gone, and told so; with a stranger there is only the connection to close."""
-    if sender in reign.membership.known:
-        return gone(reign, sender, reason, now)
+    if sender in leader.membership.known:
+        return gone(leader, sender, reason, now)
     told = [Send(sender, Refused(reason))] if isinstance(message, Join) else [Forget(sender)]
     return [Log("warning", f"{sender}, which takes no part, {reason}"), *told]

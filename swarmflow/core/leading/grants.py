@@ -9,28 +9,28 @@ from swarmflow.core.leading.reign import LeaderState
 from swarmflow.core.messages import Granted
 
 
-def grant(reign: LeaderState, entry: MemberRecord, stage: int, reason: str, turn: int = 0) -> list[Action]:
+def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, turn: int = 0) -> list[Action]:
     """Have a peer load a stage at the run's version. Whatever it answers to an earlier grant is void.
 
     turn: by so many it is to begin with another donor than it would.
     """
-    donors, commit = reign.membership.donors(stage, reign.version, entry.process, turn), None
-    if reign.name:
-        donors = donors or reign.memories.donors(stage, reign.name, entry.process)[:DONORS_MAX]
-    held = reign.memories.of(entry.process)
-    resumes = held is not None and held.stage == stage and holds(held, reign.version, reign.name)
+    donors, commit = leader.membership.donors(stage, leader.version, entry.process, turn), None
+    if leader.name:
+        donors = donors or leader.memories.donors(stage, leader.name, entry.process)[:DONORS_MAX]
+    held = leader.memories.of(entry.process)
+    resumes = held is not None and held.stage == stage and holds(held, leader.version, leader.name)
     if resumes:
-        commit = reign.commit
+        commit = leader.commit
     else:
-        reign.memories.leave(entry.process)  # it lets go of it
-    entry.hopeful = bool(donors) or resumes or reign.version == reign.safe.durable
-    if not donors and not (reign.version == 0 and reign.settings.from_seed):
-        donors = (reign.me,)
-    reign.membership.move(entry, stage)
-    reign.membership.mark(entry, "loading")
-    entry.version, entry.grants = reign.version, entry.grants + 1
+        leader.memories.leave(entry.process)  # it lets go of it
+    entry.hopeful = bool(donors) or resumes or leader.version == leader.safe.durable
+    if not donors and not (leader.version == 0 and leader.settings.from_seed):
+        donors = (leader.me,)
+    leader.membership.move(entry, stage)
+    leader.membership.mark(entry, "loading")
+    entry.version, entry.grants = leader.version, entry.grants + 1
     return [
         Connect((entry.member,)),
-        Send(entry.process, Granted(reign.term, stage, reign.version, donors, entry.grants, reign.name, commit)),
+        Send(entry.process, Granted(leader.term, stage, leader.version, donors, entry.grants, leader.name, commit)),
         Log("info", f"peer {entry.process} {'holds' if resumes else 'loads'} stage {stage}: {reason}"),
     ]

@@ -31,56 +31,56 @@ _DOES = {
 }
 
 
-def see(reign: LeaderState, now: float) -> list[Action]:
+def see(leader: LeaderState, now: float) -> list[Action]:
     """To be called each second: what is owed, and what follows where nothing of it is done."""
-    unfed = _unfed(reign)
+    unfed = _unfed(leader)
     actions: list[Action] = []
-    for entry in list(reign.membership.known.values()):
-        duty, task = entry.duty, _task(reign, entry, unfed)
+    for entry in list(leader.membership.known.values()):
+        duty, task = entry.duty, _task(leader, entry, unfed)
         if not task and not duty.task:
             continue  # most of a large swarm
-        left = unfed.get(entry.process, 0) if entry.process == reign.me.process else 0  # it sends itself no heartbeats
+        left = unfed.get(entry.process, 0) if entry.process == leader.me.process else 0  # it sends itself no heartbeats
         duty.see(task, (entry.load.done, left), now, own=not entry.load.awaits)
-        if duty.task and duty.task != REDUCE and now > _due_s(reign, entry):
-            actions += _missed(reign, entry, now)
-    return actions + _see_saving(reign, now) + edge.see_validation(reign, now)
+        if duty.task and duty.task != REDUCE and now > _due_s(leader, entry):
+            actions += _missed(leader, entry, now)
+    return actions + _see_saving(leader, now) + edge.see_validation(leader, now)
 
 
-def slept(reign: LeaderState, seconds: float) -> None:
+def slept(leader: LeaderState, seconds: float) -> None:
     """This process slept so long: what the others did meanwhile it could not see, and its own work stood still."""
-    duties = [entry.duty for entry in reign.membership.known.values()]
-    for duty in (*duties, reign.safe.duty, reign.measuring.duty):
+    duties = [entry.duty for entry in leader.membership.known.values()]
+    for duty in (*duties, leader.safe.duty, leader.measuring.duty):
         duty.since_s += seconds
 
 
-def reduction_due_s(reign: LeaderState, step: Step, patience: float) -> float:
+def reduction_due_s(leader: LeaderState, step: Step, patience: float) -> float:
     """When an all-reduce stands still in which nobody who is not done with it does any more of it.
 
     patience: a factor of the time without any progress.
     """
-    least_s = reign.settings.ballot_s
-    return max((d.since_s + d.patience_s(least_s) * patience for d in _reductions(reign, step)), default=0.0)
+    least_s = leader.settings.ballot_s
+    return max((d.since_s + d.patience_s(least_s) * patience for d in _reductions(leader, step)), default=0.0)
 
 
-def reduction_missed(reign: LeaderState, step: Step, now: float) -> None:
+def reduction_missed(leader: LeaderState, step: Step, now: float) -> None:
     """It stands still: the time that it takes from here on is no measure of what is usual."""
-    for duty in _reductions(reign, step):
+    for duty in _reductions(leader, step):
         duty.miss(now)
 
 
-def _reductions(reign: LeaderState, step: Step) -> list[Duty]:
-    known = (reign.membership.known.get(process) for process in step.roster.serving if step.owes(process))
+def _reductions(leader: LeaderState, step: Step) -> list[Duty]:
+    known = (leader.membership.known.get(process) for process in step.roster.serving if step.owes(process))
     return [entry.duty for entry in known if entry is not None and entry.duty.task == REDUCE]
 
 
-def blame(reign: LeaderState, step: Step) -> ProcessId | None:
+def blame(leader: LeaderState, step: Step) -> ProcessId | None:
     """Who holds up an all-reduce in which nothing is done any more. None: it alone serves its stage.
 
     Who says that it waits for nobody of this step has something to compute, and does not. Else it is whom two others
     wait for, who may be done with its own stage and sum for another one; and else who is done and waited for, or, of
     those who wait for each other, the one that stopped first.
     """
-    known, serving = reign.membership.known, step.roster.serving
+    known, serving = leader.membership.known, step.roster.serving
     behind = [known[process] for process in serving if process in known and step.owes(process)]
     behind.sort(key=lambda entry: (entry.duty.since_s, entry.process))
     idle = [entry.process for entry in behind if not serving.intersection(entry.load.awaits)]
@@ -94,66 +94,66 @@ def blame(reign: LeaderState, step: Step) -> ProcessId | None:
     return next((process for process in suspects if process in shared), None)
 
 
-def put_out(reign: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
+def put_out(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
     """A process lives and is of no use: it goes, and may come back after a while."""
-    pause_s = reign.pauses.put_out(process.name, reason, now)
-    return [Count("stalled"), *gone(reign, process, f"it {reason}: put out for {pause_s:.0f} s", now)]
+    pause_s = leader.pauses.put_out(process.name, reason, now)
+    return [Count("stalled"), *gone(leader, process, f"it {reason}: put out for {pause_s:.0f} s", now)]
 
 
-def standing_still(reign: LeaderState) -> str:
+def standing_still(leader: LeaderState) -> str:
     """Who cannot be spared and does nothing, in words; empty: nobody."""
-    found = [e for e in reign.membership.known.values() if e.duty.misses and e.duty.task in (FEED, WORK, UPDATE)]
+    found = [e for e in leader.membership.known.values() if e.duty.misses and e.duty.task in (FEED, WORK, UPDATE)]
     return "; ".join(_alone(e) for e in sorted(found, key=lambda entry: entry.process))
 
 
-def _unfed(reign: LeaderState) -> Counter[ProcessId]:
+def _unfed(leader: LeaderState) -> Counter[ProcessId]:
     """How many microbatches each trainer still has to bring to the first stage, when there is nothing else there."""
-    step = reign.step
-    if reign.phase != "running" or step is None or step.phase != "working":
+    step = leader.step
+    if leader.phase != "running" or step is None or step.phase != "working":
         return Counter()
-    known = (reign.membership.known.get(member.process) for member in step.opened.stages[0])
+    known = (leader.membership.known.get(member.process) for member in step.opened.stages[0])
     if any(entry is not None and (entry.load.held or entry.load.queued) for entry in known):
         return Counter()
     return Counter(step.owners[index] for stage, index in step.ledger.missing() if stage == 0)
 
 
-def _task(reign: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -> str:
+def _task(leader: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -> str:
     if entry.role == "trainer":
         return FEED if entry.process in unfed else ""
     if entry.phase == "loading":
         return LOAD
-    step = reign.step
+    step = leader.step
     task = "" if step is None else _TASKS.get(step.phase, "")
     if step is None or not task or entry.process not in step.roster.serving:
         return ""
     return task if (entry.load.queued if task == WORK else step.owes(entry.process)) else ""
 
 
-def _due_s(reign: LeaderState, entry: MemberRecord) -> float:
-    least_s, duty = reign.settings.stall_s, entry.duty
+def _due_s(leader: LeaderState, entry: MemberRecord) -> float:
+    least_s, duty = leader.settings.stall_s, entry.duty
     if duty.task == LOAD:
         return duty.due_s(TRANSFER_FACTOR * least_s)
-    mates = reign.membership.usual_s(entry.member.stage, duty.task) if entry.role == "peer" else 0.0
+    mates = leader.membership.usual_s(entry.member.stage, duty.task) if entry.role == "peer" else 0.0
     return duty.due_s(least_s, FIRST_FACTOR if duty.task in (WORK, UPDATE) else 1.0, mates)
 
 
-def _missed(reign: LeaderState, entry: MemberRecord, now: float) -> list[Action]:
-    duty, me = entry.duty, reign.me.process
+def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action]:
+    duty, me = entry.duty, leader.me.process
     reason = f"{_DOES[duty.task]}, and has shown no progress for {now - duty.since_s:.0f} s"
     duty.miss(now)
     if duty.task == LOAD and duty.misses == 1:
-        return grant(reign, entry, entry.member.stage, f"it {reason}", turn=1)
-    if entry.process == me and len(reign.membership.trainers()) > 1:
-        reign.left = True
+        return grant(leader, entry, entry.member.stage, f"it {reason}", turn=1)
+    if entry.process == me and len(leader.membership.trainers()) > 1:
+        leader.left = True
         return [Log("warning", f"this trainer {reason}: another one has to lead"), Rejoin(f"it {reason}")]
-    if entry.process != me and (duty.task in (FEED, LOAD) or _has_mate(reign, entry)):
-        return put_out(reign, entry.process, reason, now)
+    if entry.process != me and (duty.task in (FEED, LOAD) or _has_mate(leader, entry)):
+        return put_out(leader, entry.process, reason, now)
     return [Log("warning", f"the run waits for {_alone(entry)}"), Count("standstills")]
 
 
-def _has_mate(reign: LeaderState, entry: MemberRecord) -> bool:
+def _has_mate(leader: LeaderState, entry: MemberRecord) -> bool:
     """Whether others of its stage can go on without it."""
-    step = reign.step
+    step = leader.step
     if step is None:
         return False
     mates = [m.process for m in step.roster.stages[entry.member.stage] if m.process != entry.process]
@@ -168,21 +168,21 @@ def _alone(entry: MemberRecord) -> str:
 # --- saves ------------------------------------------------------------------------------------------------------------
 
 
-def progressed(reign: LeaderState, event: Progressed, now: float) -> list[Action]:
+def progressed(leader: LeaderState, event: Progressed, now: float) -> list[Action]:
     """A part of what this trainer asked its runtime for is done."""
     if event.of == "save":
-        reign.safe.parts += 1
-        reign.safe.copied |= event.version == reign.safe.saving
+        leader.safe.parts += 1
+        leader.safe.copied |= event.version == leader.safe.saving
     elif event.of == "validation":
-        edge.measured_some(reign, event, now)
+        edge.measured_some(leader, event, now)
     return []
 
 
-def _see_saving(reign: LeaderState, now: float) -> list[Action]:
+def _see_saving(leader: LeaderState, now: float) -> list[Action]:
     """A version of which nothing comes any more is given up for now, and tried again from others."""
-    safe = reign.safe
+    safe = leader.safe
     safe.duty.see("" if safe.saving is None else WRITE if safe.copied else LOAD, (safe.parts,), now)
-    if safe.saving is None or now <= safe.duty.due_s(TRANSFER_FACTOR * reign.settings.stall_s):
+    if safe.saving is None or now <= safe.duty.due_s(TRANSFER_FACTOR * leader.settings.stall_s):
         return []
     idle_s = now - safe.duty.since_s
     safe.duty.miss(now)
@@ -192,4 +192,4 @@ def _see_saving(reign: LeaderState, now: float) -> list[Action]:
     safe.turn += 1
     safe.disturbed()  # it is to be tried again, however often that was
     failed = CheckpointWritten(safe.saving, False, reason, number=safe.number)
-    return [Abandon("save"), *edge.checkpoint_written(reign, failed, now)]
+    return [Abandon("save"), *edge.checkpoint_written(leader, failed, now)]

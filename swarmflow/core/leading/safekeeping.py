@@ -35,7 +35,7 @@ class Durability:
     last write failed, empty: it did not. again_s: when it is tried again. parts: of states that came, all told; copied:
     those of the version being written are all here. turn: how often nothing came any more, after which others are asked
     first. asked: who waits for a version, by its number. number: of the write begun last, unlike any of an earlier
-    reign; last: the model was asked for with it.
+    leadership; last: the model was asked for with it.
     """
 
     durable: int

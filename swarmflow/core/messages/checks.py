@@ -102,7 +102,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "capacity": (0, 1 << 31),
         "queued": count,
         "held": count,
-        "said": count,
+        "sent": count,
         "done": count,
         "ballot": count,
         "piece": count,
@@ -112,7 +112,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "before": (0, MEMBERS_MAX),
         "microbatches": (0, microbatches),
         "peers": count,
-        "rest_s": seconds,
+        "downstream_s": seconds,
         "wait_s": seconds,
         "seconds": seconds,
         "rebalance_s": seconds,
@@ -267,7 +267,7 @@ class MessageChecks:
             return False
         rows = (*enumerate(roster.stages), (-1, roster.trainers))
         placed = all(member.stage == stage for stage, row in rows for member in row)
-        return placed and all(map(self._member, roster.everyone)) and len(roster.everybody) == roster.size
+        return placed and all(map(self._member, roster.all_members)) and len(roster.all_processes) == roster.size
 
     def _report(self, report: Any) -> bool:  # noqa: ANN401
         """A report is of one process, in a place that there is, and about one epoch and its own work."""
@@ -304,7 +304,7 @@ def _one_inner(message: RelayTensor | RelayedTensor) -> bool:
 def _open(said: OpenStep) -> bool:
     """Members come with it or came before it; of a step without trainers nobody would form the microbatches."""
     if said.before or not said.roster.stages:
-        return not said.roster.everyone
+        return not said.roster.all_members
     return bool(said.roster.trainers)
 
 

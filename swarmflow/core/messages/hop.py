@@ -43,12 +43,12 @@ class ReserveSlot:
 
 @dataclass(frozen=True, slots=True)
 class SlotReserved:
-    """The room is kept for you: send the bytes. rest_s: as in Accepted."""
+    """The room is kept for you: send the bytes. downstream_s: as in Accepted."""
 
     microbatch: Microbatch
     stage: int
     attempt: int
-    rest_s: float = 0.0
+    downstream_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The hop is mine. rest_s: how long the best way beyond me takes, forth and back."""
+    """The hop is mine. downstream_s: how long the best way beyond me takes, forth and back."""
 
     microbatch: Microbatch
     stage: int
     attempt: int
-    rest_s: float = 0.0
+    downstream_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +101,19 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The answer. rest_s: as in Accepted."""
+    """The answer. downstream_s: as in Accepted."""
 
     epoch: Epoch
     loaded: bool
-    rest_s: float = 0.0
+    downstream_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class DownstreamCost:
-    """To those before: what I say of the way beyond me has changed. rest_s: as in Accepted."""
+    """To those before: what I say of the way beyond me has changed. downstream_s: as in Accepted."""
 
     epoch: Epoch
-    rest_s: float
+    downstream_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ class Needed:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """To the leader, each second. queued, held: microbatches waiting and held. said: messages without bodies so far.
+    """To the leader, each second. queued, held: microbatches waiting and held. sent: messages without bodies so far.
 
     done: how much this life has done so far: computations, pieces reduced, parts of a state loaded, microbatches
     formed. Whoever owes the run something and does not raise it stands still. awaits: without whose parts or sums its
@@ -182,7 +182,7 @@ class Heartbeat:
     queued: int = 0
     held: int = 0
     version: int = -1
-    said: int = 0
+    sent: int = 0
     done: int = 0
     awaits: tuple[ProcessId, ...] = ()
 
@@ -200,11 +200,11 @@ class LinkRateReport:
 
 @dataclass(frozen=True, slots=True)
 class LeaderHeartbeat:
-    """From the leader to everybody, each second. said: messages without bodies to this process so far."""
+    """From the leader to everybody, each second. sent: messages without bodies to this process so far."""
 
     term: int
     epoch: Epoch
-    said: int = 0
+    sent: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ def prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
     """The leader begins a ballot, and says which work counts."""
     message = event.message
     assert isinstance(message, Prepare)
-    if message.epoch != peer.epoch or peer.hops is None or peer.standing is None:
+    if message.epoch != peer.epoch or peer.hops is None or peer.epoch_view is None:
         return []
-    peer.standing.prepare(message)
+    peer.epoch_view.prepare(message)
     taken, missing = peer.hops.reconcile(message.entries)
     actions = [*revoke(peer), *taken]
     if missing:
@@ -87,8 +87,8 @@ def sealed(peer: PeerState, event: Sealed, now: float) -> list[Action]:
     if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
         return []
     ballot.sealed = True
-    if peer.standing is not None:
-        peer.standing.results = event.results
+    if peer.epoch_view is not None:
+        peer.epoch_view.results = event.results
     return [Send(peer.leader, Prepared(peer.epoch, ballot.number, event.results))]
 
 
@@ -96,13 +96,13 @@ def commit(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Everybody is ready: update the parameters."""
     message = event.message
     assert isinstance(message, Commit)
-    ballot, standing = peer.ballot, peer.standing
-    if message.epoch != peer.epoch or standing is None or standing.commit is not None:
+    ballot, epoch_view = peer.ballot, peer.epoch_view
+    if message.epoch != peer.epoch or epoch_view is None or epoch_view.commit is not None:
         return []
     if ballot is None or ballot.number != message.ballot or not ballot.sealed:
         return peer.leave(f"ballot {message.ballot} of step {peer.epoch.step} was committed without this process")
-    peer.ballot, standing.commit = None, message
-    peer.memory.committed(standing, message)
+    peer.ballot, epoch_view.commit = None, message
+    peer.memory.committed(epoch_view, message)
     return [Apply(peer.epoch, message.scale, message.learning_rate)]
 
 
@@ -111,8 +111,8 @@ def applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
     if event.epoch != peer.epoch:
         return []
     peer.version = event.epoch.step + 1
-    if peer.standing is not None:
-        peer.standing.digest = event.digest
+    if peer.epoch_view is not None:
+        peer.epoch_view.digest = event.digest
         peer.memory.applied(event.digest)
     journal = peer.hops.clear() if peer.hops is not None else []
     return [*journal, Send(peer.leader, Committed(event.epoch, peer.version, event.digest))]

@@ -14,7 +14,7 @@ from swarmflow.core.standing import begun
 def named(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Some of those who take part in the epoch that is opened next."""
     assert isinstance(event.message, RosterPart)
-    peer.naming.hear(event.message)
+    peer.assembly.hear(event.message)
     return []
 
 
@@ -22,13 +22,13 @@ def opened(peer: PeerState, event: Received, now: float) -> list[Action]:
     """A step begins; what was held for another one is void."""
     said = event.message
     assert isinstance(said, OpenStep | RosterDelta)
-    if said.term < peer.following.term or said.epoch <= peer.epoch:
+    if said.term < peer.lease.term or said.epoch <= peer.epoch:
         return []
-    standing = begun(said, peer.naming, peer.standing)
-    if standing is None:
+    epoch_view = begun(said, peer.assembly, peer.epoch_view)
+    if epoch_view is None:
         return peer.leave(f"this process was not told who takes part in step {said.epoch.step}")
-    message = standing.opened
-    peer.following.term, peer.epoch, peer.standing = message.term, message.epoch, standing
+    message = epoch_view.opened
+    peer.lease.term, peer.epoch, peer.epoch_view = message.term, message.epoch, epoch_view
     actions = revoke(peer)
     ids = message.roster.ids
     if peer.stage < 0 or peer.me not in ids[peer.stage] or peer.hops is None:
@@ -38,17 +38,17 @@ def opened(peer: PeerState, event: Received, now: float) -> list[Action]:
     if peer.phase == "ready":
         actions.append(Log("info", f"serving stage {peer.stage} from step {peer.epoch.step} on"))
     peer.phase = "member"
-    around = message.roster.around(peer.stage, peer.plan.tied).everyone
+    around = message.roster.around(peer.stage, peer.plan.tied).all_members
     actions += [Connect(tuple([m for m in around if m.process != peer.me])), Reset(message.exponent, message.careful)]
     next_stage = ids[peer.stage + 1] if not peer.hops.last else ()
     shares = message.roster.shares[peer.stage + 1] if not peer.hops.last else {}
     mates, before = tuple([mate for mate in ids[peer.stage] if mate != peer.me]), ids[peer.stage - 1]
-    peer.hops.outbox.trainers = ids[-1]
+    peer.hops.dispatcher.trainers = ids[-1]
     actions += peer.hops.open(peer.epoch, next_stage, before, shares, mates)
     nearby = {0: mates, 1: next_stage, -1: before if peer.stage > 0 else ()}
     few = {place: stage for place, stage in nearby.items() if len(stage) <= NEAR_MAX}
-    peer.detours.open(peer.hops.outbox.speeds, few)
-    peer.hops.outbox.rerouted(peer.detours.changed)
+    peer.relays.open(peer.hops.dispatcher.speeds, few)
+    peer.hops.dispatcher.rerouted(peer.relays.changed)
     return actions + (peer.flows.open(message.roster, now) if peer.flows is not None else [])
 
 
@@ -56,13 +56,13 @@ def entered(peer: PeerState, event: Received, now: float) -> list[Action]:
     """One more takes part, amid the step."""
     message = event.message
     assert isinstance(message, MemberEntered)
-    member, standing = message.member, peer.standing
-    if message.epoch != peer.epoch or standing is None:
+    member, epoch_view = message.member, peer.epoch_view
+    if message.epoch != peer.epoch or epoch_view is None:
         return []
-    standing.enter(member)
+    epoch_view.enter(member)
     if peer.hops is None or member.process == peer.me:
         return []
-    living = standing.living()
+    living = epoch_view.alive()
     mates = living.stages[peer.stage]
     if all(mate.process != peer.me for mate in mates):
         return []  # it takes no part yet, or on another stage, and has loaded this one since
@@ -81,14 +81,14 @@ def gone(peer: PeerState, event: Received, now: float) -> list[Action]:
     """A process is dead: what it held is sent to others, and a ballot with it is void."""
     message = event.message
     assert isinstance(message, MemberFailed)
-    if message.epoch != peer.epoch or peer.hops is None or peer.standing is None:
+    if message.epoch != peer.epoch or peer.hops is None or peer.epoch_view is None:
         return [Forget(message.process)] if peer.phase == "loading" else []  # it may be what it loads from
     if message.process == peer.me:
         return peer.leave(f"taken for dead: {message.reason}")
-    peer.standing.died(message.process)
+    peer.epoch_view.died(message.process)
     actions = [*revoke(peer), *peer.hops.gone(message.process, now, message.lost), *peer.hops.reopen()]
-    lost = peer.detours.gone(message.process, now)
-    peer.hops.outbox.rerouted(peer.detours.changed)
+    lost = peer.relays.gone(message.process, now)
+    peer.hops.dispatcher.rerouted(peer.relays.changed)
     actions += [action for to, sent in lost for action in peer.hops.again(to, sent, now)]
     if peer.flows is not None:
         actions += peer.flows.gone(message.process, now)

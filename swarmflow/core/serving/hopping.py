@@ -25,9 +25,9 @@ def message(peer: PeerState, event: Received, now: float) -> list[Action]:
 def rates(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Another peer tells of the ways from it."""
     assert isinstance(event.message, LinkRateReport)
-    peer.detours.learn(event.sender, event.message)
+    peer.relays.learn(event.sender, event.message)
     if peer.hops is not None:
-        peer.hops.outbox.rerouted(peer.detours.changed)
+        peer.hops.dispatcher.rerouted(peer.relays.changed)
     return []
 
 
@@ -35,7 +35,7 @@ def carry(peer: PeerState, event: Received, now: float) -> list[Action]:
     """A tensor goes through here, from one peer of this epoch to another."""
     message = event.message
     assert isinstance(message, RelayTensor)
-    if message.to == peer.me or peer.standing is None or not peer.standing.takes_part(message.to):
+    if message.to == peer.me or peer.epoch_view is None or not peer.epoch_view.takes_part(message.to):
         return release(event.bodies)
     carried = RelayedTensor(event.sender, message.forward, message.backward)
     return [Send(message.to, carried, event.bodies), *release(event.bodies)]

@@ -16,11 +16,11 @@ from swarmflow.core.types import ProcessId
 def lost(peer: PeerState, event: Lost, now: float) -> list[Action]:
     """The connection to a process broke. Without the leader there is nobody to tell; an heir of it will come."""
     if event.process == peer.leader:
-        known = peer.following.lost_s is not None
-        peer.following.lose(now)
+        known = peer.lease.lost_s is not None
+        peer.lease.lose(now)
         return [] if known else [Log("warning", f"the leader {peer.leader} was lost: {event.reason}")]
-    if peer.standing is not None and peer.standing.takes_part(event.process):
-        peer.standing.suspects[event.process] = None
+    if peer.epoch_view is not None and peer.epoch_view.takes_part(event.process):
+        peer.epoch_view.suspects[event.process] = None
         return [Send(peer.leader, Suspect(event.process, event.reason)), *go_around(peer, event.process, now)]
     return []
 
@@ -29,7 +29,7 @@ def go_around(peer: PeerState, process: ProcessId, now: float) -> list[Action]:
     """Nothing may have reached a process, or come from it: what it holds of this peer's goes to others, or is asked."""
     if peer.hops is None or peer.phase != "member":
         return []
-    return peer.hops.tell_all(broken.lost(peer.hops.outbox, process, now))
+    return peer.hops.tell_all(broken.lost(peer.hops.dispatcher, process, now))
 
 
 def accused(peer: PeerState, event: Received, now: float) -> list[Action]:
@@ -40,34 +40,34 @@ def accused(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 def heirs(peer: PeerState) -> list[ProcessId]:
     """Trainers of the epoch at hand, if this peer is in it, that may yet be alive and lead it on."""
-    standing = peer.standing
-    if standing is None or not standing.takes_part(peer.me):
+    epoch_view = peer.epoch_view
+    if epoch_view is None or not epoch_view.takes_part(peer.me):
         return []
-    return [t for t in standing.trainers() if t != peer.leader and t not in standing.suspects]
+    return [t for t in epoch_view.trainers() if t != peer.leader and t not in epoch_view.suspects]
 
 
 def lead(peer: PeerState, event: Received, now: float) -> list[Action]:
     """A trainer wants to lead. It is followed if it may, unless the leader was heard of just now."""
     sender, message = event.sender, event.message
     assert isinstance(message, Elect)
-    standing, following = peer.standing, peer.following
-    if standing is None or sender not in standing.trainers():
+    epoch_view, lease = peer.epoch_view, peer.lease
+    if epoch_view is None or sender not in epoch_view.trainers():
         return [Count("messages_ignored", "Elect")]
-    again = sender == peer.leader and message.term >= following.term
-    if not again and message.term <= following.term:
-        return [Send(sender, Deposed(following.term))]
-    if not again and not following.doubts(now):
+    again = sender == peer.leader and message.term >= lease.term
+    if not again and message.term <= lease.term:
+        return [Send(sender, Deposed(lease.term))]
+    if not again and not lease.suspects(now):
         return []
-    following.follow(sender, message.term, now)
+    lease.follow(sender, message.term, now)
     peer.grant = -1  # it counts its grants anew: what comes of a former leader's must not look like one of them
     done: tuple[Done, ...] = ()
     dropped: tuple[int, ...] = ()
     if peer.hops is not None:
         peer.hops.leader, done, dropped = sender, peer.hops.done(), tuple(peer.hops.dropped)
-        peer.hops.outbox.speeds.forget_told()
+        peer.hops.dispatcher.speeds.forget_told()
     capacity = peer.hops.capacity if peer.hops is not None else peer.settings.join.member.capacity
     member = replace(peer.settings.join.member, stage=peer.stage, capacity=capacity)
-    report = standing.report(
+    report = epoch_view.report(
         message.term,
         peer.join(),
         member,
@@ -85,9 +85,9 @@ def lead(peer: PeerState, event: Received, now: float) -> list[Action]:
 def another(peer: PeerState, sender: ProcessId, message: Message) -> list[Action]:
     """What only a leader says. A former one has to know that it is one; a later one may have given this peer up."""
     ignored: list[Action] = [Count("messages_ignored", type(message).__name__)]
-    term = getattr(message, "term", peer.following.term)
-    if term < peer.following.term:
-        return [*ignored, Send(sender, Deposed(peer.following.term))]
-    if isinstance(message, MemberFailed) and peer.following.passed_over(peer.me, sender, message, peer.standing):
+    term = getattr(message, "term", peer.lease.term)
+    if term < peer.lease.term:
+        return [*ignored, Send(sender, Deposed(peer.lease.term))]
+    if isinstance(message, MemberFailed) and peer.lease.passed_over(peer.me, sender, message, peer.epoch_view):
         return peer.leave(f"taken for dead: {message.reason}")
     return ignored

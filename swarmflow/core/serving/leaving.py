@@ -14,7 +14,7 @@ def drain_asked(peer: PeerState, event: DrainAsked, now: float) -> list[Action]:
         return leave_now(peer, "left" if peer.drain_until_s is None else "left at once")
     peer.drain_until_s = now + peer.settings.drain_s
     if peer.hops is not None:
-        peer.hops.space.draining = not (peer.alone and peer.phase == "member")
+        peer.hops.admission.draining = not (peer.alone and peer.phase == "member")
     return [
         Send(peer.leader, Drain()),
         Log("info", f"draining: no new work; leaving after this step, in {peer.settings.drain_s:.0f} s at most"),

@@ -39,16 +39,16 @@ class Memory:
         self.held = None
         return None
 
-    def committed(self, standing: EpochView, commit: Commit) -> None:
+    def committed(self, epoch_view: EpochView, commit: Commit) -> None:
         """An update is to be applied."""
-        self.update = _name(standing, commit.ballot), commit
+        self.update = _name(epoch_view, commit.ballot), commit
 
     def applied(self, digest: str) -> None:
         """It was."""
         if self.update is not None:
             (self.name, self.commit), self.digest, self.update = self.update, digest, None
 
-    def kept(self, stage: int, version: int, standing: EpochView | None, sealed: int | None) -> Held | None:
+    def kept(self, stage: int, version: int, epoch_view: EpochView | None, sealed: int | None) -> Held | None:
         """What is left for the next life, which ends the update that is under way. None: it is of no known history.
 
         sealed: the ballot whose gradient is reduced here, and that may have been committed.
@@ -56,10 +56,10 @@ class Memory:
         if self.update is not None:
             name, commit = self.update
             return Held(stage, commit.epoch.step + 1, name, "", commit)
-        upcoming = _name(standing, sealed) if standing is not None and sealed is not None else ""
+        upcoming = _name(epoch_view, sealed) if epoch_view is not None and sealed is not None else ""
         known = self.name or upcoming
         return Held(stage, version, self.name, self.digest, self.commit, upcoming) if known else None
 
 
-def _name(standing: EpochView, ballot: int) -> str:
-    return state_name(standing.opened.lineage, standing.epoch, ballot)
+def _name(epoch_view: EpochView, ballot: int) -> str:
+    return state_name(epoch_view.opened.lineage, epoch_view.epoch, ballot)

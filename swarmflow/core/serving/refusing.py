@@ -41,12 +41,12 @@ _FROM: dict[type, tuple[int, ...]] = {
 
 def misplaced(peer: PeerState, sender: ProcessId, message: Message) -> str | None:
     """Why a message about a hop cannot come from where its sender serves; None: it can."""
-    standing = peer.standing
-    if isinstance(message, RelayTensor) and standing is not None:
-        return _astray(standing, sender, message)
-    if standing is None or standing.place(peer.me) != peer.stage:
+    epoch_view = peer.epoch_view
+    if isinstance(message, RelayTensor) and epoch_view is not None:
+        return _astray(epoch_view, sender, message)
+    if epoch_view is None or epoch_view.place(peer.me) != peer.stage:
         return None  # it was moved amid the step: what still comes was meant for its former stage
-    place = standing.place(sender)
+    place = epoch_view.place(sender)
     if isinstance(message, Recall):
         fits = place == peer.stage + (BEFORE if message.gradient else AFTER)
     elif isinstance(message, Recalled):
@@ -57,9 +57,9 @@ def misplaced(peer: PeerState, sender: ProcessId, message: Message) -> str | Non
     return None if fits else f"{type(message).__name__} from stage {place} to stage {peer.stage}"
 
 
-def _astray(standing: EpochView, sender: ProcessId, message: RelayTensor) -> str | None:
+def _astray(epoch_view: EpochView, sender: ProcessId, message: RelayTensor) -> str | None:
     """Why what is to be carried cannot go from its sender to there: who carries it answers for it."""
-    place, there = standing.place(sender), standing.place(message.to)
+    place, there = epoch_view.place(sender), epoch_view.place(message.to)
     step = AFTER if message.forward is not None else BEFORE
     if place is None or there is None or there == place + step:
         return None

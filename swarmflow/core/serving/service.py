@@ -49,7 +49,7 @@ class PeerState:
     """
 
     me: ProcessId
-    following: LeaderLease
+    lease: LeaderLease
     plan: Plan
     settings: PeerSettings
     stage: int = -1
@@ -57,7 +57,7 @@ class PeerState:
     phase: str = "joining"  # joining, loading, ready, member, gone
     epoch: Epoch = BEFORE_ALL
     hops: HopTable | None = None
-    standing: EpochView | None = None
+    epoch_view: EpochView | None = None
     copies: tuple[Holding, ...] | None = None
     grant: int = 0
     drain_until_s: float | None = None
@@ -65,8 +65,8 @@ class PeerState:
     unsettled: Prepare | None = None
     elements: dict[str, int] = field(default_factory=dict)
     element_bytes: int = 4
-    naming: RosterAssembly = field(default_factory=RosterAssembly)
-    detours: Relays = field(init=False)
+    assembly: RosterAssembly = field(default_factory=RosterAssembly)
+    relays: Relays = field(init=False)
     flows: FlowNegotiation | None = None
     done: int = 0
     postponed: str = ""
@@ -76,7 +76,7 @@ class PeerState:
     @property
     def leader(self) -> ProcessId:
         """Whom this peer follows."""
-        return self.following.leader
+        return self.lease.leader
 
     @property
     def load(self) -> int:
@@ -102,22 +102,22 @@ class PeerState:
 
         held: what it leaves in its folder.
         """
-        voter = self.standing is not None and self.following.lost_s is None and self.leader != self.me
-        return [Send(self.leader, Left(self.following.term, held))] if voter else []
+        voter = self.epoch_view is not None and self.lease.lost_s is None and self.leader != self.me
+        return [Send(self.leader, Left(self.lease.term, held))] if voter else []
 
     @property
     def alone(self) -> bool:
         """Whether nobody else may have what this process holds."""
         if self.needed is not None or self.hops is None:
             return True
-        return self.standing is not None and len(self.standing.living().stages[self.stage]) == 1
+        return self.epoch_view is not None and len(self.epoch_view.alive().stages[self.stage]) == 1
 
     def outlives(self) -> Held | None:
         """What this process holds of the run's state, for whoever leads next."""
         if self.hops is None:
             return self.memory.held
         sealed = self.ballot.number if self.ballot is not None and self.ballot.sealed else None
-        return self.memory.kept(self.stage, self.version, self.standing, sealed)
+        return self.memory.kept(self.stage, self.version, self.epoch_view, sealed)
 
 
 def release(bodies: tuple[Ref, ...]) -> list[Action]:

@@ -10,17 +10,17 @@ from swarmflow.core.messages import CopiesHeld, Granted, KeepCopy, LoadFailed, R
 from swarmflow.core.routers import dispatcher_for
 from swarmflow.core.serving.ballots import revoke
 from swarmflow.core.serving.service import PeerState
-from swarmflow.core.space import LEAN
+from swarmflow.core.space import WITHOUT_GRAPH
 
 
 def granted(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Load a stage, whatever was served before."""
     message = event.message
     assert isinstance(message, Granted)
-    if message.term < peer.following.term or not 0 <= message.stage < peer.plan.stages:
+    if message.term < peer.lease.term or not 0 <= message.stage < peer.plan.stages:
         return []
     moved: list[Action] = [Count("moves")] if peer.stage not in (-1, message.stage) else []
-    peer.following.term = message.term
+    peer.lease.term = message.term
     peer.stage, peer.version, peer.phase, peer.grant = message.stage, -1, "loading", message.grant
     journal = peer.hops.clear() if peer.hops is not None else []
     peer.hops = peer.flows = None
@@ -45,12 +45,14 @@ def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
     peer.version, peer.memory.held = event.version, None
     peer.elements, peer.element_bytes = dict(event.group_elements), event.element_bytes
     peer.phase = "ready"
-    outbox = dispatcher_for(peer.plan, peer.me, peer.stage + 1, peer.settings.late_min_s)
+    dispatcher = dispatcher_for(peer.plan, peer.me, peer.stage + 1, peer.settings.late_min_s)
     own = peer.settings.journal_bytes_max, peer.settings.recompute
-    peer.hops = HopTable(peer.me, peer.stage, peer.plan.stages, event.capacity, outbox, peer.leader, *own)
+    peer.hops = HopTable(peer.me, peer.stage, peer.plan.stages, event.capacity, dispatcher, peer.leader, *own)
     plan = peer.plan
-    lean = LEAN if peer.settings.recompute or peer.hops.last else 0  # the last stage holds a microbatch but briefly
-    peer.flows = negotiation_of(peer.me, peer.stage, plan.stages, plan.microbatches, outbox.router, lean)
+    without_graph = (
+        WITHOUT_GRAPH if peer.settings.recompute or peer.hops.last else 0
+    )  # the last stage holds a microbatch but briefly
+    peer.flows = negotiation_of(peer.me, peer.stage, plan.stages, plan.microbatches, dispatcher.router, without_graph)
     return [
         Send(peer.leader, Ready(peer.stage, peer.version, event.digest, event.capacity, peer.grant)),
         Log("info", f"stage {peer.stage} is loaded at version {peer.version}, {event.capacity} microbatches fit"),

@@ -78,8 +78,8 @@ class Delays:
             if name in view.before or name in view.beside or name in view.after:
                 self._push(self.now_s + self.random.uniform(*self.notice_s), "gone", other, name)
 
-    def _say(self, sender: ProcessId, said: Iterable[FlowSend]) -> None:
-        for say in said:
+    def _say(self, sender: ProcessId, sends: Iterable[FlowSend]) -> None:
+        for say in sends:
             self.messages += 1
             self.kinds[type(say.message).__name__] += 1
             if self.random.random() < self.loss:

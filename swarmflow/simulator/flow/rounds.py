@@ -46,9 +46,9 @@ class Rounds:
             for sender, say in heard:
                 self.say(say.to, self.nodes[say.to].handle(sender, say.message, float(self.round)))
 
-    def say(self, sender: ProcessId, said: list[FlowSend]) -> None:
+    def say(self, sender: ProcessId, sends: list[FlowSend]) -> None:
         """It is heard in the next round."""
-        self.messages += len(said)
-        for say in said:
+        self.messages += len(sends)
+        for say in sends:
             self.kinds[type(say.message).__name__] += 1
             self._in_flight.append((sender, say))

@@ -204,8 +204,8 @@ class Sender:
             self.on_broken(out.trip)
             return
         if self.repair is Repair.RESTART and out.accepted and passed_on:
-            rest_s = out.handed_s + (self.hands.timeout_s or self._longest_s) - self.hands.now_s
-            self.hands.after(max(0.0, rest_s), partial(self._time_out, out))
+            left_s = out.handed_s + (self.hands.timeout_s or self._longest_s) - self.hands.now_s
+            self.hands.after(max(0.0, left_s), partial(self._time_out, out))
             return
         if out.accepted:
             self.hands.count("retries")
