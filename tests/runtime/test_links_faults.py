@@ -15,7 +15,7 @@ import pytest
 from swarmflow.core.types import ProcessId
 from swarmflow.errors import FrameError
 from swarmflow.runtime.frames import FrameLimits, pack_front
-from swarmflow.runtime.hello import Hello, pack_hello, read_reply
+from swarmflow.runtime.hello import PROTOCOL_VERSION, Hello, pack_hello, read_reply
 from swarmflow.runtime.lanes import LaneSettings
 from swarmflow.runtime.links import PENDING_HELLOS_MAX, STREAM_PROTOCOL
 from tests.runtime.nodes import End, hostile_stream, linked, run, started
@@ -113,7 +113,7 @@ def test_another_version_is_told_both_versions(tmp_path: Path) -> None:
             reader, writer = await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0)
             writer.write(pack_hello(Hello("test-run", "control", 1, 0, version=99)))
             reply = await read_reply(reader, 5.0)
-            assert reply.reason == "protocol version 99, this process speaks 2"
+            assert reply.reason == f"protocol version 99, this process speaks {PROTOCOL_VERSION}"
             writer.close()
 
     run(main())

@@ -193,8 +193,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     recording = commands.add_parser("record", help="print a record a seed, as a line of JSON")
     recording.add_argument("seeds", type=int, nargs="+")
-    comparing = commands.add_parser("same", help="compare this checkout with an earlier commit of it")
-    comparing.add_argument("before", help="the commit")
+    comparing = commands.add_parser("same", help="compare two commits")
+    comparing.add_argument("before", help="the earlier commit")
+    comparing.add_argument("after", nargs="?", default="HEAD", help="the later one")
     comparing.add_argument("--first", type=int, default=0)
     comparing.add_argument("--seeds", type=int, default=SEEDS)
     comparing.add_argument("--names", type=Path, help="write the names that have changed here, as JSON")
@@ -208,25 +209,33 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _same(chosen: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "before"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, chosen.before], cwd=ROOT, check=True)
-        try:
-            if not (tree / "tests/simulation/traces.py").is_file():
-                raise SystemExit(f"{chosen.before} is from before `make same`: name a later commit")
-            before, after = (record_tree(each, chosen.first, chosen.seeds) for each in (tree, ROOT))
-            wrong, mapping = differences(before, after)
-            if not chosen.no_experiments:
-                wrong += other_rows(_rows_of(tree), _rows_of(ROOT))
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
+    with _checkout(chosen.before) as before, _checkout(chosen.after) as after:
+        records = [record_tree(tree, chosen.first, chosen.seeds) for tree in (before, after)]
+        wrong, mapping = differences(*records)
+        if not chosen.no_experiments:
+            wrong += other_rows(_rows_of(before), _rows_of(after))
     for line in wrong:
         print(line)
     if chosen.names is not None:
         chosen.names.write_text(json.dumps(mapping, indent=1) + "\n", encoding="utf-8")
-    values = sum(int(each["values"]) for each in after)
-    print(f"{len(after)} seeds, {values:,} events, actions and moments; {len(mapping)} classes have other names")
+    values = sum(int(each["values"]) for each in records[1])
+    print(f"{chosen.seeds} seeds, {values:,} events, actions and moments: {len(wrong) or 'no'} differences")
+    print(f"{len(mapping)} classes have other names or fields")
     return int(bool(wrong))
+
+
+@contextmanager
+def _checkout(commit: str) -> Iterator[Path]:
+    """A commit in a folder of its own. Raises SystemExit where it has no traces."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, commit], cwd=ROOT, check=True)
+        try:
+            if not (tree / "tests/simulation/traces.py").is_file():
+                raise SystemExit(f"{commit} is from before `make same`: name a later commit")
+            yield tree
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":

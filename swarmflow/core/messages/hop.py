@@ -1,4 +1,7 @@
-"""Messages about one hop of one microbatch, between those who carry it."""
+"""Messages about one hop of one microbatch: between its sender (upstream), its holder and the stage after it.
+
+Bodies are boundary tensors in wire form. An `attempt` is counted by the sender; a newer one replaces an older one.
+"""
 
 from __future__ import annotations
 
@@ -9,41 +12,32 @@ from swarmflow.core.types import Epoch, Microbatch, ProcessId
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Do this hop. Bodies: the input (token ids for stage 0, else the activation) and the targets, in wire form.
-
-    attempt: counted by the sender; a newer attempt replaces an older one. repair: a peer that had this hop died, so
-    that the hop after it may be held by somebody already (held_by, where known): the receiver asks before it sends.
-    insist: nobody else can take it, so that a draining peer has to. settled: the gradient was given back by the one who
-    died, and need not be sent again: a word is enough.
-    """
+    """Compute this hop. Bodies: the input (token ids for stage 0, else the activation) and the targets."""
 
     microbatch: Microbatch
     stage: int
     attempt: int
-    repair: bool = False
-    held_by: ProcessId | None = None
-    insist: bool = False
-    settled: bool = False
+    repair: bool = False  # a former holder died: the next hop may be held already, so ask before sending it on
+    held_by: ProcessId | None = None  # in a repair: who holds the next hop, where known
+    insist: bool = False  # no other peer can take it, so a draining one must
+    settled: bool = False  # the sender has the gradient already: a Backward without a body is enough
 
 
 @dataclass(frozen=True, slots=True)
 class ReserveSlot:
-    """Have you room for this hop? Its bytes follow when you say so; what is not told here is as in the Forward.
-
-    ahead: microbatches that I have sent you unasked, and whose bytes may still be on the way: they come first.
-    """
+    """Ask for a slot for this hop; the bytes follow once it is reserved."""
 
     microbatch: Microbatch
     stage: int
     attempt: int
-    insist: bool = False
-    ahead: int = 0
-    settled: bool = False
+    insist: bool = False  # as in Forward
+    ahead: int = 0  # microbatches sent without asking whose bytes may still be in flight: they need slots first
+    settled: bool = False  # as in Forward
 
 
 @dataclass(frozen=True, slots=True)
 class SlotReserved:
-    """The room is kept for you: send the bytes. downstream_s: as in Accepted."""
+    """A slot is reserved: send the bytes. downstream_s: as in Accepted."""
 
     microbatch: Microbatch
     stage: int
@@ -53,9 +47,9 @@ class SlotReserved:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """If you hold this hop, I am its predecessor from now on, and its gradient goes to me; lower attempts are void.
+    """Ask whether the receiver holds this hop. If so, the sender is its predecessor from now on and gets the gradient.
 
-    settled: as in Forward.
+    Lower attempts are void then. settled: as in Forward.
     """
 
     microbatch: Microbatch
@@ -66,7 +60,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The hop is mine. downstream_s: how long the best way beyond me takes, forth and back."""
+    """The sender holds the hop. downstream_s: time of the best path beyond it, forth and back."""
 
     microbatch: Microbatch
     stage: int
@@ -76,7 +70,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The hop is not mine; reason is one of `full`, `draining`, `unknown`, `stale`, `stage`, `invalid`."""
+    """The sender does not hold the hop. reason: `full`, `draining`, `unknown`, `stale`, `stage` or `invalid`."""
 
     microbatch: Microbatch
     stage: int
@@ -86,14 +80,14 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class CreditAvailable:
-    """I denied you because I was full; now there is room."""
+    """A peer that was full when it denied the receiver has a free slot."""
 
     stage: int
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Answer at once: I want to know how long the way to you takes. loaded: with some bytes that say nothing."""
+    """Measure the link: to be answered at once. loaded: with a body of random bytes."""
 
     epoch: Epoch
     loaded: bool
@@ -101,7 +95,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The answer. downstream_s: as in Accepted."""
+    """Answer a Probe. downstream_s: as in Accepted."""
 
     epoch: Epoch
     loaded: bool
@@ -110,7 +104,7 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class DownstreamCost:
-    """To those before: what I say of the way beyond me has changed. downstream_s: as in Accepted."""
+    """Announce a changed downstream_s (as in Accepted) to the stage before."""
 
     epoch: Epoch
     downstream_s: float
@@ -118,16 +112,16 @@ class DownstreamCost:
 
 @dataclass(frozen=True, slots=True)
 class CreditReturned:
-    """I have nothing any more for the room that you told me of: tell another."""
+    """Return an unused credit: the sender has no microbatch left for it."""
 
     stage: int
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """You are late, or were not needed: the hop is another's now.
+    """The hop or the reservation is not the receiver's any more: it was late, or is not needed.
 
-    What you have accumulated of it, the step's manifest decides about.
+    Whether a gradient that was accumulated for it counts is decided by the entries of Prepare.
     """
 
     microbatch: Microbatch
@@ -137,7 +131,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """To the predecessor: the hop after mine went to `successor`. attempt: the one that the predecessor gave me."""
+    """Tell the predecessor who holds the next hop. attempt: the predecessor's own."""
 
     microbatch: Microbatch
     stage: int
@@ -147,9 +141,10 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """To the predecessor: the gradient of what it sent (body).
+    """Return the gradient of the hop's input to the predecessor, as the body.
 
-    No body: to a trainer, the microbatch is complete; to a peer, the gradient that it had before is here too.
+    Without a body: to a trainer, the microbatch is complete; to a peer, this holder has computed the gradient that the
+    peer has already.
     """
 
     microbatch: Microbatch
@@ -159,7 +154,7 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class RelayTensor:
-    """To a third peer: hand this on, the way through you is faster. One of the two; bodies: those of the message."""
+    """Ask a third peer to pass a Forward or a Backward on to `to`, by the faster path. Bodies: of that message."""
 
     to: ProcessId
     forward: Forward | None = None
@@ -167,7 +162,7 @@ class RelayTensor:
 
     @property
     def microbatch(self) -> Microbatch:
-        """Of what is handed on."""
+        """The microbatch of the message inside."""
         inner = self.forward or self.backward
         assert inner is not None, "a RelayTensor without either is refused"
         return inner.microbatch
@@ -175,7 +170,7 @@ class RelayTensor:
 
 @dataclass(frozen=True, slots=True)
 class RelayedTensor:
-    """From a third peer: `origin` has sent you this through me. Bodies: those of the message."""
+    """Deliver a relayed Forward or Backward from `origin`. Bodies: of that message."""
 
     origin: ProcessId
     forward: Forward | None = None
@@ -184,9 +179,10 @@ class RelayedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """To who did the hop of this stage (-1: the trainer): send me once more what it gave, I have kept it no longer.
+    """Ask the holder of a hop (stage -1: the trainer) for a tensor that the sender has evicted.
 
-    gradient: that of its input, else its output. Whoever gave it up too computes it again; nothing is accumulated.
+    gradient: the gradient of the hop's input, else its output. A holder that has evicted it too computes it again,
+    without accumulating anything.
     """
 
     microbatch: Microbatch
@@ -196,7 +192,7 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The answer, with the fields of the question. Bodies: those of the Backward or Forward; none: I do not have it."""
+    """Answer a Recall. Bodies: of the Backward or the Forward; none: the sender does not hold the hop."""
 
     microbatch: Microbatch
     stage: int
@@ -205,7 +201,7 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """To the leader: the gradient of this hop is accumulated. loss_sum, tokens: from the last stage only."""
+    """Report to the leader that the hop's gradient is accumulated. loss_sum, tokens: from the last stage only."""
 
     microbatch: Microbatch
     stage: int

@@ -1,4 +1,4 @@
-"""Messages about who is there: joins, grants, signs of life, departures."""
+"""Messages about membership: joins, grants, heartbeats, copies of states, departures."""
 
 from __future__ import annotations
 
@@ -16,77 +16,65 @@ def state_name(lineage: str, epoch: Epoch, ballot: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A stage's state that a peer holds beyond one life: in memory, where every leader that it knew is gone; or in its
-    folder, where it left at once and nobody else had it.
+    """A stage's state that outlives one life of its peer.
 
-    name: of the state (state_name), which says which history it is of; empty: it was loaded from a disk. digest: of its
-    parameters, as in Committed; empty: not known. commit: the one that made it, where this peer has heard it. upcoming:
-    the name of the next version's state, where this peer has reduced the gradient of that ballot and lacks the commit
-    alone.
+    In memory, where every leader that the peer knew is gone; or in its folder, where it left at once and no other peer
+    had the stage.
     """
 
     stage: int
     version: int
-    name: str
-    digest: str = ""
-    commit: Commit | None = None
-    upcoming: str = ""
+    name: str  # state_name: the history that it belongs to; empty: loaded from a disk
+    digest: str = ""  # of the parameters, as in Committed; empty: not known
+    commit: Commit | None = None  # the commit that made it, where this peer has received it
+    upcoming: str = ""  # name of the next version's state, where its gradient is reduced and only the commit is missing
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """To the leader: take me in. stage: the one asked for, or -1 for any; a trainer says role `trainer`.
+    """Ask the leader to join the run."""
 
-    run: fingerprint of the run that the sender believes in. speed: relative, for the placement. rebalance_s: how often
-    it may be moved to a stage that needs it more; 0: it stays. keeps: there is room on its disk for copies of stages.
-    copies: what lies there of this run. held: what the peer has served before and still holds in memory.
-    """
-
-    role: str
-    software: str
-    run: str
-    member: Member
-    speed: float = 1.0
-    rebalance_s: float = 0.0
-    keeps: bool = False
-    copies: tuple[Holding, ...] = ()
-    held: Held | None = None
+    role: str  # `peer` or `trainer`
+    software: str  # version
+    run: str  # fingerprint of the manifest that the sender has
+    member: Member  # stage: the one asked for; -1: any
+    speed: float = 1.0  # relative, for the placement
+    rebalance_s: float = 0.0  # how often it may be moved to another stage; 0: never
+    keeps: bool = False  # its disk has room for copies of stages
+    copies: tuple[Holding, ...] = ()  # on its disk, of this run
+    held: Held | None = None  # the state of the stage that it served before
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """You cannot take part, and why; final."""
+    """The receiver cannot take part; final."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """To a trainer that joined: wait for the next OpenStep."""
+    """A trainer has joined and takes part from the next OpenStep on."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Serve this stage: load `version` from one of the donors (none: make the run's initial weights).
-
-    grant: its number, to be told in the answer, which may cross with a later grant. name: of the version's state; who
-    holds that one in memory loads nothing. commit: it makes the version of what the peer holds.
-    """
+    """Serve this stage: load `version` from one of the donors, or without donors make the run's initial weights."""
 
     term: int
     stage: int
     version: int
     donors: tuple[Member, ...]
-    grant: int = 0
-    name: str = ""
-    commit: Commit | None = None
+    grant: int = 0  # its number, repeated in the answer, which may cross with a later grant
+    name: str = ""  # of the version's state: a peer that holds it in memory loads nothing
+    commit: Commit | None = None  # makes this version of what the peer holds
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
-    """To the leader: the state could not be loaded from the donors named; grant again."""
+    """Report to the leader that no donor of the grant could provide the state."""
 
     stage: int
     version: int
@@ -96,7 +84,7 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """To the leader: the state is loaded."""
+    """Report to the leader that the granted state is loaded."""
 
     stage: int
     version: int
@@ -107,7 +95,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class KeepCopy:
-    """This snapshot is on the holder's disk; copy these stages of it to yours."""
+    """Copy these stages of a snapshot from the holder's disk to the receiver's."""
 
     holder: Member
     snapshot: Snapshot
@@ -116,7 +104,7 @@ class KeepCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopiesHeld:
-    """To the leader: this is what lies on my disk now, verified. failed: not all that was asked for, and why."""
+    """Report to the leader the verified copies on the sender's disk. failed: why not all that was asked for."""
 
     copies: tuple[Holding, ...]
     failed: str = ""
@@ -124,10 +112,10 @@ class CopiesHeld:
 
 @dataclass(frozen=True, slots=True)
 class Surplus:
-    """To who keeps copies: those of versions outside of [oldest, newest] are needed no more.
+    """Copies of versions outside of [oldest, newest] may be deleted.
 
-    Every stage of `newest` is verified on somebody's disk beside the leader's. What is newer was left behind by a
-    history that the run has given up.
+    Every stage of `newest` is verified on another disk than the leader's. Newer copies belong to a lineage that the run
+    has left.
     """
 
     oldest: int
@@ -136,15 +124,15 @@ class Surplus:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """To the leader: let me go at the edge of this step."""
+    """Ask the leader to leave between two steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """To the leader of this term, the last message of a life: it follows nobody else any more.
+    """The last message of a life, to the leader of this term: the sender follows no other leader after it.
 
-    held: it alone had this, writes it into its folder, and may come back with it; should the disk refuse, it says Left
-    once more, without.
+    held: a state that only this peer had. It writes it into its folder and may come back with it; if the disk refuses,
+    it sends Left again without it.
     """
 
     term: int
@@ -153,54 +141,42 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """You may go: nothing depends on you any more."""
+    """The receiver may leave: nothing depends on it any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """To who drains and alone holds its stage: not yet; the run, at `version`, would go back to the durable one.
+    """A draining peer, the only one of its stage, has to stay until its state is safe."""
 
-    saving: a copy of its state is being written; else that is done after the step at hand. wait_s: for how long the
-    run would wait for who leaves at once, and has its state in a folder of its own.
-    """
-
-    version: int
-    durable: int
-    saving: bool
-    wait_s: float
+    version: int  # of the run now
+    durable: int  # to which the run would go back if the peer left now
+    saving: bool  # a copy of its state is being written; else that begins after the current step
+    wait_s: float  # how long the run would wait for a peer that leaves now with its state in its folder
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """To the leader, each second. queued, held: microbatches waiting and held. sent: messages without bodies so far.
+    """Sent to the leader each second."""
 
-    done: how much this life has done so far: computations, pieces reduced, parts of a state loaded, microbatches
-    formed. Whoever owes the run something and does not raise it stands still. awaits: without whose parts or sums its
-    all-reduce cannot go on; none while something of its own is left to do.
-    """
-
-    queued: int = 0
-    held: int = 0
+    queued: int = 0  # microbatches waiting for, or in, computation
+    held: int = 0  # microbatches with a graph
     version: int = -1
-    sent: int = 0
-    done: int = 0
-    awaits: tuple[ProcessId, ...] = ()
+    sent: int = 0  # messages without bodies to this leader so far (core/words.py)
+    done: int = 0  # units of work in this life: a process that owes work and does not raise it stands still
+    awaits: tuple[ProcessId, ...] = ()  # members without whose parts or sums its all-reduce cannot go on
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRateReport:
-    """How many bytes a second go from me to these: to the leader, and to those around me.
+    """Measured link rates from the sender, reported to the leader and to the peers around it."""
 
-    elements: of my gradients, by reduction group.
-    """
-
-    elements: tuple[tuple[str, int], ...]
-    rates: tuple[tuple[ProcessId, float], ...]
+    elements: tuple[tuple[str, int], ...]  # of its flat gradients, by reduction group
+    rates: tuple[tuple[ProcessId, float], ...]  # bytes/s to each of these
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderHeartbeat:
-    """From the leader to everybody, each second. sent: messages without bodies to this process so far."""
+    """Sent by the leader to every member each second. sent: messages without bodies to the receiver so far."""
 
     term: int
     epoch: Epoch
@@ -209,7 +185,7 @@ class LeaderHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """To the leader: I cannot reach this process."""
+    """Report to the leader that the sender cannot reach this process."""
 
     process: ProcessId
     reason: str
@@ -217,14 +193,14 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """You are not part of this run's roster (any more): join again as a new incarnation."""
+    """The receiver is not a member of this run (any more): it has to join again as a new incarnation."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """To who wants to join: not yet. It was put out, for this reason; it may come in so many seconds."""
+    """A process that was put out asks to join too early. wait_s: when it may."""
 
     reason: str
     wait_s: float
@@ -232,7 +208,7 @@ class Postponed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last step is committed and the output is written; or the run has to stop at this version, for a reason."""
+    """The run is over: all steps are committed and the output is written, or it stops at this version for a reason."""
 
     version: int
     reason: str = ""

@@ -1,4 +1,4 @@
-"""Messages about a step: opened, worked off, reduced and committed."""
+"""Messages about a step: opening it, its roster, the ballot, the all-reduce and the commit."""
 
 from __future__ import annotations
 
@@ -11,61 +11,55 @@ from swarmflow.core.types import EXPONENT, Epoch, Group, Member, Microbatch, Pro
 class ElectorateChange:
     """How the members of an OpenStep differ from those of the last committed step's, whose majority it needs too."""
 
-    joined: tuple[ProcessId, ...] = ()  # named now and not then
-    left: tuple[ProcessId, ...] = ()  # named then and not now, whatever became of them
+    joined: tuple[ProcessId, ...] = ()  # members now and not then
+    left: tuple[ProcessId, ...] = ()  # members then and not now, for whatever reason
     left_trainers: tuple[ProcessId, ...] = ()  # those of `left` that are trainers
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStep:
-    """A step begins, or begins anew: everybody in the roster takes part; what belongs to another epoch is void.
+    """Begin an epoch with the members of the roster; what belongs to another epoch is void.
 
-    Weights are at version `epoch.step`. Microbatch i is formed by trainer i mod (number of trainers). lineage: the
-    random name of the history that the epoch belongs to; in a lineage each version is committed once. newcomers: of the
-    roster, those that come in as the step ends, for its update alone. exponent: where gradients add up as integers, one
-    of them counts 2^-exponent. A peer is told of the stages around its own alone; whole, named: the digest of the
-    roster of which that is a part, and its size. before: the members were told in so many parts of a message each, or
-    0: they are here. careful: a try before this one gave a value that was not finite, so each layer and each
-    microbatch's gradients are checked by themselves. change: of the electorate since the last committed step, or since
-    the lineage's first OpenStep; None: this is the first one.
+    Weights are at version `epoch.step`. Microbatch i is formed by trainer i mod (number of trainers). A peer receives
+    only the stages around its own of the roster.
     """
 
     term: int
     epoch: Epoch
     roster: Roster
-    lineage: str
-    newcomers: tuple[ProcessId, ...] = ()
-    exponent: int = EXPONENT
-    whole: str = ""
-    named: int = 0
-    before: int = 0
-    careful: bool = False
-    change: ElectorateChange | None = None
+    lineage: str  # of the epoch; in a lineage each version is committed once
+    newcomers: tuple[ProcessId, ...] = ()  # of the roster: those that come in for the update alone
+    exponent: int = EXPONENT  # where gradients add up as integers, one unit is 2^-exponent
+    whole: str = ""  # where the roster is a part: digest of the whole one
+    named: int = 0  # where the roster is a part: size of the whole one
+    before: int = 0  # so many RosterParts carried the members; 0: they are in `roster`
+    careful: bool = False  # an earlier try gave a value that was not finite: check each layer and each microbatch
+    change: ElectorateChange | None = None  # since the last committed step; None: the lineage's first OpenStep
 
     @property
     def partial(self) -> bool:
-        """Whether it names a part of those who take part."""
+        """Whether the roster is a part of the whole one."""
         return bool(self.whole)
 
     @property
     def digest(self) -> str:
-        """Of the whole roster: two processes of the same one need not tell each other."""
+        """Digest of the whole roster: processes with the same one need not send it to each other."""
         return self.whole or self.roster.digest
 
     @property
     def size(self) -> int:
-        """How many take part, whether they are named here or not."""
+        """Number of members of the whole roster."""
         return self.named or self.roster.size
 
     def seen_from(self, stage: int, tied: bool) -> OpenStep:
-        """What a peer of this stage is told of it."""
+        """Return the OpenStep for a peer of this stage."""
         roster = self.roster.around(stage, tied)
         return self if roster is self.roster else replace(self, roster=roster, whole=self.digest, named=self.size)
 
 
 @dataclass(frozen=True, slots=True)
 class RosterPart:
-    """Some of those who take part in an epoch, before the OpenStep, which has not room for all of them."""
+    """Some members of an epoch, sent before an OpenStep that has no room for all of them."""
 
     term: int
     epoch: Epoch
@@ -74,17 +68,16 @@ class RosterPart:
 
 @dataclass(frozen=True, slots=True)
 class RosterDelta:
-    """An OpenStep to somebody who has heard the one of epoch `base`: its roster is that one's but for who is in these.
+    """An OpenStep as the difference to that of epoch `base`, which the receiver has.
 
-    came: who is new, or serves another stage, or has another capacity now. The roster of a large swarm takes megabytes,
-    and hardly changes from step to step. whole, named: the digest and the size of the whole roster.
+    The roster of a large swarm takes megabytes and hardly changes from step to step. Other fields: as in OpenStep.
     """
 
     term: int
     epoch: Epoch
     base: Epoch
     gone: tuple[ProcessId, ...]
-    came: tuple[Member, ...]
+    came: tuple[Member, ...]  # new, on another stage, or with another capacity
     lineage: str
     exponent: int = EXPONENT
     whole: str = ""
@@ -94,7 +87,7 @@ class RosterDelta:
 
     @classmethod
     def after(cls, base: OpenStep, said: OpenStep) -> RosterDelta | None:
-        """What `said` is to those who have heard `base`. None: it cannot be told so."""
+        """Return `said` as a difference to `base`; None if it cannot be expressed so."""
         before = {member.process: member for member in (*base.roster.members(), *base.roster.trainers)}
         now = {member.process: member for member in (*said.roster.members(), *said.roster.trainers)}
         came = tuple(member for process, member in now.items() if before.get(process) != member)
@@ -104,7 +97,7 @@ class RosterDelta:
         return reopen if reopen.unfolded(base) == said else None
 
     def unfolded(self, base: OpenStep) -> OpenStep:
-        """The OpenStep that it stands for."""
+        """Return the OpenStep that it stands for."""
         if not base.partial:
             roster = base.roster.changed(self.gone, self.came)
             rest = (self.exponent, "", 0, 0, self.careful, self.change)
@@ -118,10 +111,9 @@ class RosterDelta:
 
 @dataclass(frozen=True, slots=True)
 class MemberFailed:
-    """A process of the roster is dead to this epoch. A ballot under way is revoked.
+    """A member is out of this epoch; a ballot under way is revoked.
 
-    lost: hops (stage, index) that were accumulated and have no holder any more: whoever believes that one of them is
-    done sends it again.
+    lost: hops (stage, index) that have no holder any more; whoever counts one of them as done sends it again.
     """
 
     term: int
@@ -133,7 +125,7 @@ class MemberFailed:
 
 @dataclass(frozen=True, slots=True)
 class MemberEntered:
-    """One who was ready, and would have come in at the next step, takes part from now on: a peer of its stage died."""
+    """A ready peer takes part from now on instead of from the next step, because a peer of its stage died."""
 
     term: int
     epoch: Epoch
@@ -142,9 +134,9 @@ class MemberEntered:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """To a trainer: these microbatches of a dead one are yours now.
+    """Give a trainer the microbatches of a dead one.
 
-    attempt: higher than all that the dead one gave them. Who holds them already is asked before they are sent again.
+    attempt: above all of the dead one's. The trainer asks who holds them already before it sends them again.
     """
 
     term: int
@@ -155,30 +147,25 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """To the leader: a gradient of this hop is too large for the step's exponent."""
+    """Report to the leader that a gradient of this hop is too large for the step's exponent."""
 
     microbatch: Microbatch
 
 
 @dataclass(frozen=True, slots=True)
 class NotFinite:
-    """To the leader: a value is not finite although all that it was computed from is.
-
-    index: of the microbatch, -1: a sum over several. value: what it is (`leading/findings.py`). layer: the part of the
-    model in which it arises, empty: not known. owner: who computed it, where that is not the sender: a sum of an
-    all-reduce.
-    """
+    """Report to the leader a value that is not finite although all that it was computed from is."""
 
     epoch: Epoch
-    index: int
-    value: str
-    layer: str = ""
-    owner: ProcessId | None = None
+    index: int  # of the microbatch; -1: a sum over several
+    value: str  # kind of value (leading/findings.py)
+    layer: str = ""  # where in the model it arises; empty: not known
+    owner: ProcessId | None = None  # who computed it, where not the sender: a sum of an all-reduce
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a step's manifest amounts to: mean loss, target tokens, hops that were done again after a death."""
+    """Totals over the entries of a step: mean loss, target tokens, hops repeated after deaths."""
 
     loss: float
     tokens: int
@@ -187,38 +174,35 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Accumulate nothing more; check that you hold exactly `entries` ((index, attempt)), and reduce over `groups`.
+    """Accumulate nothing more, check that exactly `entries` are held, and reduce over `groups`.
 
-    newcomers: peers that loaded this version during the step. They have accumulated nothing, but take part in the
-    all-reduce and the update, so that they are at the next version like everybody without loading it again. tally: of
-    the whole manifest, so that another leader can finish the ballot. A trainer, which holds nothing, is told of the
-    ballot without entries and groups, since it may have to lead, and answers at once.
+    A trainer receives it without entries and groups, because it may have to lead, and answers at once.
     """
 
     term: int
     epoch: Epoch
     ballot: int
-    entries: tuple[tuple[int, int], ...]
-    groups: tuple[Group, ...]
-    tally: Tally
-    newcomers: tuple[Member, ...] = ()
+    entries: tuple[tuple[int, int], ...]  # (index, attempt) that the receiver must hold
+    groups: tuple[Group, ...]  # that the receiver reduces in
+    tally: Tally  # of the whole step, so that another leader can finish the ballot
+    newcomers: tuple[Member, ...] = ()  # loaded this version meanwhile: they reduce and update, with nothing to add
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """My groups are reduced: (group, squared norm of the summed gradient, digest of its bits). A trainer has none.
+    """Report to the leader that the sender's groups are reduced; a trainer has none.
 
-    It is a promise as well: who follows another leader from now on reports this ballot to it.
+    It is also a promise: the sender will report this ballot to any leader that it follows from now on.
     """
 
     epoch: Epoch
     ballot: int
-    results: tuple[tuple[str, float, str], ...]
+    results: tuple[tuple[str, float, str], ...]  # (group, squared norm of the summed gradient, digest of its bits)
 
 
 @dataclass(frozen=True, slots=True)
 class Unprepared:
-    """I do not hold what the manifest lists for me."""
+    """Report to the leader that the sender does not hold its entries."""
 
     epoch: Epoch
     ballot: int
@@ -227,7 +211,7 @@ class Unprepared:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """To the trainers: a step is committed, with everything that the log of the run tells of it."""
+    """A step is committed: what the trainers' logs record of it."""
 
     term: int
     epoch: Epoch
@@ -243,13 +227,13 @@ class StepResult:
 
     @property
     def step(self) -> int:
-        """Its number, from 0."""
+        """Number of the step, from 0."""
         return self.epoch.step
 
 
 @dataclass(frozen=True, slots=True)
 class Unrepairable:
-    """To the leader: what was accumulated here cannot be taken away or done again; the step has to start over."""
+    """Report to the leader that an accumulated hop can be neither undone nor repeated: the step must start over."""
 
     epoch: Epoch
     reason: str
@@ -257,9 +241,9 @@ class Unrepairable:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Apply: gradient = scale * summed gradient, at this learning rate. scale = clip factor / target tokens.
+    """Apply scale * summed gradient at this learning rate. scale = clip factor / target tokens.
 
-    result: of the step, so that another leader can tell it.
+    result: of the step, so that another leader can log it.
     """
 
     term: int
@@ -272,7 +256,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """My parameters are at `version`, with this digest."""
+    """Report to the leader that the parameters are at `version`, with this digest."""
 
     epoch: Epoch
     version: int
@@ -281,7 +265,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class ReducePart:
-    """Body: my addend of a piece of a group's gradient, fp32, to who sums it. No body: I have nothing to add."""
+    """Send an addend of a piece of a group's gradient to the piece's owner. Body: fp32; none: nothing to add."""
 
     epoch: Epoch
     ballot: int
@@ -291,7 +275,7 @@ class ReducePart:
 
 @dataclass(frozen=True, slots=True)
 class ReduceSum:
-    """Body: the sum of a piece, fp32, from its owner to all members."""
+    """Send the sum of a piece from its owner to all members. Body: fp32."""
 
     epoch: Epoch
     ballot: int

@@ -1,4 +1,4 @@
-"""Messages by which another trainer becomes the leader."""
+"""Messages of an election: another trainer becomes the leader."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from swarmflow.core.types import Member, ProcessId
 
 @dataclass(frozen=True, slots=True)
 class Elect:
-    """From a trainer that has lost the leader: follow me from this term on, and tell me what you hold.
+    """A candidate asks to be followed from this term on, and for a report of what the receiver holds.
 
-    roster: digest of the one that it knows itself.
+    roster: digest of the candidate's own roster.
     """
 
     term: int
@@ -24,42 +24,33 @@ class Elect:
 
 @dataclass(frozen=True, slots=True)
 class ElectionReport:
-    """I follow you in this term. What I know and hold of the epoch that was opened last, for you to go on from it.
-
-    join: as it was said to the former leader. member: with the stage served. ready: it is loaded, at `version`.
-    opened: the epoch, without its roster where that is the one of the Elect, or follows from it by `change`, the
-    RosterDelta that was heard; gone: who died to it, newcomers: who came in for its update, entered: or before it;
-    suspects: whom I lost although nobody has declared them dead. done: what is accumulated here; dropped: what was,
-    as an orphan. indices, attempt: a trainer's own microbatches, and the highest Assign. ballot, tally: of the last
-    Prepare; results: of its Prepared, if it came so far. commit: if it was heard; digest: of the parameters, if it is
-    applied.
-    """
+    """Answer an Elect: the sender follows in this term, and reports its view of the last epoch that was opened."""
 
     term: int
-    join: Join
-    member: Member
-    ready: bool
+    join: Join  # as sent to the former leader
+    member: Member  # with the stage served
+    ready: bool  # the stage is loaded, at `version`
     version: int
     draining: bool
-    opened: OpenStep
-    gone: tuple[ProcessId, ...] = ()
-    newcomers: tuple[Member, ...] = ()
-    entered: tuple[ProcessId, ...] = ()
-    suspects: tuple[ProcessId, ...] = ()
-    done: tuple[Done, ...] = ()
-    dropped: tuple[int, ...] = ()
-    indices: tuple[int, ...] = ()
-    attempt: int = 0
-    ballot: int = 0
-    tally: Tally | None = None
-    results: tuple[tuple[str, float, str], ...] = ()
+    opened: OpenStep  # without its roster where that is the Elect's, or follows from it by `change`
+    gone: tuple[ProcessId, ...] = ()  # members that failed in the epoch
+    newcomers: tuple[Member, ...] = ()  # members that came in for the update, from Prepare
+    entered: tuple[ProcessId, ...] = ()  # members that came in before the update
+    suspects: tuple[ProcessId, ...] = ()  # lost by the sender although no leader has declared them failed
+    done: tuple[Done, ...] = ()  # accumulated here
+    dropped: tuple[int, ...] = ()  # orphans that were taken away
+    indices: tuple[int, ...] = ()  # a trainer's own microbatches
+    attempt: int = 0  # of the highest Assign
+    ballot: int = 0  # of the last Prepare
+    tally: Tally | None = None  # of the last Prepare
+    results: tuple[tuple[str, float, str], ...] = ()  # of the last Prepared
     commit: Commit | None = None
-    digest: str = ""
-    change: RosterDelta | None = None
+    digest: str = ""  # of the parameters, once the commit is applied
+    change: RosterDelta | None = None  # as received instead of an OpenStep
 
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """To one who leads: I follow another one, in this later term."""
+    """Tell a former leader that the sender follows another one, in this later term."""
 
     term: int
