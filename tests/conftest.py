@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
 
 import pytest
+import uvloop
+
+from swarmflow.runtime.patience import crowding
 
 # Set before torch or OpenMP is loaded: the tests start many processes, and more threads than cores only slow them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+DEADLINE_S = 60.0  # of an asynchronous test, on a machine that has time
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "uvloop": uvloop.new_event_loop,
+    "asyncio": asyncio.SelectorEventLoop,
+}
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The event loop of an asynchronous test is that of the processes, unless its marker names others."""
+    marker = item.get_closest_marker("asyncio")
+    named = marker is not None and "loop_factories" in marker.kwargs
+    return LOOPS if named else {"uvloop": LOOPS["uvloop"]}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """An asynchronous test that hangs fails after DEADLINE_S, with the traceback of what it waits for."""
+    if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+        item.obj = within_deadline(item.obj)
+
+
+def within_deadline(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
+    @functools.wraps(test)
+    async def bounded(*args: object, **kwargs: object) -> None:
+        async with asyncio.timeout(DEADLINE_S * crowding()):
+            await test(*args, **kwargs)
+
+    return bounded
 
 
 @pytest.fixture(autouse=True)

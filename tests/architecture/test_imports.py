@@ -139,6 +139,21 @@ def unsafe_loads(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
+RUN_A_LOOP = {"asyncio.run", "asyncio.Runner", "uvloop.run", "run_until_complete", "run_forever"}
+
+
+def own_loops(tree: ast.Module) -> Iterator[int]:
+    """The lines that run an event loop, but for those of a program: what stands under `if __name__ == "__main__"`."""
+    for statement in tree.body:
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'":
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Attribute) and not RUN_A_LOOP.isdisjoint((ast.unparse(node), node.attr)):
+                yield node.lineno
+            elif isinstance(node, ast.ImportFrom):
+                yield from (node.lineno for alias in node.names if f"{node.module}.{alias.name}" in RUN_A_LOOP)
+
+
 def runs_at_import(tree: ast.Module) -> Iterator[ast.stmt]:
     """The statements that run when the module is imported: all but what stands in functions or under TYPE_CHECKING."""
     waiting: list[ast.AST] = list(tree.body)
@@ -234,6 +249,18 @@ def test_the_rules_allow_what_the_design_allows(path: str, source: str) -> None:
 def test_unsafe_loads_are_seen() -> None:
     source = "torch.load(f)\ntorch.load(f, weights_only=False)\ntorch.load(f, weights_only=True)"
     assert list(unsafe_loads(ast.parse(source))) == [1, 2]
+
+
+def test_asynchronous_tests_leave_the_loop_to_pytest() -> None:
+    """Only then does each of them have a deadline and the loop of the processes (tests/conftest.py)."""
+    files = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "tests").rglob("*.py")}
+    assert [f"{path.relative_to(ROOT)}:{line}" for path, tree in files.items() for line in own_loops(tree)] == []
+
+
+def test_the_loop_of_a_test_is_seen_and_that_of_a_child_program_allowed() -> None:
+    source = "import asyncio, uvloop\nasyncio.run(f())\nwith asyncio.Runner() as r: pass\nfrom uvloop import run\n"
+    programs = "CHILD = 'asyncio.run(main())'\nif __name__ == '__main__':\n    uvloop.run(main())\n"
+    assert list(own_loops(ast.parse(source + programs + "loop.run_until_complete(f())"))) == [2, 3, 4, 8]
 
 
 def test_a_class_name_means_one_thing() -> None:

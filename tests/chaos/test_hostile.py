@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from random import Random
 
 import pytest
@@ -14,8 +13,9 @@ from swarmflow.core.types import Epoch, Plan, ProcessId
 from swarmflow.simulator.hostile import KINDS, Mint, attacked
 
 
-def test_malformed_frames_end_nothing_and_change_nothing() -> None:
-    sent = asyncio.run(asyncio.wait_for(bombard(1500, seed=1), 60))
+@pytest.mark.asyncio
+async def test_malformed_frames_end_nothing_and_change_nothing() -> None:
+    sent = await bombard(1500, seed=1)
     assert set(sent) == set(DAMAGES)
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
-
-import uvloop
 
 from swarmflow.core.types import ProcessId
 from swarmflow.runtime.frames import FrameLimits
@@ -20,19 +17,6 @@ from swarmflow.runtime.node import Node
 
 RUN_ID = "test-run"
 DEADLINE_S = 30.0
-
-
-def run(main: Coroutine[Any, Any, None], *, use_uvloop: bool = True) -> None:
-    """Runs a test's coroutine to its end, or fails it after DEADLINE_S."""
-    bounded = asyncio.wait_for(main, DEADLINE_S)
-
-    async def wait() -> None:
-        await bounded
-
-    if use_uvloop:
-        uvloop.run(wait())
-    else:
-        asyncio.run(wait())
 
 
 @asynccontextmanager

@@ -25,8 +25,10 @@ from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
 from swarmflow.runtime.state_transfer import Listing, copy_stage, list_state, serve_state
 from tests.disks import no_more_files
-from tests.runtime.nodes import DEADLINE_S, run, started
+from tests.runtime.nodes import DEADLINE_S, started
 from tests.runtime.test_stage_host import Heard, manifest
+
+pytestmark = pytest.mark.asyncio
 
 
 @dataclass
@@ -92,62 +94,55 @@ def serve(process: Process, *generations: Generation) -> None:
     )
 
 
-def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) -> None:
+async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) -> None:
     of = manifest()
+    trainer_disk = [written(of, tmp_path / "trainer", version) for version in (4, 8)]
+    old, new = (Snapshot(generation.version, generation.digests) for generation in trainer_disk)
+    async with processes(tmp_path, 3) as (trainer, peer, reader):
+        serve(trainer, *trainer_disk)
+        keeper = CopyKeeper(tmp_path / "peer")
+        assert await keeper.begin(peer.session, of) == ()
+        keeper.keep(KeepCopies(trainer.member, old, (1,)))
+        assert await peer.told() == CopiesChanged((Holding(old, (1,)),))
+        keeper.keep(KeepCopies(trainer.member, new, (0, 1)))
+        both = (Holding(new, (0, 1)), Holding(old, (1,)))
+        assert await peer.told() == CopiesChanged(both)
+        assert await CopyKeeper(tmp_path / "peer").begin(peer.session, of) == both, "the next life finds them"
 
-    async def main() -> None:
-        trainer_disk = [written(of, tmp_path / "trainer", version) for version in (4, 8)]
-        old, new = (Snapshot(generation.version, generation.digests) for generation in trainer_disk)
-        async with processes(tmp_path, 3) as (trainer, peer, reader):
-            serve(trainer, *trainer_disk)
-            keeper = CopyKeeper(tmp_path / "peer")
-            assert await keeper.begin(peer.session, of) == ()
-            keeper.keep(KeepCopies(trainer.member, old, (1,)))
-            assert await peer.told() == CopiesChanged((Holding(old, (1,)),))
-            keeper.keep(KeepCopies(trainer.member, new, (0, 1)))
-            both = (Holding(new, (0, 1)), Holding(old, (1,)))
-            assert await peer.told() == CopiesChanged(both)
-            assert await CopyKeeper(tmp_path / "peer").begin(peer.session, of) == both, "the next life finds them"
+        serve_state(peer.session.requests, keeper.listing, keeper.read)
+        fetched = Generation.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, new.digests)
+        args = (reader.session.requests, fetched, 1, (peer.member,), state_elements(of, 1))
+        await copy_stage(*args, new.digests[1])
+        assert fetched.held == (1,)
 
-            serve_state(peer.session.requests, keeper.listing, keeper.read)
-            fetched = Generation.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, new.digests)
-            args = (reader.session.requests, fetched, 1, (peer.member,), state_elements(of, 1))
-            await copy_stage(*args, new.digests[1])
-            assert fetched.held == (1,)
-
-            keeper.drop(DropCopies(8, 8))
-            assert await peer.told() == CopiesChanged((Holding(new, (0, 1)),))
-            assert [path.name for path in (tmp_path / "peer").iterdir()] == ["version-00000008"]
-
-    run(main())
+        keeper.drop(DropCopies(8, 8))
+        assert await peer.told() == CopiesChanged((Holding(new, (0, 1)),))
+        assert [path.name for path in (tmp_path / "peer").iterdir()] == ["version-00000008"]
 
 
-def test_a_holder_whose_bytes_are_wrong_is_passed_over(tmp_path: Path) -> None:
+async def test_a_holder_whose_bytes_are_wrong_is_passed_over(tmp_path: Path) -> None:
     of = manifest()
-
-    async def main() -> None:
-        right, wrong = written(of, tmp_path / "right", 8), written(of, tmp_path / "wrong", 8, seed=1)
-        async with processes(tmp_path, 3) as (liar, honest, peer):
-            serve(liar, wrong)
-            serve(honest, right)
-            copy = Generation.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, right.digests)
-            donors = (liar.member, honest.member)
-            await copy_stage(peer.session.requests, copy, 0, donors, state_elements(of, 0), right.digests[0])
-            assert copy.held == (0,)
-            keeper = CopyKeeper(tmp_path / "peer")
-            await keeper.begin(peer.session, of)
-            keeper.keep(KeepCopies(liar.member, Snapshot(8, right.digests), (0,)))
-            told = await peer.told()
-            assert told.copies == ()
-            assert "is not what was sent" in told.failed
-
-    run(main())
+    right, wrong = written(of, tmp_path / "right", 8), written(of, tmp_path / "wrong", 8, seed=1)
+    async with processes(tmp_path, 3) as (liar, honest, peer):
+        serve(liar, wrong)
+        serve(honest, right)
+        copy = Generation.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, right.digests)
+        donors = (liar.member, honest.member)
+        await copy_stage(peer.session.requests, copy, 0, donors, state_elements(of, 0), right.digests[0])
+        assert copy.held == (0,)
+        keeper = CopyKeeper(tmp_path / "peer")
+        await keeper.begin(peer.session, of)
+        keeper.keep(KeepCopies(liar.member, Snapshot(8, right.digests), (0,)))
+        told = await peer.told()
+        assert told.copies == ()
+        assert "is not what was sent" in told.failed
 
 
-def test_a_disk_that_refuses_is_one_warning_and_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disk_that_refuses_is_one_warning_and_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     of = manifest()
-
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING, "swarmflow"):
         generation = written(of, tmp_path / "trainer", 8)
         async with processes(tmp_path, 2) as (trainer, peer):
             serve(trainer, generation)
@@ -159,97 +154,78 @@ def test_a_disk_that_refuses_is_one_warning_and_no_failure(tmp_path: Path, caplo
             assert told.copies == ()
             assert "cannot be written" in told.failed
             assert not peer.session.ended.done()
-
-    with caplog.at_level(logging.WARNING, "swarmflow"):
-        run(main())
     assert [record.message for record in caplog.records if "no copy of version 8 is kept here" in record.message]
 
 
-def test_a_corrupt_copy_is_left_out_and_set_aside(tmp_path: Path) -> None:
+async def test_a_corrupt_copy_is_left_out_and_set_aside(tmp_path: Path) -> None:
     of = manifest()
-
-    async def main() -> None:
-        generation = written(of, tmp_path / "peer", 8)
-        copy = Generation.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, generation.digests)
-        async with processes(tmp_path, 2) as (trainer, peer):
-            serve(trainer, generation)
-            for stage in range(of.stages):
-                args = (peer.session.requests, copy, stage, (trainer.member,), state_elements(of, stage))
-                await copy_stage(*args, generation.digests[stage])
-            file = copy.path / "stage-0.safetensors"
-            data = bytearray(file.read_bytes())
-            data[-1] ^= 1
-            file.write_bytes(data)
-            held = await CopyKeeper(tmp_path / "copy").begin(peer.session, of)
-            assert held == (Holding(Snapshot(8, generation.digests), (1,)),)
-            assert file.with_name("stage-0.safetensors.corrupt").read_bytes() == data
-            assert not file.exists()
-
-    run(main())
+    generation = written(of, tmp_path / "peer", 8)
+    copy = Generation.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, generation.digests)
+    async with processes(tmp_path, 2) as (trainer, peer):
+        serve(trainer, generation)
+        for stage in range(of.stages):
+            args = (peer.session.requests, copy, stage, (trainer.member,), state_elements(of, stage))
+            await copy_stage(*args, generation.digests[stage])
+        file = copy.path / "stage-0.safetensors"
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+        held = await CopyKeeper(tmp_path / "copy").begin(peer.session, of)
+        assert held == (Holding(Snapshot(8, generation.digests), (1,)),)
+        assert file.with_name("stage-0.safetensors.corrupt").read_bytes() == data
+        assert not file.exists()
 
 
-def test_a_copy_that_becomes_corrupt_is_told_of_by_whoever_is_asked_for_it(tmp_path: Path) -> None:
+async def test_a_copy_that_becomes_corrupt_is_told_of_by_whoever_is_asked_for_it(tmp_path: Path) -> None:
     of = manifest()
-
-    async def main() -> None:
-        generation = written(of, tmp_path / "peer", 8)
-        async with processes(tmp_path, 2) as (peer, reader):
-            keeper = CopyKeeper(tmp_path / "peer")
-            whole = Holding(Snapshot(8, generation.digests), (0, 1))
-            assert await keeper.begin(peer.session, of) == (whole,)
-            file = generation.path / "stage-0.safetensors"
-            data = bytearray(file.read_bytes())
-            data[-1] ^= 1
-            file.write_bytes(data)
-            serve_state(peer.session.requests, keeper.listing, keeper.read)
-            fetched = Generation.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, generation.digests)
-            args = (reader.session.requests, fetched, 0, (peer.member,), state_elements(of, 0))
-            with pytest.raises(NetworkError, match="is corrupt"):
-                await copy_stage(*args, generation.digests[0])
-            assert await peer.told() == CopiesChanged((Holding(whole.snapshot, (1,)),))
-            assert file.with_name("stage-0.safetensors.corrupt").exists()
-
-    run(main())
-
-
-def test_a_copy_that_cannot_be_read_now_is_offered_when_it_can(tmp_path: Path) -> None:
-    of = manifest()
-
-    async def main() -> None:
-        generation = written(of, tmp_path / "peer", 8)
+    generation = written(of, tmp_path / "peer", 8)
+    async with processes(tmp_path, 2) as (peer, reader):
+        keeper = CopyKeeper(tmp_path / "peer")
         whole = Holding(Snapshot(8, generation.digests), (0, 1))
-        async with processes(tmp_path, 2) as (peer, reader):
-            keeper = CopyKeeper(tmp_path / "peer", again_s=0.05)
-            with no_more_files():
-                assert await keeper.begin(peer.session, of) == ()
-                assert await peer.told() == CopiesChanged(())
-            while (told := await peer.told()) != CopiesChanged((whole,)):
-                assert told == CopiesChanged(())
-            serve_state(peer.session.requests, keeper.listing, keeper.read)
-            with no_more_files(), pytest.raises(CheckpointError, match="cannot be read now"):
-                keeper.listing(0, 8)
-            assert peer.heard.events.empty(), "the leader is told of none that is lost"
-            await list_state(reader.session.requests, peer.session.me, 0, 8, state_elements(of, 0))
-        assert not list(tmp_path.rglob("*.corrupt"))
-
-    run(main())
+        assert await keeper.begin(peer.session, of) == (whole,)
+        file = generation.path / "stage-0.safetensors"
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+        serve_state(peer.session.requests, keeper.listing, keeper.read)
+        fetched = Generation.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, generation.digests)
+        args = (reader.session.requests, fetched, 0, (peer.member,), state_elements(of, 0))
+        with pytest.raises(NetworkError, match="is corrupt"):
+            await copy_stage(*args, generation.digests[0])
+        assert await peer.told() == CopiesChanged((Holding(whole.snapshot, (1,)),))
+        assert file.with_name("stage-0.safetensors.corrupt").exists()
 
 
-def test_a_version_that_is_made_anew_is_not_served_from_the_file_of_the_former(tmp_path: Path) -> None:
+async def test_a_copy_that_cannot_be_read_now_is_offered_when_it_can(tmp_path: Path) -> None:
     of = manifest()
+    generation = written(of, tmp_path / "peer", 8)
+    whole = Holding(Snapshot(8, generation.digests), (0, 1))
+    async with processes(tmp_path, 2) as (peer, reader):
+        keeper = CopyKeeper(tmp_path / "peer", again_s=0.05)
+        with no_more_files():
+            assert await keeper.begin(peer.session, of) == ()
+            assert await peer.told() == CopiesChanged(())
+        while (told := await peer.told()) != CopiesChanged((whole,)):
+            assert told == CopiesChanged(())
+        serve_state(peer.session.requests, keeper.listing, keeper.read)
+        with no_more_files(), pytest.raises(CheckpointError, match="cannot be read now"):
+            keeper.listing(0, 8)
+        assert peer.heard.events.empty(), "the leader is told of none that is lost"
+        await list_state(reader.session.requests, peer.session.me, 0, 8, state_elements(of, 0))
+    assert not list(tmp_path.rglob("*.corrupt"))
 
-    async def main() -> None:
-        former = written(of, tmp_path / "peer", 8)
-        anew = written(of, tmp_path / "trainer", 8, seed=1)
-        async with processes(tmp_path, 2) as (trainer, peer):
-            serve(trainer, anew)
-            keeper = CopyKeeper(tmp_path / "peer")
-            await keeper.begin(peer.session, of)
-            name, count = next(iter(state_elements(of, 1).items()))
-            before = keeper.read(1, 8, name, 0, count)
-            assert before == former.state(1).read(name, 0, count)
-            keeper.keep(KeepCopies(trainer.member, Snapshot(8, anew.digests), (1,)))
-            assert (await peer.told()).copies == (Holding(Snapshot(8, anew.digests), (1,)),)
-            assert keeper.read(1, 8, name, 0, count) == anew.state(1).read(name, 0, count) != before
 
-    run(main())
+async def test_a_version_that_is_made_anew_is_not_served_from_the_file_of_the_former(tmp_path: Path) -> None:
+    of = manifest()
+    former = written(of, tmp_path / "peer", 8)
+    anew = written(of, tmp_path / "trainer", 8, seed=1)
+    async with processes(tmp_path, 2) as (trainer, peer):
+        serve(trainer, anew)
+        keeper = CopyKeeper(tmp_path / "peer")
+        await keeper.begin(peer.session, of)
+        name, count = next(iter(state_elements(of, 1).items()))
+        before = keeper.read(1, 8, name, 0, count)
+        assert before == former.state(1).read(name, 0, count)
+        keeper.keep(KeepCopies(trainer.member, Snapshot(8, anew.digests), (1,)))
+        assert (await peer.told()).copies == (Holding(Snapshot(8, anew.digests), (1,)),)
+        assert keeper.read(1, 8, name, 0, count) == anew.state(1).read(name, 0, count) != before

@@ -18,71 +18,61 @@ from swarmflow.runtime.directory import Directory
 from swarmflow.runtime.identity import load_identity
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.records import OwnedRecords, owner_of
-from tests.runtime.nodes import run, started
+from tests.runtime.nodes import started
 
 
-def test_everybody_finds_what_everybody_announced(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 3) as nodes:
-            directories = [Directory(node, "run") for node in nodes]
-            for index, directory in enumerate(directories):
-                assert await directory.announce("peer", {"stage": index}, 30.0)
-            expected = {node.name: {"stage": index} for index, node in enumerate(nodes)}
-            for directory in directories:
-                assert await directory.find("peer") == expected
-                assert list(await directory.find("peer")) == sorted(expected)
-                assert await directory.find("trainer") == {}
-            assert await Directory(nodes[0], "another run").find("peer") == {}
-
-    run(main())
+@pytest.mark.asyncio
+async def test_everybody_finds_what_everybody_announced(tmp_path: Path) -> None:
+    async with started(tmp_path, 3) as nodes:
+        directories = [Directory(node, "run") for node in nodes]
+        for index, directory in enumerate(directories):
+            assert await directory.announce("peer", {"stage": index}, 30.0)
+        expected = {node.name: {"stage": index} for index, node in enumerate(nodes)}
+        for directory in directories:
+            assert await directory.find("peer") == expected
+            assert list(await directory.find("peer")) == sorted(expected)
+            assert await directory.find("trainer") == {}
+        assert await Directory(nodes[0], "another run").find("peer") == {}
 
 
-def test_a_newer_record_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 2) as (first, second):
-            directory = Directory(first, "run")
-            assert await directory.announce("peer", {"load": 1}, 60.0)
-            assert await directory.announce("peer", {"load": 2}, 1.0)
-            assert await Directory(second, "run").find("peer") == {first.name: {"load": 2}}
-            assert await directory.withdraw("peer")
-            assert await Directory(second, "run").find("peer") == {}
-            assert await directory.announce("peer", {"load": 3}, 60.0)
-            assert await Directory(second, "run").find("peer") == {first.name: {"load": 3}}
-
-    run(main())
+@pytest.mark.asyncio
+async def test_a_newer_record_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+    async with started(tmp_path, 2) as (first, second):
+        directory = Directory(first, "run")
+        assert await directory.announce("peer", {"load": 1}, 60.0)
+        assert await directory.announce("peer", {"load": 2}, 1.0)
+        assert await Directory(second, "run").find("peer") == {first.name: {"load": 2}}
+        assert await directory.withdraw("peer")
+        assert await Directory(second, "run").find("peer") == {}
+        assert await directory.announce("peer", {"load": 3}, 60.0)
+        assert await Directory(second, "run").find("peer") == {first.name: {"load": 3}}
 
 
-def test_a_silent_process_vanishes(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 2) as (first, second):
-            announced_s = time.monotonic()
-            assert await Directory(first, "run").announce("peer", {}, 0.5)
-            reader = Directory(second, "run")
-            while await reader.find("peer"):
-                assert time.monotonic() - announced_s < 5.0
-            assert time.monotonic() - announced_s >= 0.4
-
-    run(main())
+@pytest.mark.asyncio
+async def test_a_silent_process_vanishes(tmp_path: Path) -> None:
+    async with started(tmp_path, 2) as (first, second):
+        announced_s = time.monotonic()
+        assert await Directory(first, "run").announce("peer", {}, 0.5)
+        reader = Directory(second, "run")
+        while await reader.find("peer"):
+            assert time.monotonic() - announced_s < 5.0
+        assert time.monotonic() - announced_s >= 0.4
 
 
-def test_a_record_outlives_the_node_it_was_announced_by(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 2) as (first, second):
-            third = await Node.start(identity_path=tmp_path / "third", bootstrap=first.addresses())
-            assert await Directory(third, "run").announce("peer", {"stage": 1}, 30.0)
-            await third.stop()
-            assert await Directory(second, "run").find("peer") == {third.name: {"stage": 1}}
-
-    run(main())
+@pytest.mark.asyncio
+async def test_a_record_outlives_the_node_it_was_announced_by(tmp_path: Path) -> None:
+    async with started(tmp_path, 2) as (first, second):
+        third = await Node.start(identity_path=tmp_path / "third", bootstrap=first.addresses())
+        assert await Directory(third, "run").announce("peer", {"stage": 1}, 30.0)
+        await third.stop()
+        assert await Directory(second, "run").find("peer") == {third.name: {"stage": 1}}
 
 
-def test_a_record_that_is_too_large_is_the_callers_error(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 1) as (node,):
-            with pytest.raises(ValueError, match="over the limit"):
-                await Directory(node, "run").announce("peer", {"x": "x" * 5000}, 1.0)
-
-    run(main())
+@pytest.mark.asyncio
+async def test_a_record_that_is_too_large_is_the_callers_error(tmp_path: Path) -> None:
+    async with started(tmp_path, 1) as (node,):
+        with pytest.raises(ValueError, match="over the limit"):
+            await Directory(node, "run").announce("peer", {"x": "x" * 5000}, 1.0)
 
 
 class Careless(RSASignatureValidator):  # type: ignore[misc]  # hivemind is untyped
@@ -92,28 +82,26 @@ class Careless(RSASignatureValidator):  # type: ignore[misc]  # hivemind is unty
         return True
 
 
-def test_nobody_announces_for_another(tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_nobody_announces_for_another(tmp_path: Path) -> None:
     """The attacker signs with its own key, with none, with a key of its own under a victim's name, or says rubbish."""
 
     async def attack(node: Node, subkey: Any, value: Any) -> None:  # noqa: ANN401  # whatever msgpack can carry
         node.dht.protocol.record_validator = Careless(RSAPrivateKey())
         await node.dht.store("swarmflow/run/peer", value, time.time() + 60.0, subkey=subkey)
 
-    async def main() -> None:
-        async with started(tmp_path, 3) as (first, second, attacker):
-            assert await Directory(first, "run").announce("peer", {"stage": 0}, 30.0)
-            victim = OwnedRecords(first.key).own_subkey
-            forged = msgspec.msgpack.encode({"stage": 9})
-            await attack(attacker, victim, forged)
-            await attack(attacker, victim + b"x", forged)
-            await attack(attacker, first.name, forged)
-            await attack(attacker, b"[owner:ssh-rsa AAAA]", forged)
-            await attack(attacker, None, forged)
-            await attack(attacker, Careless(RSAPrivateKey()).local_public_key, forged)
-            assert await Directory(second, "run").find("peer") == {first.name: {"stage": 0}}
-            assert await Directory(first, "run").find("peer") == {first.name: {"stage": 0}}
-
-    run(main())
+    async with started(tmp_path, 3) as (first, second, attacker):
+        assert await Directory(first, "run").announce("peer", {"stage": 0}, 30.0)
+        victim = OwnedRecords(first.key).own_subkey
+        forged = msgspec.msgpack.encode({"stage": 9})
+        await attack(attacker, victim, forged)
+        await attack(attacker, victim + b"x", forged)
+        await attack(attacker, first.name, forged)
+        await attack(attacker, b"[owner:ssh-rsa AAAA]", forged)
+        await attack(attacker, None, forged)
+        await attack(attacker, Careless(RSAPrivateKey()).local_public_key, forged)
+        assert await Directory(second, "run").find("peer") == {first.name: {"stage": 0}}
+        assert await Directory(first, "run").find("peer") == {first.name: {"stage": 0}}
 
 
 def test_a_record_is_bound_to_its_owner_key_and_expiry(tmp_path: Path) -> None:
@@ -135,25 +123,21 @@ def test_a_record_is_bound_to_its_owner_key_and_expiry(tmp_path: Path) -> None:
     assert not records.validate(record(records.sign_value(record(b"\xc1"))))
 
 
-def test_owned_records_whose_content_is_no_record_are_left_out(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 2) as (first, second):
-            subkey = OwnedRecords(second.key).own_subkey
-            contents = [b"\xc1", msgspec.msgpack.encode([1]), msgspec.msgpack.encode({1: 2}), b"\x91" * 3000]
-            for index, content in enumerate(contents):
-                expiry = time.time() + 60.0 + index
-                assert await second.dht.store("swarmflow/run/peer", content, expiry, subkey=subkey)
-                assert await Directory(first, "run").find("peer") == {}
-
-    run(main())
+@pytest.mark.asyncio
+async def test_owned_records_whose_content_is_no_record_are_left_out(tmp_path: Path) -> None:
+    async with started(tmp_path, 2) as (first, second):
+        subkey = OwnedRecords(second.key).own_subkey
+        contents = [b"\xc1", msgspec.msgpack.encode([1]), msgspec.msgpack.encode({1: 2}), b"\x91" * 3000]
+        for index, content in enumerate(contents):
+            expiry = time.time() + 60.0 + index
+            assert await second.dht.store("swarmflow/run/peer", content, expiry, subkey=subkey)
+            assert await Directory(first, "run").find("peer") == {}
 
 
-def test_announcing_at_once_does_not_lose_anybody(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 4) as nodes:
-            directories = [Directory(node, "run") for node in nodes]
-            taken = await asyncio.gather(*(directory.announce("peer", {}, 30.0) for directory in directories))
-            assert taken == [True] * 4
-            assert set(await directories[-1].find("peer")) == {node.name for node in nodes}
-
-    run(main())
+@pytest.mark.asyncio
+async def test_announcing_at_once_does_not_lose_anybody(tmp_path: Path) -> None:
+    async with started(tmp_path, 4) as nodes:
+        directories = [Directory(node, "run") for node in nodes]
+        taken = await asyncio.gather(*(directory.announce("peer", {}, 30.0) for directory in directories))
+        assert taken == [True] * 4
+        assert set(await directories[-1].find("peer")) == {node.name for node in nodes}

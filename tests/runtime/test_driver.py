@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 
 import pytest
@@ -14,6 +13,8 @@ from swarmflow.core.types import ProcessId
 from swarmflow.runtime.driver import Driver
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.store import Store
+
+pytestmark = pytest.mark.asyncio
 
 ME, OTHER, THIRD = ProcessId("me", 1), ProcessId("other", 1), ProcessId("third", 1)
 
@@ -35,31 +36,27 @@ class Fragile:
         return 1e9
 
 
-def drive(machine: Fragile, *events: Event) -> list[BaseException]:
+async def drive(machine: Fragile, *events: Event) -> list[BaseException]:
     """What the driver reports as the end of its driving."""
     failures: list[BaseException] = []
-
-    async def run() -> None:
-        driver = Driver(ME, Store(), Metrics(), {}, failures.append, lambda body: None)
-        driver.run(machine, [])
-        for event in events:
-            driver.post(event)
-        driver.halt()
-
-    asyncio.run(run())
+    driver = Driver(ME, Store(), Metrics(), {}, failures.append, lambda body: None)
+    driver.run(machine, [])
+    for event in events:
+        driver.post(event)
+    driver.halt()
     return failures
 
 
-def test_what_a_message_makes_a_machine_raise_puts_out_its_sender(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_message_makes_a_machine_raise_puts_out_its_sender(caplog: pytest.LogCaptureFixture) -> None:
     machine = Fragile((Drain,))
-    assert not drive(machine, Received(OTHER, Drain()), Received(OTHER, Heartbeat()))
+    assert not await drive(machine, Received(OTHER, Drain()), Received(OTHER, Heartbeat()))
     reason = "sent Drain, which could not be handled (KeyError)"
     assert machine.events[-3:] == [Received(OTHER, Drain()), Mishandled(OTHER, reason), Received(OTHER, Heartbeat())]
     assert "Traceback" in caplog.text
     assert "what was not expected" in caplog.text
 
 
-def test_what_was_said_before_and_makes_a_machine_raise_later_puts_out_who_said_it() -> None:
+async def test_what_was_said_before_and_makes_a_machine_raise_later_puts_out_who_said_it() -> None:
     @dataclass
     class Late(Fragile):
         def handle(self, event: Event, now: float) -> list[Action]:
@@ -70,18 +67,18 @@ def test_what_was_said_before_and_makes_a_machine_raise_later_puts_out_who_said_
 
     for event in (DrainAsked(), Received(THIRD, Drain())):
         machine = Late((DrainAsked, Drain))
-        assert not drive(machine, event)
+        assert not await drive(machine, event)
         assert machine.events[-1] == Mishandled(OTHER, "sent ElectionReport, which could not be handled (KeyError)")
 
 
-def test_what_a_machine_raises_by_itself_ends_it() -> None:
+async def test_what_a_machine_raises_by_itself_ends_it() -> None:
     for event in (DrainAsked(), Received(ME, Drain())):
-        [failure] = drive(Fragile((DrainAsked, Drain)), event, Received(OTHER, Heartbeat()))
+        [failure] = await drive(Fragile((DrainAsked, Drain)), event, Received(OTHER, Heartbeat()))
         assert isinstance(failure, KeyError)
 
 
-def test_a_machine_that_cannot_even_put_out_the_sender_ends() -> None:
+async def test_a_machine_that_cannot_even_put_out_the_sender_ends() -> None:
     machine = Fragile((Drain, Mishandled))
-    [failure] = drive(machine, Received(OTHER, Drain()), Received(OTHER, Heartbeat()))
+    [failure] = await drive(machine, Received(OTHER, Drain()), Received(OTHER, Heartbeat()))
     assert isinstance(failure, KeyError)
     assert isinstance(machine.events[-1], Mishandled)

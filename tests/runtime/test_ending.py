@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+# A program with a loop of its own: what is tested is how the loop, and the process, end.
 PROGRAM = """
 import asyncio, os, signal, sys, time, uvloop
 from swarmflow.runtime.ending import Threads

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,8 @@ from swarmflow.core.messages import Held, state_name
 from swarmflow.core.types import Microbatch
 from swarmflow.runtime.step_end import apply_update
 from tests.runtime.test_stage_host import EPOCH, GROUPS, Peer, manifest, peers
+
+pytestmark = pytest.mark.asyncio
 
 FIRST = (0.0,)
 APPLY = Apply(EPOCH, 0.25, 0.01)
@@ -29,45 +30,36 @@ async def sealed(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("accumulate", ["exact", "fp32"])
-def test_a_reduced_gradient_that_was_kept_makes_the_same_update(accumulate: str) -> None:
-    async def main() -> None:
-        async with peers(manifest(accumulate=accumulate), 2) as (one, other):
-            await sealed(one)
-            await sealed(other)
-            applied = await one.ask(APPLY)
-            assert isinstance(applied, Applied)
-            assert other.host.served is not None
-            kept = KeptStage(HELD, other.host.served, "run", 4)
-            await other.compute.call(FIRST, kept.settle)
-            assert apply_update(kept.served, APPLY) == applied.digest
-            assert kept.served.version == EPOCH.step + 1
-
-    asyncio.run(main())
+async def test_a_reduced_gradient_that_was_kept_makes_the_same_update(accumulate: str) -> None:
+    async with peers(manifest(accumulate=accumulate), 2) as (one, other):
+        await sealed(one)
+        await sealed(other)
+        applied = await one.ask(APPLY)
+        assert isinstance(applied, Applied)
+        assert other.host.served is not None
+        kept = KeptStage(HELD, other.host.served, "run", 4)
+        await other.compute.call(FIRST, kept.settle)
+        assert apply_update(kept.served, APPLY) == applied.digest
+        assert kept.served.version == EPOCH.step + 1
 
 
-def test_what_belongs_to_a_step_without_a_ballot_is_freed() -> None:
-    async def main() -> None:
-        async with peers(manifest()) as (peer,):
-            await peer.loss(0)
-            await peer.ask(RunForward(Microbatch(EPOCH, 1), peer.hidden(1)))
-            served = peer.host.served
-            assert served is not None
-            assert served.runner.held == 1
-            await peer.compute.call(FIRST, KeptStage(replace(HELD, upcoming=""), served, "run", 4).settle)
-            assert served.runner.held == 0
-            assert not any(group.summed.any() for group in served.stage.groups.values())
-
-    asyncio.run(main())
+async def test_what_belongs_to_a_step_without_a_ballot_is_freed() -> None:
+    async with peers(manifest()) as (peer,):
+        await peer.loss(0)
+        await peer.ask(RunForward(Microbatch(EPOCH, 1), peer.hidden(1)))
+        served = peer.host.served
+        assert served is not None
+        assert served.runner.held == 1
+        await peer.compute.call(FIRST, KeptStage(replace(HELD, upcoming=""), served, "run", 4).settle)
+        assert served.runner.held == 0
+        assert not any(group.summed.any() for group in served.stage.groups.values())
 
 
-def test_it_is_handed_over_to_its_run_alone() -> None:
-    async def main() -> None:
-        async with peers(manifest()) as (peer,):
-            assert peer.host.served is not None
-            kept = KeptStage(HELD, peer.host.served, "run", 4)
-            between = Between(kept)
-            assert between.of("run") is between.of("run") is kept, "until it is served, a life may end again"
-            assert between.of("another run") is None
-            assert between.kept is None, "it takes no memory for nothing"
-
-    asyncio.run(main())
+async def test_it_is_handed_over_to_its_run_alone() -> None:
+    async with peers(manifest()) as (peer,):
+        assert peer.host.served is not None
+        kept = KeptStage(HELD, peer.host.served, "run", 4)
+        between = Between(kept)
+        assert between.of("run") is between.of("run") is kept, "until it is served, a life may end again"
+        assert between.of("another run") is None
+        assert between.kept is None, "it takes no memory for nothing"

@@ -29,10 +29,12 @@ from swarmflow.runtime.stage_host import StageHost
 from swarmflow.runtime.step_end import apply_update
 from swarmflow.runtime.worker import Worker
 from tests.disks import flip_bit, no_more_files, small_disk
-from tests.runtime.nodes import run, started
+from tests.runtime.nodes import started
 from tests.runtime.test_kept_stage import APPLY, FIRST, HELD, sealed
 from tests.runtime.test_session import opened
 from tests.runtime.test_stage_host import Heard, Peer, manifest, peers
+
+pytestmark = pytest.mark.asyncio
 
 RUN = "fingerprint"
 
@@ -47,43 +49,36 @@ async def leave(peer: Peer, folder: Path, held: Held = HELD) -> None:
 
 
 @pytest.mark.parametrize(("accumulate", "exponent"), [("exact", 36), ("exact", 20), ("fp32", 36)])
-def test_the_next_life_makes_the_update_that_this_one_would_have_made(
+async def test_the_next_life_makes_the_update_that_this_one_would_have_made(
     accumulate: str, exponent: int, tmp_path: Path
 ) -> None:
     """Also in a step whose gradients had been too large for the exponent with which a stage is built."""
-
-    async def main() -> None:
-        async with peers(manifest(accumulate=accumulate), 3) as (one, other, later):
-            for peer in (one, other):
-                peer.driver.perform([Reset(exponent)])
-            await sealed(one)
-            applied = await one.ask(APPLY)
-            assert isinstance(applied, Applied)
-            await leave(other, tmp_path / "left")
-            found = LeftState(tmp_path / "left")
-            assert found.find(RUN) == HELD
-            assert later.host.served is not None
-            kept = found.fill(later.host.served)
-            assert (kept.held, kept.run, kept.capacity) == (HELD, RUN, 4)
-            assert apply_update(kept.served, APPLY) == applied.digest
-            found.remove()
-            assert found.find(RUN) is None
-            assert not list((tmp_path / "left").iterdir())
-
-    asyncio.run(main())
+    async with peers(manifest(accumulate=accumulate), 3) as (one, other, later):
+        for peer in (one, other):
+            peer.driver.perform([Reset(exponent)])
+        await sealed(one)
+        applied = await one.ask(APPLY)
+        assert isinstance(applied, Applied)
+        await leave(other, tmp_path / "left")
+        found = LeftState(tmp_path / "left")
+        assert found.find(RUN) == HELD
+        assert later.host.served is not None
+        kept = found.fill(later.host.served)
+        assert (kept.held, kept.run, kept.capacity) == (HELD, RUN, 4)
+        assert apply_update(kept.served, APPLY) == applied.digest
+        found.remove()
+        assert found.find(RUN) is None
+        assert not list((tmp_path / "left").iterdir())
 
 
-def test_a_later_one_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with peers(manifest(), 2) as (one, other):
-            await leave(one, tmp_path / "left", replace(HELD, upcoming=""))
-            await leave(other, tmp_path / "left")
-            found = LeftState(tmp_path / "left")
-            assert found.find(RUN) == HELD
-            assert other.host.served is not None
-            assert found.fill(other.host.served).held.upcoming == HELD.upcoming
-
-    asyncio.run(main())
+async def test_a_later_one_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+    async with peers(manifest(), 2) as (one, other):
+        await leave(one, tmp_path / "left", replace(HELD, upcoming=""))
+        await leave(other, tmp_path / "left")
+        found = LeftState(tmp_path / "left")
+        assert found.find(RUN) == HELD
+        assert other.host.served is not None
+        assert found.fill(other.host.served).held.upcoming == HELD.upcoming
 
 
 def names(folder: Path) -> list[str]:
@@ -113,80 +108,67 @@ def corrupted(folder: Path) -> None:
 
 @pytest.mark.parametrize("happens", [killed_before_the_last_line, killed_in_the_middle, killed_between_two, corrupted])
 @pytest.mark.parametrize("what", ["find", "write", "remove"])
-def test_nothing_stays_that_nobody_would_find(happens: Callable[[Path], None], what: str, tmp_path: Path) -> None:
+async def test_nothing_stays_that_nobody_would_find(happens: Callable[[Path], None], what: str, tmp_path: Path) -> None:
     """It would take many GB for ever, and leave no room for the next one."""
-
-    async def main() -> None:
-        async with peers(manifest()) as (peer,):
-            await leave(peer, tmp_path)
-            happens(tmp_path)
-            left = LeftState(tmp_path)
-            if what == "find":
-                assert left.find(RUN) == (HELD if happens is killed_between_two else None)
-            elif what == "write":
-                assert peer.host.served is not None
-                left.write(KeptStage(replace(HELD, version=4), peer.host.served, RUN, 4))
-            else:
-                left.remove()
-            kept = ["held", f"version-0000000{left.held.version}"] if left.held is not None else []
-            assert [name for name in names(tmp_path) if "corrupt" not in name] == kept
-            assert LeftState(tmp_path).find(RUN) == left.held
-
-    asyncio.run(main())
-
-
-def test_what_cannot_be_written_costs_nothing_that_was_there(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with peers(manifest()) as (peer,):
-            await leave(peer, tmp_path)
+    async with peers(manifest()) as (peer,):
+        await leave(peer, tmp_path)
+        happens(tmp_path)
+        left = LeftState(tmp_path)
+        if what == "find":
+            assert left.find(RUN) == (HELD if happens is killed_between_two else None)
+        elif what == "write":
             assert peer.host.served is not None
-            left = LeftState(tmp_path)
-            with pytest.raises(CheckpointError):
-                left.write(KeptStage(replace(HELD, stage=9, version=4), peer.host.served, RUN, 4))
-            assert names(tmp_path) == ["held", "version-00000003"]
-            assert left.held is None
-            assert left.find(RUN) == HELD
-
-    asyncio.run(main())
+            left.write(KeptStage(replace(HELD, version=4), peer.host.served, RUN, 4))
+        else:
+            left.remove()
+        kept = ["held", f"version-0000000{left.held.version}"] if left.held is not None else []
+        assert [name for name in names(tmp_path) if "corrupt" not in name] == kept
+        assert LeftState(tmp_path).find(RUN) == left.held
 
 
-def test_a_full_disk_keeps_no_half_of_it_and_the_earlier_one_makes_room(tmp_path: Path) -> None:
-    async def main() -> None:
-        with small_disk(tmp_path / "disk", 4 << 20) as disk:
-            async with peers(manifest()) as (peer,):
-                folder = disk.path / "left"
-                await leave(peer, folder)
-                size = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
-                assert peer.host.served is not None
-                later = KeptStage(replace(HELD, version=4), peer.host.served, RUN, 4)
-                disk.fill()
+async def test_what_cannot_be_written_costs_nothing_that_was_there(tmp_path: Path) -> None:
+    async with peers(manifest()) as (peer,):
+        await leave(peer, tmp_path)
+        assert peer.host.served is not None
+        left = LeftState(tmp_path)
+        with pytest.raises(CheckpointError):
+            left.write(KeptStage(replace(HELD, stage=9, version=4), peer.host.served, RUN, 4))
+        assert names(tmp_path) == ["held", "version-00000003"]
+        assert left.held is None
+        assert left.find(RUN) == HELD
+
+
+async def test_a_full_disk_keeps_no_half_of_it_and_the_earlier_one_makes_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 4 << 20) as disk:
+        async with peers(manifest()) as (peer,):
+            folder = disk.path / "left"
+            await leave(peer, folder)
+            size = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
+            assert peer.host.served is not None
+            later = KeptStage(replace(HELD, version=4), peer.host.served, RUN, 4)
+            disk.fill()
+            LeftState(folder).write(later)
+            assert LeftState(folder).find(RUN) == later.held
+            LeftState(folder).remove()
+            disk.fill()
+            filler = disk.path / "filler"
+            pages = -(-size // 4096)
+            os.truncate(filler, filler.stat().st_size - 4096 * pages)
+            with pytest.raises(NoRoomError):
                 LeftState(folder).write(later)
-                assert LeftState(folder).find(RUN) == later.held
-                LeftState(folder).remove()
-                disk.fill()
-                filler = disk.path / "filler"
-                pages = -(-size // 4096)
-                os.truncate(filler, filler.stat().st_size - 4096 * pages)
-                with pytest.raises(NoRoomError):
-                    LeftState(folder).write(later)
-                assert not names(folder)
-
-    asyncio.run(main())
+            assert not names(folder)
 
 
-def test_threads_that_write_and_remove_at_once_leave_one_or_none(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with peers(manifest()) as (peer,):
-            await leave(peer, tmp_path)
-            assert peer.host.served is not None
-            left, of = LeftState(tmp_path), peer.host.served
-            writes = [partial(left.write, KeptStage(replace(HELD, version=n), of, RUN, 4)) for n in range(3, 9)]
-            await asyncio.gather(*(asyncio.to_thread(each) for write in writes for each in (write, left.remove)))
-            held = LeftState(tmp_path).find(RUN)
-            assert held == left.held
-            assert len(names(tmp_path)) == (0 if held is None else 2)
-
-    asyncio.run(main())
+async def test_threads_that_write_and_remove_at_once_leave_one_or_none(tmp_path: Path) -> None:
+    async with peers(manifest()) as (peer,):
+        await leave(peer, tmp_path)
+        assert peer.host.served is not None
+        left, of = LeftState(tmp_path), peer.host.served
+        writes = [partial(left.write, KeptStage(replace(HELD, version=n), of, RUN, 4)) for n in range(3, 9)]
+        await asyncio.gather(*(asyncio.to_thread(each) for write in writes for each in (write, left.remove)))
+        held = LeftState(tmp_path).find(RUN)
+        assert held == left.held
+        assert len(names(tmp_path)) == (0 if held is None else 2)
 
 
 @asynccontextmanager
@@ -222,73 +204,57 @@ async def answer(peer: Peer, kind: type[Event]) -> Event:
     return event
 
 
-def test_what_was_left_stays_until_a_step_is_committed_after_it(tmp_path: Path) -> None:
+async def test_what_was_left_stays_until_a_step_is_committed_after_it(tmp_path: Path) -> None:
     """A process that is killed in its first step, for want of memory, would lose what was saved."""
-
-    async def main() -> None:
-        async with loading(tmp_path) as (peer, loader, left):
-            loader.resume(Resume(1, HELD.version))
-            loaded = await answer(peer, StateLoaded)
-            assert isinstance(loaded, StateLoaded)
-            assert loaded.version == HELD.version
-            peer.driver.perform([Reset()])
-            await sealed(peer)
-            assert LeftState(tmp_path / "left").find(RUN) == HELD
-            assert isinstance(await peer.ask(APPLY), Applied)
-            await until_removed(left)
-
-    run(main())
+    async with loading(tmp_path) as (peer, loader, left):
+        loader.resume(Resume(1, HELD.version))
+        loaded = await answer(peer, StateLoaded)
+        assert isinstance(loaded, StateLoaded)
+        assert loaded.version == HELD.version
+        peer.driver.perform([Reset()])
+        await sealed(peer)
+        assert LeftState(tmp_path / "left").find(RUN) == HELD
+        assert isinstance(await peer.ask(APPLY), Applied)
+        await until_removed(left)
 
 
-def test_what_was_left_stays_until_another_version_is_loaded(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with loading(tmp_path) as (peer, loader, left):
-            loader.load(LoadState(1, 2, (Member(ProcessId("nobody", 1), 1),)))
-            await answer(peer, StateNotLoaded)
-            assert LeftState(tmp_path / "left").find(RUN) == left.held == HELD
-            loader.load(LoadState(1, 0, ()))
-            await answer(peer, StateLoaded)
-            await until_removed(left)
-
-    run(main())
+async def test_what_was_left_stays_until_another_version_is_loaded(tmp_path: Path) -> None:
+    async with loading(tmp_path) as (peer, loader, left):
+        loader.load(LoadState(1, 2, (Member(ProcessId("nobody", 1), 1),)))
+        await answer(peer, StateNotLoaded)
+        assert LeftState(tmp_path / "left").find(RUN) == left.held == HELD
+        loader.load(LoadState(1, 0, ()))
+        await answer(peer, StateLoaded)
+        await until_removed(left)
 
 
-def test_it_is_of_its_run_alone(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with peers(manifest()) as (peer,):
-            await leave(peer, tmp_path / "left")
-            assert LeftState(tmp_path / "left").find("another run") is None
-            assert LeftState(tmp_path / "left").find(RUN) == HELD, "it may come back"
-
-    asyncio.run(main())
+async def test_it_is_of_its_run_alone(tmp_path: Path) -> None:
+    async with peers(manifest()) as (peer,):
+        await leave(peer, tmp_path / "left")
+        assert LeftState(tmp_path / "left").find("another run") is None
+        assert LeftState(tmp_path / "left").find(RUN) == HELD, "it may come back"
 
 
 @pytest.mark.parametrize("name", ["held", "version-00000003/stage-1.safetensors", "version-00000003/manifest.json"])
-def test_what_is_corrupt_is_told_of_kept_and_not_believed(
+async def test_what_is_corrupt_is_told_of_kept_and_not_believed(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with peers(manifest()) as (peer,):
-            await leave(peer, tmp_path / "left")
-            flip_bit(tmp_path / "left" / name, Random(0))
-            found = LeftState(tmp_path / "left")
-            with caplog.at_level(logging.WARNING, "swarmflow"):
-                assert found.find(RUN) is None
-            assert "corrupt" in caplog.text
-            assert list(tmp_path.rglob("*.corrupt"))
-            assert peer.host.served is not None
-            with pytest.raises(CheckpointError):
-                found.fill(peer.host.served)
-
-    asyncio.run(main())
+    async with peers(manifest()) as (peer,):
+        await leave(peer, tmp_path / "left")
+        flip_bit(tmp_path / "left" / name, Random(0))
+        found = LeftState(tmp_path / "left")
+        with caplog.at_level(logging.WARNING, "swarmflow"):
+            assert found.find(RUN) is None
+        assert "corrupt" in caplog.text
+        assert list(tmp_path.rglob("*.corrupt"))
+        assert peer.host.served is not None
+        with pytest.raises(CheckpointError):
+            found.fill(peer.host.served)
 
 
-def test_what_the_disk_does_not_give_now_stays_for_the_next_start(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with peers(manifest(), 1) as (one,):
-            await leave(one, tmp_path / "left")
-        with no_more_files():
-            assert LeftState(tmp_path / "left").find(RUN) is None
-        assert LeftState(tmp_path / "left").find(RUN) == HELD
-
-    asyncio.run(main())
+async def test_what_the_disk_does_not_give_now_stays_for_the_next_start(tmp_path: Path) -> None:
+    async with peers(manifest(), 1) as (one,):
+        await leave(one, tmp_path / "left")
+    with no_more_files():
+        assert LeftState(tmp_path / "left").find(RUN) is None
+    assert LeftState(tmp_path / "left").find(RUN) == HELD

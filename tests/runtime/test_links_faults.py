@@ -18,7 +18,9 @@ from swarmflow.runtime.frames import FrameLimits, pack_front
 from swarmflow.runtime.hello import PROTOCOL_VERSION, Hello, pack_hello, read_reply
 from swarmflow.runtime.lanes import LaneSettings
 from swarmflow.runtime.links import PENDING_HELLOS_MAX, STREAM_PROTOCOL
-from tests.runtime.nodes import End, hostile_stream, linked, run, started
+from tests.runtime.nodes import End, hostile_stream, linked, started
+
+pytestmark = pytest.mark.asyncio
 
 LIMITS = FrameLimits(header_bytes_max=64, body_bytes_max=4096, bodies_max=2)
 WIDE = FrameLimits()
@@ -38,150 +40,125 @@ GOOD = pack_front(0, b"good", [], WIDE)
     ],
     ids=["noise", "replayed", "lost", "long header", "long body", "many bodies", "cut"],
 )
-def test_a_bad_frame_is_counted_and_closes_its_stream_only(tmp_path: Path, data: bytes, kind: str) -> None:
-    async def main() -> None:
-        async with linked(tmp_path, limits=LIMITS) as (one, two):
-            one.links.send(two.me, b"bulk before", bulk=True)
-            await two.headers(1)
-            reader, writer = await hostile_stream(one.node, two.node)
-            writer.write(data)
-            writer.write_eof()
-            assert await two.refusals.get() == kind
-            assert await reader.read() == b""
-            writer.close()
-            one.links.send(two.me, b"bulk after", bulk=True)
-            one.links.send(two.me, b"control anew")
-            assert (await two.headers(1)) == [b"good"]
-            assert sorted(await two.headers(2)) == [b"bulk after", b"control anew"]
-            assert one.losses.empty()
-            assert two.losses.empty()
-
-    run(main())
+async def test_a_bad_frame_is_counted_and_closes_its_stream_only(tmp_path: Path, data: bytes, kind: str) -> None:
+    async with linked(tmp_path, limits=LIMITS) as (one, two):
+        one.links.send(two.me, b"bulk before", bulk=True)
+        await two.headers(1)
+        reader, writer = await hostile_stream(one.node, two.node)
+        writer.write(data)
+        writer.write_eof()
+        assert await two.refusals.get() == kind
+        assert await reader.read() == b""
+        writer.close()
+        one.links.send(two.me, b"bulk after", bulk=True)
+        one.links.send(two.me, b"control anew")
+        assert (await two.headers(1)) == [b"good"]
+        assert sorted(await two.headers(2)) == [b"bulk after", b"control anew"]
+        assert one.losses.empty()
+        assert two.losses.empty()
 
 
-def test_a_frame_that_stalls_is_given_up(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with linked(tmp_path, settings=LaneSettings(stall_timeout_s=0.1)) as (one, two):
-            _, writer = await hostile_stream(one.node, two.node)
-            writer.write(GOOD + pack_front(1, b"x", [100], WIDE))
-            assert await two.refusals.get() == "stalled"
-            process, reason = await two.losses.get()
-            assert process == one.me
-            assert "stalled" in reason
-            writer.close()
-
-    run(main())
+async def test_a_frame_that_stalls_is_given_up(tmp_path: Path) -> None:
+    async with linked(tmp_path, settings=LaneSettings(stall_timeout_s=0.1)) as (one, two):
+        _, writer = await hostile_stream(one.node, two.node)
+        writer.write(GOOD + pack_front(1, b"x", [100], WIDE))
+        assert await two.refusals.get() == "stalled"
+        process, reason = await two.losses.get()
+        assert process == one.me
+        assert "stalled" in reason
+        writer.close()
 
 
-def test_a_message_that_its_reader_refuses_counts_as_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with linked(tmp_path) as (one, two):
+async def test_a_message_that_its_reader_refuses_counts_as_refused(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (one, two):
 
-            def refuse(sender: ProcessId, header: bytes, bodies: list[memoryview]) -> None:
-                raise FrameError("no such message")
+        def refuse(sender: ProcessId, header: bytes, bodies: list[memoryview]) -> None:
+            raise FrameError("no such message")
 
-            picky = End(two.node, 3, on_message=refuse)
-            await picky.links.start()
-            target = ProcessId(two.node.name, 3)
-            one.links.send(target, b"gibberish")
-            assert await picky.refusals.get() == "message"
-            assert (await one.losses.get())[0] == target
-            await picky.links.close(0.0)
-
-    run(main())
+        picky = End(two.node, 3, on_message=refuse)
+        await picky.links.start()
+        target = ProcessId(two.node.name, 3)
+        one.links.send(target, b"gibberish")
+        assert await picky.refusals.get() == "message"
+        assert (await one.losses.get())[0] == target
+        await picky.links.close(0.0)
 
 
 @pytest.mark.parametrize(
     "data", [b"GET / HTTP/1.1\r\n" * 4, pack_hello(Hello("", "bulk", 1, 0))[:5], b""], ids=["other", "cut", "nothing"]
 )
-def test_a_stream_without_a_hello_is_refused(tmp_path: Path, data: bytes) -> None:
-    async def main() -> None:
-        async with linked(tmp_path, settings=LaneSettings(open_timeout_s=0.5)) as (one, two):
-            reader, writer = await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0)
-            writer.write(data)
-            assert await two.refusals.get() == "hello"
-            assert await reader.read() == b""
+async def test_a_stream_without_a_hello_is_refused(tmp_path: Path, data: bytes) -> None:
+    async with linked(tmp_path, settings=LaneSettings(open_timeout_s=0.5)) as (one, two):
+        reader, writer = await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0)
+        writer.write(data)
+        assert await two.refusals.get() == "hello"
+        assert await reader.read() == b""
+        writer.close()
+        assert two.losses.empty()
+
+
+async def test_another_version_is_told_both_versions(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (one, two):
+        reader, writer = await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0)
+        writer.write(pack_hello(Hello("test-run", "control", 1, 0, version=99)))
+        reply = await read_reply(reader, 5.0)
+        assert reply.reason == f"protocol version 99, this process speaks {PROTOCOL_VERSION}"
+        writer.close()
+
+
+async def test_streams_that_say_nothing_are_few(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (one, two):
+        silent = [
+            await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0) for _ in range(PENDING_HELLOS_MAX + 1)
+        ]
+        assert await two.refusals.get() == "hello"
+        for _, writer in silent:
             writer.close()
-            assert two.losses.empty()
-
-    run(main())
 
 
-def test_another_version_is_told_both_versions(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with linked(tmp_path) as (one, two):
-            reader, writer = await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0)
-            writer.write(pack_hello(Hello("test-run", "control", 1, 0, version=99)))
-            reply = await read_reply(reader, 5.0)
-            assert reply.reason == f"protocol version 99, this process speaks {PROTOCOL_VERSION}"
-            writer.close()
-
-    run(main())
-
-
-def test_streams_that_say_nothing_are_few(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with linked(tmp_path) as (one, two):
-            silent = [
-                await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0)
-                for _ in range(PENDING_HELLOS_MAX + 1)
-            ]
-            assert await two.refusals.get() == "hello"
-            for _, writer in silent:
-                writer.close()
-
-    run(main())
+async def test_a_daemons_death_is_seen_on_both_sides(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (one, two):
+        one.links.send(two.me, b"to two")
+        two.links.send(one.me, b"to one")
+        await one.headers(1)
+        await two.headers(1)
+        began_s = time.perf_counter()
+        os.kill(two.node.daemon_pid, signal.SIGKILL)
+        async with asyncio.timeout(2.0):
+            assert (await one.losses.get())[0] == two.me
+            assert (await two.losses.get())[0] == one.me
+            assert "-9" in await two.node.died()
+        assert time.perf_counter() - began_s < 2.0
+        await asyncio.gather(one.links.close(0.5), two.links.close(0.5))
+        assert one.losses.empty()
+        assert two.losses.empty()
 
 
-def test_a_daemons_death_is_seen_on_both_sides(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with linked(tmp_path) as (one, two):
-            one.links.send(two.me, b"to two")
-            two.links.send(one.me, b"to one")
-            await one.headers(1)
-            await two.headers(1)
-            began_s = time.perf_counter()
-            os.kill(two.node.daemon_pid, signal.SIGKILL)
-            async with asyncio.timeout(2.0):
-                assert (await one.losses.get())[0] == two.me
-                assert (await two.losses.get())[0] == one.me
-                assert "-9" in await two.node.died()
-            assert time.perf_counter() - began_s < 2.0
-            await asyncio.gather(one.links.close(0.5), two.links.close(0.5))
-            assert one.losses.empty()
-            assert two.losses.empty()
-
-    run(main())
-
-
-def test_a_killed_process_is_lost_as_its_connection_breaks(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 1) as (node,):
-            end = End(node, 1)
-            await end.links.start()
-            remote = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "tests.runtime.remote",
-                str(tmp_path / "remote.id"),
-                node.addresses()[0],
-                stdout=subprocess.PIPE,
-                cwd=Path(__file__).parents[2],
-            )
-            try:
-                sender, header, _ = await end.messages.get()
-                assert header == b"here I am"
-                end.links.send(sender, b"welcome")
-                assert remote.stdout is not None
-                assert await remote.stdout.readline() == b"b'welcome'\n"
-                remote.send_signal(signal.SIGKILL)
-                lost, _ = await asyncio.wait_for(end.losses.get(), 30.0)
-                assert lost == sender
-            finally:
-                if remote.returncode is None:
-                    remote.kill()
-                await remote.communicate()
-                await end.links.close(0.0)
-            assert end.losses.empty()
-
-    run(main())
+async def test_a_killed_process_is_lost_as_its_connection_breaks(tmp_path: Path) -> None:
+    async with started(tmp_path, 1) as (node,):
+        end = End(node, 1)
+        await end.links.start()
+        remote = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.runtime.remote",
+            str(tmp_path / "remote.id"),
+            node.addresses()[0],
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+        )
+        try:
+            sender, header, _ = await end.messages.get()
+            assert header == b"here I am"
+            end.links.send(sender, b"welcome")
+            assert remote.stdout is not None
+            assert await remote.stdout.readline() == b"b'welcome'\n"
+            remote.send_signal(signal.SIGKILL)
+            lost, _ = await asyncio.wait_for(end.losses.get(), 30.0)
+            assert lost == sender
+        finally:
+            if remote.returncode is None:
+                remote.kill()
+            await remote.communicate()
+            await end.links.close(0.0)
+        assert end.losses.empty()

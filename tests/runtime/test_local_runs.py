@@ -60,7 +60,7 @@ async def apart(protocol: str, handler: StreamHandler) -> None:
     """No streams come from the network: what a test asks comes from this machine."""
 
 
-def told(
+async def told(
     tmp_path: Path,
     patch: pytest.MonkeyPatch,
     report: Callable[[], Awaitable[bytes]],
@@ -68,16 +68,12 @@ def told(
 ) -> T:
     """What `ask` gives while a trainer of this machine answers with `report`."""
     patch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-
-    async def run() -> T:
-        async with answering(apart, INVITE.run_id, report) as counter:
-            publication = publish_local(INVITE, port=counter.port, token=counter.token)
-            try:
-                return await ask(counter)
-            finally:
-                publication.withdraw()
-
-    return asyncio.run(asyncio.wait_for(run(), 30))
+    async with answering(apart, INVITE.run_id, report) as counter:
+        publication = publish_local(INVITE, port=counter.port, token=counter.token)
+        try:
+            return await ask(counter)
+        finally:
+            publication.withdraw()
 
 
 async def fine() -> bytes:
@@ -97,10 +93,12 @@ async def mistaken() -> bytes:
     raise ZeroDivisionError
 
 
-def test_a_trainer_of_this_machine_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(tmp_path, monkeypatch, fine, lambda counter: ask_status(INVITE)) == STATUS
+@pytest.mark.asyncio
+async def test_a_trainer_of_this_machine_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await told(tmp_path, monkeypatch, fine, lambda counter: ask_status(INVITE)) == STATUS
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("report", "words"),
     [
@@ -109,16 +107,17 @@ def test_a_trainer_of_this_machine_answers(tmp_path: Path, monkeypatch: pytest.M
         (never, "nobody has answered within 0.5 s"),
     ],
 )
-def test_why_there_is_no_status_is_told_in_time(
+async def test_why_there_is_no_status_is_told_in_time(
     report: Callable[[], Awaitable[bytes]], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "ASK_S", 0.5 if report is never else asking.ASK_S)
     with pytest.raises(NetworkError, match=f"^run mine does not answer: .*{words}.*; is its trainer running"):
-        told(tmp_path, monkeypatch, report, lambda counter: ask_status(INVITE))
+        await told(tmp_path, monkeypatch, report, lambda counter: ask_status(INVITE))
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("question", [b"guess\n", b"\n", b"x" * 5000, b"\xff\xfe\n", b"GET / HTTP/1.1\r\n\r\n"])
-def test_who_does_not_know_the_word_learns_nothing(
+async def test_who_does_not_know_the_word_learns_nothing(
     question: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ask(counter: Counter) -> bytes:
@@ -131,12 +130,13 @@ def test_who_does_not_know_the_word_learns_nothing(
         finally:
             writer.transport.abort()
 
-    answer = told(tmp_path, monkeypatch, fine, ask)
+    answer = await told(tmp_path, monkeypatch, fine, ask)
     assert STATUS not in answer
     assert answer == b"" or b"may ask" in answer
 
 
-def test_many_questions_at_a_time_are_told_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.asyncio
+async def test_many_questions_at_a_time_are_told_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(counter: Counter) -> bytes:
         streams = [await asyncio.open_connection("127.0.0.1", counter.port) for _ in range(2 * ANSWERING_MAX)]
         for _, writer in streams:
@@ -147,4 +147,4 @@ def test_many_questions_at_a_time_are_told_to_come_again(tmp_path: Path, monkeyp
             for _, writer in streams:
                 writer.transport.abort()
 
-    assert b"busy; ask again" in told(tmp_path, monkeypatch, never, ask)
+    assert b"busy; ask again" in await told(tmp_path, monkeypatch, never, ask)

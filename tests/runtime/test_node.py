@@ -26,7 +26,7 @@ from swarmflow.runtime.addresses import check_port_free, dialable, lasting, mult
 from swarmflow.runtime.daemon import remove_stale_sockets
 from swarmflow.runtime.identity import IdentityLock, load_identity
 from swarmflow.runtime.node import Node, refusal
-from tests.runtime.nodes import run, started
+from tests.runtime.nodes import started
 
 NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
 NO_PROCESSES = (
@@ -52,27 +52,23 @@ async def fails(folder: Path, *, listen: str = "127.0.0.1:0", bootstrap: tuple[s
     return str(caught.value)
 
 
-def test_a_node_keeps_its_name_and_port_over_a_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        node = await Node.start(identity_path=tmp_path / "id")
-        (address,) = node.addresses()
-        assert peer_of(address) == node.name == load_identity(tmp_path / "id").name
-        await node.stop()
-        port = address.split("/")[4]
-        again = await Node.start(identity_path=tmp_path / "id", listen=[f"127.0.0.1:{port}"], bootstrap=[address])
-        assert again.addresses() == [address]
-        await again.stop()
-
-    run(main())
+@pytest.mark.asyncio
+async def test_a_node_keeps_its_name_and_port_over_a_restart(tmp_path: Path) -> None:
+    node = await Node.start(identity_path=tmp_path / "id")
+    (address,) = node.addresses()
+    assert peer_of(address) == node.name == load_identity(tmp_path / "id").name
+    await node.stop()
+    port = address.split("/")[4]
+    again = await Node.start(identity_path=tmp_path / "id", listen=[f"127.0.0.1:{port}"], bootstrap=[address])
+    assert again.addresses() == [address]
+    await again.stop()
 
 
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 1) as (node,):
-            port = node.addresses()[0].split("/")[4]
-            assert f"127.0.0.1:{port}" in await fails(tmp_path, listen=f"127.0.0.1:{port}")
-
-    run(main())
+@pytest.mark.asyncio
+async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    async with started(tmp_path, 1) as (node,):
+        port = node.addresses()[0].split("/")[4]
+        assert f"127.0.0.1:{port}" in await fails(tmp_path, listen=f"127.0.0.1:{port}")
 
 
 class Told(logging.Handler):
@@ -87,13 +83,13 @@ class Told(logging.Handler):
             self.event.set()
 
 
-def test_a_node_waits_for_one_that_is_about_to_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.asyncio
+async def test_a_node_waits_for_one_that_is_about_to_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A daemon takes connections a moment before its process answers in the DHT."""
     told = Told("nobody answers in the DHT yet")
     caplog.set_level(logging.DEBUG, "swarmflow.runtime.node")
     logging.getLogger("swarmflow.runtime.node").addHandler(told)
-
-    async def main() -> None:
+    try:
         early = await P2P.create(dht_mode="server")
         address = str((await early.get_visible_maddrs())[0])
         joining = asyncio.create_task(Node.start(identity_path=tmp_path / "id", bootstrap=[address]))
@@ -105,46 +101,35 @@ def test_a_node_waits_for_one_that_is_about_to_start(tmp_path: Path, caplog: pyt
         await node.stop()
         await dht.shutdown()
         await early.shutdown()
-
-    try:
-        run(main())
     finally:
         logging.getLogger("swarmflow.runtime.node").removeHandler(told)
 
 
-def test_an_address_where_nobody_answers_is_named(tmp_path: Path) -> None:
-    async def main() -> None:
-        address = f"/ip4/127.0.0.1/tcp/1/p2p/{NAME}"
+@pytest.mark.asyncio
+async def test_an_address_where_nobody_answers_is_named(tmp_path: Path) -> None:
+    address = f"/ip4/127.0.0.1/tcp/1/p2p/{NAME}"
+    assert address in await fails(tmp_path, bootstrap=(address,))
+
+
+@pytest.mark.asyncio
+async def test_another_process_at_the_address_is_not_taken_for_the_one_named(tmp_path: Path) -> None:
+    async with started(tmp_path, 1) as (node,):
+        address = node.addresses()[0].replace(node.name, NAME)
         assert address in await fails(tmp_path, bootstrap=(address,))
 
-    run(main())
+
+@pytest.mark.asyncio
+async def test_one_reachable_address_is_enough(tmp_path: Path) -> None:
+    async with started(tmp_path, 1) as (node,):
+        dead = f"/ip4/127.0.0.1/tcp/1/p2p/{NAME}"
+        newcomer = await Node.start(identity_path=tmp_path / "new", bootstrap=[dead, *node.addresses()])
+        await newcomer.stop()
 
 
-def test_another_process_at_the_address_is_not_taken_for_the_one_named(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 1) as (node,):
-            address = node.addresses()[0].replace(node.name, NAME)
-            assert address in await fails(tmp_path, bootstrap=(address,))
-
-    run(main())
-
-
-def test_one_reachable_address_is_enough(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 1) as (node,):
-            dead = f"/ip4/127.0.0.1/tcp/1/p2p/{NAME}"
-            newcomer = await Node.start(identity_path=tmp_path / "new", bootstrap=[dead, *node.addresses()])
-            await newcomer.stop()
-
-    run(main())
-
-
-def test_an_identity_is_held_by_one_process(tmp_path: Path) -> None:
-    async def main() -> None:
-        with IdentityLock(tmp_path / "failing.id"):
-            assert "in use" in await fails(tmp_path)
-
-    run(main())
+@pytest.mark.asyncio
+async def test_an_identity_is_held_by_one_process(tmp_path: Path) -> None:
+    with IdentityLock(tmp_path / "failing.id"):
+        assert "in use" in await fails(tmp_path)
 
 
 def test_an_identity_on_a_file_system_without_locks_is_not_said_to_be_in_use(
@@ -192,21 +177,19 @@ def test_a_copy_of_an_identity_that_is_none_is_made_again(spoilt: bytes | None, 
     assert load_identity(path).name == name
 
 
-def test_an_identity_file_is_private_and_names_what_hivemind_names(tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_an_identity_file_is_private_and_names_what_hivemind_names(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "id"
     key = load_identity(path)
     assert path.stat().st_mode & 0o777 == 0o400
     assert path.parent.stat().st_mode & 0o777 == 0o700
-
-    async def main() -> None:
-        p2p = await P2P.create(identity_path=str(path))
-        assert p2p.peer_id.to_base58() == key.name
-        await p2p.shutdown()
-
-    run(main())
+    p2p = await P2P.create(identity_path=str(path))
+    assert p2p.peer_id.to_base58() == key.name
+    await p2p.shutdown()
 
 
 def test_the_daemon_of_a_killed_process_ends_and_ctrl_c_does_not_reach_it(tmp_path: Path) -> None:
+    # A program with a loop of its own: it is killed.
     script = (
         "import asyncio, sys; from pathlib import Path; from swarmflow.runtime.node import Node\n"
         "async def main():\n"
@@ -228,14 +211,12 @@ def test_the_daemon_of_a_killed_process_ends_and_ctrl_c_does_not_reach_it(tmp_pa
     assert not Path(f"/proc/{daemon_pid}/exe").exists()
 
 
-def test_the_daemons_death_is_noticed_and_the_node_still_stops(tmp_path: Path) -> None:
-    async def main() -> None:
-        node = await Node.start(identity_path=tmp_path / "id")
-        os.kill(node.daemon_pid, signal.SIGKILL)
-        assert await asyncio.wait_for(node.died(), 2.0) == "the network daemon p2pd ended with code -9"
-        await asyncio.wait_for(node.stop(), 5.0)
-
-    run(main())
+@pytest.mark.asyncio
+async def test_the_daemons_death_is_noticed_and_the_node_still_stops(tmp_path: Path) -> None:
+    node = await Node.start(identity_path=tmp_path / "id")
+    os.kill(node.daemon_pid, signal.SIGKILL)
+    assert await asyncio.wait_for(node.died(), 2.0) == "the network daemon p2pd ended with code -9"
+    await asyncio.wait_for(node.stop(), 5.0)
 
 
 def test_a_wrong_clock_is_told_with_the_difference() -> None:

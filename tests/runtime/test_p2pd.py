@@ -37,20 +37,17 @@ def test_a_relay_is_named_by_its_multihash_as_libp2p_wants_it(name: str) -> None
     assert p2pd.address_bytes(f"/ip4/10.0.0.1/tcp/80/p2p/{name}/p2p-circuit") == wanted
 
 
-def test_the_daemon_takes_a_relay_for_an_address() -> None:
+@pytest.mark.asyncio
+async def test_the_daemon_takes_a_relay_for_an_address() -> None:
     """The bytes that hivemind makes of it would be refused before anything is dialled."""
-
-    async def dial() -> None:
-        daemon = await Daemon.launch({"noListenAddrs": 1, "relay": 1}, 30.0, stop_s=0.0)
-        try:
-            relay = p2pd.address_bytes(f"/ip4/127.0.0.1/tcp/9/p2p/{NAMES[1]}/p2p-circuit")
-            assert relay is not None
+    relay = p2pd.address_bytes(f"/ip4/127.0.0.1/tcp/9/p2p/{NAMES[1]}/p2p-circuit")
+    assert relay is not None
+    daemon = await Daemon.launch({"noListenAddrs": 1, "relay": 1}, 30.0, stop_s=0.0)
+    try:
+        with pytest.raises(NetworkError, match="error opening hop stream to relay: failed to dial"):
             await daemon.connect(NAMES[0], [relay], 10.0)
-        finally:
-            await daemon.stop()
-
-    with pytest.raises(NetworkError, match="error opening hop stream to relay: failed to dial"):
-        asyncio.run(dial())
+    finally:
+        await daemon.stop()
 
 
 @pytest.mark.parametrize(
@@ -80,33 +77,32 @@ def test_requests_are_the_bytes_that_hivemind_makes_of_them(name: str) -> None:
         assert len(mine) == size + request.ByteSize()
 
 
-def answered(data: bytes) -> None:
-    async def read() -> None:
-        reader = asyncio.StreamReader()
-        reader.feed_data(data)
-        reader.feed_eof()
-        await p2pd.read_response(reader)
-
-    asyncio.run(read())
+async def answered(data: bytes) -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(data)
+    reader.feed_eof()
+    await p2pd.read_response(reader)
 
 
-def test_a_response_says_yes_or_why_not() -> None:
+@pytest.mark.asyncio
+async def test_a_response_says_yes_or_why_not() -> None:
     fine = p2pd_pb2.Response(
         type=p2pd_pb2.Response.OK, streamInfo=p2pd_pb2.StreamInfo(peer=b"p", addr=b"a", proto="/x")
     )
     refused = p2pd_pb2.Response(
         type=p2pd_pb2.Response.ERROR, error=p2pd_pb2.ErrorResponse(msg="no  route\n" + "x" * 300)
     )
-    answered(bytes([fine.ByteSize()]) + fine.SerializeToString())
+    await answered(bytes([fine.ByteSize()]) + fine.SerializeToString())
     size = refused.ByteSize()
     with pytest.raises(NetworkError, match=r"^no route x{300}$"):
-        answered(bytes([size & 0x7F | 0x80, size >> 7]) + refused.SerializeToString())
+        await answered(bytes([size & 0x7F | 0x80, size >> 7]) + refused.SerializeToString())
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("data", [b"\xff" * 20, b"\x02\x0d\x00", b"\x03\x08\x80\x80", b"\x01\x80"])
-def test_garbage_from_the_daemon_is_one_line(data: bytes) -> None:
+async def test_garbage_from_the_daemon_is_one_line(data: bytes) -> None:
     with pytest.raises(NetworkError, match="something else than a response"):
-        answered(data)
+        await answered(data)
 
 
 def test_the_daemon_is_found_and_asked_without_loading_hivemind_or_torch() -> None:

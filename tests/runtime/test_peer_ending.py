@@ -21,6 +21,8 @@ from tests.runtime.test_kept_stage import HELD
 from tests.runtime.test_left_state import RUN
 from tests.runtime.test_stage_host import manifest, peers
 
+pytestmark = pytest.mark.asyncio
+
 WAITING = replace(HELD, upcoming="")
 LEFT, GONE = Exit("left before it had joined"), Rejoin("the leader is gone", WAITING)
 Life = Callable[[bool], Awaitable[Exit | Rejoin]]
@@ -62,32 +64,26 @@ def ends(stop: Signals, between: Between, *outcomes: Exit | Rejoin | SwarmflowEr
         ((GONE, NetworkError("the network daemon of this process ended")), 0),
     ],
 )
-def test_what_was_kept_for_a_leader_to_come_is_on_the_disk(
+async def test_what_was_kept_for_a_leader_to_come_is_on_the_disk(
     outcomes: Sequence[Exit | Rejoin | SwarmflowError], signals: int, tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        async with keeping() as between:
-            stop, left = Signals(), LeftState(tmp_path)
-            life = ends(stop, between, *outcomes, signals=signals)
-            with nullcontext() if signals else pytest.raises(SwarmflowError):
-                assert await live(life, stop, between, left, first=True) == 0
-            assert LeftState(tmp_path).find(RUN) == WAITING
-
-    asyncio.run(main())
+    async with keeping() as between:
+        stop, left = Signals(), LeftState(tmp_path)
+        life = ends(stop, between, *outcomes, signals=signals)
+        with nullcontext() if signals else pytest.raises(SwarmflowError):
+            assert await live(life, stop, between, left, first=True) == 0
+        assert LeftState(tmp_path).find(RUN) == WAITING
 
 
-def test_what_lies_there_already_is_not_written_again_nor_what_nobody_keeps(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with keeping() as between:
-            stop, left = Signals(), LeftState(tmp_path)
-            assert between.kept is not None
-            left.write(between.kept)
-            written = next(tmp_path.rglob("*.safetensors")).stat()
-            await live(ends(stop, between, LEFT, signals=1), stop, between, left, first=False)
-            assert next(tmp_path.rglob("*.safetensors")).stat() == written
-            await live(ends(stop, between, LEFT, signals=1), Signals(), between, LeftState(None), first=False)
-
-    asyncio.run(main())
+async def test_what_lies_there_already_is_not_written_again_nor_what_nobody_keeps(tmp_path: Path) -> None:
+    async with keeping() as between:
+        stop, left = Signals(), LeftState(tmp_path)
+        assert between.kept is not None
+        left.write(between.kept)
+        written = next(tmp_path.rglob("*.safetensors")).stat()
+        await live(ends(stop, between, LEFT, signals=1), stop, between, left, first=False)
+        assert next(tmp_path.rglob("*.safetensors")).stat() == written
+        await live(ends(stop, between, LEFT, signals=1), Signals(), between, LeftState(None), first=False)
 
 
 class SlowDisk(LeftState):
@@ -103,10 +99,10 @@ class SlowDisk(LeftState):
         self.ended.wait(20)
 
 
-def test_two_signals_cost_nothing_and_a_third_does_not_wait_for_the_disk(
+async def test_two_signals_cost_nothing_and_a_third_does_not_wait_for_the_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.INFO, "swarmflow"):
         async with keeping() as between:
             ended: list[int] = []
             stop, left = Signals(lambda: ended.append(stop.count)), SlowDisk(tmp_path)
@@ -129,20 +125,14 @@ def test_two_signals_cost_nothing_and_a_third_does_not_wait_for_the_disk(
             stop.signalled()
             assert ended == [4], "it is in the middle of something that does not end"
             left.ended.set()
-
-    with caplog.at_level(logging.INFO, "swarmflow"):
-        asyncio.run(main())
     assert "(two more Ctrl-C does not wait for it)" in caplog.text
     assert "is lost: not waited for" in caplog.text
 
 
-def test_a_disk_that_refuses_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with keeping() as between:
-            stop = Signals()
-            (tmp_path / "file").touch()
-            left = LeftState(tmp_path / "file" / "left")
-            await live(ends(stop, between, LEFT, signals=1), stop, between, left, first=False)
-
-    asyncio.run(main())
+async def test_a_disk_that_refuses_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with keeping() as between:
+        stop = Signals()
+        (tmp_path / "file").touch()
+        left = LeftState(tmp_path / "file" / "left")
+        await live(ends(stop, between, LEFT, signals=1), stop, between, left, first=False)
     assert "stage 1 at version 3 is lost" in caplog.text

@@ -31,10 +31,12 @@ from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.requests import Arguments
 from swarmflow.runtime.session import Session
-from tests.runtime.nodes import RUN_ID, run, started
+from tests.runtime.nodes import RUN_ID, started
 from tests.runtime.test_kept_stage import HELD
 from tests.runtime.test_session import opened
 from tests.runtime.test_stage_host import manifest, peers
+
+pytestmark = pytest.mark.asyncio
 
 
 def options(node: Node) -> PeerOptions:
@@ -100,8 +102,10 @@ class SlowLeft(LeftState):
         return None
 
 
-def test_who_waits_keeps_what_it_has_when_its_network_dies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_who_waits_keeps_what_it_has_when_its_network_dies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "swarmflow"):
         async with started(tmp_path, 2) as [trainer, node], peers(manifest()) as (peer,):
             assert peer.host.served is not None
             between = Between(KeptStage(HELD, peer.host.served, "fingerprint", 4))
@@ -112,16 +116,12 @@ def test_who_waits_keeps_what_it_has_when_its_network_dies(tmp_path: Path, caplo
                 await waiting
             assert between.kept is not None
 
-    with caplog.at_level(logging.INFO, "swarmflow"):
-        run(main())
 
-
-def test_who_was_a_member_waits_for_a_trainer_that_fits_and_can_be_told_to_go_while_it_reads_its_disk(
+async def test_who_was_a_member_waits_for_a_trainer_that_fits_and_can_be_told_to_go_while_it_reads_its_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Somebody starts the trainer with other software by mistake: the peers may hold the newest version."""
-
-    async def main() -> None:
+    with caplog.at_level(logging.INFO, "swarmflow"):
         async with started(tmp_path, 2) as [other, node]:
             trainer, left, stop = await opened(other), SlowLeft(), Signals()
             describe(trainer, "another")
@@ -134,8 +134,5 @@ def test_who_was_a_member_waits_for_a_trainer_that_fits_and_can_be_told_to_go_wh
             assert (await waiting).reason == "left before it had joined"
             left.ended.set()
             await trainer.close()
-
-    with caplog.at_level(logging.INFO, "swarmflow"):
-        run(main())
     [warning] = [record for record in caplog.records if "swarmflow another" in record.getMessage()]
     assert warning.levelno == logging.WARNING

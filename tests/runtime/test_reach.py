@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
+import uvloop
 
 from swarmflow.core.types import ProcessId
 from swarmflow.runtime.invite import Invite
 from swarmflow.runtime.reach import ADDRESSES_MAX, Announced, local_addresses, report_reach, try_address
 from swarmflow.runtime.requests import Arguments
-from tests.runtime.nodes import RUN_ID, run, started
+from tests.runtime.nodes import RUN_ID, started
 from tests.runtime.test_session import opened
 
 HERE, THERE = "/ip4/192.0.2.7/tcp/7400", "/dns4/train.example.org/tcp/7400"
@@ -22,64 +24,58 @@ GIVEN = ("192.0.2.7:7400", "train.example.org:7400")
 WHO = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
 
 
-def test_an_address_is_reached_where_libp2p_answers(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 1) as [node]:
-            for address in node.addresses():
-                assert await try_address(address) == ""
-
-    run(main())
+@pytest.mark.asyncio
+async def test_an_address_is_reached_where_libp2p_answers(tmp_path: Path) -> None:
+    async with started(tmp_path, 1) as [node]:
+        for address in node.addresses():
+            assert await try_address(address) == ""
 
 
-def test_why_it_is_not_is_told() -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-            assert await try_address(f"/ip4/127.0.0.1/tcp/{port}", timeout_s=0.1) == "no answer within 0.1 s"
-        assert await try_address(f"/ip4/127.0.0.1/tcp/{port}") == "Connect call failed ('127.0.0.1', " + f"{port})"
-        web = await asyncio.start_server(lambda reader, writer: writer.write(b"HTTP/1.1 400 Bad"), "127.0.0.1", 0)
-        port = web.sockets[0].getsockname()[1]
-        assert await try_address(f"/ip4/127.0.0.1/tcp/{port}", 1.0) in (
-            "no answer within 1 s",
-            "what answers there is no libp2p process",
-        )
-        web.close()
-
-    asyncio.run(asyncio.wait_for(main(), 20))
-
-
-def test_what_is_not_plain_tcp_is_not_tried() -> None:
-    async def main() -> None:
-        circuit = f"{HERE}/p2p/{WHO}/p2p-circuit"
-        for address in ("/ip4/127.0.0.1/udp/9/quic", circuit, "nonsense", "/ip4/1.2.3.4", "/dns4/..a/tcp/1"):
-            assert await try_address(address) is None
-
-    asyncio.run(main())
+@pytest.mark.asyncio(loop_factories=["uvloop", "asyncio"])
+async def test_why_it_is_not_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert await try_address(f"/ip4/127.0.0.1/tcp/{port}", timeout_s=0.1) == "no answer within 0.1 s"
+    own_words = isinstance(asyncio.get_running_loop(), uvloop.Loop)
+    refused = "Connection refused" if own_words else f"Connect call failed ('127.0.0.1', {port})"
+    assert await try_address(f"/ip4/127.0.0.1/tcp/{port}") == refused
+    web = await asyncio.start_server(lambda reader, writer: writer.write(b"HTTP/1.1 400 Bad"), "127.0.0.1", 0)
+    port = web.sockets[0].getsockname()[1]
+    assert await try_address(f"/ip4/127.0.0.1/tcp/{port}", 1.0) in (
+        "no answer within 1 s",
+        "what answers there is no libp2p process",
+    )
+    web.close()
 
 
-def test_a_trainer_that_announces_no_addresses_ends_nobody(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 2) as nodes:
-            here, trainer = [await opened(node) for node in nodes]
-            heard: asyncio.Future[Arguments] = asyncio.get_running_loop().create_future()
+@pytest.mark.asyncio
+async def test_what_is_not_plain_tcp_is_not_tried() -> None:
+    circuit = f"{HERE}/p2p/{WHO}/p2p-circuit"
+    for address in ("/ip4/127.0.0.1/udp/9/quic", circuit, "nonsense", "/ip4/1.2.3.4", "/dns4/..a/tcp/1"):
+        assert await try_address(address) is None
 
-            async def announced(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-                return [msgspec.json.encode(["x", "/dns4/..a/tcp/1", "/ip4/127.0.0.1/tcp/1"])]
 
-            async def reached(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-                heard.set_result(arguments)
-                return []
+@pytest.mark.asyncio
+async def test_a_trainer_that_announces_no_addresses_ends_nobody(tmp_path: Path) -> None:
+    async with started(tmp_path, 2) as nodes:
+        here, trainer = [await opened(node) for node in nodes]
+        heard: asyncio.Future[Arguments] = asyncio.get_running_loop().create_future()
 
-            trainer.requests.serve("announced", announced)
-            trainer.requests.serve("reached", reached)
-            here.links.addresses(trainer.me, trainer.node.addresses())
-            invite = Invite(RUN_ID, "run", (*nodes[1].addresses(), f"/dns4/..a/tcp/1/p2p/{WHO}"))
-            await report_reach(here, invite, trainer.me)
-            assert "/ip4/127.0.0.1/tcp/1" in await heard
-            await here.close()
-            await trainer.close()
+        async def announced(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+            return [msgspec.json.encode(["x", "/dns4/..a/tcp/1", "/ip4/127.0.0.1/tcp/1"])]
 
-    run(main())
+        async def reached(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+            heard.set_result(arguments)
+            return []
+
+        trainer.requests.serve("announced", announced)
+        trainer.requests.serve("reached", reached)
+        here.links.addresses(trainer.me, trainer.node.addresses())
+        invite = Invite(RUN_ID, "run", (*nodes[1].addresses(), f"/dns4/..a/tcp/1/p2p/{WHO}"))
+        await report_reach(here, invite, trainer.me)
+        assert "/ip4/127.0.0.1/tcp/1" in await heard
+        await here.close()
+        await trainer.close()
 
 
 def test_each_address_is_warned_of_once_and_cleared_once() -> None:

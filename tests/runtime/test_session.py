@@ -15,7 +15,9 @@ from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.requests import Arguments
 from swarmflow.runtime.session import Session
-from tests.runtime.nodes import RUN_ID, run, started
+from tests.runtime.nodes import RUN_ID, started
+
+pytestmark = pytest.mark.asyncio
 
 
 async def opened(node: Node) -> Session:
@@ -25,46 +27,41 @@ async def opened(node: Node) -> Session:
     return session
 
 
-def test_who_is_given_up_is_asked_in_vain_and_at_once(tmp_path: Path) -> None:
+async def test_who_is_given_up_is_asked_in_vain_and_at_once(tmp_path: Path) -> None:
     """A frozen process keeps its connections: without this, whoever copies a state from it waits for a minute."""
+    async with started(tmp_path, 2) as nodes:
+        one, two = [await opened(node) for node in nodes]
+        heard = asyncio.Event()
 
-    async def main() -> None:
-        async with started(tmp_path, 2) as nodes:
-            one, two = [await opened(node) for node in nodes]
-            heard = asyncio.Event()
+        async def frozen(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+            heard.set()
+            await asyncio.Event().wait()
+            return []
 
-            async def frozen(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-                heard.set()
-                await asyncio.Event().wait()
-                return []
-
-            two.requests.serve("state/read", frozen)
-            one.driver.perform([Connect((Member(two.me, 0, 1, tuple(two.node.addresses())),))])
-            asked = asyncio.create_task(one.requests.ask(two.me, "state/read", timeout_s=3600.0))
-            await heard.wait()
-            one.driver.perform([Forget(two.me)])
-            with pytest.raises(NetworkError, match="given up"):
-                await asked
-            await one.close()
-            await two.close()
-
-    run(main())
+        two.requests.serve("state/read", frozen)
+        one.driver.perform([Connect((Member(two.me, 0, 1, tuple(two.node.addresses())),))])
+        asked = asyncio.create_task(one.requests.ask(two.me, "state/read", timeout_s=3600.0))
+        await heard.wait()
+        one.driver.perform([Forget(two.me)])
+        with pytest.raises(NetworkError, match="given up"):
+            await asked
+        await one.close()
+        await two.close()
 
 
-def test_who_asks_what_cannot_be_answered_is_told_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with started(tmp_path, 2) as nodes:
-            one, two = [await opened(node) for node in nodes]
+async def test_who_asks_what_cannot_be_answered_is_told_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(tmp_path, 2) as nodes:
+        one, two = [await opened(node) for node in nodes]
 
-            async def broken(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-                raise IsADirectoryError(21, "Is a directory")
+        async def broken(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+            raise IsADirectoryError(21, "Is a directory")
 
-            two.requests.serve("state/read", broken)
-            one.driver.perform([Connect((Member(two.me, 0, 1, tuple(two.node.addresses())),))])
-            with pytest.raises(NetworkError, match="answering to 'state/read' failed"):
-                await one.requests.ask(two.me, "state/read", timeout_s=3600.0)
-            await one.close()
-            await two.close()
-
-    run(main())
+        two.requests.serve("state/read", broken)
+        one.driver.perform([Connect((Member(two.me, 0, 1, tuple(two.node.addresses())),))])
+        with pytest.raises(NetworkError, match="answering to 'state/read' failed"):
+            await one.requests.ask(two.me, "state/read", timeout_s=3600.0)
+        await one.close()
+        await two.close()
     assert "IsADirectoryError" in caplog.text

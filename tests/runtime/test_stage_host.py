@@ -59,6 +59,8 @@ from swarmflow.runtime.store import Store
 from swarmflow.runtime.worker import Worker
 from tests.compute.models import VOCAB, config_of
 
+pytestmark = pytest.mark.asyncio
+
 DEADLINE_S = 30.0
 CUT = (2,)
 EPOCH = Epoch(0, 3)
@@ -262,7 +264,7 @@ async def step(
 
 @pytest.mark.parametrize("codec", ["none", "blockwise8"])
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
-def test_a_step_has_the_same_bits_whoever_computed_what_and_when(optimizer: str, codec: str) -> None:
+async def test_a_step_has_the_same_bits_whoever_computed_what_and_when(optimizer: str, codec: str) -> None:
     shares = [[[0, 1, 2, 3]], [[3, 1, 0, 2]], [[2, 0], [1, 3]], [[1], [3, 2], [0]], [[0, 1, 2, 3], []]]
 
     async def outcomes(accumulate: str) -> list[Any]:
@@ -272,7 +274,7 @@ def test_a_step_has_the_same_bits_whoever_computed_what_and_when(optimizer: str,
         assert all(len(members) == 1 for members in found), "the members of one step agree in either mode"
         return [members.pop() for members in found]
 
-    exact, floats = asyncio.run(outcomes("exact")), asyncio.run(outcomes("fp32"))
+    exact, floats = await outcomes("exact"), await outcomes("fp32")
     assert len(set(exact)) == 1
     assert len(set(floats)) > 1, "this test could not tell integers from floats"
     squared = {name: norm for name, norm, _ in floats[0][0]}
@@ -281,7 +283,7 @@ def test_a_step_has_the_same_bits_whoever_computed_what_and_when(optimizer: str,
 
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("changes", [{}, {"dropout": True}, {"precision": "bf16"}, {"codec": "fp16"}], ids=str)
-def test_a_replay_takes_away_and_adds_what_a_hop_added(stage: int, changes: dict[str, Any]) -> None:
+async def test_a_replay_takes_away_and_adds_what_a_hop_added(stage: int, changes: dict[str, Any]) -> None:
     async def hop(peer: Peer, index: int) -> None:
         if stage == 1:
             await peer.loss(index)
@@ -295,27 +297,24 @@ def test_a_replay_takes_away_and_adds_what_a_hop_added(stage: int, changes: dict
         gradient = None if stage == 1 else peer.hidden(index)
         return RunReplay(Microbatch(EPOCH, index), entered, peer.tokens(index), gradient, weight)
 
-    async def main() -> None:
-        async with peers(manifest(**changes), stage=stage) as (peer,):
-            groups = (f"stage-{stage}", "tied")
-            seals = []
-            await hop(peer, 0)
+    async with peers(manifest(**changes), stage=stage) as (peer,):
+        groups = (f"stage-{stage}", "tied")
+        seals = []
+        await hop(peer, 0)
+        seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
+        await hop(peer, 1)
+        seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
+        for weight in (-1, 1):
+            replayed = await peer.ask(again(peer, 1, weight))
+            assert isinstance(replayed, Replayed)
+            assert replayed.weight == weight
             seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
-            await hop(peer, 1)
-            seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
-            for weight in (-1, 1):
-                replayed = await peer.ask(again(peer, 1, weight))
-                assert isinstance(replayed, Replayed)
-                assert replayed.weight == weight
-                seals.append(await peer.ask(Seal(EPOCH, 1, groups, groups)))
-            assert seals[2] == seals[0] != seals[1] == seals[3]
-
-    asyncio.run(main())
+        assert seals[2] == seals[0] != seals[1] == seals[3]
 
 
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("changes", [{}, {"dropout": True}, {"precision": "bf16"}, {"accumulate": "fp32"}], ids=str)
-def test_without_a_graph_the_same_bits_come_out(stage: int, changes: dict[str, Any]) -> None:
+async def test_without_a_graph_the_same_bits_come_out(stage: int, changes: dict[str, Any]) -> None:
     """One peer keeps the graph, the other one does the forward pass twice; both have the same weights."""
     microbatch, group = Microbatch(EPOCH, 0), f"stage-{stage}"
 
@@ -333,18 +332,17 @@ def test_without_a_graph_the_same_bits_come_out(stage: int, changes: dict[str, A
         assert isinstance(sealed, Sealed)
         return [bytes(peer.driver.store.get(ref)) for ref in refs], sealed
 
-    async def main() -> None:
-        async with peers(manifest(**{"cut": (1, 2)} | changes), count=2, stage=stage) as (one, other):
-            kept, lean = await hop(one, True), await hop(other, False)
-            assert kept == lean
-            assert len(kept[0]) == 1 + (stage > 0)
-
-    asyncio.run(main())
+    async with peers(manifest(**{"cut": (1, 2)} | changes), count=2, stage=stage) as (one, other):
+        kept, lean = await hop(one, True), await hop(other, False)
+        assert kept == lean
+        assert len(kept[0]) == 1 + (stage > 0)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
 @pytest.mark.parametrize("changes", [{}, {"dropout": True}, {"precision": "bf16"}, {"accumulate": "fp32"}], ids=str)
-def test_with_weight_0_the_same_bytes_come_out_and_nothing_is_accumulated(stage: int, changes: dict[str, Any]) -> None:
+async def test_with_weight_0_the_same_bytes_come_out_and_nothing_is_accumulated(
+    stage: int, changes: dict[str, Any]
+) -> None:
     """What one peer computes for a repair is what another one has sent at first; both have the same weights."""
     microbatch = Microbatch(EPOCH, 0)
 
@@ -380,104 +378,84 @@ def test_with_weight_0_the_same_bytes_come_out_and_nothing_is_accumulated(stage:
         assert ref is not None
         return bytes(peer.driver.store.get(ref))
 
-    async def main() -> None:
-        async with peers(manifest(**{"cut": (1, 2)} | changes), count=2, stage=stage) as (one, other):
-            empty = await other.ask(Seal(EPOCH, 1, (f"stage-{stage}",), (f"stage-{stage}",)))
-            assert await at_first(one) == await again(other)
-            assert await other.ask(Seal(EPOCH, 1, (f"stage-{stage}",), (f"stage-{stage}",))) == empty
-            assert other.host.served is not None
-            assert other.host.served.runner.held == 0, "no graph is kept"
-
-    asyncio.run(main())
+    async with peers(manifest(**{"cut": (1, 2)} | changes), count=2, stage=stage) as (one, other):
+        empty = await other.ask(Seal(EPOCH, 1, (f"stage-{stage}",), (f"stage-{stage}",)))
+        assert await at_first(one) == await again(other)
+        assert await other.ask(Seal(EPOCH, 1, (f"stage-{stage}",), (f"stage-{stage}",))) == empty
+        assert other.host.served is not None
+        assert other.host.served.runner.held == 0, "no graph is kept"
 
 
-def test_what_does_not_fit_is_told_and_the_next_try_may_have_another_exponent() -> None:
-    async def main() -> None:
-        async with peers(manifest(codec="none")) as (peer,):
-            peer.driver.perform([Reset(exponent=60)])
-            assert await peer.loss(0) == Overflowed(Microbatch(EPOCH, 0))
-            peer.driver.perform([Reset(exponent=44)])
-            assert isinstance(await peer.loss(0), LossComputed)
-            broken = codec_named("none").encode(torch.full(SHAPE, torch.nan))
-            action = RunLoss(Microbatch(EPOCH, 1), peer.keep(broken), peer.tokens(1))
-            assert isinstance(await peer.ask(action), ComputeFailed), "who sent it is to be asked"
-
-    asyncio.run(main())
+async def test_what_does_not_fit_is_told_and_the_next_try_may_have_another_exponent() -> None:
+    async with peers(manifest(codec="none")) as (peer,):
+        peer.driver.perform([Reset(exponent=60)])
+        assert await peer.loss(0) == Overflowed(Microbatch(EPOCH, 0))
+        peer.driver.perform([Reset(exponent=44)])
+        assert isinstance(await peer.loss(0), LossComputed)
+        broken = codec_named("none").encode(torch.full(SHAPE, torch.nan))
+        action = RunLoss(Microbatch(EPOCH, 1), peer.keep(broken), peer.tokens(1))
+        assert isinstance(await peer.ask(action), ComputeFailed), "who sent it is to be asked"
 
 
-def test_the_exponent_of_a_step_does_not_show_in_its_gradient_but_for_its_last_digits() -> None:
-    async def main() -> None:
-        async with peers(manifest()) as (peer,):
-            norms = []
-            for exponent in (36, 44):
-                peer.driver.perform([Reset(exponent)])
-                await peer.loss(0)
-                sealed = await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
-                assert isinstance(sealed, Sealed)
-                norms.append([norm for _, norm, _ in sealed.results])
-            assert norms[0] == pytest.approx(norms[1], rel=1e-6)
-            assert norms[0] != norms[1]
-
-    asyncio.run(main())
-
-
-def test_a_replay_of_bytes_that_do_not_decode_is_refused() -> None:
-    async def main() -> None:
-        async with peers(manifest()) as (peer,):
-            action = RunReplay(Microbatch(EPOCH, 0), peer.keep(b"short"), peer.tokens(0), None, 1)
-            event = await peer.ask(action)
-            assert isinstance(event, ComputeFailed)
-            assert "5 bytes" in event.reason
-
-    asyncio.run(main())
-
-
-def test_a_stage_that_is_given_up_amid_its_work_leaves_nothing_behind() -> None:
-    """What its threads still had to do is neither an error nor an answer, and counts as computed in vain."""
-
-    async def given_up() -> None:
-        async with peers(manifest()) as [peer]:
-            served = peer.host.served
-            for index in range(4):
-                peer.driver.perform([RunLoss(Microbatch(EPOCH, index), peer.hidden(index), peer.tokens(index))])
-            peer.host.unload()
-            await peer.host.warm_up()  # done in the thread that has what was queued before
-            peer.host.served = served
-            peer.driver.perform([Reset()])
-            event = await peer.loss(0)
-            assert isinstance(event, LossComputed)
-            await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
-            await peer.ask(Apply(EPOCH, scale=0.01, learning_rate=0.1))
-            assert peer.heard.events.empty()
-            counted = peer.driver.metrics.registry.get_sample_value
-            computed = counted("swarmflow_compute_seconds_total", {"direction": "loss"})
-            settled = [counted("swarmflow_settled_seconds_total", {"outcome": kind}) for kind in ("used", "unused")]
-            assert sum(value or 0.0 for value in settled) == pytest.approx(computed)
-            assert counted("swarmflow_update_seconds_count") == 1.0
-            assert (counted("swarmflow_update_seconds_sum") or 0.0) > 0.0
-
-    asyncio.run(given_up())
-
-
-def test_a_ballot_that_is_void_before_it_is_sealed_does_no_harm() -> None:
-    """Its members' buffers are not those of the next one, in which this peer is alone."""
-
-    async def main() -> None:
-        async with peers(manifest()) as (peer,):
+async def test_the_exponent_of_a_step_does_not_show_in_its_gradient_but_for_its_last_digits() -> None:
+    async with peers(manifest()) as (peer,):
+        norms = []
+        for exponent in (36, 44):
+            peer.driver.perform([Reset(exponent)])
             await peer.loss(0)
-            alone = await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
-            free, served = threading.Event(), peer.host.served
-            assert served is not None
-            for name, group in served.stage.groups.items():
-                served.reduced[name] = group.summed * 2  # as a ballot with another peer has left them
-            peer.compute.submit((0.0,), lambda: free.wait(DEADLINE_S), lambda _: None)
-            peer.driver.perform([Seal(EPOCH, 2, GROUPS, ()), Seal(EPOCH, 3, GROUPS, GROUPS)])
-            free.set()
-            void, last = await peer.next(), await peer.next()
-            assert isinstance(alone, Sealed)
-            assert isinstance(void, Sealed)
-            assert isinstance(last, Sealed)
-            assert (void.ballot, last.ballot) == (2, 3)
-            assert last.results == alone.results != void.results
+            sealed = await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
+            assert isinstance(sealed, Sealed)
+            norms.append([norm for _, norm, _ in sealed.results])
+        assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+        assert norms[0] != norms[1]
 
-    asyncio.run(main())
+
+async def test_a_replay_of_bytes_that_do_not_decode_is_refused() -> None:
+    async with peers(manifest()) as (peer,):
+        action = RunReplay(Microbatch(EPOCH, 0), peer.keep(b"short"), peer.tokens(0), None, 1)
+        event = await peer.ask(action)
+        assert isinstance(event, ComputeFailed)
+        assert "5 bytes" in event.reason
+
+
+async def test_a_stage_that_is_given_up_amid_its_work_leaves_nothing_behind() -> None:
+    """What its threads still had to do is neither an error nor an answer, and counts as computed in vain."""
+    async with peers(manifest()) as [peer]:
+        served = peer.host.served
+        for index in range(4):
+            peer.driver.perform([RunLoss(Microbatch(EPOCH, index), peer.hidden(index), peer.tokens(index))])
+        peer.host.unload()
+        await peer.host.warm_up()  # done in the thread that has what was queued before
+        peer.host.served = served
+        peer.driver.perform([Reset()])
+        event = await peer.loss(0)
+        assert isinstance(event, LossComputed)
+        await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
+        await peer.ask(Apply(EPOCH, scale=0.01, learning_rate=0.1))
+        assert peer.heard.events.empty()
+        counted = peer.driver.metrics.registry.get_sample_value
+        computed = counted("swarmflow_compute_seconds_total", {"direction": "loss"})
+        settled = [counted("swarmflow_settled_seconds_total", {"outcome": kind}) for kind in ("used", "unused")]
+        assert sum(value or 0.0 for value in settled) == pytest.approx(computed)
+        assert counted("swarmflow_update_seconds_count") == 1.0
+        assert (counted("swarmflow_update_seconds_sum") or 0.0) > 0.0
+
+
+async def test_a_ballot_that_is_void_before_it_is_sealed_does_no_harm() -> None:
+    """Its members' buffers are not those of the next one, in which this peer is alone."""
+    async with peers(manifest()) as (peer,):
+        await peer.loss(0)
+        alone = await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
+        free, served = threading.Event(), peer.host.served
+        assert served is not None
+        for name, group in served.stage.groups.items():
+            served.reduced[name] = group.summed * 2  # as a ballot with another peer has left them
+        peer.compute.submit((0.0,), lambda: free.wait(DEADLINE_S), lambda _: None)
+        peer.driver.perform([Seal(EPOCH, 2, GROUPS, ()), Seal(EPOCH, 3, GROUPS, GROUPS)])
+        free.set()
+        void, last = await peer.next(), await peer.next()
+        assert isinstance(alone, Sealed)
+        assert isinstance(void, Sealed)
+        assert isinstance(last, Sealed)
+        assert (void.ballot, last.ballot) == (2, 3)
+        assert last.results == alone.results != void.results

@@ -11,7 +11,6 @@ from urllib.request import urlopen
 
 import msgspec
 import pytest
-import uvloop
 
 from swarmflow.core.messages import Evicted, Finished, MemberFailed, Message
 from swarmflow.core.types import Epoch, ProcessId
@@ -27,7 +26,7 @@ from swarmflow.runtime.node import Node
 from swarmflow.runtime.wire import encode_header
 from tests.swarm.runs import prepare, recipe, settings
 
-pytestmark = [pytest.mark.swarm, pytest.mark.slow]
+pytestmark = [pytest.mark.asyncio, pytest.mark.swarm, pytest.mark.slow]
 
 WAIT_S = 45.0
 DIAL_S = 10.0
@@ -73,10 +72,10 @@ def attacks(peer: ProcessId) -> list[tuple[str, bytes]]:
     ]
 
 
-def test_hostile_frames_are_refused_and_counted_and_the_run_goes_on(swarm: LocalSwarm, tmp_path: Path) -> None:
+async def test_hostile_frames_are_refused_and_counted_and_the_run_goes_on(swarm: LocalSwarm, tmp_path: Path) -> None:
     trainer, peer = swarm.trainers[0], swarm.peers[0]
     before = {process.name: refused(process) for process in (trainer, peer)}
-    sent = uvloop.run(attack_all(swarm, tmp_path))
+    sent = await attack_all(swarm, tmp_path)
     for process in (trainer, peer):
         after = refused(process)
         counted = {reason: after[reason] - before[process.name][reason] for reason in set(sent)}

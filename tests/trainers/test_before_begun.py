@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
@@ -145,24 +144,26 @@ def test_versions_of_another_run_whose_manifest_is_lost_are_not_built_on(tmp_pat
             run.check_joins(replace(own, run_id="theirs"))
 
 
-def test_a_run_that_has_not_begun_gives_way_to_the_one_that_is_joined(tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_a_run_that_has_not_begun_gives_way_to_the_one_that_is_joined(tmp_path: Path) -> None:
     theirs = replace(begun(tmp_path), run_id="theirs")
     with ExitStack() as stack:
         run = opened(stack, tmp_path)
         run.may_join(INVITE)
         run.check_joins(theirs)
-        asyncio.run(take_up(run, theirs))
+        await take_up(run, theirs)
         assert run.earlier() == theirs
 
 
-def test_a_run_whose_exports_have_no_place_is_not_taken_up(tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_a_run_whose_exports_have_no_place_is_not_taken_up(tmp_path: Path) -> None:
     own = begun(tmp_path)
     (tmp_path / "out" / "final").mkdir()
     (tmp_path / "out" / "final" / "thesis.tex").write_text("years of work")
     with ExitStack() as stack:
         run = opened(stack, tmp_path)
         with pytest.raises(ForeignFileError, match="final holds something"):
-            asyncio.run(take_up(run, replace(own, run_id="theirs")))
+            await take_up(run, replace(own, run_id="theirs"))
         assert run.earlier() == own
 
 

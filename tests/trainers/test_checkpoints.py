@@ -25,11 +25,13 @@ from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
 from swarmflow.runtime.state_transfer import Listing, list_state, serve_state
 from tests.disks import flip_bit, small_disk
-from tests.runtime.nodes import DEADLINE_S, RUN_ID, run, started
+from tests.runtime.nodes import DEADLINE_S, RUN_ID, started
 from tests.runtime.test_stage_host import Heard, manifest
 from tests.trainers.test_data import opened as corpus
 from trainers.checkpoints import Checkpoints
 from trainers.state import StateFolder
+
+pytestmark = pytest.mark.asyncio
 
 VERSION = 7
 
@@ -76,67 +78,59 @@ async def the_end(heard: Heard) -> tuple[CheckpointWritten, list[Progressed]]:
     return event, parts
 
 
-def test_a_write_of_which_nothing_comes_is_abandoned_and_begun_again(tmp_path: Path) -> None:
+async def test_a_write_of_which_nothing_comes_is_abandoned_and_begun_again(tmp_path: Path) -> None:
     """The leader gives it up; what was abandoned tells nothing any more and holds up no other write."""
-
-    async def main() -> None:
-        of, text = manifest(), tmp_path / "text"
-        text.write_bytes(bytes(range(256)))
-        with ExitStack() as stack:
-            folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
-            async with started(tmp_path, 2) as nodes:
-                (own, heard), (other, _) = [await session(node) for node in nodes]
-                donor = Donor(of, other)
-                member = donor.serve()
-                own.driver.perform([Connect((member,))])
-                data = corpus(tmp_path, path=str(text))
-                checkpoints = Checkpoints(of, folder, RunSection(output=tmp_path / "out"), None, data, every=1000)
-                action = WriteCheckpoint(VERSION, Roster(((member,),) * of.stages))
-                checkpoints.write(own, action)
-                await donor.asked.wait()
-                checkpoints.abandon()
-                donor.go.set()
-                checkpoints.write(own, action)
-                written, parts = await the_end(heard)
-                assert written.ok
-                assert parts[-1] == Progressed("save", version=VERSION)
-                assert len(parts) > of.stages, "each chunk is told of"
-                assert heard.events.empty()
-                await own.close()
-                await other.close()
-
-    run(main())
+    of, text = manifest(), tmp_path / "text"
+    text.write_bytes(bytes(range(256)))
+    with ExitStack() as stack:
+        folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
+        async with started(tmp_path, 2) as nodes:
+            (own, heard), (other, _) = [await session(node) for node in nodes]
+            donor = Donor(of, other)
+            member = donor.serve()
+            own.driver.perform([Connect((member,))])
+            data = corpus(tmp_path, path=str(text))
+            checkpoints = Checkpoints(of, folder, RunSection(output=tmp_path / "out"), None, data, every=1000)
+            action = WriteCheckpoint(VERSION, Roster(((member,),) * of.stages))
+            checkpoints.write(own, action)
+            await donor.asked.wait()
+            checkpoints.abandon()
+            donor.go.set()
+            checkpoints.write(own, action)
+            written, parts = await the_end(heard)
+            assert written.ok
+            assert parts[-1] == Progressed("save", version=VERSION)
+            assert len(parts) > of.stages, "each chunk is told of"
+            assert heard.events.empty()
+            await own.close()
+            await other.close()
 
 
-def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_once(tmp_path: Path) -> None:
+async def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_once(tmp_path: Path) -> None:
     """A trainer copies what the leader has written; when that one dies, it may have to write the same version."""
-
-    async def main() -> None:
-        of, text = manifest(), tmp_path / "text"
-        text.write_bytes(bytes(range(256)))
-        with ExitStack() as stack:
-            folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
-            async with started(tmp_path, 2) as nodes:
-                (own, heard), (other, _) = [await session(node) for node in nodes]
-                donor = Donor(of, other)
-                member = donor.serve()
-                own.driver.perform([Connect((member,))])
-                data = corpus(tmp_path, path=str(text))
-                checkpoints = Checkpoints(of, folder, RunSection(output=tmp_path / "out"), None, data, every=1000)
-                checkpoints.begin(own, None)
-                action = WriteCheckpoint(VERSION, Roster(((member,),) * of.stages))
-                checkpoints.write(own, action)
-                await donor.asked.wait()
-                checkpoints.write(own, action)
-                donor.go.set()
-                for _ in range(2):
-                    written, _ = await the_end(heard)
-                    assert (written.version, written.ok, len(written.digests)) == (VERSION, True, of.stages)
-                assert sorted(donor.listed) == list(range(of.stages))
-                await own.close()
-                await other.close()
-
-    run(main())
+    of, text = manifest(), tmp_path / "text"
+    text.write_bytes(bytes(range(256)))
+    with ExitStack() as stack:
+        folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
+        async with started(tmp_path, 2) as nodes:
+            (own, heard), (other, _) = [await session(node) for node in nodes]
+            donor = Donor(of, other)
+            member = donor.serve()
+            own.driver.perform([Connect((member,))])
+            data = corpus(tmp_path, path=str(text))
+            checkpoints = Checkpoints(of, folder, RunSection(output=tmp_path / "out"), None, data, every=1000)
+            checkpoints.begin(own, None)
+            action = WriteCheckpoint(VERSION, Roster(((member,),) * of.stages))
+            checkpoints.write(own, action)
+            await donor.asked.wait()
+            checkpoints.write(own, action)
+            donor.go.set()
+            for _ in range(2):
+                written, _ = await the_end(heard)
+                assert (written.version, written.ok, len(written.digests)) == (VERSION, True, of.stages)
+            assert sorted(donor.listed) == list(range(of.stages))
+            await own.close()
+            await other.close()
 
 
 @dataclass
@@ -187,110 +181,97 @@ async def trainer(tmp_path: Path, folder: Path) -> AsyncIterator[Trainer]:
             await other.close()
 
 
-def test_a_full_disk_is_asked_before_anything_is_copied_and_takes_the_version_when_there_is_room(
+async def test_a_full_disk_is_asked_before_anything_is_copied_and_takes_the_version_when_there_is_room(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        with small_disk(tmp_path / "disk", 4 << 20) as disk:
-            async with trainer(tmp_path, disk.path / "state") as t:
-                assert (await t.written(3)).ok
-                disk.fill()
-                t.donor.listed.clear()
-                failed = await t.written(7)
-                assert (failed.ok, t.donor.listed) == (False, [])
-                assert failed.space is not None
-                assert failed.space.needed_bytes > failed.space.free_bytes
-                assert failed.space.path.startswith(str(disk.path))
-                assert f"needs {in_words(failed.space.needed_bytes)} in {failed.space.path}" in failed.reason
-                t.folder.keep_known(7)
-                t.folder.beat()
-                disk.empty()
-                assert (await t.written(7)).ok
-                t.folder.beat()
-                assert read_sealed(t.folder.path / "known") == b"7", "what could not be kept is written later"
-
-    run(main())
+    with small_disk(tmp_path / "disk", 4 << 20) as disk:
+        async with trainer(tmp_path, disk.path / "state") as t:
+            assert (await t.written(3)).ok
+            disk.fill()
+            t.donor.listed.clear()
+            failed = await t.written(7)
+            assert (failed.ok, t.donor.listed) == (False, [])
+            assert failed.space is not None
+            assert failed.space.needed_bytes > failed.space.free_bytes
+            assert failed.space.path.startswith(str(disk.path))
+            assert f"needs {in_words(failed.space.needed_bytes)} in {failed.space.path}" in failed.reason
+            t.folder.keep_known(7)
+            t.folder.beat()
+            disk.empty()
+            assert (await t.written(7)).ok
+            t.folder.beat()
+            assert read_sealed(t.folder.path / "known") == b"7", "what could not be kept is written later"
 
 
-def test_a_disk_that_went_read_only_is_told_and_written_to_when_it_may_be(tmp_path: Path) -> None:
-    async def main() -> None:
-        with small_disk(tmp_path / "state" / "checkpoints", 4 << 20) as disk:
-            async with trainer(tmp_path, tmp_path / "state") as t:
-                disk.remount("ro")
-                refused = await t.written(9)
-                assert (refused.ok, refused.space) == (False, None)
-                assert "Read-only file system" in refused.reason
-                disk.remount("rw")
-                assert (await t.written(9)).ok
-
-    run(main())
-
-
-def test_what_is_in_the_way_of_an_export_costs_no_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_a_disk_that_went_read_only_is_told_and_written_to_when_it_may_be(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "state" / "checkpoints", 4 << 20) as disk:
         async with trainer(tmp_path, tmp_path / "state") as t:
-            for name in ("final", "step-4"):
-                (t.output / name).mkdir(parents=True)
-                (t.output / name / "mine").write_text("years of work")
-            written = await t.written(4, last=True)
-            assert (written.ok, written.exported) == (True, False)
-            assert "final holds something that swarmflow did not write" in written.reason
-            (t.output / "final" / "mine").unlink()
-            written = await t.written(4, last=True)
-            assert (written.ok, written.exported, written.reason) == (True, True, "")
-            assert (t.output / "final" / "config.json").is_file()
-            assert (t.output / "step-4" / "mine").read_text() == "years of work"
-            for version in (8, 12):
-                assert (await t.written(version)).ok
-            assert sorted(path.name for path in t.output.glob("step-*")) == ["step-12", "step-4"]
+            disk.remount("ro")
+            refused = await t.written(9)
+            assert (refused.ok, refused.space) == (False, None)
+            assert "Read-only file system" in refused.reason
+            disk.remount("rw")
+            assert (await t.written(9)).ok
 
-    run(main())
+
+async def test_what_is_in_the_way_of_an_export_costs_no_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with trainer(tmp_path, tmp_path / "state") as t:
+        for name in ("final", "step-4"):
+            (t.output / name).mkdir(parents=True)
+            (t.output / name / "mine").write_text("years of work")
+        written = await t.written(4, last=True)
+        assert (written.ok, written.exported) == (True, False)
+        assert "final holds something that swarmflow did not write" in written.reason
+        (t.output / "final" / "mine").unlink()
+        written = await t.written(4, last=True)
+        assert (written.ok, written.exported, written.reason) == (True, True, "")
+        assert (t.output / "final" / "config.json").is_file()
+        assert (t.output / "step-4" / "mine").read_text() == "years of work"
+        for version in (8, 12):
+            assert (await t.written(version)).ok
+        assert sorted(path.name for path in t.output.glob("step-*")) == ["step-12", "step-4"]
     assert any("version 4 is not exported" in record.message for record in caplog.records)
 
 
-def test_a_corrupt_file_of_the_newest_version_is_told_by_the_first_who_asks_for_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with trainer(tmp_path, tmp_path / "state") as t:
-            older, newer = [await t.written(version) for version in (3, 7)]
-            file = t.folder.checkpoints / "version-00000007" / "stage-1.safetensors"
-            flip_bit(file, Random(0))
-            requests, elements = t.donor.session.requests, state_elements(t.of, 1)
-            t.donor.session.driver.perform([Connect((member_of(t.own),))])
-            with pytest.raises(NetworkError, match="corrupt"):
-                await list_state(requests, t.own.me, 1, 7, elements)
-            changed = await t.told()
-            assert isinstance(changed, DiskChanged)
-            assert (changed.version, changed.digests) == (3, older.digests)
-            assert changed.parts == (Holding(Snapshot(7, newer.digests), (0,)),)
-            assert file.with_name("stage-1.safetensors.corrupt").is_file()
-            with pytest.raises(NetworkError, match="is not on this trainer's disk"):
-                await list_state(requests, t.own.me, 1, 7, elements)
-            await list_state(requests, t.own.me, 0, 7, state_elements(t.of, 0))
-            roster = Roster(((t.member,),) * t.of.stages)
-            t.donor.listed.clear()
-            t.checkpoints.write(t.own, WriteCheckpoint(7, roster, digests=newer.digests))
-            assert await t.told() == CheckpointWritten(7, True, digests=newer.digests)
-            assert t.donor.listed == [1], "only what was lost is fetched"
-
-    run(main())
+async def test_a_corrupt_file_of_the_newest_version_is_told_by_the_first_who_asks_for_it(tmp_path: Path) -> None:
+    async with trainer(tmp_path, tmp_path / "state") as t:
+        older, newer = [await t.written(version) for version in (3, 7)]
+        file = t.folder.checkpoints / "version-00000007" / "stage-1.safetensors"
+        flip_bit(file, Random(0))
+        requests, elements = t.donor.session.requests, state_elements(t.of, 1)
+        t.donor.session.driver.perform([Connect((member_of(t.own),))])
+        with pytest.raises(NetworkError, match="corrupt"):
+            await list_state(requests, t.own.me, 1, 7, elements)
+        changed = await t.told()
+        assert isinstance(changed, DiskChanged)
+        assert (changed.version, changed.digests) == (3, older.digests)
+        assert changed.parts == (Holding(Snapshot(7, newer.digests), (0,)),)
+        assert file.with_name("stage-1.safetensors.corrupt").is_file()
+        with pytest.raises(NetworkError, match="is not on this trainer's disk"):
+            await list_state(requests, t.own.me, 1, 7, elements)
+        await list_state(requests, t.own.me, 0, 7, state_elements(t.of, 0))
+        roster = Roster(((t.member,),) * t.of.stages)
+        t.donor.listed.clear()
+        t.checkpoints.write(t.own, WriteCheckpoint(7, roster, digests=newer.digests))
+        assert await t.told() == CheckpointWritten(7, True, digests=newer.digests)
+        assert t.donor.listed == [1], "only what was lost is fetched"
 
 
-def test_versions_that_somebody_deletes_are_missed_and_written_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with trainer(tmp_path, tmp_path / "state") as t:
-            t.checkpoints.look()
-            assert (await t.written(7)).ok
-            t.checkpoints.look()
-            shutil.rmtree(tmp_path / "state")
-            assert t.folder.beat()
-            t.checkpoints.look()
-            changed = await t.told()
-            assert isinstance(changed, DiskChanged)
-            assert (changed.version, changed.parts) == (0, ())
-            assert (await t.written(7)).ok
-            assert (t.folder.checkpoints / "version-00000007" / "stage-1.safetensors").is_file()
-
-    run(main())
+async def test_versions_that_somebody_deletes_are_missed_and_written_again(tmp_path: Path) -> None:
+    async with trainer(tmp_path, tmp_path / "state") as t:
+        t.checkpoints.look()
+        assert (await t.written(7)).ok
+        t.checkpoints.look()
+        shutil.rmtree(tmp_path / "state")
+        assert t.folder.beat()
+        t.checkpoints.look()
+        changed = await t.told()
+        assert isinstance(changed, DiskChanged)
+        assert (changed.version, changed.parts) == (0, ())
+        assert (await t.written(7)).ok
+        assert (t.folder.checkpoints / "version-00000007" / "stage-1.safetensors").is_file()
 
 
 def member_of(session: Session) -> Member:

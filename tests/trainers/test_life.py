@@ -6,13 +6,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from swarmflow import __version__
 from swarmflow.core.events import Received
 from swarmflow.core.messages import Join, Message, Ready
 from swarmflow.core.types import Member, ProcessId
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.session import Session
-from tests.runtime.nodes import RUN_ID, run, started
+from tests.runtime.nodes import RUN_ID, started
 from tests.runtime.test_node import NAME
 from tests.runtime.test_stage_host import manifest
 from tests.trainers.test_data import configured, opened
@@ -22,34 +24,31 @@ from trainers.state import OnDisk, StateFolder
 OTHER = Member(ProcessId(NAME, 1), -1, 1, (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
 
 
-def test_a_trainer_remembers_the_others_from_the_opening_of_their_first_step(tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_a_trainer_remembers_the_others_from_the_opening_of_their_first_step(tmp_path: Path) -> None:
     """Killed before that step is committed, its next life looks for the heir and begins no second lineage."""
+    text = tmp_path / "text"
+    text.write_bytes(bytes(range(256)) * 4)
+    of = manifest()
+    config = configured(path=str(text))
+    config = replace(config, run=replace(config.run, output=tmp_path / "out"))
+    with ExitStack() as stack:
+        folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
+        async with started(tmp_path, 1) as [node]:
+            session = Session(node, RUN_ID, Metrics())
+            life = TrainerLife(session, config, opened(tmp_path, path=str(text)), folder, None, lambda: None)
+            session.open(life.effects(), life.read)
+            life.lead(of, OnDisk(None, 0))
 
-    async def main() -> None:
-        text = tmp_path / "text"
-        text.write_bytes(bytes(range(256)) * 4)
-        of = manifest()
-        config = configured(path=str(text))
-        config = replace(config, run=replace(config.run, output=tmp_path / "out"))
-        with ExitStack() as stack:
-            folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
-            async with started(tmp_path, 1) as [node]:
-                session = Session(node, RUN_ID, Metrics())
-                life = TrainerLife(session, config, opened(tmp_path, path=str(text)), folder, None, lambda: None)
-                session.open(life.effects(), life.read)
-                life.lead(of, OnDisk(None, 0))
+            def hear(sender: ProcessId, message: Message) -> None:
+                session.driver.post(Received(sender, message))
 
-                def hear(sender: ProcessId, message: Message) -> None:
-                    session.driver.post(Received(sender, message))
-
-                peers = [Member(ProcessId(f"QmPeer{stage}", 1), stage) for stage in range(of.stages)]
-                for member in (OTHER, *peers):
-                    role = "trainer" if member.stage < 0 else "peer"
-                    hear(member.process, Join(role, __version__, of.fingerprint, member))
-                assert folder.trainers == ()
-                for peer in peers:
-                    hear(peer.process, Ready(peer.stage, 0, "digest", 4))
-                assert folder.trainers == OTHER.addresses
-                await session.close()
-
-    run(main())
+            peers = [Member(ProcessId(f"QmPeer{stage}", 1), stage) for stage in range(of.stages)]
+            for member in (OTHER, *peers):
+                role = "trainer" if member.stage < 0 else "peer"
+                hear(member.process, Join(role, __version__, of.fingerprint, member))
+            assert folder.trainers == ()
+            for peer in peers:
+                hear(peer.process, Ready(peer.stage, 0, "digest", 4))
+            assert folder.trainers == OTHER.addresses
+            await session.close()

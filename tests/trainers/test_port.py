@@ -9,27 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.nodes import run as run_loop
 from tests.trainers.test_before_begun import opened
 from trainers.process import start_node
 
 
-def test_a_port_that_was_taken_meanwhile_keeps_no_trainer_from_starting(
+@pytest.mark.asyncio
+async def test_a_port_that_was_taken_meanwhile_keeps_no_trainer_from_starting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        with ExitStack() as stack:
-            run = opened(stack, tmp_path)
-            other = stack.enter_context(socket.create_server(("0.0.0.0", 0)))
-            taken = other.getsockname()[1]
-            run.folder.keep_port(taken)
-            with caplog.at_level(logging.WARNING, "swarmflow"):
-                node = await start_node(run, None, first=True)
-            try:
-                assert f":{taken} is another's now" in caplog.text
-                assert run.folder.port not in (0, taken)
-                assert f"/tcp/{run.folder.port}/" in "".join(node.addresses())
-            finally:
-                await node.stop()
-
-    run_loop(main())
+    with ExitStack() as stack:
+        run = opened(stack, tmp_path)
+        other = stack.enter_context(socket.create_server(("0.0.0.0", 0)))
+        taken = other.getsockname()[1]
+        run.folder.keep_port(taken)
+        with caplog.at_level(logging.WARNING, "swarmflow"):
+            node = await start_node(run, None, first=True)
+        try:
+            assert f":{taken} is another's now" in caplog.text
+            assert run.folder.port not in (0, taken)
+            assert f"/tcp/{run.folder.port}/" in "".join(node.addresses())
+        finally:
+            await node.stop()

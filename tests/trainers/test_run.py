@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -103,7 +102,8 @@ def test_export_touches_no_folder_that_is_somebody_elses(tmp_path: Path) -> None
         check_exports(_as_final(tmp_path / "new"), other.run_id)
 
 
-def test_where_nothing_can_be_written_nobody_is_asked_for_anything(tmp_path: Path) -> None:
+@pytest.mark.asyncio
+async def test_where_nothing_can_be_written_nobody_is_asked_for_anything(tmp_path: Path) -> None:
     of, trainer = manifest(), tmp_path / "trainer"
     written(of, trainer / "checkpoints", 4)
     write_sealed(trainer / "run.json", of.encode())
@@ -114,7 +114,7 @@ def test_where_nothing_can_be_written_nobody_is_asked_for_anything(tmp_path: Pat
         (tmp_path / ("a" * 256), ForeignFileError, "cannot be read: File name too long"),
     ):
         with pytest.raises(error, match=line):
-            asyncio.run(export_run(invite, out))
+            await export_run(invite, out)
         with pytest.raises(error, match=line):
             export_folder(trainer, out)
 
