@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,13 @@ from swarmflow.runtime.node import Node
 
 RUN_ID = "test-run"
 DEADLINE_S = 30.0
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until it holds, DEADLINE_S at most."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not holds():
+            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ from swarmflow.runtime.stage_host import StageHost
 from swarmflow.runtime.step_end import apply_update
 from swarmflow.runtime.worker import Worker
 from tests.disks import flip_bit, no_more_files, small_disk
-from tests.runtime.nodes import started
+from tests.runtime.nodes import started, until
 from tests.runtime.test_kept_stage import APPLY, FIRST, HELD, sealed
 from tests.runtime.test_session import opened
 from tests.runtime.test_stage_host import Heard, Peer, manifest, peers
@@ -192,12 +192,6 @@ async def loading(tmp_path: Path) -> AsyncIterator[tuple[Peer, StageLoader, Left
             worker.stop()
 
 
-async def until_removed(left: LeftState) -> None:
-    async with asyncio.timeout(10):
-        while left.held is not None:
-            await asyncio.sleep(0.02)
-
-
 async def answer(peer: Peer, kind: type[Event]) -> Event:
     while not isinstance(event := await peer.next(), kind):
         assert isinstance(event, Progressed | Lost)
@@ -215,7 +209,7 @@ async def test_what_was_left_stays_until_a_step_is_committed_after_it(tmp_path: 
         await sealed(peer)
         assert LeftState(tmp_path / "left").find(RUN) == HELD
         assert isinstance(await peer.ask(APPLY), Applied)
-        await until_removed(left)
+        await until(lambda: left.held is None)
 
 
 async def test_what_was_left_stays_until_another_version_is_loaded(tmp_path: Path) -> None:
@@ -225,7 +219,7 @@ async def test_what_was_left_stays_until_another_version_is_loaded(tmp_path: Pat
         assert LeftState(tmp_path / "left").find(RUN) == left.held == HELD
         loader.load(LoadState(1, 0, ()))
         await answer(peer, StateLoaded)
-        await until_removed(left)
+        await until(lambda: left.held is None)
 
 
 async def test_it_is_of_its_run_alone(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.requests import Arguments
 from swarmflow.runtime.session import Session
-from tests.runtime.nodes import RUN_ID, started
+from tests.runtime.nodes import RUN_ID, started, until
 from tests.runtime.test_kept_stage import HELD
 from tests.runtime.test_session import opened
 from tests.runtime.test_stage_host import manifest, peers
@@ -71,13 +71,6 @@ async def life(folder: Path, trainer: Node, node: Node, left: LeftState, between
     return outcome
 
 
-async def until(caplog: pytest.LogCaptureFixture, text: str) -> None:
-    """Wait for words in the log."""
-    async with asyncio.timeout(10):
-        while text not in caplog.text:
-            await asyncio.sleep(0.02)
-
-
 def describe(session: Session, software: str) -> None:
     """It says that it leads a run of this software."""
 
@@ -110,7 +103,7 @@ async def test_who_waits_keeps_what_it_has_when_its_network_dies(
             assert peer.host.served is not None
             between = Between(KeptStage(HELD, peer.host.served, "fingerprint", 4))
             waiting = asyncio.create_task(life(tmp_path, trainer, node, LeftState(None), between, Signals()))
-            await until(caplog, "waiting for a trainer")
+            await until(lambda: "waiting for a trainer" in caplog.text)
             os.kill(node.daemon_pid, signal.SIGKILL)
             with pytest.raises(NetworkError, match="daemon"):
                 await waiting
@@ -127,7 +120,7 @@ async def test_who_was_a_member_waits_for_a_trainer_that_fits_and_can_be_told_to
             describe(trainer, "another")
             between = Between()
             waiting = asyncio.create_task(life(tmp_path, other, node, left, between, stop))
-            await until(caplog, "this run uses swarmflow another")
+            await until(lambda: "this run uses swarmflow another" in caplog.text)
             describe(trainer, __version__)
             assert await asyncio.to_thread(left.begun.wait, 10)
             stop.signalled()

@@ -58,10 +58,10 @@ from swarmflow.runtime.stage_host import StageHost
 from swarmflow.runtime.store import Store
 from swarmflow.runtime.worker import Worker
 from tests.compute.models import VOCAB, config_of
+from tests.runtime.nodes import DEADLINE_S
 
 pytestmark = pytest.mark.asyncio
 
-DEADLINE_S = 30.0
 CUT = (2,)
 EPOCH = Epoch(0, 3)
 SHAPE = (2, 8, 32)  # of a boundary tensor: B, T, H

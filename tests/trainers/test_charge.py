@@ -14,7 +14,7 @@ from swarmflow.errors import TakenError
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.session import Session
 from tests.disks import small_disk
-from tests.runtime.nodes import RUN_ID, started
+from tests.runtime.nodes import RUN_ID, started, until
 from tests.trainers.test_before_begun import INVITE, opened
 from tests.trainers.test_lock import held_elsewhere
 from trainers.exports import exports_bytes
@@ -47,12 +47,10 @@ async def test_a_disk_that_refuses_ends_no_heir(tmp_path: Path, caplog: pytest.L
             disk.remount("ro")
             await lead_on(run, INVITE)
             charge = asyncio.create_task(stay_in_charge(run, life, lambda: INVITE))
-            while "it is tried again" not in caplog.text and not charge.done():
-                await asyncio.sleep(0.05)
+            await until(lambda: "it is tried again" in caplog.text or charge.done())
             assert not charge.done()
             disk.remount("rw")
-            while not run.invite_path.is_file():
-                await asyncio.sleep(0.05)
+            await until(run.invite_path.is_file)
             assert run.lock is not None
             held_elsewhere(run.output / "state" / "leader.lock")
             with pytest.raises(TakenError, match="in use by another trainer now, process 12 on node7"):

@@ -20,12 +20,12 @@ from swarmflow.errors import NetworkError
 from swarmflow.files import in_words, read_sealed
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.exporting import state_elements
-from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
 from swarmflow.runtime.state_transfer import Listing, list_state, serve_state
 from tests.disks import flip_bit, small_disk
-from tests.runtime.nodes import DEADLINE_S, RUN_ID, started
+from tests.runtime.nodes import DEADLINE_S, started
+from tests.runtime.test_session import opened
 from tests.runtime.test_stage_host import Heard, manifest
 from tests.trainers.test_data import opened as corpus
 from trainers.checkpoints import Checkpoints
@@ -58,13 +58,11 @@ class Donor:
             return Listing(state_elements(self.of, stage))
 
         serve_state(self.session.requests, listing, lambda stage, version, name, start, stop: bytes(4 * (stop - start)))
-        return Member(self.session.me, -1, 1, tuple(self.session.node.addresses()))
+        return member_of(self.session)
 
 
 async def session(node: Node) -> tuple[Session, Heard]:
-    made, heard = Session(node, RUN_ID, Metrics()), Heard()
-    made.open({}, lambda body: b"")
-    await made.links.start()
+    made, heard = await opened(node), Heard()
     made.driver.run(heard, [])
     return made, heard
 
@@ -76,61 +74,6 @@ async def the_end(heard: Heard) -> tuple[CheckpointWritten, list[Progressed]]:
         parts.append(event)
     assert isinstance(event, CheckpointWritten)
     return event, parts
-
-
-async def test_a_write_of_which_nothing_comes_is_abandoned_and_begun_again(tmp_path: Path) -> None:
-    """The leader gives it up; what was abandoned tells nothing any more and holds up no other write."""
-    of, text = manifest(), tmp_path / "text"
-    text.write_bytes(bytes(range(256)))
-    with ExitStack() as stack:
-        folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
-        async with started(tmp_path, 2) as nodes:
-            (own, heard), (other, _) = [await session(node) for node in nodes]
-            donor = Donor(of, other)
-            member = donor.serve()
-            own.driver.perform([Connect((member,))])
-            data = corpus(tmp_path, path=str(text))
-            checkpoints = Checkpoints(of, folder, RunSection(output=tmp_path / "out"), None, data, every=1000)
-            action = WriteCheckpoint(VERSION, Roster(((member,),) * of.stages))
-            checkpoints.write(own, action)
-            await donor.asked.wait()
-            checkpoints.abandon()
-            donor.go.set()
-            checkpoints.write(own, action)
-            written, parts = await the_end(heard)
-            assert written.ok
-            assert parts[-1] == Progressed("save", version=VERSION)
-            assert len(parts) > of.stages, "each chunk is told of"
-            assert heard.events.empty()
-            await own.close()
-            await other.close()
-
-
-async def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_once(tmp_path: Path) -> None:
-    """A trainer copies what the leader has written; when that one dies, it may have to write the same version."""
-    of, text = manifest(), tmp_path / "text"
-    text.write_bytes(bytes(range(256)))
-    with ExitStack() as stack:
-        folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
-        async with started(tmp_path, 2) as nodes:
-            (own, heard), (other, _) = [await session(node) for node in nodes]
-            donor = Donor(of, other)
-            member = donor.serve()
-            own.driver.perform([Connect((member,))])
-            data = corpus(tmp_path, path=str(text))
-            checkpoints = Checkpoints(of, folder, RunSection(output=tmp_path / "out"), None, data, every=1000)
-            checkpoints.begin(own, None)
-            action = WriteCheckpoint(VERSION, Roster(((member,),) * of.stages))
-            checkpoints.write(own, action)
-            await donor.asked.wait()
-            checkpoints.write(own, action)
-            donor.go.set()
-            for _ in range(2):
-                written, _ = await the_end(heard)
-                assert (written.version, written.ok, len(written.digests)) == (VERSION, True, of.stages)
-            assert sorted(donor.listed) == list(range(of.stages))
-            await own.close()
-            await other.close()
 
 
 @dataclass
@@ -162,8 +105,8 @@ class Trainer:
 
 
 @asynccontextmanager
-async def trainer(tmp_path: Path, folder: Path) -> AsyncIterator[Trainer]:
-    """Beside one that gives it every version at once."""
+async def trainer(tmp_path: Path, folder: Path, *, at_once: bool = True) -> AsyncIterator[Trainer]:
+    """Beside one that gives it every version, at once or as soon as it may."""
     of, text, output = manifest(), tmp_path / "text", tmp_path / "out"
     text.write_bytes(bytes(range(256)))
     with ExitStack() as stack:
@@ -171,7 +114,7 @@ async def trainer(tmp_path: Path, folder: Path) -> AsyncIterator[Trainer]:
         async with started(tmp_path, 2) as nodes:
             (own, heard), (other, _) = [await session(node) for node in nodes]
             donor = Donor(of, other)
-            member = donor.serve(at_once=True)
+            member = donor.serve(at_once=at_once)
             own.driver.perform([Connect((member,))])
             data = corpus(tmp_path, path=str(text))
             made = Checkpoints(of, state, RunSection(output=output, keep_exports=1), None, data, every=4)
@@ -179,6 +122,34 @@ async def trainer(tmp_path: Path, folder: Path) -> AsyncIterator[Trainer]:
             yield Trainer(of, own, heard, donor, member, state, output, made)
             await own.close()
             await other.close()
+
+
+async def test_a_write_of_which_nothing_comes_is_abandoned_and_begun_again(tmp_path: Path) -> None:
+    """The leader gives it up; what was abandoned tells nothing any more and holds up no other write."""
+    async with trainer(tmp_path, tmp_path / "state", at_once=False) as t:
+        t.write(VERSION)
+        await t.donor.asked.wait()
+        t.checkpoints.abandon()
+        t.donor.go.set()
+        t.write(VERSION)
+        written, parts = await the_end(t.heard)
+        assert written.ok
+        assert parts[-1] == Progressed("save", version=VERSION)
+        assert len(parts) > t.of.stages, "each chunk is told of"
+        assert t.heard.events.empty()
+
+
+async def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_once(tmp_path: Path) -> None:
+    """A trainer copies what the leader has written; when that one dies, it may have to write the same version."""
+    async with trainer(tmp_path, tmp_path / "state", at_once=False) as t:
+        t.write(VERSION)
+        await t.donor.asked.wait()
+        t.write(VERSION)
+        t.donor.go.set()
+        for _ in range(2):
+            written, _ = await the_end(t.heard)
+            assert (written.version, written.ok, len(written.digests)) == (VERSION, True, t.of.stages)
+        assert sorted(t.donor.listed) == list(range(t.of.stages))
 
 
 async def test_a_full_disk_is_asked_before_anything_is_copied_and_takes_the_version_when_there_is_room(
