@@ -42,11 +42,11 @@ def test_a_pipeline_takes_what_can_be_worked_out_by_hand(tmp_path: Path, policy:
 def test_an_all_reduce_moves_the_bytes_of_a_butterfly(tmp_path: Path) -> None:
     text = PIPELINE.replace("count = 3", "count = 6").replace("parameters = 1000", "parameters = 1_000_000")
     _, report = simulated(tmp_path, text, "swarm")
-    plain = sum(report.wire_bytes[kind] for kind in ("Part", "Whole"))
+    plain = sum(report.wire_bytes[kind] for kind in ("Part", "Sum"))
     # Two peers a stage: each sends 2 (n-1)/n = 1 times the 4 MB, three iterations, six peers.
     assert plain == pytest.approx(3 * 6 * 4_000_000, rel=0.001)
     tied = simulated(tmp_path, text.replace("token_bytes", "tied_parameters = 500_000\ntoken_bytes"), "swarm")[1]
-    more = sum(tied.wire_bytes[kind] for kind in ("Part", "Whole")) - plain
+    more = sum(tied.wire_bytes[kind] for kind in ("Part", "Sum")) - plain
     # The four of the first and the last stage: 2 (n-1)/n of 2 MB each.
     assert more == pytest.approx(3 * 4 * 1.5 * 2_000_000, rel=0.001)
 
