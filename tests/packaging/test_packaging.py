@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,11 @@ def test_the_wheel_holds_the_three_packages_and_nothing_else(wheel: Path) -> Non
     assert {name for name in names if name.endswith(".py")} == in_checkout
 
 
+def test_the_wheel_says_that_its_packages_are_typed(wheel: Path) -> None:
+    marked = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("py.typed")}
+    assert marked == {"swarmflow/py.typed", "peers/py.typed", "trainers/py.typed"}
+
+
 def test_help_from_the_root_folder_is_quick_and_lists_every_command(environment: Path) -> None:
     shown = run(environment / "bin" / "swarmflow", "--help", cwd=Path("/"))
     listed = shown.partition("Commands:")[2]
@@ -103,7 +109,7 @@ def test_the_version_is_the_wheels(environment: Path, wheel: Path) -> None:
 def test_every_dependency_is_pinned_by_the_constraints() -> None:
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     pinned = {re.sub(r"[-_.]+", "-", name).lower() for name in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
-    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
+    wanted = chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
     names = {re.sub(r"[-_.]+", "-", re.split(r"[<>=!\[; ]", line)[0]).lower() for line in wanted}
     assert names - pinned == set()
     assert "torch==2.13.0\n" in text
