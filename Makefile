@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-dev demo test lint format typecheck benchmark fuzz same experiments-quick clean
+.PHONY: help venv venv-dev demo test lint format typecheck docs benchmark fuzz same experiments-quick clean
 
 help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
 	@echo "make test               set up, then run the whole test suite"
-	@echo "make lint               ruff: its rules, and the format of every file; make format mends both"
+	@echo "make lint               ruff (rules and format; make format mends both), and the workflow of CI"
 	@echo "make typecheck          mypy"
+	@echo "make docs               the guides and the API reference as a site in site/; a broken link is an error"
 	@echo "make benchmark          tokens/s of a swarm beside one plain PyTorch process"
 	@echo "make fuzz               random swarms under random faults, in virtual time; SEEDS=N of them, 200 if not given"
 	@echo "make same BEFORE=C      whether the code decides as at commit C, names aside: fuzz seeds and experiments"
@@ -33,6 +34,11 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "installing the tools for documentation into $(VENV)"
+	@$(PIP_INSTALL) --editable '.[docs]'
+	@touch $@
+
 venv: $(VENV)/.installed
 
 venv-dev: $(VENV)/.installed-dev
@@ -47,6 +53,8 @@ test: venv-dev
 lint: venv-dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/pre-commit validate-config .pre-commit-config.yaml
+	@$(BIN)/zizmor --quiet --offline --strict-collection .github
 
 format: venv-dev
 	@$(BIN)/ruff check --fix .
@@ -54,6 +62,13 @@ format: venv-dev
 
 typecheck: venv-dev
 	@$(BIN)/mypy
+
+# The variable silences a notice of Material for MkDocs. Not --quiet: it would hide the warnings from --strict.
+docs: SHELL := bash
+docs: .SHELLFLAGS := -o pipefail -c
+docs: $(VENV)/.installed-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1 | sed '/^INFO/d'
+	@echo "site/index.html"
 
 benchmark: venv
 	@$(BIN)/python -m benchmarks.throughput
@@ -70,5 +85,5 @@ experiments-quick: venv
 	@$(BIN)/python -m experiments.common.quick
 
 clean:
-	rm -rf $(VENV) build dist swarmflow.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site swarmflow.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
