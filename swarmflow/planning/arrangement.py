@@ -18,7 +18,7 @@ PERMUTED_MAX = 6  # pipelines up to which all matchings are tried
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Devices by [pipeline][stage], and the cost in seconds (equation 1)."""
+    """Devices by `[pipeline][stage]`, and the cost in seconds (equation 1)."""
 
     lines: tuple[tuple[int, ...], ...]
     cost_s: float
@@ -28,7 +28,7 @@ class Arrangement:
 class Problem:
     """Which device serves which stage of which pipeline?
 
-    latency_s, bytes_per_s: [from][to], infinite bandwidth allowed. lines (D_DP), stages (D_PP): as many devices as
+    latency_s, bytes_per_s: `[from][to]`, infinite bandwidth allowed. lines (D_DP), stages (D_PP): as many devices as
     their product at least; the others stay spare. activation_bytes: c_PP. gradient_bytes: c_DP of each stage. pinned:
     devices that serve a given stage, if any. Raises ConfigError when there are too few devices.
     """

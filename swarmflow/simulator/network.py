@@ -109,7 +109,7 @@ class NetworkLinks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Latencies and bandwidths (bytes/s) by [from][to], not necessarily symmetric."""
+    """Latencies and bandwidths (bytes/s) by `[from][to]`, not necessarily symmetric."""
 
     latency_s: tuple[tuple[float, ...], ...]
     bytes_per_s: tuple[tuple[float, ...], ...]

@@ -49,7 +49,7 @@ class Path:
 
 @dataclass(slots=True)
 class PathProgram:
-    """capacity[layer][node]; arcs[layer][to, from]: the cost from a node of this layer to one of the next.
+    """`capacity[layer][node]`; `arcs[layer][to, from]`: the cost from a node of this layer to one of the next.
 
     known: paths that are good to begin with.
     """

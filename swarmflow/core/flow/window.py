@@ -32,7 +32,7 @@ class LinkChange:
 
 
 class Window:
-    """offers[layer][member]: up to three stages. before, after: neighbours outside that stand still on that side, and
+    """`offers[layer][member]`: up to three stages. before, after: neighbours outside that stand still on that side, and
     what they have there. What only one end of a link knows of stays as it is, and is settled between the two.
 
     A unit's way through the window begins and ends at a terminal. Where the neighbour outside stands still, the
