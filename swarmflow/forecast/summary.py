@@ -151,7 +151,7 @@ def _messages(report: SimulationReport) -> Table:
     for name, members in [*groups, ("all", kinds)]:
         number = sum(report.messages[kind] for kind in members)
         size_bytes = sum(report.wire_bytes[kind] for kind in members)
-        size = f"{size_bytes / 1e6:,.2f}" if size_bytes < 1e11 else f"{size_bytes / 1e6:,.0f}"  # 80 columns have no room
+        size = f"{size_bytes / 1e6:,.{2 if size_bytes < 1e11 else 0}f}"  # of 80 columns
         each = (number / seconds, size_bytes / seconds) if seconds > 0 else (0.0, 0.0)
         table.add_row(name, f"{number:,}", size, f"{each[0]:.3g}", f"{each[1]:,.0f}")
     return table
