@@ -12,6 +12,7 @@ from swarmflow.core.types import ProcessId
 from swarmflow.simulator.arithmetic import exact
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.moments import kill_in_phase, leader_phase, peers_of, stage_of
+from swarmflow.simulator.network import Jittery
 from swarmflow.simulator.splits import SPLITS
 from swarmflow.simulator.troubles import ALONE, TROUBLES
 from swarmflow.simulator.world import Settings, World
@@ -65,6 +66,7 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
         left = lease.leader != world.finisher or lease.lost_s is not None
         left |= lead is not None and process not in lead.membership.known  # put out, and not told so over a slow link
         left |= world.finisher is not None and not world.transport.reaches(process.name, world.finisher.name)
+        left |= world.finisher is not None and _late(world, world.finisher, process)
         left |= world.clock.now_s - world.transport.partitions.dropped_s.get(process.name, -MISSED_S) < MISSED_S
         behind = left or host.frozen_until_s > world.clock.now_s
         early = host.machine.early if isinstance(host.machine, PeerMachine) else []
@@ -72,6 +74,11 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
         kept = [value for key, value in host.stored.items() if key not in awaited]
         if settled and host.alive and not behind and kept:
             raise _violated(world, f"{process.name} still holds {kept}")
+
+
+def _late(world: World, sender: ProcessId, receiver: ProcessId) -> bool:
+    """Whether what one process has sent to the other is still on a slow link."""
+    return isinstance(world.network, Jittery) and world.network.late(sender, receiver, world.clock.now_s)
 
 
 @dataclass(slots=True)

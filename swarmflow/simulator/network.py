@@ -74,6 +74,11 @@ class Jittery:
         arrival_s = self._lanes[lane] = max(now_s + delay_s, self._lanes.get(lane, 0.0))
         return arrival_s
 
+    def late(self, sender: ProcessId, receiver: ProcessId, now_s: float) -> bool:
+        """Return whether a message in flight between the two takes longer than any does unless it is slowed."""
+        arrivals_s = [self._lanes.get((sender, receiver, bulk), 0.0) for bulk in (False, True)]
+        return max(arrivals_s) > now_s + self.latency_s[1]
+
     def _slow(self, lane: tuple[ProcessId, ProcessId, bool], now_s: float) -> float:
         ends = [self.slowed.get(process.name, (0.0, 0.0)) for process in lane[:2]]
         late_s, apart_s = max(end[0] for end in ends), max(end[1] for end in ends)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from swarmflow.simulator.faults import DRAWN, FAULTS, Churn, finish, peers_of
+from swarmflow.simulator.network import Jittery
 from swarmflow.simulator.troubles import ALONE, TROUBLES
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
@@ -33,6 +35,14 @@ def test_each_trouble_again_and_again(seed: int, kind: str) -> None:
     churn.unleash()
     end_well(world)
     assert churn.happened[kind] > 5
+
+
+def test_what_is_still_in_flight_on_a_slow_link_at_the_end_is_not_missed() -> None:
+    world = replace(LONG, settings=replace(LONG.settings, load_s=(1.0, 2.0))).start(0)
+    assert isinstance(world.network, Jittery)
+    world.clock.after(2 * SETTLED_S, partial(world.network.slowed.update, {"t1": (5.0, 0.0)}))
+    end_well(world)
+    assert world.hosts[world.latest["t1"]].stored, "it does not know yet that the last step is committed"
 
 
 @pytest.mark.parametrize("seconds", [1.0, 30.0, 1e6])
