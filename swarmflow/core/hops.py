@@ -71,10 +71,10 @@ class HopTable:
         shares: Mapping[ProcessId, int] | None = None,
         mates: tuple[ProcessId, ...] = (),
     ) -> list[Action]:
-        """A new epoch: what was held for another is void.
+        """Begin an epoch; what was held for another one is void.
 
-        before: who serves the stage before, or the trainers. shares: what each of the next stage has room for, of this
-        peer's. mates: the others of the own stage.
+        before: the peers of the stage before, or the trainers. shares: slots of each peer of the next stage for this
+        peer. mates: the other peers of the own stage.
         """
         self.epoch = epoch
         self._dead.clear()
@@ -85,7 +85,7 @@ class HopTable:
         return [*actions, *self.dispatcher.open(epoch, next_stage, shares, mates)]
 
     def clear(self) -> list[Action]:
-        """The step is committed, or void: drop the journal."""
+        """Drop all hops and the journal, once the step is committed or void."""
         self.dropped.clear()
         self._floor.clear()
         self.admission.clear()
@@ -117,15 +117,15 @@ class HopTable:
         return bool(self.admission.orphans)
 
     def entries(self) -> tuple[tuple[int, int], ...]:
-        """(index, attempt) of everything accumulated here."""
+        """Return (index, attempt) of every accumulated hop."""
         return tuple((done.microbatch.index, done.attempt) for done in self.done())
 
     def done(self) -> tuple[Done, ...]:
-        """What the leader was told of everything accumulated here, by index."""
+        """Return the Done of every accumulated hop, by index."""
         return tuple(hop.done for _, hop in sorted(self.hops.items()) if hop.done is not None)
 
     def message(self, sender: ProcessId, message: Message, bodies: tuple[Ref, ...], now: float) -> list[Action]:
-        """A message about one hop, of this epoch, from somebody of its roster."""
+        """Handle a message about a hop of this epoch from a member."""
         self.admission.now_s = now
         match message:
             case Forward():
@@ -137,7 +137,7 @@ class HopTable:
             case ReserveSlot():
                 return self.reserve(sender, message)
             case SlotReserved():
-                return self.room_kept(sender, message, now)
+                return self.slot_reserved(sender, message, now)
             case Accepted():
                 return self.accepted(sender, message, now)
             case Denied():
@@ -146,11 +146,11 @@ class HopTable:
                 self.dispatcher.routed(sender, message.microbatch, message.attempt, message.successor, now)
                 return []
             case CreditAvailable():
-                return self.room(sender, now)
+                return self.credit(sender, now)
             case CreditReturned():
-                return self._make_room() if self.admission.admits(insist=False) else []
+                return self._grant_credits() if self.admission.admits(insist=False) else []
             case Cancel():
-                return self.relieve(sender, message)
+                return self.cancel(sender, message)
             case Probe() | Probed() | DownstreamCost():
                 return self.advertising.message(sender, message, bodies, now)
             case Recall():
@@ -160,7 +160,7 @@ class HopTable:
         raise TypeError(f"not about a hop: {type(message).__name__}")
 
     def forward(self, sender: ProcessId, message: Forward, bodies: tuple[Ref, ...]) -> list[Action]:
-        """A predecessor hands over a microbatch."""
+        """Admit a microbatch from a predecessor and compute it, or deny it."""
         refuse = self._refusal(message) or (None if len(bodies) == 2 else "invalid")
         hop = self.hops.get(message.microbatch.index)
         drop: list[Action] = [Release(bodies)] if bodies else []
@@ -184,7 +184,7 @@ class HopTable:
         return [Send(sender, self._accepted(hop)), work]
 
     def reserve(self, sender: ProcessId, message: ReserveSlot) -> list[Action]:
-        """A predecessor asks whether there is room for a microbatch, before it sends the bytes."""
+        """Reserve a slot for a microbatch before its bytes are sent, or deny it."""
         refuse, index = self._refusal(message), message.microbatch.index
         if refuse is not None:
             return self._deny(sender, message, refuse)
@@ -199,7 +199,7 @@ class HopTable:
         return [Send(sender, SlotReserved(message.microbatch, self.stage, message.attempt, downstream_s))]
 
     def adopt(self, sender: ProcessId, message: Adopt) -> list[Action]:
-        """A replaced predecessor asks for what this peer may hold already."""
+        """Take a new predecessor for a hop that is here already, or answer that it is not."""
         hop = self.hops.get(message.microbatch.index)
         if hop is None or hop.orphan:
             self._floor[message.microbatch.index] = message.attempt
@@ -208,7 +208,7 @@ class HopTable:
         return self._take_over(hop, sender, message)
 
     def forward_computed(self, event: ForwardComputed, now: float) -> list[Action]:
-        """Pass the activation on."""
+        """Dispatch the activation to the next stage."""
         hop = self._hop(event.microbatch)
         if hop is None:
             return [Release((event.output,))]
@@ -221,10 +221,10 @@ class HopTable:
         bodies = (event.output, hop.targets)
         actions = self.dispatcher.offer(hop.microbatch, bodies, now, hop.attempt, hop.repair, hop.held_by)
         actions += self._tell_successor(hop) + self.journal.advance(hop)
-        return actions + (self._make_room() if self.admission.admits(insist=False) else [])
+        return actions + (self._grant_credits() if self.admission.admits(insist=False) else [])
 
     def loss_computed(self, event: LossComputed) -> list[Action]:
-        """The last stage is done with a microbatch."""
+        """Finish a hop of the last stage."""
         hop = self._hop(event.microbatch)
         if hop is None:
             return [Release((event.gradient,))] if event.gradient is not None else []
@@ -232,10 +232,10 @@ class HopTable:
         return self._finish(hop, event.gradient, done)
 
     def backward(self, sender: ProcessId, message: Backward, bodies: tuple[Ref, ...], now: float) -> list[Action]:
-        """The gradient of this hop's output came from downstream."""
+        """Run the backward pass with the gradient of this hop's output, from downstream."""
         hop = self._hop(message.microbatch)
         if hop is not None and not bodies and self._wants_gradient(hop):
-            return []  # no word is enough for who has not had it: it will ask
+            return []  # a bare acknowledgement cannot replace the gradient: this hop never received it, so it will ask
         fresh = self.dispatcher.returned(sender, message.microbatch, message.attempt, now)
         if hop is None or not fresh or len(bodies) > 1:
             return [Release(bodies)] if bodies else []
@@ -253,25 +253,25 @@ class HopTable:
         return [*self.admission.replays()]
 
     def backward_computed(self, event: BackwardComputed) -> list[Action]:
-        """The gradient is accumulated: tell the leader, and pass the input's gradient upstream."""
+        """Report the accumulated gradient to the leader, and send the input's gradient upstream."""
         hop = self._hop(event.microbatch)
         if hop is None:
             return [Release((event.gradient,))] if event.gradient is not None else []
         return self._finish(hop, event.gradient, Done(hop.microbatch, self.stage, hop.attempt))
 
-    def relieve(self, sender: ProcessId, message: Cancel) -> list[Action]:
-        """This peer was too slow. Unless its gradient is being added already, the hop is another's work now."""
+    def cancel(self, sender: ProcessId, message: Cancel) -> list[Action]:
+        """Drop a hop or a reservation that was cancelled, unless its gradient is being accumulated already."""
         if self.admission.give_up(message.microbatch.index, sender, message.attempt):
-            return self._make_room()
+            return self._grant_credits()
         hop = self._hop(message.microbatch)
         if hop is None or hop.orphan or (hop.upstream, hop.attempt) != (sender, message.attempt):
             return []  # an orphan's gradient is in the sum, and is being taken away
         return self._drop(hop) if hop.done is None and not self._accumulates(hop) else []
 
     def reconcile(self, entries: tuple[tuple[int, int], ...]) -> tuple[list[Action], str]:
-        """Hold exactly what the manifest lists. What it does not list is taken away: the rest may go on meanwhile.
+        """Hold exactly the entries of a ballot: begin to take away everything else that was accumulated.
 
-        Returns a reason when something that it lists is not here.
+        Return the actions, and a reason if one of the entries is not here.
         """
         here = dict(self.entries())
         if any(here.get(index) != attempt for index, attempt in entries):
@@ -283,12 +283,12 @@ class HopTable:
         return [action for hop in orphans for action in self._disown(hop)], ""
 
     def reopen(self) -> list[Action]:
-        """The ballot is void: there may be work again."""
+        """Admit microbatches again after a ballot was revoked."""
         self.admission.closed = False
-        return self._make_room()
+        return self._grant_credits()
 
     def replayed(self, event: Replayed) -> list[Action]:
-        """A hop without a graph is done, an orphan is taken away, or the gradient that others need is there again."""
+        """Continue after a replay: of a hop without a graph, of an orphan, or for a gradient that a neighbour needs."""
         hop = self._hop(event.microbatch)
         if hop is None:
             return [Release((event.gradient,))] if event.gradient is not None else []
@@ -303,34 +303,34 @@ class HopTable:
         return hop.done is None and hop.gradient_in is None and not hop.orphan
 
     def _accumulates(self, hop: Hop) -> bool:
-        """Whether the gradient of a hop that is not done is on its way into the accumulator."""
+        """Return whether an unfinished hop's gradient is being accumulated."""
         comes = hop.gradient_in is not None and hop.microbatch.index not in self.admission.waiting
         return comes or (self.last and hop.computing)
 
     def _disown(self, hop: Hop) -> list[Action]:
         if hop.done is None and not self._accumulates(hop):
-            # It may be a repair's that has overtaken word of a death; whoever sent it must know that it is not here.
+            # It may belong to a repair that arrived before the MemberFailed; its sender must learn that it is not here.
             actions = self._drop(hop)
             reason = self.admission.deny(hop.upstream, insist=True)
             return [*actions, Send(hop.upstream, Denied(hop.microbatch, self.stage, hop.attempt, reason))]
         finished, hop.orphan, hop.done = hop.done is not None, True, None
         self.admission.note(hop)
-        return self.journal.undo(hop) if finished else []  # else it is taken away when it is there
+        return self.journal.undo(hop) if finished else []  # else it is taken away once it is accumulated
 
     def _drop(self, hop: Hop) -> list[Action]:
         self._delete(hop)
-        return [Discard(hop.microbatch), *self.journal.drop(hop), *self._make_room()]
+        return [Discard(hop.microbatch), *self.journal.drop(hop), *self._grant_credits()]
 
     def _delete(self, hop: Hop) -> None:
         del self.hops[hop.microbatch.index]
         self.admission.forget(hop.microbatch.index)
 
     def failed(self, microbatch: Microbatch) -> tuple[ProcessId | None, list[Action]]:
-        """The bytes of a hop were not what they should be. Returns who sent them, for the leader."""
+        """Drop a hop whose bytes were invalid; return who sent them, for the leader."""
         hop = self._hop(microbatch)
         if hop is None:
             return None, []
-        if hop.done is not None or hop.orphan:  # its gradient is in the sum: without the bytes it stays there
+        if hop.done is not None or hop.orphan:  # its gradient is in the sum and cannot be taken away without the bytes
             reason = f"the bytes of microbatch {microbatch.index} that were brought back cannot be used"
             return None, [Send(self.leader, Unrepairable(self.epoch, reason))]
         self._delete(hop)
@@ -340,46 +340,46 @@ class HopTable:
         return culprit, [*self.journal.drop(hop), denied, *self.admission.replays()]
 
     def accepted(self, sender: ProcessId, message: Accepted, now: float) -> list[Action]:
-        """The successor has it."""
+        """Record that the successor holds a microbatch."""
         self.dispatcher.accepted(sender, message, now)
         return self._tell_successor(self._hop(message.microbatch))
 
     def denied(self, sender: ProcessId, message: Denied, now: float) -> list[Action]:
-        """The successor does not take a microbatch, or does not hold it: it goes to another."""
+        """Dispatch a microbatch to another peer after a denial."""
         actions = self.dispatcher.denied(sender, message.microbatch, message.attempt, message.reason, now)
         return actions + self._tell_successor(self._hop(message.microbatch))
 
-    def room_kept(self, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
-        """The successor has room for it."""
+    def slot_reserved(self, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
+        """Send the bytes for a reserved slot."""
         actions = self.dispatcher.reserved(sender, message, now)
         return actions + self._tell_successor(self._hop(message.microbatch))
 
-    def room(self, sender: ProcessId, now: float) -> list[Action]:
-        """A peer of the next stage has room."""
-        return self.tell_all(self.dispatcher.room(sender, now))
+    def credit(self, sender: ProcessId, now: float) -> list[Action]:
+        """Use a credit of a peer of the next stage."""
+        return self.tell_all(self.dispatcher.credit(sender, now))
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
+        """Handle what is due."""
         return self.tell_all(self.dispatcher.tick(now)) + self.journal.tick(now)
 
     def next_deadline(self) -> float | None:
-        """When tick is due."""
+        """Return when tick is due."""
         times = (self.dispatcher.next_deadline(), self.journal.next_deadline())
         return min((time for time in times if time is not None), default=None)
 
     def enter(self, process: ProcessId, share: int, now: float) -> list[Action]:
-        """One more serves the next stage. share: what it has room for, of this peer's."""
+        """Add a peer of the next stage. share: its slots for this peer."""
         return self.tell_all(self.dispatcher.enter(process, share, now))
 
     def gone(self, process: ProcessId, now: float, lost: tuple[tuple[int, int], ...] = ()) -> list[Action]:
-        """A process died: what it held downstream is sent to others. lost: hops (stage, index) that nobody holds."""
+        """Re-send what a dead process held downstream. lost: hops (stage, index) without a holder."""
         self.admission.gone(process)
         self._dead.add(process)
         after = {index for stage, index in lost if stage == self.stage + 1 and index in self.hops}
         return self.tell_all(self.dispatcher.gone(process, now, after)) + self.journal.gone(process)
 
     def again(self, to: ProcessId, message: Forward | Backward, now: float) -> list[Action]:
-        """What was on its way to a peer was lost with another one that carried it."""
+        """Re-send what was lost with the peer that relayed it."""
         if to in self._dead:
             return []
         if isinstance(message, Forward):
@@ -407,11 +407,11 @@ class HopTable:
         return hop if hop is not None and hop.microbatch == microbatch else None
 
     def _take_over(self, hop: Hop, sender: ProcessId, message: Forward | ReserveSlot | Adopt) -> list[Action]:
-        """Work that is here already serves a newer attempt: nothing is computed twice."""
+        """Serve a newer attempt with a hop that is here already, so that nothing is computed twice."""
         attempt = message.attempt
         if attempt < hop.attempt and hop.upstream not in self._dead:
             return [Send(sender, Denied(hop.microbatch, self.stage, attempt, "stale"))]
-        again = (hop.upstream, hop.attempt) == (sender, attempt)  # it only asks whether the hop is still here
+        again = (hop.upstream, hop.attempt) == (sender, attempt)  # the same predecessor asks again
         hop.upstream, hop.attempt, hop.told, hop.settled = sender, attempt, None, message.settled
         counted: list[Action] = [] if again else [Count("adoptions")]
         actions = [*counted, Send(sender, self._accepted(hop)), *self._tell_successor(hop)]
@@ -425,16 +425,16 @@ class HopTable:
         if hop.orphan:
             return self.journal.undo(hop)
         actions = [*self.journal.give_back(hop), Send(self.leader, done), *self.journal.evict()]
-        return actions + self._make_room()
+        return actions + self._grant_credits()
 
-    def _make_room(self) -> list[Action]:
+    def _grant_credits(self) -> list[Action]:
         return [
             *self.admission.replays(),
             *(Send(waiting, CreditAvailable(self.stage)) for waiting in self.admission.next_credits()),
         ]
 
     def _tell_successor(self, hop: Hop | None) -> list[Action]:
-        """The predecessor has to know to whom a microbatch went, should this process die."""
+        """Tell the predecessor who holds the next hop, in case this process dies."""
         if hop is None:
             return []
         successor = self.dispatcher.holder(hop.microbatch.index)
@@ -444,5 +444,5 @@ class HopTable:
         return [Send(hop.upstream, Routed(hop.microbatch, self.stage, hop.attempt, successor))]
 
     def tell_all(self, actions: list[Action]) -> list[Action]:
-        """After something that may have moved several microbatches."""
+        """Append the Routed messages of all microbatches that the actions may have moved."""
         return actions + [told for hop in self.hops.values() if actions for told in self._tell_successor(hop)]

@@ -169,9 +169,9 @@ class Dispatcher:
         self.hand(entry, None)
         return retried + self.route(entry, now)
 
-    def room(self, sender: ProcessId, now: float) -> list[Action]:
+    def credit(self, sender: ProcessId, now: float) -> list[Action]:
         """Use the credit of a peer that was full, or return it."""
-        self.next_stage.room(sender)
+        self.next_stage.credit(sender)
         return self._retry(now) if self._waiting else [Send(sender, CreditReturned(self.stage))]
 
     def routed(self, sender: ProcessId, microbatch: Microbatch, attempt: int, successor: ProcessId, now: float) -> None:

@@ -138,7 +138,7 @@ class NextStage:
         pause_s = min(LOST_S * 2.0 ** self._losses[process], self.pause_s)
         self._paused_until_s[process] = max(self._paused_until_s.get(process, 0.0), now + pause_s)
 
-    def room(self, process: ProcessId) -> None:
+    def credit(self, process: ProcessId) -> None:
         """End the pause of a peer that has a free slot."""
         self._paused_until_s.pop(process, None)
 

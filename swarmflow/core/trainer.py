@@ -297,7 +297,7 @@ class TrainerMachine(TrainerState):
         if isinstance(message, Recall) and sender in self._peers:
             return [*drop, *self.source.recall(sender, message)]
         if isinstance(message, CreditAvailable) and sender in self._peers:
-            return [*drop, *self.source.dispatcher.room(sender, now)]
+            return [*drop, *self.source.dispatcher.credit(sender, now)]
         if isinstance(message, Negotiate):
             return [*drop, *(self.flows.heard(sender, message, now) if self.flows is not None else [])]
         handler = _FROM_LEADER.get(type(message))

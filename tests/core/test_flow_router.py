@@ -63,7 +63,7 @@ def test_who_denies_is_left_out_until_there_is_room_again() -> None:
     (again,) = messages(made.denied(X, microbatch(0), 0, "full", SOON), Forward)
     assert again[0] == Z
     assert given(made, 2) == [Z]
-    made.room(X, SOON)
+    made.credit(X, SOON)
     assert given(made, 4) == [X]
 
 

@@ -234,7 +234,7 @@ def test_an_unusable_tensor_is_not_waited_for_any_more() -> None:
     _, actions = machine.failed(microbatch(0))
     assert sorted(released(actions)) == sorted([INPUT, TARGETS, OUTPUT, GRADIENT])
     assert machine.dispatcher.waiting == 0
-    assert messages(machine.room(other, 5.0), Forward) == []
+    assert messages(machine.credit(other, 5.0), Forward) == []
 
 
 def test_a_failure_of_an_earlier_epoch_leaves_this_one_alone() -> None:
@@ -250,15 +250,15 @@ def test_who_is_relieved_of_a_hop_drops_it_unless_its_gradient_is_being_added() 
     relieve = Cancel(microbatch(0), 1, 0)
     machine = hops()
     machine.forward(UP, forward(), (INPUT, TARGETS))
-    assert machine.relieve(UP2, relieve) == [], "it is not that one's"
-    assert of_type(machine.relieve(UP, relieve), Discard) == [Discard(microbatch(0))]
+    assert machine.cancel(UP2, relieve) == [], "it is not that one's"
+    assert of_type(machine.cancel(UP, relieve), Discard) == [Discard(microbatch(0))]
     assert machine.held == 0
     machine.forward(UP, forward(), (INPUT, TARGETS))
     machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
     holder = machine.dispatcher.holder(0)
     assert holder is not None
     machine.backward(holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
-    assert machine.relieve(UP, relieve) == []
+    assert machine.cancel(UP, relieve) == []
 
 
 def test_an_orphan_that_is_being_taken_away_is_not_dropped_for_being_late() -> None:
@@ -268,7 +268,7 @@ def test_an_orphan_that_is_being_taken_away_is_not_dropped_for_being_late() -> N
     machine.reconcile(())
     undo = machine.loss_computed(LossComputed(microbatch(0), 3.5, 7, OWN))
     assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
-    assert machine.relieve(UP, Cancel(microbatch(0), 2, 0)) == []
+    assert machine.cancel(UP, Cancel(microbatch(0), 2, 0)) == []
     assert machine.settling
     machine.replayed(Replayed(microbatch(0), -1))
     assert not machine.settling
@@ -298,7 +298,7 @@ def test_room_that_is_not_used_is_offered_to_who_was_denied() -> None:
     machine = hops(stage=2, capacity=1)
     machine.reserve(UP, reserve(0))
     machine.reserve(UP2, reserve(1))
-    assert messages(machine.relieve(UP, Cancel(microbatch(0), 2, 0)), CreditAvailable) == [(UP2, CreditAvailable(2))]
+    assert messages(machine.cancel(UP, Cancel(microbatch(0), 2, 0)), CreditAvailable) == [(UP2, CreditAvailable(2))]
     machine.reserve(UP2, reserve(1))
     machine.gone(UP2, 1.0)
     assert machine.admission.reserved == {}
@@ -310,7 +310,7 @@ def test_room_that_one_does_not_need_is_offered_to_the_next() -> None:
     machine.reserve(UP, reserve(0))
     for index, other in enumerate((UP2, DOWN), start=1):
         machine.reserve(other, reserve(index))
-    assert messages(machine.relieve(UP, Cancel(microbatch(0), 2, 0)), CreditAvailable) == [(UP2, CreditAvailable(2))]
+    assert messages(machine.cancel(UP, Cancel(microbatch(0), 2, 0)), CreditAvailable) == [(UP2, CreditAvailable(2))]
     assert messages(machine.message(UP2, CreditReturned(2), (), 1.0), CreditAvailable) == [(DOWN, CreditAvailable(2))]
     machine.reserve(DOWN, reserve(3))
     machine.reserve(UP, reserve(4))
@@ -407,7 +407,7 @@ def test_the_gradient_of_a_relieved_hop_without_a_graph_is_not_dropped_while_it_
     machine.backward(to, Backward(microbatch(1), 1, 0), (GRADIENT,), 2.0)
     actions = machine.backward_computed(BackwardComputed(microbatch(0), OWN))
     assert [replay.weight for replay in of_type(actions, RunReplay)] == [1]
-    assert machine.relieve(UP, Cancel(microbatch(1), 1, 0)) == []
+    assert machine.cancel(UP, Cancel(microbatch(1), 1, 0)) == []
     machine.reconcile(())
     undo = machine.replayed(Replayed(microbatch(1), 1, OWN))
     assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
@@ -425,7 +425,7 @@ def test_what_waits_for_the_memory_of_a_graph_goes_on_however_that_is_freed(how:
             gradient(machine, 0)
             actions = machine.backward_computed(BackwardComputed(microbatch(0), OWN))
         case "relieved":
-            actions = machine.relieve(UP, Cancel(microbatch(0), 1, 0))
+            actions = machine.cancel(UP, Cancel(microbatch(0), 1, 0))
         case "taken away":
             actions = machine.reconcile(())[0]
             assert machine.admission.waiting == {}, "nobody counts it, and nothing of it was added"

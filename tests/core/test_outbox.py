@@ -48,7 +48,7 @@ def test_a_full_peer_is_left_alone_until_it_has_room() -> None:
     assert sent_to(box.denied(other, microbatch(1), 0, "full", 1.0)) == []
     assert box.waiting == 1
     assert box.next_deadline() == box.next_stage.pause_s
-    assert sent_to(box.room(first, 2.0)) == [first]
+    assert sent_to(box.credit(first, 2.0)) == [first]
     assert box.waiting == 0
 
 
@@ -194,7 +194,7 @@ def test_who_is_full_when_asked_is_passed_over() -> None:
     assert asked_of(box.denied(first, microbatch(0), 0, "full", 0.0)) == [other]
     assert box.denied(other, microbatch(0), 1, "full", 0.0) != []
     assert box.waiting == 1
-    assert asked_of(box.room(first, 1.0)) == [first]
+    assert asked_of(box.credit(first, 1.0)) == [first]
 
 
 def test_room_that_nothing_waits_for_is_passed_on() -> None:
@@ -203,7 +203,7 @@ def test_room_that_nothing_waits_for_is_passed_on() -> None:
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
     [other] = asked_of(box.denied(first, microbatch(0), 0, "full", 0.0))
     box.reserved(other, SlotReserved(microbatch(0), 1, 1), 1.0)
-    assert messages(box.room(first, 2.0), CreditReturned) == [(first, CreditReturned(1))]
+    assert messages(box.credit(first, 2.0), CreditReturned) == [(first, CreditReturned(1))]
 
 
 def test_in_a_large_stage_only_some_are_asked_before_one_waits() -> None:
@@ -284,7 +284,7 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
                     box.reserved(entry.holder, SlotReserved(entry.microbatch, 1, entry.attempt), now)
                     box.returned(entry.holder, entry.microbatch, entry.attempt, now)
             case "room":
-                box.room(data.draw(st.sampled_from(peers)), now)
+                box.credit(data.draw(st.sampled_from(peers)), now)
             case "gone" if len(alive) > 1:
                 victim = data.draw(st.sampled_from(sorted(alive)))
                 alive.discard(victim)

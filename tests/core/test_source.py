@@ -61,7 +61,7 @@ def test_what_is_denied_is_never_dropped() -> None:
     machine.formed(MicrobatchFormed(microbatch(0), Ref(1), Ref(2)), 0.0)
     machine.message(PEER, Denied(microbatch(0), 0, 0, "full"), 0.0)
     assert machine.dispatcher.waiting == 1
-    assert [to for to, _ in messages(machine.dispatcher.room(PEER, 1.0), Forward)] == [PEER]
+    assert [to for to, _ in messages(machine.dispatcher.credit(PEER, 1.0), Forward)] == [PEER]
 
 
 def test_what_was_formed_for_another_epoch_is_released() -> None:
