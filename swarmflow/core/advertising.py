@@ -1,4 +1,4 @@
-"""What a peer tells those before it of the way beyond it, and of the ways that are probed."""
+"""Announces the downstream cost to the stage before, and answers probes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.prober import AT_ONCE_MAX
 from swarmflow.core.types import BEFORE_ALL, Epoch, ProcessId, Ref
 
-CHANGED = 0.1  # of what those before were told, before they are told again
+CHANGED = 0.1  # of the announced cost, before it is announced again
 
 
 @dataclass(slots=True)
 class Advertising:
-    """before: who serves the stage before this one, and hears of changes; nobody before the first stage."""
+    """before: the peers of the stage before this one; none before stage 0."""
 
     dispatcher: Dispatcher
     before: Mapping[ProcessId, None] = field(default_factory=dict)
@@ -24,13 +24,13 @@ class Advertising:
     _told_s: float = 0.0
 
     def open(self, epoch: Epoch, before: Mapping[ProcessId, None]) -> None:
-        """A new epoch, with these before."""
+        """Begin an epoch with these peers of the stage before."""
         self.epoch, self.before = epoch, before
 
     def message(
         self, sender: ProcessId, message: Probe | Probed | DownstreamCost, bodies: tuple[Ref, ...], now: float
     ) -> list[Action]:
-        """Somebody probes the way here, has answered a probe, or has told of the way beyond it."""
+        """Handle a probe, an answer to one, or another peer's downstream cost."""
         match message:
             case Probe():
                 answer = Send(sender, Probed(message.epoch, message.loaded, self.dispatcher.router.downstream_s))
@@ -42,7 +42,7 @@ class Advertising:
         return self._changed()
 
     def _changed(self) -> list[Action]:
-        """Tell those before when the way beyond has come to be known better, in time for their first microbatches."""
+        """Announce a changed cost, in time for the first microbatches of the stage before."""
         downstream_s = self.dispatcher.router.downstream_s
         if abs(downstream_s - self._told_s) <= CHANGED * self._told_s:
             return []

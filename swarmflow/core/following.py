@@ -1,4 +1,4 @@
-"""Follows a leader: notices that it is gone, and decides whether another one may be followed."""
+"""A process' view of its leader: whether it is alive, suspected or given up, and since which term it is followed."""
 
 from __future__ import annotations
 
@@ -13,41 +13,37 @@ FIRST_TERM = 1  # of a leader that starts from disk: it begins a lineage, and te
 
 @dataclass(slots=True)
 class LeaderLease:
-    """Whom a process follows, since which term, and how sure it is that it still leads.
-
-    A leader that is silent for silence_s is lost. One that is silent for doubt_s, or to whom the connection broke, is
-    not defended any more when another trainer wants to lead. After patience_s without any leader there is none to come.
-    """
+    """The leader that a process follows, and how long it may go on without hearing from it."""
 
     leader: ProcessId
     term: int = 0
-    silence_s: float = 10.0
-    doubt_s: float = 3.0
-    patience_s: float = 25.0
-    lost_s: float | None = None
+    silence_s: float = 10.0  # of silence: the leader is lost
+    doubt_s: float = 3.0  # of silence: another candidate may be followed
+    patience_s: float = 25.0  # without a leader: none is expected any more
+    lost_s: float | None = None  # since when the leader is lost
     _heard_s: float | None = None
     _awake_s: float | None = None
 
     def heard(self, now: float) -> None:
-        """The leader spoke."""
+        """Renew the lease: the leader sent a message."""
         self._heard_s, self.lost_s = now, None
 
     def lose(self, now: float) -> None:
-        """The leader cannot be reached."""
+        """Record that the leader is lost."""
         if self.lost_s is None:
             self.lost_s = now
 
     def follow(self, leader: ProcessId, term: int, now: float) -> None:
-        """Promise another one: from now on nothing that was said in an earlier term counts."""
+        """Follow another leader; messages of earlier terms are void from now on."""
         self.leader, self.term = leader, term
         self.heard(now)
 
     def suspects(self, now: float) -> bool:
-        """Whether another trainer may be right that the leader is gone."""
+        """Return whether another candidate may be followed."""
         return self.lost_s is not None or (self._heard_s is not None and now - self._heard_s > self.doubt_s)
 
     def tick(self, now: float) -> None:
-        """To be called each second or so. A process that has slept itself could not hear anybody."""
+        """Check for silence; called about each second. Silence while this process itself slept does not count."""
         slept = self._awake_s is not None and now - self._awake_s > self.silence_s / 2
         self._awake_s = now
         if self._heard_s is None or (slept and self.lost_s is None):
@@ -58,10 +54,10 @@ class LeaderLease:
     def passed_over(
         self, me: ProcessId, sender: ProcessId, message: MemberFailed, epoch_view: EpochView | None
     ) -> bool:
-        """Whether a later leader, whose call this process did not hear, goes on without it."""
+        """Return whether a later leader, whose Elect did not arrive here, goes on without this process."""
         named = epoch_view is not None and sender in epoch_view.trainers()
         return named and message.process == me and message.term > self.term
 
     def expired(self, now: float) -> bool:
-        """Whether no leader is to be expected any more."""
+        """Return whether no leader is expected any more."""
         return self.lost_s is not None and now - self.lost_s > self.patience_s

@@ -1,4 +1,4 @@
-"""Who is named to whom as an epoch is opened: those around it to a peer, all to a trainer; in parts if need be."""
+"""Sends the roster of an epoch: to a peer the stages around its own, to a trainer all, in parts where it is large."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swarmflow.core.actions import Action, Send
 from swarmflow.core.messages import ElectionReport, OpenStep, RosterDelta, RosterPart
 from swarmflow.core.types import Epoch, Member, ProcessId, Roster
 
-PART_MEMBERS = 1000  # of a message: a header has 1 MiB at most (runtime/frames.py), and each may have several addresses
+PART_MEMBERS = 1000  # in one message: a header has at most 1 MiB (runtime/frames.py), a member several addresses
 NOBODY: Mapping[ProcessId, int] = MappingProxyType({})
 
 
@@ -21,9 +21,10 @@ def tell(
     change: RosterDelta | None = None,
     told: Mapping[ProcessId, int] = NOBODY,
 ) -> list[Action]:
-    """Open an epoch to these. A trainer may have to lead it and hears of everybody, a peer of those around its stage.
+    """Return the messages that open an epoch to these members.
 
-    change: for those who were told of the one before; told: the stage that each served then, around which it knows all.
+    A trainer, which may have to lead, gets the whole roster, a peer the stages around its own. change: the difference
+    for those that have the OpenStep before; told: the stage that each of them served then.
     """
     parts: dict[int, tuple[RosterPart | OpenStep, ...]] = {}
     actions: list[Action] = []
@@ -38,7 +39,7 @@ def tell(
 
 
 def answer(to: ProcessId, report: ElectionReport) -> list[Action]:
-    """Send a report to who has asked for it."""
+    """Return the messages that carry a report to a candidate."""
     *named, opened = in_parts(report.opened)
     assert isinstance(opened, OpenStep)
     return [*(Send(to, part) for part in named), Send(to, replace(report, opened=opened))]
@@ -56,19 +57,19 @@ def in_parts(opened: OpenStep, members_max: int = PART_MEMBERS) -> tuple[RosterP
 
 @dataclass(slots=True)
 class RosterAssembly:
-    """The members that a process has named before its OpenStep; a part of another epoch or term voids those before."""
+    """Collects the RosterParts before an OpenStep; a part of another epoch or term voids the earlier ones."""
 
     _about: tuple[int, Epoch] | None = None
     _members: list[Member] = field(default_factory=list)
 
     def hear(self, message: RosterPart) -> None:
-        """One more part."""
+        """Add a part."""
         if self._about != (message.term, message.epoch):
             self._about, self._members = (message.term, message.epoch), []
         self._members += message.members
 
     def whole(self, opened: OpenStep) -> OpenStep | None:
-        """The OpenStep with its members, however they were told. None: not all of them have come."""
+        """Return the OpenStep with all its members, None if a part is missing."""
         if opened.before == 0:
             return opened
         about, members = self._about, self._members
@@ -80,19 +81,15 @@ class RosterAssembly:
 
 @dataclass(slots=True)
 class GatheredRoster:
-    """The OpenStep of one epoch, put together from those that its members have heard.
+    """The OpenStep of an epoch, put together from those that its members have received."""
 
-    fullest: in full where anybody has heard it so, with those who lived at first: a newcomer was told who lived when it
-    came.
-    """
-
-    fullest: OpenStep
+    fullest: OpenStep  # whole if any member has it so; the first members' rather than a newcomer's, who got a later one
     _members: dict[ProcessId, Member] = field(default_factory=dict)
     _newcomers: dict[ProcessId, None] = field(default_factory=dict)
     _began: int = 0
 
     def add(self, opened: OpenStep) -> None:
-        """One more has heard it so."""
+        """Add the OpenStep of one member."""
 
         def fullness(heard: OpenStep) -> tuple[bool, int, int]:
             return not heard.partial, len(heard.roster.trainers), heard.size - len(heard.newcomers)
@@ -105,7 +102,7 @@ class GatheredRoster:
             self._began = max(self._began, opened.size - len(opened.newcomers))
 
     def opened(self) -> OpenStep:
-        """As far as anybody knows it. A majority is one of all whom it named, known or not."""
+        """Return all that is known of it. `named` counts all members, known or not: a majority is one of those."""
         if not self.fullest.partial:
             return self.fullest
         members = (*sorted(self._members.values()), *self.fullest.roster.trainers)
@@ -115,7 +112,7 @@ class GatheredRoster:
 
 
 def _roster(members: Iterable[Member], stages: int) -> Roster:
-    """These, each in its place, in this order."""
+    """Return a roster of these members, in this order."""
     rows: list[list[Member]] = [[] for _ in range(stages)]
     trainers: list[Member] = []
     for member in members:

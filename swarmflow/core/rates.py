@@ -1,4 +1,4 @@
-"""How many bytes a second go from this process to those around it, and when they and the leader are told."""
+"""Measured rates of the links from this process, and when they are reported to the leader and the peers around."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from dataclasses import dataclass, field
 from swarmflow.core.messages import LinkRateReport
 from swarmflow.core.types import ProcessId
 
-NEAR_MAX = 16  # of its stage, or of the next: in a larger stage nobody asks for the ways between two of its peers
-AGING = 0.9  # of what was measured before: a way that has become slower is found out in the end
-CHANGED = 0.25  # of what was told
-TOLD_MAX = 64  # ways that a process tells of: more are not around a peer
-SLOWEST, FASTEST = 1.0, 1e12  # bytes a second; what is told beyond these is no way
+NEAR_MAX = 16  # peers of a stage: in a larger one nobody needs the rate of the link between two of its peers
+AGING = 0.9  # times the former rate at each measurement, so that a slower link is noticed in the end
+CHANGED = 0.25  # of a rate, before it is reported again
+TOLD_MAX = 64  # links in a report: there are no more around a peer
+SLOWEST, FASTEST = 1.0, 1e12  # bytes/s; reported rates outside are ignored
 
 
 def believable(told: LinkRateReport) -> dict[ProcessId, float]:
-    """What may be reckoned with of what a process tells."""
+    """Return the rates of a report that are within bounds, in bytes/s."""
     return {process: rate for process, rate in told.rates[:TOLD_MAX] if SLOWEST <= rate <= FASTEST}
 
 
 @dataclass(slots=True)
 class LinkRates:
-    """The ways to the peers of the own stage and of the next one.
+    """The links to the peers of the own stage and of the next one.
 
-    A tensor that waits for another one makes its way look slower than it is, never faster: so the fastest that was
-    measured counts, less a tenth for each measurement since. What nobody needs is not told: see core/leading/sharing.
+    A tensor that waits behind another one makes its link look slower than it is, never faster. So the fastest
+    measurement counts, less a tenth for each one since.
     """
 
-    rates: dict[ProcessId, float] = field(default_factory=dict)
-    detoured: set[int] = field(default_factory=set)
-    _told: dict[ProcessId, float] = field(default_factory=dict)
-    _near: dict[ProcessId, None] = field(default_factory=dict)
+    rates: dict[ProcessId, float] = field(default_factory=dict)  # bytes/s
+    detoured: set[int] = field(default_factory=set)  # microbatches sent through a relay: they measure another path
+    _told: dict[ProcessId, float] = field(default_factory=dict)  # as reported last
+    _near: dict[ProcessId, None] = field(default_factory=dict)  # whose links are measured
 
     def open(self, mates: tuple[ProcessId, ...], after: tuple[ProcessId, ...]) -> list[ProcessId]:
-        """A new epoch, with these in the own stage and the next. Returns the mates to whom the way is not known."""
+        """Begin an epoch with these peers of the own stage and the next; return the mates without a measured link."""
         near = [*(mates if len(mates) < NEAR_MAX else ()), *(after if len(after) <= NEAR_MAX else ())]
         if any(process not in self._near for process in near):
             self._told.clear()  # who is new has heard nothing
@@ -43,23 +43,23 @@ class LinkRates:
         return [process for process in mates if process in self._near and process not in self.rates]
 
     def measured(self, process: ProcessId, size_bytes: int, seconds: float) -> None:
-        """So many bytes were there so long after they were sent."""
+        """Record a transfer."""
         if process in self._near and size_bytes > 0 and seconds > 0:
             self.rates[process] = max(size_bytes / seconds, AGING * self.rates.get(process, 0.0))
 
     def sent(self, index: int, *, direct: bool) -> None:
-        """A microbatch goes to the next stage. What takes a detour tells nothing of the way itself."""
+        """Note how a microbatch goes to the next stage: a relayed one does not measure the direct link."""
         if direct:
             self.detoured.discard(index)
         else:
             self.detoured.add(index)
 
     def forget_told(self) -> None:
-        """There is another leader, who was told nothing."""
+        """Report everything again, to a new leader."""
         self._told.clear()
 
     def tell(self, elements: dict[str, int]) -> LinkRateReport | None:
-        """What the others should know. None: nothing that they do not know. elements: of the own gradients."""
+        """Return a report if a rate has changed enough, else None. elements: of the own gradients, by group."""
         if not self.rates:
             return None
         if all(abs(rate - self._told.get(process, 0.0)) <= CHANGED * rate for process, rate in self.rates.items()):

@@ -1,4 +1,4 @@
-"""The trainer's own microbatches: formed by the data rule, sent to stage 0, awaited until complete."""
+"""A trainer's own microbatches: formed by the data rule, dispatched to stage 0, tracked until complete."""
 
 from __future__ import annotations
 
@@ -13,39 +13,38 @@ from swarmflow.core.types import BEFORE_ALL, Epoch, Member, Microbatch, ProcessI
 
 
 def shares(trainers: tuple[ProcessId, ...], microbatches: int) -> dict[ProcessId, range]:
-    """Which microbatches of a step each trainer of its roster forms."""
+    """Return the indices of the microbatches that each trainer forms."""
     return {trainer: range(rank, microbatches, len(trainers)) for rank, trainer in enumerate(trainers)}
 
 
 @dataclass(slots=True)
 class MicrobatchSource:
-    """Feeds the microbatches that fall to this trainer into the pipeline, its share of what the first stage may hold.
+    """Feeds this trainer's microbatches into the pipeline.
 
-    Microbatch i of a step belongs to trainer i mod (number of trainers), until that one dies; what it holds is a
-    matter of the data rule and not of who forms it. attempt: the highest that was assigned.
-    done: microbatches formed in all of this life.
+    Microbatch i of a step belongs to trainer i mod (number of trainers) until that one dies. Its content depends on the
+    data rule alone, not on who forms it.
     """
 
     me: ProcessId
-    microbatches: int
+    microbatches: int  # of a step
     dispatcher: Dispatcher
     epoch: Epoch = BEFORE_ALL
-    window: int = 1
-    attempt: int = 0
-    done: int = 0
-    _attempts: dict[int, int] = field(default_factory=dict)
+    window: int = 1  # microbatches in flight at a time: this trainer's share of the first stage's slots
+    attempt: int = 0  # the highest that was assigned
+    done: int = 0  # microbatches formed in this life
+    _attempts: dict[int, int] = field(default_factory=dict)  # by index, of the own microbatches
     _todo: list[int] = field(default_factory=list)
     _under_way: set[int] = field(default_factory=set)
-    _room: int = 1
+    _room: int = 1  # slots of the first stage
     _trainers: int = 1
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """The microbatches of this epoch that this trainer answers for."""
+        """This trainer's microbatches of the epoch."""
         return tuple(sorted(self._attempts))
 
     def open(self, message: OpenStep) -> list[Action]:
-        """A step begins: take up the own share of it."""
+        """Begin an epoch with this trainer's share of its microbatches."""
         trainers = [member.process for member in message.roster.trainers]
         first = message.roster.stages[0]
         self.dispatcher.trainers = tuple(trainers)
@@ -59,7 +58,7 @@ class MicrobatchSource:
         return actions + self._feed()
 
     def assign(self, message: Assign) -> list[Action]:
-        """Microbatches of a dead trainer fall to this one. Peers may hold them: they are asked before one is sent."""
+        """Take over microbatches of a dead trainer; stage 0 is asked who holds them before they are sent."""
         fresh = [index for index in message.indices if index not in self._attempts]
         self.attempt = max(self.attempt, message.attempt)
         self._attempts |= dict.fromkeys(fresh, message.attempt)
@@ -67,18 +66,18 @@ class MicrobatchSource:
         return self._feed()
 
     def trainer_gone(self) -> list[Action]:
-        """One feeds less: those who are left may have more under way."""
+        """Widen the window after a trainer's death."""
         self._trainers = max(1, self._trainers - 1)
         return self._feed()
 
     def enter(self, member: Member, now: float) -> list[Action]:
-        """A peer takes part amid the step: it may be of the first stage."""
+        """Add a peer amid the step, if it serves stage 0."""
         if member.stage != 0:
             return []
         return self.dispatcher.enter(member.process, member.capacity // self._trainers, now)
 
     def formed(self, event: MicrobatchFormed, now: float) -> list[Action]:
-        """A microbatch is read: send it."""
+        """Dispatch a microbatch that was formed."""
         self.done += 1
         if event.microbatch.epoch != self.epoch:
             return [Release((event.tokens, event.targets))]
@@ -86,7 +85,7 @@ class MicrobatchSource:
         return self.dispatcher.offer(event.microbatch, (event.tokens, event.targets), now, attempt, repair=attempt > 0)
 
     def recall(self, sender: ProcessId, message: Recall) -> list[Action]:
-        """A peer of stage 0 has given up its input."""
+        """Return the input that a peer of stage 0 has evicted."""
         entry = self.dispatcher.entries.get(message.microbatch.index)
         here = entry is not None and entry.microbatch == message.microbatch and not message.gradient
         bodies = entry.bodies if entry is not None and here else ()
@@ -95,7 +94,7 @@ class MicrobatchSource:
     def message(
         self, sender: ProcessId, message: Accepted | SlotReserved | Denied | Routed | Backward, now: float
     ) -> list[Action]:
-        """Stage 0 answers."""
+        """Handle an answer of stage 0."""
         microbatch = message.microbatch
         if microbatch.epoch != self.epoch:
             return []

@@ -1,4 +1,4 @@
-"""What a process has heard of the epoch at hand: what another leader has to know in order to go on from it."""
+"""A process' view of the current epoch: what another leader needs to go on from it."""
 
 from __future__ import annotations
 
@@ -11,66 +11,61 @@ from swarmflow.core.types import Epoch, Member, ProcessId, Roster
 
 @dataclass(slots=True)
 class EpochView:
-    """Kept from one OpenStep to the next, and told in an ElectionReport.
+    """Kept from one OpenStep to the next, and reported to a candidate (ElectionReport)."""
 
-    change: the RosterDelta that was heard, if it was one; base: the digest of the roster that it changed. entered: of
-    the newcomers, those who took part before the update. opened has neither: the next RosterDelta builds on it as it
-    was said.
-    """
-
-    opened: OpenStep
-    change: RosterDelta | None = None
-    base: str = ""
-    gone: dict[ProcessId, None] = field(default_factory=dict)
-    newcomers: dict[ProcessId, Member] = field(default_factory=dict)
-    entered: dict[ProcessId, None] = field(default_factory=dict)
-    suspects: dict[ProcessId, None] = field(default_factory=dict)
+    opened: OpenStep  # as received, without later changes: the next RosterDelta builds on it
+    change: RosterDelta | None = None  # as received instead of an OpenStep
+    base: str = ""  # digest of the roster that `change` applies to
+    gone: dict[ProcessId, None] = field(default_factory=dict)  # members that failed
+    newcomers: dict[ProcessId, Member] = field(default_factory=dict)  # members that came in later
+    entered: dict[ProcessId, None] = field(default_factory=dict)  # of the newcomers: those that work before the update
+    suspects: dict[ProcessId, None] = field(default_factory=dict)  # lost here, but not declared failed
     ballot: int = 0
     tally: Tally | None = None
-    results: tuple[tuple[str, float, str], ...] = ()
+    results: tuple[tuple[str, float, str], ...] = ()  # of this process, in the ballot
     commit: Commit | None = None
-    digest: str = ""
+    digest: str = ""  # of the parameters, once the commit is applied
 
     @property
     def epoch(self) -> Epoch:
-        """The epoch at hand."""
+        """The current epoch."""
         return self.opened.epoch
 
     def alive(self) -> Roster:
-        """Who takes part and is not known to be dead."""
+        """Return the roster without the members that failed."""
         roster = self.opened.roster.changed((), tuple(self.newcomers[process] for process in self.entered))
         for process in self.gone:
             roster = roster.without(process)
         return roster
 
     def takes_part(self, process: ProcessId) -> bool:
-        """Whether it is among those, who need not be listed for it."""
+        """Return whether a process is a member that has not failed, without building the roster."""
         return (process in self.opened.roster.all_processes or process in self.entered) and process not in self.gone
 
     def place(self, process: ProcessId) -> int | None:
-        """The stage that a process serves in this epoch, -1 for a trainer; None: it takes no part."""
+        """Return the stage that a process serves in this epoch, -1 for a trainer, None for no member."""
         if process in self.entered:
             return self.newcomers[process].stage
         return self.opened.roster.places.get(process)
 
     def enter(self, member: Member) -> None:
-        """A newcomer takes part before the update."""
+        """Add a newcomer that works before the update."""
         self.newcomers[member.process] = member
         self.entered[member.process] = None
 
     def died(self, process: ProcessId) -> None:
-        """The leader has declared a process dead: a ballot under way is void."""
+        """Record a failed member; a ballot under way is void."""
         self.gone[process] = None
         self.suspects.pop(process, None)
         self.tally, self.results = None, ()
 
     def prepare(self, message: Prepare) -> None:
-        """A ballot begins."""
+        """Record the beginning of a ballot."""
         self.ballot, self.tally, self.results = message.ballot, message.tally, ()
         self.newcomers |= {member.process: member for member in message.newcomers}
 
     def trainers(self) -> list[ProcessId]:
-        """Who may lead, in the order in which they should try."""
+        """Return the trainers alive, in the order in which they stand for leader."""
         return [member.process for member in self.opened.roster.trainers if member.process not in self.gone]
 
     def report(
@@ -88,7 +83,7 @@ class EpochView:
         attempt: int = 0,
         known: str = "",
     ) -> ElectionReport:
-        """All that another leader has to know of this process. known: digest of the roster that it has already."""
+        """Return this process' report to a candidate. known: digest of the roster that the candidate has."""
         opened = self.opened
         change = self.change if self.base == known != opened.digest else None
         if change is not None or opened.digest == known:
@@ -119,7 +114,7 @@ class EpochView:
 
 
 def begun(message: OpenStep | RosterDelta, assembly: RosterAssembly, former: EpochView | None) -> EpochView | None:
-    """What begins with a message. assembly: the members told before it. None: this process has missed a part of it."""
+    """Return the view that a message begins; None if a part of it was missed. assembly: members received before it."""
     if isinstance(message, OpenStep):
         whole = assembly.whole(message)
         return None if whole is None else EpochView(whole)
