@@ -2,9 +2,10 @@
 
 Every event that a machine handles and every action that it returns, in 300 fuzz seeds, is written in a form without
 names: a class is the number of its first appearance, a field is its position, an enum member is its place among the
-members. Two commits that differ in names and places only write the same digests, and lists of names whose pairs are the
-mapping from the old names to the new ones. Texts (reasons, log lines, metrics) are compared as they are. The rows of
-every experiment's reduced version are compared too, but for the metrics that measure the machine.
+members, the name of a message is its place in the protocol. Two commits that differ in names and places only write the
+same digests, and lists of names whose pairs are the mapping from the old names to the new ones. Other texts (reasons,
+log lines, metrics) are compared as they are. The rows of every experiment's reduced version are compared too, but for
+the metrics that measure the machine.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from swarmflow.core.messages import Message
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.simulator.fuzz import play
@@ -33,6 +35,7 @@ from swarmflow.simulator.fuzz import play
 ROOT = Path(__file__).parents[2]
 SEEDS = 300
 PROCESSES = 2
+MESSAGES = {kind.__name__: f"message {place}" for place, kind in enumerate(get_args(Message))}
 ROWS = Path("out/experiments-quick")
 OF_THE_MACHINE = re.compile(r"CPU|memory|decision \(ms\)|of a core|over 5 ms|calls of functions")  # metrics that vary
 
@@ -67,7 +70,9 @@ class Recorder:
         return writer(value)
 
     def _writer(self, kind: type) -> Callable[[Any], str]:
-        if kind in (int, float, str, bytes, bool, type(None)):
+        if kind is str:
+            return lambda value: MESSAGES.get(value) or repr(value)
+        if kind in (int, float, bytes, bool, type(None)):
             return repr
         if issubclass(kind, set | frozenset):
             return lambda value: f"{{{','.join(sorted(map(self.text, value)))}}}"
