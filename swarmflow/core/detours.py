@@ -1,4 +1,4 @@
-"""Ways around slow ways: a tensor goes through a third peer where it is there much sooner so."""
+"""Relays around slow links: a tensor goes through a third peer where it arrives much sooner that way."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from swarmflow.core.prober import large
 from swarmflow.core.rates import TOLD_MAX, LinkRates, believable
 from swarmflow.core.types import ProcessId, Ref
 
-# Peers of a stage. Where there are more at both ends, the router has other ways to choose from, and detours take
-# bandwidth from others: with 8 on a stage (experiments/dtfm_cases, case 4) an iteration took 30 s instead of 17.5.
+# Peers of a stage. Where both ends have more, the router has other paths to choose from, and relays take bandwidth from
+# others: with 8 peers on a stage (experiments/dtfm_cases, case 4) an iteration took 30 s instead of 17.5.
 NARROW = 2
-WORTH = 0.8  # of the time that the direct way takes, at most: a detour takes the bandwidth of two ways
-GAIN_MIN_S = 0.1  # less than that may be no more than what was measured wrong
-LATE_FACTOR = 3.0  # times what it should have taken: then a tensor has been through a peer that dies
+WORTH = 0.8  # of the direct link's time, at most: a relay takes the bandwidth of two links
+GAIN_MIN_S = 0.1  # a smaller gain may be an error of measurement
+LATE_FACTOR = 3.0  # times the expected time: after it a tensor counts as delivered should its relay die
 
 
 @dataclass(frozen=True, slots=True)
 class _Relay:
-    """Through whom, and the bytes a second of both of its ways."""
+    """A relaying peer and the rates of its two links, in bytes/s."""
 
     via: ProcessId
     first: float
@@ -30,13 +30,13 @@ class _Relay:
 
     @property
     def rate(self) -> float:
-        """Of the whole: a tensor is handed on when all of it is there."""
+        """Rate of the whole path, in bytes/s: the relay passes a tensor on when all of it has arrived."""
         return 1.0 / (1.0 / self.first + 1.0 / self.last)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A tensor on a detour. by_s: when it has long been there."""
+    """A tensor in flight through a relay. by_s: from then on it counts as delivered."""
 
     to: ProcessId
     message: Forward | Backward
@@ -45,30 +45,29 @@ class _Sent:
 
 @dataclass(slots=True)
 class Relays:
-    """The peers around this one, and the ways between them as they tell each other (LinkRateReport).
+    """Chooses for each tensor the direct link or a path through one relay.
 
-    One third peer at most, of the own stage, the one before or the next, and of one beside the receiver's: who is
-    farther from it has not heard of it in this epoch, and hands nothing on. It need not understand what it carries, and
-    whatever is lost with it is sent again, then directly. Each tensor goes where it is there first, behind those that
-    were sent before it: several to one peer take several ways. boundary_bytes: of a tensor; small ones take none, nor
-    do those between two stages of many peers. near: those around, by where their stage is. changed: to whom tensors
-    take another time since it was asked last, in bytes a second.
+    The relay is a peer of the own stage, the one before or the next, and of a stage beside the receiver's: others do
+    not know the receiver in this epoch and would not pass the tensor on. It need not understand what it carries. What
+    is lost with it is sent again, then directly. Each tensor takes the path on which it arrives first, behind those
+    sent before it, so several tensors to one peer take several paths. Small tensors take no relay, nor do those between
+    two stages of many peers.
     """
 
     me: ProcessId
     boundary_bytes: int = 0
     speeds: LinkRates = field(default_factory=LinkRates)
-    near: dict[ProcessId, int] = field(default_factory=dict)
-    changed: dict[ProcessId, float] = field(default_factory=dict)
-    _told: dict[ProcessId, dict[ProcessId, float]] = field(default_factory=dict)
-    _ways: dict[ProcessId, list[_Relay]] = field(default_factory=dict)
-    _direct: dict[ProcessId, float] = field(default_factory=dict)
-    _free_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
-    _sent: dict[ProcessId, list[_Sent]] = field(default_factory=dict)
-    _tried: set[tuple[ProcessId, int, type]] = field(default_factory=set)
+    near: dict[ProcessId, int] = field(default_factory=dict)  # peers around -> -1, 0, 1: stage before, own, next
+    changed: dict[ProcessId, float] = field(default_factory=dict)  # new rates, in bytes/s, until the dispatcher asks
+    _told: dict[ProcessId, dict[ProcessId, float]] = field(default_factory=dict)  # rates as reported by others
+    _ways: dict[ProcessId, list[_Relay]] = field(default_factory=dict)  # relays by receiver
+    _direct: dict[ProcessId, float] = field(default_factory=dict)  # rates of direct links
+    _free_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)  # when a link is idle again
+    _sent: dict[ProcessId, list[_Sent]] = field(default_factory=dict)  # in flight, by relay
+    _tried: set[tuple[ProcessId, int, type]] = field(default_factory=set)  # relayed once: sent directly from then on
 
     def open(self, speeds: LinkRates, around: Mapping[int, Iterable[ProcessId]]) -> None:
-        """A new epoch; nothing is on its way. around: those of the stage before (-1), the own one (0) and the next."""
+        """Begin an epoch, nothing in flight. around: peers of the stage before (-1), the own one (0) and the next."""
         self.speeds = speeds
         stages = around.items() if large(self.boundary_bytes) else ()
         self.near = {process: place for place, stage in stages for process in stage}
@@ -79,20 +78,22 @@ class Relays:
         self._look()
 
     def learn(self, sender: ProcessId, message: LinkRateReport) -> None:
-        """One of those around tells of its ways."""
-        if sender in self._told or len(self._told) < TOLD_MAX:  # it may have heard of a new epoch before this one
+        """Record a peer's report of its link rates."""
+        if (
+            sender in self._told or len(self._told) < TOLD_MAX
+        ):  # its report may arrive before this process opens the epoch
             self._told[sender] = believable(message)
             self._look()
 
     def gone(self, process: ProcessId, now: float) -> list[tuple[ProcessId, Forward | Backward]]:
-        """A process died. Returns what was on its way through it, and to whom."""
+        """Forget a dead process; return the messages in flight through it, with their receivers."""
         self.near.pop(process, None)
         self._told.pop(process, None)
         self._look()
         return [(sent.to, sent.message) for sent in self._sent.pop(process, ()) if sent.by_s > now]
 
     def around(self, actions: list[Action], now: float) -> list[Action]:
-        """The same, with tensors sent on detours where that is worth it."""
+        """Return the actions with tensors sent through relays where that is worth it."""
         if not self._ways:
             return actions
         return [other for action in actions for other in self._sent_on(action, now)]
@@ -116,7 +117,7 @@ class Relays:
         return [Count("detours"), Send(detour.via, RelayTensor(to, forward, backward), action.bodies)]
 
     def _best(self, to: ProcessId, size_bytes: int, now: float) -> _Relay | None:
-        """By which way it is there first; on that one it is from now on."""
+        """Choose the path on which a tensor arrives first, and book its links; None: the direct link."""
         rate = self._direct.get(to)
         if rate is None:
             return None
@@ -136,19 +137,19 @@ class Relays:
 
     @staticmethod
     def _worth_s(now: float, direct_s: float) -> float:
-        """When a tensor has to be there by a detour that is worth it. direct_s: when it would be without."""
+        """Return when a relayed tensor must arrive to be worth it. direct_s: when it arrives directly."""
         return min(now + WORTH * (direct_s - now), direct_s - GAIN_MIN_S)
 
     def _through_s(self, one: ProcessId, other: ProcessId, from_s: float, takes_s: float) -> float:
-        """When a tensor is through a way, after those that were sent there before."""
+        """Return when a tensor has crossed a link, behind those sent before it."""
         return max(from_s, self._free_s.get((one, other), 0.0)) + takes_s
 
     def _rate(self, one: ProcessId, other: ProcessId) -> float:
-        """As the one of them tells, or the other; 0: neither."""
+        """Return the link speed as reported by either end, in bytes/s; 0 if neither has reported."""
         return self._own(one, other) or self._own(other, one)
 
     def _leg(self, via: ProcessId, to: ProcessId) -> float:
-        """The rate between two of those around, where they know each other."""
+        """Return the link speed between two peers around, 0 if they do not know each other."""
         return self._rate(via, to) if abs(self.near[via] - self.near[to]) <= 1 else 0.0
 
     def _own(self, one: ProcessId, other: ProcessId) -> float:
@@ -156,7 +157,7 @@ class Relays:
         return 0.0 if told is None else told.get(other, 0.0)
 
     def _look(self) -> None:
-        """Which detours there are to those around."""
+        """Find the relays to each peer around."""
         before, self._ways = {to: self._idle(to) for to in self._direct}, {}
         self._direct = {to: rate for to in self.near if (rate := self._rate(self.me, to)) > 0.0}
         sizes = Counter(self.near.values())
@@ -168,7 +169,7 @@ class Relays:
                 self.changed[to] = rate
 
     def _idle(self, to: ProcessId) -> float:
-        """Bytes a second to somebody, when nothing else is on its way."""
+        """Return the rate to a peer, in bytes/s, when nothing else is in flight."""
         direct_s = self.boundary_bytes / self._direct[to]
         least_s = min((self.boundary_bytes / way.rate for way in self._ways.get(to, ())), default=direct_s)
         return self.boundary_bytes / (least_s if least_s < self._worth_s(0.0, direct_s) else direct_s)

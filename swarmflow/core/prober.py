@@ -1,4 +1,4 @@
-"""Small probes of the ways to peers that were sent nothing yet, so that the first tensor does not take the slowest."""
+"""Probes the links to peers without measurements, so that the first tensor does not take the slowest."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from swarmflow.core.actions import Action, Send
 from swarmflow.core.messages import Probe, Probed
 from swarmflow.core.types import Blank, Epoch, ProcessId
 
-SHARE = 64  # a probe has this part of a boundary tensor's bytes
-PROBE_BYTES_MIN = 1 << 16  # where a smaller one would do, a slow way is found out soon enough by using it
+SHARE = 64  # a boundary tensor has so many times the bytes of a probe
+PROBE_BYTES_MIN = 1 << 16  # tensors whose probe would be smaller find a slow link soon enough by using it
 AT_ONCE_MAX = 16  # peers of a stage probed an epoch: together a quarter of one tensor
-PATIENCE_S = 5.0  # then the next one's turn comes
+PATIENCE_S = 5.0  # without an answer: then the next peer is probed
 
 
 def large(boundary_bytes: int) -> bool:
-    """Whether a tensor takes so long on a slow way that it is worth knowing the ways before one is sent."""
+    """Return whether a tensor takes so long on a slow link that links are worth probing."""
     return boundary_bytes // SHARE >= PROBE_BYTES_MIN
 
 
 @dataclass(slots=True)
 class Prober:
-    """Asks one peer after the other, twice each at the same time: without bytes, and with some.
+    """Probes one peer after the other, each with two probes at once: without bytes, and with some.
 
-    What the second answer takes longer than the first is what the bytes take. boundary_bytes: of a tensor that is to go
-    this way; 0: unknown, and nobody is probed.
+    The difference of the two answers is the time of the bytes. boundary_bytes: of a boundary tensor; 0: unknown, and no
+    peer is probed.
     """
 
     boundary_bytes: int = 0
@@ -38,24 +38,24 @@ class Prober:
     _loaded_s: float | None = None
 
     def open(self, epoch: Epoch, strangers: Iterable[ProcessId], mates: Iterable[ProcessId] = ()) -> None:
-        """A new epoch. strangers: peers to which the way is not known. mates: those of the own stage, after them."""
+        """Begin an epoch. strangers: unmeasured peers of the next stage; mates: of the own stage, probed after them."""
         probed = large(self.boundary_bytes)
         self._queue = deque((*list(strangers)[:AT_ONCE_MAX], *mates) if probed else ())
         self._epoch, self._asked = epoch, None
 
     def gone(self, process: ProcessId) -> None:
-        """A process died: it does not answer."""
+        """Stop waiting for a dead process."""
         if self._asked == process:
             self._asked = None
 
     def next_deadline(self) -> float | None:
-        """When a peer that does not answer is passed over."""
+        """Return when a peer that does not answer is skipped."""
         if self._asked is not None:
             return self._asked_s + PATIENCE_S
         return 0.0 if self._queue else None
 
     def tick(self, now: float) -> list[Action]:
-        """Ask the next one, if it is its turn."""
+        """Probe the next peer, if it is its turn."""
         if self._asked is not None and now < self._asked_s + PATIENCE_S:
             return []
         if not self._queue or self._epoch is None:
@@ -70,7 +70,7 @@ class Prober:
         ]
 
     def answered(self, sender: ProcessId, message: Probed, now: float) -> float | None:
-        """One answer. Returns how long a boundary tensor takes to this peer, once both are there."""
+        """Record an answer; return the estimated transfer time of a boundary tensor once both have arrived."""
         if sender != self._asked or message.epoch != self._epoch:
             return None
         if message.loaded:

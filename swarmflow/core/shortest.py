@@ -1,4 +1,4 @@
-"""Shortest expected delay: the next hop by which a microbatch is expected back first, the way beyond it included."""
+"""Routes by shortest expected delay: the peer by which the gradient is expected back first, downstream included."""
 
 from __future__ import annotations
 
@@ -13,38 +13,35 @@ from swarmflow.core.iwrr import Choice
 from swarmflow.core.smoothing import smoothed
 from swarmflow.core.types import ProcessId
 
-PRIOR_S = 1e-3  # taken for granted before the first measurement, as SWARM's epsilon
+PRIOR_S = 1e-3  # assumed before the first measurement, as SWARM's epsilon
 
 
 @dataclass(slots=True)
 class _PeerEstimate:
-    """tensor_s, inside_s: smoothed times of a tensor to it, and until it has passed it on.
+    """What a sender knows of one peer."""
 
-    downstream_s: as it announced. measured, known: tensor_s was measured, or is at least no guess. tie: for equal ones.
-    """
-
-    tensor_s: float
-    inside_s: float
-    downstream_s: float
-    tie: int
-    measured: bool = False
-    known: bool = False
-    awaited: int = 0
+    tensor_s: float  # smoothed transfer time of a boundary tensor to it
+    inside_s: float  # smoothed time from arrival until it passes the microbatch on
+    downstream_s: float  # as it announced
+    tie: int  # order among equal peers, different for each sender
+    measured: bool = False  # tensor_s comes from a transfer
+    known: bool = False  # tensor_s comes from a transfer or a probe
+    awaited: int = 0  # this sender's microbatches that it has not passed on
 
     @property
     def delay_s(self) -> float:
-        """Until one more would be back, after those that it has not passed on yet."""
+        """Expected time until the next microbatch is back, after those that it has not passed on yet."""
         return self.way_s + self.awaited * max(self.tensor_s, self.inside_s)
 
     @property
     def way_s(self) -> float:
-        """The same if it held none: there, through it, the way beyond it, and back."""
+        """The same if it held none: to it, through it, downstream, and back."""
         return 2 * self.tensor_s + self.inside_s + self.downstream_s
 
 
 @dataclass(slots=True)
 class _Least:
-    """The peers by a number that changes now and then. What is out of date is passed over."""
+    """The peers by a value that changes; entries of the heap that are out of date are skipped."""
 
     current: dict[ProcessId, float] = field(default_factory=dict)
     heap: list[tuple[float, int, ProcessId]] = field(default_factory=list)
@@ -76,29 +73,29 @@ class _Least:
 
 
 class Shortest:
-    """The peers of one stage, by the time after which the gradient of a microbatch that is sent now should be here.
+    """The peers of one stage by the expected delay of a microbatch that is sent now.
 
-    Every peer tells those before it how long the best way beyond it takes (as distance-vector routing does), so that a
-    fast link to a peer with slow ones beyond is not taken for a fast way. Who holds more of this sender's microbatches
-    is expected to take that much longer (shortest expected delay: Banawan and Zahorjan, 1989), which shares the work
-    out. A peer that was never measured counts as the mean of those that were. Of equal
-    ones each sender prefers others: if all preferred the same, the work of a large stage would go to a few (of 320
-    peers, by quarters: 17.6, 17.2, 4.9 and 0 microbatches each).
+    Every peer announces the time of the best path beyond it to the stage before, as in distance-vector routing, so that
+    a fast link to a peer with slow links downstream is not taken for a fast path. A peer that holds more of this
+    sender's microbatches is expected to take that much longer (shortest expected delay: Banawan and Zahorjan, 1989),
+    which balances the load. A peer without measurements counts as the mean of the others. Among equal peers each sender
+    prefers different ones: if all preferred the same, the work of a large stage would go to a few (of 320 peers, by
+    quarters: 17.6, 17.2, 4.9 and 0 microbatches each).
 
-    Of a large stage a sender comes to know a few. The strangers who were announced together are alike but for their
-    order among themselves, so one entry stands for all of them, and each gets its own with the first word of it.
+    A sender comes to know only a few peers of a large stage. The strangers that were announced together differ only in
+    their order, so one estimate stands for all of them, and each gets its own with its first measurement.
     """
 
     def __init__(self, sender: str = "") -> None:
         self._salt = crc32(sender.encode())
         self._peers: dict[ProcessId, _PeerEstimate] = {}
         self._delays, self._ways = _Least(), _Least()
-        self._alike = _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)  # what is taken for granted of each of the strangers
+        self._alike = _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)  # the estimate of every stranger
         self._strangers: dict[ProcessId, None] = {}
-        self._turns: list[ProcessId] | None = None  # the strangers, the first one last; made when one is to be chosen
+        self._turns: list[ProcessId] | None = None  # the strangers, first one last; built when one is to be chosen
 
     def announce(self, processes: Iterable[ProcessId]) -> None:
-        """These peers, and no others, serve the stage from now on, and hold nothing."""
+        """Begin an epoch with these peers, which hold nothing."""
         stranger = self._stranger()
         before, strangers = self._peers, self._strangers
         self._peers, self._strangers, self._turns = {}, {}, None
@@ -123,19 +120,19 @@ class Shortest:
             self._add(process, replace(stranger, tie=self._tie(process)))
 
     def enter(self, process: ProcessId) -> None:
-        """One more serves the stage."""
+        """Add a peer."""
         self._strangers.pop(process, None)
         self._add(process, replace(self._stranger(), tie=self._tie(process)))
 
     def ban(self, process: ProcessId) -> None:
-        """Never choose this peer again until it is announced again."""
+        """Remove a peer."""
         self._peers.pop(process, None)
         self._strangers.pop(process, None)
         self._delays.drop(process)
         self._ways.drop(process)
 
     def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
-        """The peer with the shortest expected delay, whose microbatch it may be. None: nobody is left."""
+        """Return the peer with the shortest expected delay, None if all are excluded. source: makes no difference."""
         process = self._delays.first(exclude)
         peer = self._alike if process is None else self._peers[process]
         if self._strangers and self._alike.delay_s <= peer.delay_s:
@@ -148,17 +145,17 @@ class Shortest:
         return Choice(process, f"{reason}, {peer.downstream_s:.3f} s beyond it")
 
     def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
-        """Nothing follows from it: what counts is what has not been passed on yet."""
+        """Do nothing: only microbatches that were not passed on yet count."""
 
     def awaits(self, process: ProcessId, count: int) -> None:
-        """It has been given so many of this sender's microbatches that it has not passed on yet."""
+        """Set the number of this sender's microbatches that the peer has not passed on yet."""
         peer = self._of_its_own(process)
         if peer is not None:
             peer.awaited = count
             self._delays.put(process, peer.delay_s, peer.tie)
 
     def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
-        """The bytes of a microbatch were there so long after they were sent."""
+        """Record the transfer time of a microbatch."""
         peer = self._of_its_own(process)
         if peer is None:
             return
@@ -167,20 +164,20 @@ class Shortest:
         self._changed(process, peer)
 
     def probed(self, process: ProcessId, seconds: float, now: float) -> None:
-        """They would be, by a small probe: believed until the first is really sent."""
+        """Record a probe's estimate of the transfer time, until a transfer is measured."""
         peer = self._of_its_own(process)
         if peer is not None and not peer.measured:
             self.rerouted(process, seconds)
 
     def rerouted(self, process: ProcessId, seconds: float) -> None:
-        """They would be, on another way than before: believed until the next one is really sent."""
+        """Record the estimated transfer time on another path, until a transfer is measured."""
         peer = self._of_its_own(process)
         if peer is not None:
             peer.tensor_s, peer.known, peer.measured = max(PRIOR_S, seconds), True, False
             self._changed(process, peer)
 
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
-        """It has passed a microbatch on so long after it had got it; its queue is in that."""
+        """Record the time from arrival until the peer passed a microbatch on, its queue included."""
         peer = None if inside_s is None else self._of_its_own(process)
         if peer is None or inside_s is None:
             return
@@ -188,17 +185,17 @@ class Shortest:
         self._changed(process, peer)
 
     def knows(self, process: ProcessId) -> bool:
-        """Whether something was ever sent to it, or it was probed."""
+        """Return whether the transfer time was measured or probed."""
         peer = self._peers.get(process)
         return peer is not None and peer.known
 
     def delay_s(self, process: ProcessId) -> float | None:
-        """When a microbatch that is sent to it now is expected back; None: it does not serve the stage."""
+        """Return the expected delay by this peer; None if it is not of the stage, or a stranger."""
         peer = self._peers.get(process)
         return None if peer is None else peer.delay_s
 
     def told(self, process: ProcessId, downstream_s: float) -> None:
-        """How long the best way beyond it takes, forth and back."""
+        """Record the time of the best path beyond the peer, forth and back."""
         peer = self._of_its_own(process)
         if peer is not None and peer.downstream_s != downstream_s:
             peer.downstream_s = downstream_s
@@ -206,7 +203,7 @@ class Shortest:
 
     @property
     def downstream_s(self) -> float:
-        """How long the best way from here takes, forth and back: what those before this process are told."""
+        """The time of the best path from here, forth and back, as announced upstream."""
         process = self._ways.first()
         if process is None:
             return self._alike.way_s if self._strangers else 0.0
@@ -235,7 +232,7 @@ class Shortest:
         return (self._alike.delay_s, self._tie(stranger), stranger) < (peer.delay_s, peer.tie, process)
 
     def _of_its_own(self, process: ProcessId) -> _PeerEstimate | None:
-        """What is known of a peer, apart from others from now on. None: it does not serve the stage."""
+        """Return the peer's own estimate, made from the strangers' if need be; None if it is not of the stage."""
         peer = self._peers.get(process)
         if peer is None and process in self._strangers:
             del self._strangers[process]
