@@ -15,33 +15,32 @@ from swarmflow.core.types import ProcessId, Ref
 
 @dataclass(slots=True)
 class Journal:
-    """Boundary tensors of the hops that are done, at most bytes_max of them.
+    """Boundary tensors of finished hops, up to bytes_max.
 
-    What of an evicted hop is needed again is computed again, with weight 0: nothing is accumulated or counted twice.
-    Its input comes from the stage before, which computes it again if it was evicted there too, in the end from the
-    trainer; the gradient of its output from the stage after, in the end from the loss. So a repair replays just the
-    segment between the nearest bytes on both sides (design, Failures). hops: the peer's, by index. capacity: hops whose
-    output is brought back at a time. before: who serves the stage before this one, or the trainers.
+    What is needed of an evicted hop is computed again with weight 0: nothing is accumulated or counted twice. The hop's
+    input comes from the stage before, which computes it again if it has evicted it too, in the end from the trainer;
+    the gradient of its output comes from the stage after, in the end from the loss. So a repair replays only the
+    segment between the nearest kept tensors on both sides.
     """
 
     stage: int
     stages: int
-    capacity: int
+    capacity: int  # hops whose output is brought back at a time
     dispatcher: Dispatcher
     bytes_max: int
-    hops: dict[int, Hop]
-    before: dict[ProcessId, None] = field(default_factory=dict)
+    hops: dict[int, Hop]  # of the peer, by index
+    before: dict[ProcessId, None] = field(default_factory=dict)  # peers of the stage before, or the trainers
     _open: dict[int, Hop] = field(default_factory=dict)
     _weights: dict[int, int] = field(default_factory=dict)
     _kept_bytes: int = 0
 
     def open(self, before: tuple[ProcessId, ...]) -> None:
-        """A new epoch begins with nothing kept."""
+        """Begin an epoch with nothing kept."""
         self.before = dict.fromkeys(before)
         self._open.clear()
 
     def clear(self) -> list[Action]:
-        """The step is committed, or void: drop everything."""
+        """Drop everything, once the step is committed or void."""
         refs: list[Ref] = []
         for hop in self.hops.values():
             refs += self._refs(hop)
@@ -53,7 +52,7 @@ class Journal:
         return [*actions, Release(tuple(refs))] if refs else actions
 
     def drop(self, hop: Hop) -> list[Action]:
-        """This hop is not this peer's any more: who waits for its bytes has to look elsewhere."""
+        """Forget a hop that was dropped; those that wait for its tensors have to ask others."""
         wanted, hop.wanted = hop.wanted, None
         self._open.pop(hop.microbatch.index, None)
         self._kept_bytes -= self._weights.pop(hop.microbatch.index, 0)
