@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from swarmflow.compute.checkpoint import newest_known
 from swarmflow.config import RunConfig, fingerprint, first_difference, load
 from swarmflow.errors import ConfigError, DataError, ModelError
 from swarmflow.manifest import Manifest
@@ -87,7 +88,11 @@ class Run:
     @property
     def may_go_on_alone(self) -> bool:
         """Whether this trainer has trained in the run before, and knows of a version that was written."""
-        return self.folder.manifest() is not None and self.folder.known > 0
+        manifest = self.folder.manifest()
+        if manifest is None:
+            return False
+        # It may have been killed between writing its first version and noting that there is one.
+        return self.folder.known > 0 or newest_known(self.folder.checkpoints, manifest.fingerprint) > 0
 
     def claim(self) -> None:
         """Keep others of this output from leading too, if nobody does yet. Takes seconds where one of them may live.

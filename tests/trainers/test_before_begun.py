@@ -88,6 +88,16 @@ def test_after_it_what_the_run_is_stays(begins: str, state: str, tmp_path: Path)
         opened(stack, tmp_path, 0, b"that is the question", state=state).earlier()
 
 
+def test_who_was_killed_before_it_noted_its_first_version_goes_on_from_that_all_the_same(tmp_path: Path) -> None:
+    manifest = begun(tmp_path)
+    with ExitStack() as stack:
+        run = opened(stack, tmp_path)
+        assert not run.may_go_on_alone
+        written(manifest, run.folder.checkpoints, 4)
+        assert run.folder.known == 0
+        assert run.may_go_on_alone
+
+
 def test_a_folder_where_the_run_has_begun_counts_more_than_one_where_it_has_not(tmp_path: Path) -> None:
     """A trainer that found the run changed, and then another one leading it as it was, must not hide that one."""
     former = begun(tmp_path)
