@@ -19,39 +19,53 @@ from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings, start
 from tests.swarm.test_exactness import assert_learnt
 
 WANTED_S = 60.0
-WHAT: tuple[spoiling.What, ...] = ("activation", "sum", "gradient")
+WHAT: dict[spoiling.What, str] = {
+    "activation": "the activation of microbatch",
+    "sum": "the gradient of step",
+    "gradient": "the gradient of microbatch",
+}
 
 
-def puts_out(log: Path, count: int) -> bool:
-    """Whether the leader has put out so many peers for what they computed."""
-    return log.read_text(encoding="utf-8").count(" is gone: the ") == count
+def put_out(log: Path, reason: str) -> bool:
+    """Whether the leader has put out a peer for this."""
+    return f" is gone: {reason} " in log.read_text(encoding="utf-8")
+
+
+def exported(output: Path, version: int) -> int | None:
+    """The first version from this one on that lies in the output folder."""
+    versions = (int(folder.name.removeprefix("step-")) for folder in output.glob("step-*"))
+    return min((found for found in versions if found >= version), default=None)
 
 
 @pytest.mark.swarm
 @pytest.mark.slow
 def test_peers_that_give_not_a_number_are_put_out_and_nothing_of_it_is_learnt(tmp_path: Path) -> None:
-    """One of each stage, one after another: in what it sends on, in its sums, and in what it sends back."""
+    """One of each stage, one after another: in what it sends on, in its sums, and in what it sends back.
+
+    How soon a spoilt peer is found depends on when it is next given a microbatch, which after a slow first one may be
+    dozens of steps later. So the run is longer than it can take, and ends with the first checkpoint after the last one.
+    """
     model, corpus = prepare(tmp_path, "llama")
-    of = recipe("adamw", steps=40)
+    config = settings(model, corpus, recipe("adamw", steps=2000))
+    config["train"]["checkpoint_every"] = 20
     with (
         ForkServer(environment(threads=1), "swarmflow.chaos.spoiling") as forks,
-        LocalSwarm(tmp_path / "swarm", settings(model, corpus, of), forks=forks) as swarm,
+        LocalSwarm(tmp_path / "swarm", config, forks=forks) as swarm,
     ):
         start(swarm, trainers=2, peers=2 * STAGES)
         swarm.wait(lambda: any(step["peers"] == [2] * STAGES for step in swarm.steps()), "all peers", WANTED_S)
         log = swarm.trainers[0].log
-        for out, (what, peer) in enumerate(zip(WHAT, swarm.peers, strict=False), start=1):
+        for (what, reason), peer in zip(WHAT.items(), swarm.peers, strict=False):
             spoiling.spoil(swarm.state_folder(peer.name), what)
-            swarm.wait(partial(puts_out, log, out), f"{peer.name} to be put out", WANTED_S)
-        swarm.wait_finished(FINISH_S)
-        steps, text = swarm.steps(), log.read_text(encoding="utf-8")
-    assert [step["step"] for step in steps] == list(range(of.steps))
+            swarm.wait(partial(put_out, log, reason), f"{peer.name} to be put out", WANTED_S)
+        found = len(swarm.steps())
+        learnt = swarm.wait(partial(exported, swarm.output, found + 1), "a checkpoint", FINISH_S)
+        steps, text = swarm.steps()[:learnt], log.read_text(encoding="utf-8")
+    assert [step["step"] for step in steps] == list(range(learnt))
     assert all(math.isfinite(step["loss"]) and math.isfinite(step["grad_norm"]) for step in steps)
-    assert text.count("it may serve again in 60 s") == len(WHAT)
-    for line in ("the activation of microbatch", "the gradient of step", "the gradient of microbatch"):
-        assert f"{line} " in text
-    assert steps[-1]["peers"] == [1] * STAGES
-    assert_learnt(parameters(load_model(swarm.output / "final")), model, corpus, of)
+    assert text.count("it may serve again in 60 s") >= len(WHAT)
+    of = recipe("adamw", steps=learnt)
+    assert_learnt(parameters(load_model(swarm.output / f"step-{learnt}")), model, corpus, of)
 
 
 @pytest.mark.swarm
