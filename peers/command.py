@@ -23,10 +23,8 @@ import click
 @click.option("--announce", multiple=True, help="HOST:PORT or multiaddr at which others reach this machine.")
 @click.option(
     "--drain-seconds",
-    default=30.0,
-    show_default=True,
     type=click.FloatRange(min=0),
-    help="How long Ctrl-C or SIGTERM waits for the step to be committed.",
+    help="How long Ctrl-C or SIGTERM waits for the step to be committed; by default as long as the run says, 30 s.",
 )
 @click.option(
     "--journal-bytes-max",

@@ -27,7 +27,7 @@ class PeerOptions:
     keep_copies: bool
     listen: str
     announce: tuple[str, ...]
-    drain_seconds: float
+    drain_seconds: float | None
     journal_bytes_max: int
     recompute: bool
     rebalance_period: float

@@ -188,7 +188,8 @@ class _Life:
             recompute=options.recompute,
             stores=self._left.keeps,
         )
-        machine = PeerMachine(session.me, LeaderLease(found.leader), manifest.plan, settings)
+        lease = LeaderLease(found.leader, timeouts=manifest.timeouts)
+        machine = PeerMachine(session.me, lease, manifest.plan, settings)
         session.announce(
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
             lambda: {"phase": machine.phase, "version": machine.version, "load": machine.load},

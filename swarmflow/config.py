@@ -3,11 +3,12 @@
 import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from swarmflow import config_check as check
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.errors import ConfigError
 
 
@@ -95,6 +96,7 @@ class RunConfig:
     data: DataSection
     optimizer: OptimizerSection
     train: TrainSection
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
 
 _SECTIONS: dict[str, type] = {
@@ -103,6 +105,7 @@ _SECTIONS: dict[str, type] = {
     "data": DataSection,
     "optimizer": OptimizerSection,
     "train": TrainSection,
+    "timeouts": Timeouts,
 }
 
 # May differ between a run and its resumption. What a path leads to counts by its content (the corpus' digest, the
@@ -184,7 +187,7 @@ def _check_train(config: RunConfig) -> list[str]:
             f"train.validate_every = {config.train.validate_every}: needs data.validation_path; "
             "give that, or leave validate_every at 0"
         )
-    return problems
+    return problems + [f"timeouts.{line}" for line in config.timeouts.problems()]
 
 
 def fingerprint(config: RunConfig) -> dict[str, object]:
@@ -195,8 +198,8 @@ def fingerprint(config: RunConfig) -> dict[str, object]:
     flat: dict[str, object] = {}
     for section in _SECTIONS:
         values = getattr(config, section)
-        for field in dataclasses.fields(values):
-            name, value = f"{section}.{field.name}", getattr(values, field.name)
+        for key in dataclasses.fields(values):
+            name, value = f"{section}.{key.name}", getattr(values, key.name)
             local = name in _KEYS_MAYBE_PATHS and value is not None and Path(value).is_absolute()
             if name not in _FREE_KEYS:
                 _flatten(name, "(local files)" if local else value, flat)

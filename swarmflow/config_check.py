@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from swarmflow.core.timeouts import SECONDS_MAX, Timeouts
 from swarmflow.errors import ConfigError
 
 Check = Callable[[object], Any]
@@ -174,6 +175,8 @@ def guess(word: str, options: Iterable[str]) -> str:
 
 def checks_of(owner: type) -> dict[str, Check]:
     """The check of each key of a section: the annotation of the field of that name, `Annotated[type, check]`."""
+    if owner is Timeouts:  # they are decided by core, which knows nothing of files
+        return dict.fromkeys((field.name for field in dataclasses.fields(owner)), number(above=0, below=SECONDS_MAX))
     hints = get_type_hints(owner, include_extras=True)
     return {field.name: hints[field.name].__metadata__[0] for field in dataclasses.fields(owner)}
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import Plan
 from swarmflow.errors import IncompatibleError
 from swarmflow.ownership import RUN_ID
@@ -23,7 +24,7 @@ class Manifest:
     run_id: random, names the run in the DHT. model: config.json of the model. cut: first block of stages 1, 2, ...
     costs: measured seconds of each stage for one microbatch, relative. config: fingerprint of RUN.toml, key by key.
     corpus: digest of the data. from_seed: fresh weights, drawn by each peer from `seed`; else the trainers hold
-    version 0.
+    version 0. timeouts: of all its processes.
     """
 
     run_id: str
@@ -53,6 +54,7 @@ class Manifest:
     tokenizer: str
     corpus: str
     config: dict[str, Any]
+    timeouts: Timeouts
 
     @property
     def stages(self) -> int:
@@ -63,7 +65,7 @@ class Manifest:
     def plan(self) -> Plan:
         """What the machines of the core need to know of it."""
         boundary_bytes = self.microbatch_sequences * self.seq_len * self.hidden_size * _BYTES[self.codec]
-        return Plan(self.stages, self.microbatches, self.tied, self.costs, self.router, boundary_bytes)
+        return Plan(self.stages, self.microbatches, self.tied, self.costs, self.router, boundary_bytes, self.timeouts)
 
     @property
     def fingerprint(self) -> str:
@@ -85,4 +87,6 @@ class Manifest:
             raise IncompatibleError(f"the run's manifest does not fit this version of swarmflow: {error}") from error
         if not RUN_ID.fullmatch(manifest.run_id):
             raise IncompatibleError("the run's manifest has an impossible run id")
+        if problems := manifest.timeouts.problems():
+            raise IncompatibleError(f"the run's manifest has an impossible timeouts.{problems[0]}")
         return manifest

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from swarmflow.config import RunConfig, fingerprint, first_difference, load
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.errors import ConfigError
 
 EVERYTHING = """
@@ -224,6 +225,26 @@ def test_a_fingerprint_survives_json_and_names_nested_keys(tmp_path: Path) -> No
     assert first_difference(before, fingerprint(loaded(tmp_path, text))) is None
     changed = fingerprint(loaded(tmp_path, text.replace("1e4", "1e5")))
     assert first_difference(before, changed) == "model.config.rope.theta"
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("silence_s = 1.5", "timeouts.silence_s = 1.5: must be above heartbeat_s + heartbeat_s = 2, or one "),
+        ("memory_s = 35.0", "timeouts.memory_s = 35: must be above leader_silence_s + leaderless_s = 35, or peers "),
+        ("ballot_s = 5", "timeouts.ballot_s = 5: must be above silence_s = 8, or the others "),
+        ("late_s = 0", "timeouts.late_s = 0: must be a finite number above 0 and below 100000"),
+        ("late_s = inf", "timeouts.late_s = inf: must be a finite number above 0 and below 100000"),
+        ("patience_s = 5", "unknown key timeouts.patience_s = 5"),
+    ],
+)
+def test_timeouts_that_cannot_be_or_contradict_each_other_are_refused(tmp_path: Path, line: str, named: str) -> None:
+    assert named in refusal(tmp_path, f"{SHORT}[timeouts]\n{line}\n")
+
+
+def test_timeouts_are_the_runs_and_what_is_not_given_is_as_documented(tmp_path: Path) -> None:
+    found = loaded(tmp_path, f"{SHORT}[timeouts]\nsilence_s = 3\n").timeouts
+    assert found == Timeouts(silence_s=3.0)
 
 
 def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> None:

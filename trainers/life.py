@@ -203,7 +203,7 @@ class TrainerLife:
         join = Join("trainer", __version__, manifest.fingerprint, me, copies=disk.holdings)
         machine = TrainerMachine(
             me,
-            LeaderLease(leader_id),
+            LeaderLease(leader_id, timeouts=manifest.timeouts),
             manifest.plan,
             self._settings(manifest),
             source,

@@ -84,6 +84,7 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         tokenizer=config.data.tokenizer,
         corpus=corpus_digest,
         config=fingerprint(config),
+        timeouts=config.timeouts,
     )
 
 

@@ -131,21 +131,12 @@ class Metered(Production):
         return peer
 
     def trainer(
-        self,
-        lease: LeaderLease,
-        plan: Plan,
-        rules: LeaderSettings,
-        join: Join,
-        basis: Basis,
-        leads: Leader | None,
-        late_min_s: float,
+        self, lease: LeaderLease, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis, leads: Leader | None
     ) -> TrainerMachine:
         """A trainer as it is, but for the watch where it leads."""
         if leads is None:
-            return super().trainer(lease, plan, rules, join, basis, leads, late_min_s)
-        source = MicrobatchSource(
-            join.member.process, plan.microbatches, dispatcher_for(plan, join.member.process, 0, late_min_s)
-        )
+            return super().trainer(lease, plan, rules, join, basis, leads)
+        source = MicrobatchSource(join.member.process, plan.microbatches, dispatcher_for(plan, join.member.process, 0))
         leader = _Leader(join.member, lease, plan, rules, source, join, basis.version, basis.digests, leads)
         leader.cost = self.leader
         return leader

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarmflow.core.messages import MemberFailed
 from swarmflow.core.standing import EpochView
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import ProcessId
 
 FIRST_TERM = 1  # of a leader that starts from disk: it begins a lineage, and terms of two lineages never meet
@@ -17,9 +18,7 @@ class LeaderLease:
 
     leader: ProcessId
     term: int = 0
-    silence_s: float = 10.0  # of silence: the leader is lost
-    doubt_s: float = 3.0  # of silence: another candidate may be followed
-    patience_s: float = 25.0  # without a leader: none is expected any more
+    timeouts: Timeouts = field(default_factory=Timeouts)
     lost_s: float | None = None  # since when the leader is lost
     _heard_s: float | None = None
     _awake_s: float | None = None
@@ -40,15 +39,16 @@ class LeaderLease:
 
     def suspects(self, now: float) -> bool:
         """Return whether another candidate may be followed."""
-        return self.lost_s is not None or (self._heard_s is not None and now - self._heard_s > self.doubt_s)
+        doubt_s = self.timeouts.leader_doubt_s
+        return self.lost_s is not None or (self._heard_s is not None and now - self._heard_s > doubt_s)
 
     def tick(self, now: float) -> None:
         """Check for silence; called about each second. Silence while this process itself slept does not count."""
-        slept = self._awake_s is not None and now - self._awake_s > self.silence_s / 2
+        slept = self._awake_s is not None and now - self._awake_s > self.timeouts.leader_silence_s / 2
         self._awake_s = now
         if self._heard_s is None or (slept and self.lost_s is None):
             self._heard_s = now
-        elif now - self._heard_s > self.silence_s:
+        elif now - self._heard_s > self.timeouts.leader_silence_s:
             self.lose(now)
 
     def passed_over(
@@ -60,4 +60,4 @@ class LeaderLease:
 
     def expired(self, now: float) -> bool:
         """Return whether no leader is expected any more."""
-        return self.lost_s is not None and now - self.lost_s > self.patience_s
+        return self.lost_s is not None and now - self.lost_s > self.timeouts.leaderless_s

@@ -104,7 +104,7 @@ class Leader(LeaderState):
         actions += [*step.entered(), *step.commit_again()]
         if step.phase == "prepared":
             actions += step.ask_trainers(self.bound)
-            self._ballot_due_s = now + self.settings.ballot_s
+            self._ballot_due_s = now + self.timeouts.ballot_s
         why = "not heard of after the former leader was lost"
         for process in estate.gone:
             # Forgotten first: it may yet live, and then it has to hear that it is gone.
@@ -191,14 +191,14 @@ class Leader(LeaderState):
         watch = roster is not self._watched
         if now >= self._next_beat_s:
             watch = True
-            if self._awake_s is not None and now - self._awake_s > self.settings.silence_s / 2:
+            if self._awake_s is not None and now - self._awake_s > self.timeouts.silence_s / 2:
                 self._slept(now - self._awake_s, now)
-            self._next_beat_s, self._awake_s = now + self.settings.heartbeat_s, now
+            self._next_beat_s, self._awake_s = now + self.timeouts.heartbeat_s, now
             beat = LeaderHeartbeat(self.term, self.epoch)
             actions += [Send(process, beat) for process in self.membership.known if process != self.me.process]
             actions += progress.see(self, now) + saving.see(self, now)
-            for process in self.membership.silent(now, self.settings.silence_s, self.me.process):
-                actions += departures.gone(self, process, f"silent for more than {self.settings.silence_s:.0f} s", now)
+            for process in self.membership.silent(now, self.timeouts.silence_s, self.me.process):
+                actions += departures.gone(self, process, f"silent for more than {self.timeouts.silence_s:.0f} s", now)
             actions += admission.readmit(self, now)
             awaits = self._alone_s is not None or self.absent or self.safe.landing >= 0
             actions += opening.try_open(self, now) if self.phase == "gathering" and awaits else []
@@ -269,7 +269,7 @@ class Leader(LeaderState):
         if self.complete_s is None:
             self.complete_s = now
         tries = [entry.tries for entry in self.membership.loading(self.version)]
-        self._held_until_s = self.complete_s + max(map(self.settings.hold_s, tries), default=0.0)
+        self._held_until_s = self.complete_s + max(map(self.timeouts.hold_s, tries), default=0.0)
         return now >= self._held_until_s
 
     def _late_ballot(self, step: Step, now: float) -> list[Action]:
@@ -289,7 +289,7 @@ class Leader(LeaderState):
 
     def _prepare(self, step: Step, now: float) -> list[Action]:
         """Begin a ballot, with those who are ready by now. Each that took too long has those after it take longer."""
-        self._ballot_due_s = now + self.settings.ballot_s * 2.0**self._ballots
+        self._ballot_due_s = now + self.timeouts.ballot_s * 2.0**self._ballots
         ready, present = self.membership.roster(self.version).members(), step.roster.all_processes
         newcomers = tuple(member for member in ready if member.process not in present)
         ways = (
@@ -301,7 +301,7 @@ class Leader(LeaderState):
         """Too few have promised what all have reduced: another ballot, unless this one may be committed elsewhere."""
         if not step.inherited:
             return self._prepare(step, now)
-        self._ballot_due_s = now + self.settings.ballot_s
+        self._ballot_due_s = now + self.timeouts.ballot_s
         return step.ask_trainers(self.bound)
 
     def _watch_majority(self, now: float) -> list[Action]:
@@ -315,9 +315,9 @@ class Leader(LeaderState):
             return []
         if self._alone_s is None:
             self._alone_s = now
-            wait = f"{self.settings.quorum_timeout_s:.0f} s"
+            wait = f"{self.timeouts.majority_s:.0f} s"
             return [Log("warning", f"most of the swarm is gone: nothing is committed; going on without it in {wait}")]
-        if now - self._alone_s < self.settings.quorum_timeout_s:
+        if now - self._alone_s < self.timeouts.majority_s:
             return []
         self._alone_s = None
         return opening.fork(self, now)

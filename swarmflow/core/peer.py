@@ -169,10 +169,10 @@ class PeerMachine(PeerState):
             return []
         actions: list[Action] = []
         if self.phase == "joining" and now >= self._next_join_s:
-            self._next_join_s = now + self.settings.rejoin_s
+            self._next_join_s = now + self.plan.timeouts.rejoin_s
             actions += self.counter.sent([Send(self.leader, self.join())])
         if now >= self._next_heartbeat_s:
-            self._next_heartbeat_s = now + self.settings.heartbeat_s
+            self._next_heartbeat_s = now + self.plan.timeouts.heartbeat_s
             actions += self._show_life(now)
         leaderless = self.lease.lost_s is not None
         if leaderless and (self.lease.expired(now) or not leaders.heirs(self)):

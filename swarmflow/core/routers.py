@@ -21,7 +21,7 @@ def router_named(name: str, sender: ProcessId) -> Router:
     return FlowRouter(shortest) if name == "flow" else shortest
 
 
-def dispatcher_for(plan: Plan, sender: ProcessId, stage: int, late_min_s: float = 15.0) -> Dispatcher:
+def dispatcher_for(plan: Plan, sender: ProcessId, stage: int) -> Dispatcher:
     """Return the dispatcher of a process to this stage. Token ids, which go to stage 0, are too few to be probed."""
     prober = Prober(plan.boundary_bytes if stage > 0 else 0)
-    return Dispatcher(stage, router_named(plan.router, sender), late_min_s, prober)
+    return Dispatcher(stage, router_named(plan.router, sender), plan.timeouts.late_s, prober)

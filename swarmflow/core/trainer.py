@@ -138,10 +138,10 @@ class TrainerMachine(TrainerState):
         if self.lead is not None or self.ended:
             return actions
         if not self.joined and now >= self._next_join_s:
-            self._next_join_s = now + self.rejoin_s
+            self._next_join_s = now + self.plan.timeouts.rejoin_s
             actions.append(Send(self.leader, self.join))
         if now >= self._next_heartbeat_s:
-            self._next_heartbeat_s = now + self.heartbeat_s
+            self._next_heartbeat_s = now + self.plan.timeouts.heartbeat_s
             self.lease.tick(now)
             if self.joined and self.lease.lost_s is None:
                 actions.append(Send(self.leader, Heartbeat(version=self.epoch.step, done=self.source.done)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain
 from typing import NamedTuple
+
+from swarmflow.core.timeouts import Timeouts
 
 
 class ProcessId(NamedTuple):
@@ -252,7 +254,7 @@ class Plan:
 
     stages: their number. microbatches: N a step. tied: whether the first and the last stage share a weight. costs:
     relative computation of each stage, for the placement of peers (empty: all alike). router: how the next hop is
-    chosen. boundary_bytes: of a tensor between stages, about; 0: unknown.
+    chosen. boundary_bytes: of a tensor between stages, about; 0: unknown. timeouts: of all processes of the run.
     """
 
     stages: int
@@ -261,3 +263,4 @@ class Plan:
     costs: tuple[float, ...] = ()
     router: str = "shortest"
     boundary_bytes: int = 0
+    timeouts: Timeouts = field(default_factory=Timeouts)

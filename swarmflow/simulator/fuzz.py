@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from swarmflow.core.routers import ROUTERS
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import Plan
 from swarmflow.simulator.faults import DRAWN, EARLIER, FAULTS, Churn, FuzzSwarm, finish
 from swarmflow.simulator.splits import AIMED
@@ -89,7 +90,6 @@ def _drawn(seed: int, router: str | None) -> Hunted:
     drawn = draw.choice(("shortest", "iwrr"))
     plan = Plan(stages, microbatches, tied, (), router or drawn, draw.choice((0, 8 << 20)))
     settings = Settings(
-        plan,
         steps=draw.choice((4, 8)),
         capacity=draw.choice((1, 2, 4, 16)),
         latency_s=draw.choice(((0.001, 0.05), (0.001, 0.005), (0.01, 0.5))),
@@ -99,7 +99,7 @@ def _drawn(seed: int, router: str | None) -> Hunted:
         checkpoint_every=draw.choice((0, 1, 2, 3)),
         validate_every=draw.choice((0, 0, 2)),
         rebalance_s=draw.choice((0.0, 3.0, 20.0)),
-        late_min_s=draw.choice((3.0, 15.0)),
+        plan=replace(plan, timeouts=Timeouts(late_s=draw.choice((3.0, 15.0)))),
         journal_bytes_max=draw.choice((1 << 30, 1 << 30, 300)),
         unusable=draw.choice((0.0, 0.0, 0.0, 0.005)),
     )

@@ -278,9 +278,8 @@ def swarm_of(seed: int) -> FuzzSwarm:
         latency_s=(0.001, 0.01),
         load_s=(0.05, 0.3),
         checkpoint_every=2,
-        late_min_s=3.0,
         validate_every=draw.choice((0, 3)),
-    )
+    ).timed(late_s=3.0)
     return FuzzSwarm(settings, peers=plan.stages * draw.choice((2, 3)), trainers=draw.choice((1, 2, 3)))
 
 

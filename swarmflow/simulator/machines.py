@@ -37,14 +37,7 @@ class Machines(Protocol):
         ...
 
     def trainer(
-        self,
-        lease: LeaderLease,
-        plan: Plan,
-        rules: LeaderSettings,
-        join: Join,
-        basis: Basis,
-        leads: Leader | None,
-        late_min_s: float,
+        self, lease: LeaderLease, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis, leads: Leader | None
     ) -> TrainerMachine:
         """What decides for a trainer. leads: what it leads with, for the one that begins as the leader."""
         ...
@@ -58,17 +51,10 @@ class Production:
         return PeerMachine(me, lease, plan, settings)
 
     def trainer(
-        self,
-        lease: LeaderLease,
-        plan: Plan,
-        rules: LeaderSettings,
-        join: Join,
-        basis: Basis,
-        leads: Leader | None,
-        late_min_s: float,
+        self, lease: LeaderLease, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis, leads: Leader | None
     ) -> TrainerMachine:
         """A trainer as `swarmflow trainer` runs it."""
-        dispatcher = dispatcher_for(plan, join.member.process, 0, late_min_s)
+        dispatcher = dispatcher_for(plan, join.member.process, 0)
         source = MicrobatchSource(join.member.process, plan.microbatches, dispatcher)
         return TrainerMachine(join.member, lease, plan, rules, source, join, basis.version, basis.digests, leads)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from swarmflow import config_check as check
 from swarmflow.core.routers import ROUTERS
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.errors import ConfigError
 from swarmflow.simulator import checks
 from swarmflow.simulator.checks import Table, TableFile
@@ -35,6 +36,11 @@ class RunPart:
     silence_s: Annotated[float, check.number(above=0)] = 8.0
     timeout_s: Annotated[float, check.number(at_least=0)] = 0.0
     checkpoint_every: Annotated[int, check.integer(0)] = 0
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """Of the processes of the run."""
+        return Timeouts(late_s=self.late_s, silence_s=self.silence_s)
 
 
 @dataclass(frozen=True, kw_only=True)

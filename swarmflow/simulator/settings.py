@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from swarmflow.core.messages import Join
@@ -18,10 +18,10 @@ from swarmflow.simulator.network import Jittery, Network
 class Settings:
     """The rules of a run, and what its surroundings are like where the world is not given others.
 
-    rebalance_s, journal_bytes_max, recompute, late_min_s, keeps: of every peer. unusable: share of the computations
+    rebalance_s, journal_bytes_max, recompute, keeps: of every peer. unusable: share of the computations
     that fail because of what the network brought. poisoned: the microbatch of each step that no machine gives a
     finite value for, -1: none. timeout_s: of the baseline swarm-restart. peers_first: how many have to be ready
-    before the first step is opened. stall_s, pause_s: as in LeaderSettings. The others are those of random
+    before the first step is opened. The others are those of random
     surroundings, in seconds, drawn between two bounds each: broken_s: after which a process notices that its
     connection to a dead one broke; load_s: to load a stage; compute_s: whatever is computed.
     """
@@ -38,15 +38,15 @@ class Settings:
     rebalance_s: float = 0.0
     journal_bytes_max: int = 1 << 30
     recompute: bool = True
-    late_min_s: float = 15.0
     unusable: float = 0.0
     poisoned: int = -1
     keeps: bool = True
-    silence_s: float = 8.0
     peers_first: int = 0
     timeout_s: float = 0.0
-    stall_s: float = 60.0
-    pause_s: float = 30.0
+
+    def timed(self, **seconds: float) -> Settings:
+        """These, with other timeouts."""
+        return replace(self, plan=replace(self.plan, timeouts=replace(self.plan.timeouts, **seconds)))
 
     def of_leader(self, new_lineage: Callable[[], str]) -> LeaderSettings:
         """What a trainer would lead by."""
@@ -60,21 +60,12 @@ class Settings:
             new_lineage,
             self.checkpoint_every,
             self.validate_every,
-            silence_s=self.silence_s,
-            peers_first=self.peers_first,
-            stall_s=self.stall_s,
-            pause_s=self.pause_s,
+            self.peers_first,
         )
 
     def of_peer(self, join: Join) -> PeerSettings:
         """What a peer goes by, that joins like this."""
-        return PeerSettings(
-            join,
-            journal_bytes_max=self.journal_bytes_max,
-            late_min_s=self.late_min_s,
-            recompute=self.recompute,
-            stores=self.keeps,
-        )
+        return PeerSettings(join, journal_bytes_max=self.journal_bytes_max, recompute=self.recompute, stores=self.keeps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,15 +67,13 @@ class Simulation:
     def __post_init__(self) -> None:
         policy, run, model = policy_named(self.policy), self.scenario.run, self.scenario.model
         tied, boundary_bytes = model.tied_parameters > 0, int(model.activation_bytes / model.codec_ratio)
-        plan = Plan(model.stages, model.microbatches, tied, model.costs, run.router, boundary_bytes)
+        plan = Plan(model.stages, model.microbatches, tied, model.costs, run.router, boundary_bytes, run.timeouts)
         able = [capacity_of(self.scenario, self.seed, n) > 0 for n in range(self.scenario.peer_count)]
         settings = Settings(
             plan,
             steps=run.iterations + run.warmup,
             checkpoint_every=run.checkpoint_every,
             rebalance_s=run.rebalance_s,
-            late_min_s=run.late_s,
-            silence_s=run.silence_s,
             timeout_s=run.timeout_s,
             peers_first=sum(able),
             journal_bytes_max=1 << 62,

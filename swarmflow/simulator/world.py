@@ -116,12 +116,12 @@ class World:
             digests = self.disks.digests(newest)
             leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, digests, self.disks.known(), self._former())
             leads.safe.copies.says(me, self.disks.holdings(name))
-        lease = LeaderLease(leader or process)
+        lease = LeaderLease(leader or process, timeouts=plan.timeouts)
         stages, digests = tuple(range(plan.stages)), self.disks.digests(max(held))
         copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
         join = Join("trainer", "sim", "run", me, copies=(*copies, *self.disks.holdings(name)))
         basis = Basis(max(held), digests)
-        machine = self.machines.trainer(lease, plan, rules, join, basis, leads, self.settings.late_min_s)
+        machine = self.machines.trainer(lease, plan, rules, join, basis, leads)
         host = self.hosts[process] = Host(process, machine, Device(self, process), began_s=self.clock.now_s)
         self.trainers[process] = machine
         self.tell(process, "starts")
@@ -163,7 +163,8 @@ class World:
             copies=self.disks.holdings(name),
             held=kept.held if kept is not None else None,
         )
-        machine = self.machines.peer(process, LeaderLease(leader), self.settings.plan, self.settings.of_peer(join))
+        lease = LeaderLease(leader, timeouts=self.settings.plan.timeouts)
+        machine = self.machines.peer(process, lease, self.settings.plan, self.settings.of_peer(join))
         device = Device(self, process, kept=kept)
         self.hosts[process] = Host(process, machine, device, wish, began_s=self.clock.now_s)
         self.tell(process, "starts")

@@ -23,9 +23,10 @@ from swarmflow.core.messages import (
     Prepared,
     Ready,
 )
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process
-from tests.core.test_leader import OTHER, SETTINGS, A, B, Bench, C
+from tests.core.test_leader import OTHER, A, B, Bench, C
 
 
 def seen(*signs: tuple[str, int, float]) -> Duty:
@@ -89,7 +90,7 @@ def test_who_holds_up_an_all_reduce_is_found(
 
 
 def test_who_was_put_out_is_told_why_it_has_to_wait_and_its_heartbeats_evict_it_not() -> None:
-    bench = Bench(settings=replace(SETTINGS, pause_s=30.0))
+    bench = Bench(timeouts=Timeouts(pause_s=30.0))
     bench.serve(A, B)
     progress.put_out(bench.leader, B, "does nothing", 0.0)
     again = ProcessId(B.name, 2)
@@ -107,7 +108,7 @@ def test_who_was_put_out_is_told_why_it_has_to_wait_and_its_heartbeats_evict_it_
 
 def test_the_time_in_which_the_leader_itself_slept_counts_against_nobody() -> None:
     """Its own microbatches lay there, and the others it could not see: nobody is put out, and it goes on leading."""
-    bench = Bench(settings=replace(SETTINGS, stall_s=60.0))
+    bench = Bench(timeouts=Timeouts(stall_s=60.0))
     bench.join(OTHER, role="trainer")
     bench.serve(A, B)
     for bench.now in (1.0, 2.0, 3.0):
@@ -124,7 +125,7 @@ def test_the_time_in_which_the_leader_itself_slept_counts_against_nobody() -> No
 
 @pytest.mark.parametrize("asks", ["after", "before"])
 def test_a_stage_that_nobody_else_serves_takes_who_was_put_out_before_its_time(asks: str) -> None:
-    bench = Bench(settings=replace(SETTINGS, pause_s=30.0))
+    bench = Bench(timeouts=Timeouts(pause_s=30.0))
     bench.serve(A, B)
     for _ in range(6):
         progress.put_out(bench.leader, B, "does nothing", 0.0)
@@ -138,7 +139,7 @@ def test_a_stage_that_nobody_else_serves_takes_who_was_put_out_before_its_time(a
 
 
 def test_who_was_put_out_comes_back_early_only_where_it_may_serve_and_nobody_is_coming() -> None:
-    bench = Bench(settings=replace(SETTINGS, pause_s=30.0), stages=2)
+    bench = Bench(timeouts=Timeouts(pause_s=30.0), stages=2)
     for peer, stage in ((A, 0), (B, 1), (C, 0)):
         bench.join(peer, stage)
     bench.ready(A, 0)
@@ -158,7 +159,7 @@ def test_who_was_put_out_comes_back_early_only_where_it_may_serve_and_nobody_is_
 
 def reducing(*helpers: ProcessId, ballot_s: float = 60.0) -> Bench:
     """Two stages amid an all-reduce: A and B at stage 0, between which the way is slow, and these at stage 1."""
-    bench = Bench(settings=replace(SETTINGS, ballot_s=ballot_s), stages=2)
+    bench = Bench(timeouts=Timeouts(ballot_s=ballot_s), stages=2)
     places = {A: 0, B: 0, **dict.fromkeys(helpers, 1)}
     for peer, stage in places.items():
         bench.join(peer, stage)

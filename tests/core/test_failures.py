@@ -9,7 +9,7 @@ import pytest
 
 from swarmflow.core.actions import Action
 from swarmflow.core.leading.failures import EXPONENT_MIN, EXPONENT_STEP
-from swarmflow.core.leading.findings import BARRED_S, TRIES_MAX
+from swarmflow.core.leading.findings import TRIES_MAX
 from swarmflow.core.messages import (
     Done,
     Evicted,
@@ -23,10 +23,11 @@ from swarmflow.core.messages import (
     Unrepairable,
 )
 from swarmflow.core.step import Step
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import EXPONENT, ProcessId
 from tests.core import test_leader
 from tests.core.samples import messages, microbatch, process
-from tests.core.test_leader import ME, OTHER, A, B, C
+from tests.core.test_leader import ME, OTHER, TIMEOUTS, A, B, C
 
 
 class Bench(test_leader.Bench):
@@ -93,7 +94,7 @@ def test_who_makes_a_step_fail_twice_is_left_out_and_put_out_when_it_is_done_wit
     actions = bench.commit()
     [(to, evicted)] = messages(actions, Evicted)
     assert to == B
-    assert f"{BARRED_S:.0f} s" in evicted.reason
+    assert f"{TIMEOUTS.barred_s:.0f} s" in evicted.reason
     assert bench.leader.membership.known[bench.rejoin(B)].phase == "barred"
 
 
@@ -130,7 +131,7 @@ def test_a_step_that_fails_by_those_whom_nobody_can_stand_in_for_stops_the_run_a
 
 
 def test_a_trainer_that_makes_a_step_fail_twice_is_left_out_and_kept_out_for_a_while() -> None:
-    bench = Bench(settings=replace(test_leader.SETTINGS, pause_s=30.0))
+    bench = Bench(timeouts=Timeouts(pause_s=30.0))
     bench.join(OTHER, role="trainer")
     bench.serve(A)
     for _ in range(2):
@@ -165,7 +166,7 @@ def test_of_two_that_do_not_agree_one_is_left_out_and_at_another_step_the_other_
     [(to, evicted)] = messages(bench.commit(), Evicted)
     assert (to, "do not agree" in evicted.reason) == (A, True)
     again = bench.rejoin(A)
-    bench.now += BARRED_S
+    bench.now += TIMEOUTS.barred_s
     [(to, granted)] = messages([act for peer in (B, again) for act in bench.hear(peer, Heartbeat())], Granted)
     bench.hear(to, Ready(0, granted.version, "x", 4, granted.grant))
     bench.commit()

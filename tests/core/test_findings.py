@@ -10,7 +10,7 @@ import pytest
 from swarmflow.core.actions import Action, Count, Exit, Log, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
 from swarmflow.core.leader import Leader
-from swarmflow.core.leading.findings import BARRED_S, SAME_PEER_MAX, TRIES_MAX, Finding, Findings, plain
+from swarmflow.core.leading.findings import SAME_PEER_MAX, TRIES_MAX, Finding, Findings, plain
 from swarmflow.core.leading.sharing import LinkTable
 from swarmflow.core.messages import (
     Commit,
@@ -31,12 +31,14 @@ from swarmflow.core.messages import (
 )
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.step import Step
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import Epoch, Microbatch, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, written
 
 A, B, C = process("a"), process("b"), process("c")
 ME = member("t", -1)
-SETTINGS = LeaderSettings(9, lambda step: 0.1, 1.0, "1.0", "run", True, lambda: "new", join_hold_s=0.0)
+SETTINGS = LeaderSettings(9, lambda step: 0.1, 1.0, "1.0", "run", True, lambda: "new")
+TIMEOUTS = Timeouts(join_hold_s=0.0)
 
 
 class Bench:
@@ -44,7 +46,7 @@ class Bench:
 
     def __init__(self, *peers: ProcessId) -> None:
         self.now = 0.0
-        self.leader = Leader(ME, Plan(1, 2), replace(SETTINGS, peers_first=len(peers)), 1, 0, 0)
+        self.leader = Leader(ME, Plan(1, 2, timeouts=TIMEOUTS), replace(SETTINGS, peers_first=len(peers)), 1, 0, 0)
         self.leader.start(self.now)
         for peer in peers:
             self.come(peer)
@@ -204,7 +206,7 @@ def test_who_gave_it_is_put_out_and_named_when_it_is_finite_elsewhere() -> None:
 
 def test_who_was_put_out_is_granted_nothing_for_a_while_each_time_twice_as_long() -> None:
     bench = Bench(A, B)
-    for turn, seconds in enumerate((BARRED_S, 2 * BARRED_S), start=1):
+    for turn, seconds in enumerate((TIMEOUTS.barred_s, 2 * TIMEOUTS.barred_s), start=1):
         late = process("a", turn)
         bench.broken(late)
         bench.work(B)
@@ -303,29 +305,29 @@ def test_a_leader_that_takes_over_commits_no_ballot_without_a_norm() -> None:
 
 
 def test_a_hop_that_its_only_peer_failed_moves_to_one_who_came_meanwhile() -> None:
-    findings = Findings()
+    findings = Findings(TIMEOUTS.barred_s)
     assert not findings.add(Finding(3, 0, 1, A, "gradient"), others=False)
     assert not findings.add(Finding(3, 0, 1, A, "gradient"), others=True)
     assert findings.add(Finding(3, 0, 1, B, "gradient"), others=False)
 
 
 def test_unlike_hops_are_no_proof_but_there_is_an_end_to_it() -> None:
-    alone = Findings()
+    alone = Findings(TIMEOUTS.barred_s)
     reasons = [alone.add(Finding(3, index, 1, A, "loss"), others=False) for index in range(SAME_PEER_MAX)]
     assert [bool(reason) for reason in reasons] == [False] * (SAME_PEER_MAX - 1) + [True]
-    many = Findings()
+    many = Findings(TIMEOUTS.barred_s)
     reasons = [many.add(Finding(3, n, 1, process(f"p{n}"), "loss"), others=True) for n in range(TRIES_MAX)]
     assert [bool(reason) for reason in reasons] == [False] * (TRIES_MAX - 1) + [True]
 
 
 def test_what_nobody_can_be_blamed_for_is_tried_once_more() -> None:
-    findings = Findings()
+    findings = Findings(TIMEOUTS.barred_s)
     assert not findings.add(Finding(3, -1, 1, None, "sum"), others=True)
     assert findings.add(Finding(3, -1, 1, None, "sum"), others=True).endswith("stage 1, twice")
 
 
 def test_an_update_that_failed_is_remembered_until_a_later_step_is_committed() -> None:
-    findings = Findings()
+    findings = Findings(TIMEOUTS.barred_s)
     findings.add(Finding(3, -1, 1, A, "update"), others=True)
     findings.add(Finding(3, 0, 1, A, "gradient"), others=True)
     assert [finding.value for finding in findings.settle(3)] == ["gradient"]

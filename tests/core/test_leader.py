@@ -33,12 +33,14 @@ from swarmflow.core.messages import (
     Welcome,
 )
 from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import Plan, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process, written
 
 ME = member("t0", -1)
 A, B, C, OTHER = process("a"), process("b"), process("c"), process("t1")
 SETTINGS = LeaderSettings(4, lambda step: 0.1 * (step + 1), 0.0, "1.0", "run", True, lambda: "new")
+TIMEOUTS = Timeouts()
 
 
 @dataclass
@@ -48,11 +50,13 @@ class Bench:
     settings: LeaderSettings = SETTINGS
     stages: int = 1
     version: int = 0
+    timeouts: Timeouts = field(default_factory=Timeouts)
     now: float = 0.0
     leader: Leader = field(init=False)
 
     def __post_init__(self) -> None:
-        self.leader = Leader(ME, Plan(self.stages, 1), self.settings, 1, self.version, self.version)
+        plan = Plan(self.stages, 1, timeouts=self.timeouts)
+        self.leader = Leader(ME, plan, self.settings, 1, self.version, self.version)
         self.leader.start(0.0)
 
     def hear(self, sender: ProcessId, message: Message) -> list[Action]:
@@ -155,8 +159,8 @@ def test_the_step_does_not_wait_for_ever_for_one_that_loads() -> None:
     bench.hear(B, Heartbeat())
     bench.now = 14.9
     assert not messages(bench.hear(A, Heartbeat()), Prepare)
-    bench.now = SETTINGS.join_hold_s
-    assert bench.leader.next_deadline() <= bench.now + SETTINGS.heartbeat_s
+    bench.now = TIMEOUTS.join_hold_s
+    assert bench.leader.next_deadline() <= bench.now + TIMEOUTS.heartbeat_s
     assert {to for to, _ in messages(bench.leader.handle(Tick(), bench.now), Prepare)} == {A}
 
 
@@ -277,9 +281,9 @@ def test_who_comes_too_late_loads_the_next_version_at_once() -> None:
     bench.now = 7.0
     bench.hear(A, Heartbeat())
     bench.hear(B, Heartbeat())
-    bench.now = SETTINGS.join_hold_s - 0.1
+    bench.now = TIMEOUTS.join_hold_s - 0.1
     bench.hear(A, Heartbeat())
-    bench.now = SETTINGS.join_hold_s
+    bench.now = TIMEOUTS.join_hold_s
     bench.leader.handle(Tick(), bench.now)
     epoch = microbatch(0).epoch
     bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
@@ -295,7 +299,7 @@ def test_silence_is_death_and_a_stranger_has_to_join() -> None:
     bench.hear(B, Heartbeat())
     bench.now = 6.0
     bench.hear(B, Heartbeat())
-    bench.now = SETTINGS.silence_s + 0.5
+    bench.now = TIMEOUTS.silence_s + 0.5
     assert A in [to for to, _ in messages(bench.leader.handle(Tick(), bench.now), Evicted)]
     assert [to for to, _ in messages(bench.hear(A, Heartbeat()), Evicted)] == [A]
     assert B in bench.leader.membership.known
@@ -313,7 +317,7 @@ def test_the_next_life_of_a_process_replaces_the_former(incarnations: tuple[int,
 
 
 def test_a_ballot_that_does_not_end_is_begun_anew_with_more_time() -> None:
-    bench = Bench(settings=replace(SETTINGS, ballot_s=5.0))
+    bench = Bench(timeouts=Timeouts(ballot_s=5.0))
     bench.serve(A, B)
     step = bench.leader.step
     assert step is not None

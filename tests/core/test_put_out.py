@@ -5,14 +5,13 @@ from __future__ import annotations
 from swarmflow.core.actions import Action
 from swarmflow.core.events import Lost
 from swarmflow.core.leading.departures import put_out
-from swarmflow.core.leading.findings import BARRED_S
 from swarmflow.core.leading.memories import Former
 from swarmflow.core.messages import Granted, Heartbeat, Join
 from swarmflow.core.types import Member, ProcessId
 from tests.core import test_restoring
 from tests.core.samples import messages
 from tests.core.test_memories import held
-from tests.core.test_restoring import SETTINGS, A, B, C, D
+from tests.core.test_restoring import TIMEOUTS, A, B, C, D
 
 
 class Bench(test_restoring.Bench):
@@ -48,9 +47,9 @@ def test_who_was_put_out_and_joins_while_the_version_is_looked_for_waits_for_its
     bench.leader.findings.bar(C.name, bench.now)
     for peer, stage in ((A, 0), (B, 1), (C, 0)):
         assert not granted(bench.ask(peer, stage))
-    assert granted(bench.wait(int(SETTINGS.copies_wait_s) + 1, A, B, C)) == [A, B]
+    assert granted(bench.wait(int(TIMEOUTS.copies_s) + 1, A, B, C)) == [A, B]
     bench.serve(A, B)
-    assert granted(bench.wait(int(BARRED_S), A, B, C)) == [C]
+    assert granted(bench.wait(int(TIMEOUTS.barred_s), A, B, C)) == [C]
 
 
 def test_whose_time_is_over_while_the_version_is_looked_for_is_granted_it_with_all_others() -> None:
@@ -58,7 +57,7 @@ def test_whose_time_is_over_while_the_version_is_looked_for_is_granted_it_with_a
     bench.leader.findings.bar(C.name, bench.now)
     bench.ask(A, 0)
     bench.ask(C, 0)
-    assert not granted(bench.wait(int(BARRED_S) + 1, A, C)), "nothing is loaded before that is known"
+    assert not granted(bench.wait(int(TIMEOUTS.barred_s) + 1, A, C)), "nothing is loaded before that is known"
     assert bench.phase_of(C) == "waiting"
 
 
@@ -76,7 +75,7 @@ def test_what_who_was_put_out_holds_of_a_later_version_is_given_up_with_that_ver
     bench.ask(A, 0)
     bench.ask(B, 1)
     bench.join_again(C, held(0, 9))
-    actions = bench.wait(int(SETTINGS.memory_wait_s) + 1, A, B, C)
+    actions = bench.wait(int(TIMEOUTS.memory_s) + 1, A, B, C)
     assert granted(actions) == [A, B]
     assert bench.leader.memories.of(C) is None
     assert not messages(bench.hear(C, Heartbeat()), Granted)

@@ -31,12 +31,14 @@ from swarmflow.core.messages import (
     Welcome,
 )
 from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import Epoch, Holding, Plan, ProcessId, Snapshot
 from tests.core.samples import member, messages, microbatch, of_type, process, written
 from tests.core.test_memories import commit, held, name_of
 
 ME = member("t0", -1)
 A, B, C, D, OTHER = process("a"), process("b"), process("c"), process("d"), process("t1")
+TIMEOUTS = Timeouts()
 SETTINGS = LeaderSettings(20, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True, new_lineage=lambda: "new")
 AT_8 = Snapshot(8, ("d", "e"))
 
@@ -136,7 +138,7 @@ def test_a_holder_that_dies_while_it_gives_is_waited_for() -> None:
 def test_an_earlier_version_on_disk_is_gone_on_from_when_the_later_one_does_not_turn_up() -> None:
     bench = Bench(on_disk=4, known=8)
     assert not messages(bench.join(A), Granted)
-    waited = bench.wait(int(SETTINGS.copies_wait_s), A)
+    waited = bench.wait(int(TIMEOUTS.copies_s), A)
     assert [granted.version for _, granted in messages(waited, Granted)] == [4]
     assert [granted.version for _, granted in messages(bench.join(B, 1), Granted)] == [4], "that was waited for"
 
@@ -254,7 +256,7 @@ def test_the_memory_of_one_stage_is_not_waited_for_twice() -> None:
     bench = Bench(on_disk=4)
     bench.join(C)
     bench.join_again(A, held(0, 9))
-    waited = bench.wait(int(SETTINGS.memory_wait_s) + 1, A, C)
+    waited = bench.wait(int(TIMEOUTS.memory_s) + 1, A, C)
     assert {message.version for _, message in messages(waited, Granted)} == {4}
     assert {message.version for _, message in messages(bench.join_again(D, held(0, 9)), Granted)} == {4}
 

@@ -11,12 +11,13 @@ from swarmflow.core.events import CheckpointWritten, DiskChanged, DiskSpace, Los
 from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.safekeeping import RETRY_S_MAX, Durability
 from swarmflow.core.messages import CopiesHeld, Finished, Granted, Heartbeat, KeepCopy, LoadFailed
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import Holding, Roster, Snapshot
 from tests.core import test_leader
 from tests.core.samples import messages, of_type, process, written
 from tests.core.test_leader import ME, SETTINGS, A, B
 
-RETRY_S = SETTINGS.silence_s
+RETRY_S = Timeouts().silence_s
 VERSION = 4
 NO_ROOM = DiskSpace("/disk", 1000, 10)
 FULL = "a checkpoint needs 1000 bytes in /disk, where 10 bytes are free: make 990 bytes free there"
@@ -247,7 +248,7 @@ def test_a_version_that_was_gone_back_to_and_is_corrupt_comes_from_others_or_is_
     bench.leader.handle(Lost(A, "killed"), bench.now)
     bench.leader.handle(DiskChanged(2, "stage-0 is corrupt", ("d",)), bench.now)
     actions = bench.answered(bench.hear(B, LoadFailed(0, 4, "the donor's file is corrupt", granted.grant)))
-    for _ in range(int(SETTINGS.copies_wait_s) + 1):
+    for _ in range(int(Timeouts().copies_s) + 1):
         bench.now += 1.0
         actions += bench.answered(bench.hear(B, Heartbeat()) + bench.leader.handle(Tick(), bench.now))
     again = [message for _, message in messages(actions, Granted)]

@@ -7,13 +7,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swarmflow.core.leading.membership import Membership
-from swarmflow.core.leading.suspicions import ALONE_MAX, CHECK_S, RECENT_S, Suspicions
+from swarmflow.core.leading.suspicions import ALONE_MAX, RECENT_S, Suspicions
 from swarmflow.core.messages import Join
 from swarmflow.core.types import Plan, ProcessId
 from tests.core.samples import member, process
 
 A, B, C, D = process("a"), process("b"), process("c"), process("d")
 SETTLE_S = 8.0
+CHECK_S = 2.5
 
 
 class Bench:
@@ -23,7 +24,7 @@ class Bench:
         self.now = 0.0
         self.spared = spared
         self.membership = Membership(Plan(2, 1))
-        self.suspicions = Suspicions(SETTLE_S)
+        self.suspicions = Suspicions(SETTLE_S, CHECK_S)
         for name, stage in (("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 1)):
             self.membership.enter(Join("peer", "1.0", "run", member(name, stage)), stage, 0.0)
 

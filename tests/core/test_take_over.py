@@ -35,6 +35,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.standing import EpochView
 from swarmflow.core.succession import Candidacy, takeover_of
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
 from tests.core.samples import LINEAGE, member, messages, microbatch, of_type, process, written
 
@@ -350,7 +351,7 @@ def test_without_a_majority_nothing_is_committed_until_it_has_stayed_away_for_lo
     bench = left_alone()
     assert bench.leader.step is not None
     assert bench.leader.step.phase == "prepared"
-    actions = bench.wait(SETTINGS.quorum_timeout_s - 1, A)
+    actions = bench.wait(Timeouts().majority_s - 1, A)
     assert not messages(actions, Commit)
     assert not messages(actions, OpenStep)
     actions = bench.wait(1, A)

@@ -249,4 +249,4 @@ def test_the_last_message_of_a_trainer_that_is_let_go_binds_it_to_its_leader() -
     bench = Bench()
     bench.join()
     bench.lose()
-    assert not messages(bench.wait(SETTINGS.quorum_timeout_s + 10.0), Left), "it may have promised another one"
+    assert not messages(bench.wait(PLAN.timeouts.majority_s + 10.0), Left), "it may have promised another one"

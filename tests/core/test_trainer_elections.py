@@ -8,7 +8,6 @@ import pytest
 
 from swarmflow.core.actions import Count, Forget, Rejoin, TookOver
 from swarmflow.core.events import BlamedError, DrainAsked, Mishandled
-from swarmflow.core.feeding.heir import CANDIDACY_S, RANK_DELAY_S
 from swarmflow.core.messages import (
     Assign,
     Deposed,
@@ -30,6 +29,7 @@ from tests.core.test_trainer import (
     LEADER,
     OPENED,
     PEERS,
+    PLAN,
     RESULT,
     SECOND,
     SETTINGS,
@@ -52,7 +52,7 @@ def test_the_first_in_the_roster_stands_at_once_and_the_next_later() -> None:
     bench = Bench("t2")
     bench.join()
     assert not messages(bench.lose(), Elect)
-    assert not messages(bench.wait(RANK_DELAY_S - 0.1), Elect)
+    assert not messages(bench.wait(PLAN.timeouts.election_turn_s - 0.1), Elect)
     asked = messages(bench.wait(0.1), Elect)
     assert {to for to, _ in asked} == {A, B, C, LEADER, SECOND}
     assert {message.term for _, message in asked} == {2}
@@ -91,9 +91,9 @@ def test_one_that_is_not_elected_stands_again_in_a_later_term_and_gives_up_in_th
     bench = Bench()
     bench.join()
     bench.lose()
-    assert {message.term for _, message in messages(bench.wait(CANDIDACY_S), Elect)} == {2}
+    assert {message.term for _, message in messages(bench.wait(PLAN.timeouts.candidacy_s), Elect)} == {2}
     assert {message.term for _, message in messages(bench.wait(1.0), Elect)} == {3}
-    actions = bench.wait(SETTINGS.quorum_timeout_s)
+    actions = bench.wait(PLAN.timeouts.majority_s)
     assert not of_type(actions, TookOver), "nobody has followed who holds the state of the stage"
     assert of_type(actions, Rejoin)
 

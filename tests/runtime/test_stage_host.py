@@ -49,6 +49,7 @@ from swarmflow.core.events import (
 )
 from swarmflow.core.messages import ReducePart, ReduceSum
 from swarmflow.core.reduce import Reduction
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import Epoch, Group, Microbatch, ProcessId, Ref, Slice
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.driver import Driver
@@ -98,6 +99,7 @@ def manifest(**changes: Any) -> Manifest:  # noqa: ANN401  # fields of many type
         "tokenizer": "bytes",
         "corpus": "",
         "config": {},
+        "timeouts": Timeouts(),
     }
     return Manifest(**fields | changes)
 

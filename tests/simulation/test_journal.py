@@ -82,7 +82,7 @@ def test_deaths_on_several_stages_at_once_cost_no_step(victims: tuple[int, ...])
 @pytest.mark.parametrize("seed", range(3))
 def test_orphans_whose_bytes_are_gone_are_taken_away_all_the_same(seed: int) -> None:
     """A peer is so slow that its work is given to another one; what both have done is counted once."""
-    world = FuzzSwarm(replace(FORGETFUL, late_min_s=0.5, latency_s=(0.01, 0.3)), peers=9).start(seed)
+    world = FuzzSwarm(replace(FORGETFUL, latency_s=(0.01, 0.3)).timed(late_s=0.5), peers=9).start(seed)
 
     def slow_down() -> None:
         for victim in (peers_of(world, stage)[0] for stage in range(3)):
@@ -118,7 +118,7 @@ def sums(hops: HopTable) -> tuple[int, int, int, bool]:
 
 @pytest.mark.parametrize("bytes_max", [0, 300, 1 << 30])
 def test_running_totals_are_the_sums_whatever_dies(bytes_max: int) -> None:
-    world = FuzzSwarm(replace(SETTINGS, journal_bytes_max=bytes_max, late_min_s=3.0)).start(5)
+    world = FuzzSwarm(replace(SETTINGS, journal_bytes_max=bytes_max).timed(late_s=3.0)).start(5)
     Churn(world, ("kill", "freeze", "slow", "cut", "join", "join"), 2.0).unleash()
     seen: list[int] = []
 

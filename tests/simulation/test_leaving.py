@@ -137,7 +137,7 @@ def test_a_version_that_somebody_asks_for_is_brought_to_disk_and_told() -> None:
 
 
 def test_a_save_that_fails_is_tried_again_and_one_that_cannot_be_is_told_so() -> None:
-    world = replace(LONG, settings=replace(LONG.settings, steps=400, stall_s=20.0)).start(0)
+    world = replace(LONG, settings=replace(LONG.settings, steps=400).timed(stall_s=20.0)).start(0)
     world.clock.at(12.0, lambda: world.stall(world.leader, "save", 2))  # type: ignore[arg-type]
     world.clock.at(12.1, lambda: world.ask_save(1))
     assert world.clock.run(lambda: 1 in world.saved, 300.0)

@@ -163,7 +163,7 @@ def test_a_validation_that_nobody_brings_back_is_left_out() -> None:
 
 def test_who_makes_progress_however_slowly_is_left_alone() -> None:
     """Each computation takes minutes: the usual time is the measure, not a fixed one."""
-    slow = replace(LONG.settings, steps=2, compute_s=(100.0, 150.0), late_min_s=5000.0)
+    slow = replace(LONG.settings, steps=2, compute_s=(100.0, 150.0)).timed(late_s=5000.0)
     world = replace(LONG, settings=slow).start(0)
     finish(world, 60_000.0)
     assert world.counts["stalled"] == world.counts["ballots_again"] == 0

@@ -38,8 +38,6 @@ class TrainerState:
     lead: Leader | None = None
     joined: bool = False
     epoch: Epoch = BEFORE_ALL
-    heartbeat_s: float = 1.0
-    rejoin_s: float = 5.0
     ended: bool = False
     draining: bool = False
     epoch_view: EpochView | None = None

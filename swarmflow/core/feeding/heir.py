@@ -11,9 +11,6 @@ from swarmflow.core.naming import answer
 from swarmflow.core.succession import Candidacy, takeover_of
 from swarmflow.core.types import ProcessId
 
-RANK_DELAY_S = 2.0  # how long each trainer leaves the ones before it to take over
-CANDIDACY_S = 8.0  # after which one who was not elected tries again, in a later term
-
 
 def stand_s(trainer: TrainerState) -> float | None:
     """When this trainer tries to lead, should nobody else have done so; None: there is a leader."""
@@ -21,7 +18,9 @@ def stand_s(trainer: TrainerState) -> float | None:
     if lost_s is None or epoch_view is None or trainer.draining:
         return None
     others = [other for other in epoch_view.trainers() if other != trainer.leader]
-    return lost_s + RANK_DELAY_S * others.index(trainer.me.process) if trainer.me.process in others else None
+    if trainer.me.process not in others:
+        return None
+    return lost_s + trainer.plan.timeouts.election_turn_s * others.index(trainer.me.process)
 
 
 def succeed(trainer: TrainerState, now: float) -> list[Action]:
@@ -31,11 +30,11 @@ def succeed(trainer: TrainerState, now: float) -> list[Action]:
         if candidacy.elected(now):
             return _take_over(trainer, candidacy, now)
         lost_s = trainer.lease.lost_s
-        if lost_s is not None and now - lost_s >= trainer.settings.quorum_timeout_s and candidacy.settled(now):
+        if lost_s is not None and now - lost_s >= trainer.plan.timeouts.majority_s and candidacy.settled(now):
             if not candidacy.sustained():
                 return trainer.leave("no leader, and most of the swarm is gone, with all peers of a stage")
             return _take_over(trainer, candidacy, now, elected=False)
-        if now - candidacy.began_s > CANDIDACY_S:
+        if now - candidacy.began_s > trainer.plan.timeouts.candidacy_s:
             return _stand(trainer, now)
         return candidacy.tick(now)
     if trainer.lease.lost_s is None:

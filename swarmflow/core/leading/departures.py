@@ -63,7 +63,7 @@ def _absence_s(leader: LeaderState) -> float:
     than a person needs to start it again.
     """
     steps = max(0, leader.version - leader.safe.durable)
-    return max(leader.settings.memory_wait_s, steps * leader.last.seconds if leader.last is not None else 0.0)
+    return max(leader.timeouts.memory_s, steps * leader.last.seconds if leader.last is not None else 0.0)
 
 
 def left(leader: LeaderState, process: ProcessId, message: Left, now: float) -> list[Action]:

@@ -66,7 +66,7 @@ def see_validation(leader: LeaderState, now: float) -> list[Action]:
     if leader.phase != "validating" or last is None:
         return []
     measuring.duty.see("measure", (measuring.batches,), now)
-    if now <= measuring.duty.due_s(max(leader.settings.stall_s, 2 * last.seconds)):
+    if now <= measuring.duty.due_s(max(leader.timeouts.stall_s, 2 * last.seconds)):
         return []
     stages = tuple(tuple(m for m in s if m.process in measuring.proven) for s in measuring.roster.stages)
     reason = f"no validation batch of version {leader.version} has come back for {now - measuring.duty.since_s:.0f} s"
@@ -132,7 +132,7 @@ def checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: float
         actions += spread(leader)
     if leader.restoring is not None and leader.phase == "gathering":
         if not event.ok:
-            leader.restoring.failed(now, leader.settings.silence_s)
+            leader.restoring.failed(now, leader.timeouts.silence_s)
         return actions + try_open(leader, now)
     if leader.stopping and leader.phase == "saving":
         return actions + (save(leader) if event.version < leader.version else stopped(leader, event.ok))

@@ -10,7 +10,6 @@ from swarmflow.core.types import ProcessId, Roster
 VALUES = ("activation", "loss", "gradient", "sum", "update")
 TRIES_MAX = 16  # voided tries of one step, after which the run stops although no hop has failed twice
 SAME_PEER_MAX = 3  # of these by one peer that nobody can stand in for
-BARRED_S = 60.0  # how long a peer that was put out waits until it is granted a stage again; each time twice as long
 BARRED_S_MAX = 3600.0
 LAYER_LENGTH_MAX = 120
 
@@ -48,8 +47,10 @@ class Findings:
 
     A hop whose value is not finite is computed once more, elsewhere where there is somebody else: finite there, its
     first holder was at fault; not finite again, it is the data, the weights or the settings, and the run stops.
+    barred_s: how long a peer that was put out waits until it is granted a stage again; each time twice as long.
     """
 
+    barred_s: float
     found: list[Finding] = field(default_factory=list)
     _barred: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -87,7 +88,7 @@ class Findings:
     def bar(self, name: str, now: float) -> float:
         """A peer is put out. Returns for how many seconds."""
         before = self._barred.get(name)
-        seconds = BARRED_S if before is None else min(2 * before[1], BARRED_S_MAX)
+        seconds = self.barred_s if before is None else min(2 * before[1], BARRED_S_MAX)
         self._barred[name] = (now + seconds, seconds)
         return seconds
 

@@ -110,8 +110,8 @@ def _roll_back(leader: LeaderState, lost: list[int], now: float) -> list[Action]
 
 def seek(leader: LeaderState, now: float, former: Former = NOTHING) -> None:
     """From which version to go on is to be found out; until then nobody loads anything."""
-    settings = leader.settings
-    leader.restoring = Restoring(leader.safe.known, now, settings.copies_wait_s, former, settings.memory_wait_s)
+    timeouts = leader.timeouts
+    leader.restoring = Restoring(leader.safe.known, now, timeouts.copies_s, former, timeouts.memory_s)
     for entry in leader.membership.peers():
         if entry.phase != "barred":
             leader.membership.mark(entry, "waiting")

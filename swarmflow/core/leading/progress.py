@@ -58,7 +58,7 @@ def reduction_due_s(leader: LeaderState, step: Step, patience: float) -> float:
 
     patience: a factor of the time without any progress.
     """
-    least_s = leader.settings.ballot_s
+    least_s = leader.timeouts.ballot_s
     return max((d.since_s + d.patience_s(least_s) * patience for d in _reductions(leader, step)), default=0.0)
 
 
@@ -130,7 +130,7 @@ def _task(leader: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -
 
 
 def _due_s(leader: LeaderState, entry: MemberRecord) -> float:
-    least_s, duty = leader.settings.stall_s, entry.duty
+    least_s, duty = leader.timeouts.stall_s, entry.duty
     if duty.task == LOAD:
         return duty.due_s(TRANSFER_FACTOR * least_s)
     mates = leader.membership.usual_s(entry.member.stage, duty.task) if entry.role == "peer" else 0.0
@@ -182,7 +182,7 @@ def _see_saving(leader: LeaderState, now: float) -> list[Action]:
     """A version of which nothing comes any more is given up for now, and tried again from others."""
     safe = leader.safe
     safe.duty.see("" if safe.saving is None else WRITE if safe.copied else LOAD, (safe.parts,), now)
-    if safe.saving is None or now <= safe.duty.due_s(TRANSFER_FACTOR * leader.settings.stall_s):
+    if safe.saving is None or now <= safe.duty.due_s(TRANSFER_FACTOR * leader.timeouts.stall_s):
         return []
     idle_s = now - safe.duty.since_s
     safe.duty.miss(now)

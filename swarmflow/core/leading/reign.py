@@ -13,11 +13,12 @@ from swarmflow.core.leading.membership import Membership
 from swarmflow.core.leading.memories import NOTHING, Former, Memories
 from swarmflow.core.leading.restoring import Restoring
 from swarmflow.core.leading.safekeeping import Durability
-from swarmflow.core.leading.suspicions import Suspicions
+from swarmflow.core.leading.suspicions import CHECK_BEATS, Suspicions
 from swarmflow.core.messages import Commit, OpenStep, StepResult
 from swarmflow.core.quorum import Electorate
 from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.step import Step
+from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster
 
 
@@ -75,7 +76,7 @@ class LeaderState:
     complete_s: float | None = None
     stopping: bool = False
     fate: str = ""
-    findings: Findings = field(default_factory=Findings)
+    findings: Findings = field(init=False)
     failures: Failures = field(default_factory=Failures)
     opened: OpenStep | None = None
     told: dict[ProcessId, int] = field(default_factory=dict)
@@ -91,13 +92,19 @@ class LeaderState:
     def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int) -> None:
         self.lineage = self.settings.new_lineage()
         self.bound.add(self.me.process)
-        self.suspicions = Suspicions(self.settings.silence_s)
-        settings, stages, steps = self.settings, self.plan.stages, self.settings.steps
+        settings, timeouts, stages, steps = self.settings, self.timeouts, self.plan.stages, self.settings.steps
+        self.suspicions = Suspicions(timeouts.silence_s, CHECK_BEATS * timeouts.heartbeat_s)
+        self.findings = Findings(timeouts.barred_s)
         self.membership, self.memories = Membership(self.plan), Memories(stages, steps)
-        self.pauses = Pauses(settings.pause_s)
+        self.pauses = Pauses(timeouts.pause_s)
         copies = Copies(stages, steps)
-        self.safe = Durability(on_disk, settings.silence_s, copies, known, digests, settings.checkpoint_every)
+        self.safe = Durability(on_disk, timeouts.silence_s, copies, known, digests, settings.checkpoint_every)
         self.safe.number = self.term << 32
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """Of the run."""
+        return self.plan.timeouts
 
     @property
     def epoch(self) -> Epoch:

@@ -34,14 +34,14 @@ class Restoring:
     waited for: without end where the own disk has nothing, since a run must not begin again while its state may come
     back, and else for wait_s, since the own version costs only the steps after it. former: what is known of the run
     before; peers that have outlived its trainers may hold a later version in memory than any disk, and are waited for,
-    for memory_wait_s at most, until all that were known are there again.
+    for memory_s at most, until all that were known are there again.
     """
 
     known: int
     since_s: float
     wait_s: float
     former: Former = NOTHING
-    memory_wait_s: float = 0.0
+    memory_s: float = 0.0
     again_s: float = 0.0
     _found: Remembered | None = None
     _found_s: float = 0.0
@@ -69,11 +69,11 @@ class Restoring:
         if reached <= on_disks:
             return None
         all_there = bool(self.former.peers) and self.former.peers <= there
-        over = all_there or now - self.since_s >= self.memory_wait_s
+        over = all_there or now - self.since_s >= self.memory_s
         found = memories.newest_whole()
         if found is None or found.version <= on_disks:
             if not over:
-                wait = f"{self.memory_wait_s:.0f} s at most"
+                wait = f"{self.memory_s:.0f} s at most"
                 return Decision(f"the peers that may hold version {reached} in memory, {wait}")
             memories.given_up = reached
             return None

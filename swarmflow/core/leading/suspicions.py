@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.leading.membership import Membership
 from swarmflow.core.types import ProcessId, Roster
 
-CHECK_S = 2.5  # after an accusation: a member that lives has sent two heartbeats by then
+CHECK_BEATS = 2.5  # after an accusation: a member that lives has sent two heartbeats by then
 RECENT_S = 60.0  # accusations that are older and were not repeated are forgotten
 ALONE_MAX = 3  # members of whom one accuser alone cannot hear: then it is more likely the one that cannot be reached
 
@@ -30,35 +30,36 @@ def reduce_together(roster: Roster, tied: bool, one: ProcessId, other: ProcessId
 class Accusation:
     """One member cannot go on with another. since_s, last_s: when it said so, first and last.
 
-    answered: since the last time, the accused has sent something to the leader. lived: it has so after an earlier one.
+    due_s: by when the accused has to have answered. answered: since the last time, the accused has sent something to
+    the leader. lived: it has so after an earlier one.
     """
 
     reason: str
     since_s: float
     last_s: float
+    due_s: float
     answered: bool = False
     lived: bool = False
-
-    @property
-    def due_s(self) -> float:
-        """By when the accused has to have answered."""
-        return self.last_s + CHECK_S
 
 
 @dataclass(slots=True)
 class Suspicions:
-    """The accusations of a leader's members, by accused and accuser. settle_s: how long a dispute may last."""
+    """The accusations of a leader's members, by accused and accuser.
+
+    settle_s: how long a dispute may last. check_s: how long an accused has to answer the leader.
+    """
 
     settle_s: float
+    check_s: float
     _of: dict[ProcessId, dict[ProcessId, Accusation]] = field(default_factory=dict)
 
     def accuse(self, accuser: ProcessId, accused: ProcessId, reason: str, now: float) -> None:
         """One member cannot go on with another."""
         found = self._of.setdefault(accused, {}).get(accuser)
         if found is None:
-            self._of[accused][accuser] = Accusation(reason, now, now)
+            self._of[accused][accuser] = Accusation(reason, now, now, now + self.check_s)
         else:
-            found.reason, found.last_s, found.answered = reason, now, False
+            found.reason, found.last_s, found.due_s, found.answered = reason, now, now + self.check_s, False
 
     def forget(self, process: ProcessId) -> None:
         """A process is gone, with all that it has said."""

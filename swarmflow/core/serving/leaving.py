@@ -12,12 +12,14 @@ def drain_asked(peer: PeerState, event: DrainAsked, now: float) -> list[Action]:
     """Leave at the end of the step, and take no new work unless nobody else can. Asked again, leave at once."""
     if peer.drain_until_s is not None or peer.phase in ("joining", "loading"):
         return leave_now(peer, "left" if peer.drain_until_s is None else "left at once")
-    peer.drain_until_s = now + peer.settings.drain_s
+    own_s = peer.settings.drain_s
+    drain_s = peer.plan.timeouts.drain_s if own_s is None else own_s
+    peer.drain_until_s = now + drain_s
     if peer.hops is not None:
         peer.hops.admission.draining = not (peer.alone and peer.phase == "member")
     return [
         Send(peer.leader, Drain()),
-        Log("info", f"draining: no new work; leaving after this step, in {peer.settings.drain_s:.0f} s at most"),
+        Log("info", f"draining: no new work; leaving after this step, in {drain_s:.0f} s at most"),
     ]
 
 

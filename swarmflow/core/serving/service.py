@@ -21,17 +21,14 @@ from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Re
 class PeerSettings:
     """What the process was started with. join: what it says of itself (member.stage -1: any stage).
 
-    recompute: when idle it takes microbatches for whose graphs there is no memory. stores: it has a folder, in which
-    its stage outlives the process.
+    drain_s: how long it takes to hand over, None: as long as the run says. recompute: when idle it takes microbatches
+    for whose graphs there is no memory. stores: it has a folder, in which its stage outlives the process.
     """
 
     join: Join
-    drain_s: float = 30.0
-    heartbeat_s: float = 1.0
-    rejoin_s: float = 5.0
+    drain_s: float | None = None
     stay: bool = False
     journal_bytes_max: int = 1 << 30
-    late_min_s: float = 15.0
     recompute: bool = True
     stores: bool = False
 

@@ -45,7 +45,7 @@ def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
     peer.version, peer.memory.held = event.version, None
     peer.elements, peer.element_bytes = dict(event.group_elements), event.element_bytes
     peer.phase = "ready"
-    dispatcher = dispatcher_for(peer.plan, peer.me, peer.stage + 1, peer.settings.late_min_s)
+    dispatcher = dispatcher_for(peer.plan, peer.me, peer.stage + 1)
     own = peer.settings.journal_bytes_max, peer.settings.recompute
     peer.hops = HopTable(peer.me, peer.stage, peer.plan.stages, event.capacity, dispatcher, peer.leader, *own)
     plan = peer.plan

@@ -105,7 +105,7 @@ class Arena:
         process, plan = self._new_process(name), self.settings.plan
         hands = Body(self, process)
         if lead:
-            silence_s = self.settings.silence_s if self.hardware.broken_s() is None else 0.0
+            silence_s = plan.timeouts.silence_s if self.hardware.broken_s() is None else 0.0
             first, negotiates = self.settings.peers_first, self.rules.negotiation is not None
             period_s, negotiate_s = (0.0, ROUNDS * ROUND_S) if negotiates else (self.settings.rebalance_s, 0.0)
             terms = Terms(plan, self.settings.steps, first, period_s, silence_s, negotiate_s)

@@ -1,0 +1,36 @@
+"""The manifest of a run as it comes over the network: what is believed of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from swarmflow.core.timeouts import Timeouts
+from swarmflow.errors import IncompatibleError
+from swarmflow.manifest import Manifest
+from tests.runtime.test_stage_host import manifest
+
+RUN_ID = "0123456789abcdef"
+
+
+def test_a_manifest_is_the_same_after_its_way() -> None:
+    sent = manifest(run_id=RUN_ID, timeouts=Timeouts(silence_s=3.0))
+    assert Manifest.decode(sent.encode()) == sent
+    assert sent.plan.timeouts.silence_s == 3.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("heartbeat_s", -1.0, "timeouts.heartbeat_s = -1: must be above 0"),
+        ("late_s", 1e300, r"timeouts.late_s = 1e\+300: must be above 0"),
+        ("silence_s", 0.5, "timeouts.silence_s = 0.5: must be above heartbeat_s"),
+        ("silence_s", "soon", "does not fit this version"),
+    ],
+)
+def test_timeouts_that_no_run_can_have_are_refused(name: str, value: object, told: str) -> None:
+    fields = json.loads(manifest(run_id=RUN_ID).encode())
+    fields["timeouts"][name] = value
+    with pytest.raises(IncompatibleError, match=told):
+        Manifest.decode(json.dumps(fields).encode())
