@@ -6,6 +6,7 @@ processes are started again and again would else spend its machine on importing 
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import select
@@ -26,6 +27,7 @@ from swarmflow.runtime.patience import Patience, crowding
 _READY_S = 120.0
 _ANSWER_S = 20.0
 _POLL_S = 0.02
+_ROLES = ("peers.process", "trainers.process")  # by name: what runs a process does not know the roles
 _ENDED = "the fork server has ended, and with it all of its processes"
 
 
@@ -192,13 +194,8 @@ def _serve() -> None:
 
 def _load() -> None:
     """What takes seconds to import; nothing of it may start a thread before the fork."""
-    import swarmflow.compute.checkpoint
-    import swarmflow.compute.device
-    import swarmflow.compute.optimizer
-    import swarmflow.runtime.evaluation
-    import swarmflow.runtime.exporting
-    import swarmflow.runtime.session
-    import swarmflow.runtime.stage_host  # noqa: F401
+    for role in _ROLES:
+        importlib.import_module(role)
 
 
 def _say(what: int | list[int]) -> None:

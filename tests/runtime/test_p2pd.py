@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hivemind.p2p import PeerID
@@ -14,6 +16,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from swarmflow.errors import NetworkError
 from swarmflow.runtime import p2pd
 from swarmflow.runtime.daemon import Daemon
+from tests.runtime.nodes import until
 
 NAMES = ["QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", "12D3KooWBxdvPYPDgtpQ3fByWxjCUcsMzVr83AJo4rsta18wUC2m"]
 ADDRESSES = [
@@ -48,6 +51,22 @@ async def test_the_daemon_takes_a_relay_for_an_address() -> None:
             await daemon.connect(NAMES[0], [relay], 10.0)
     finally:
         await daemon.stop()
+
+
+@pytest.mark.asyncio
+async def test_who_is_no_relay_does_not_read_the_table_of_networks() -> None:
+    """It is most of what a daemon costs at its start, and nearly half of its memory."""
+    daemons = [await Daemon.launch({"noListenAddrs": 1, "relay": relay}, 30.0, stop_s=0.0) for relay in (0, 1)]
+    try:
+        await until(lambda: 1.5 * resident_bytes(daemons[0].pid) < resident_bytes(daemons[1].pid))
+    finally:
+        for daemon in daemons:
+            await daemon.stop()
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process has in memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 @pytest.mark.parametrize(
