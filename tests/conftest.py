@@ -12,17 +12,33 @@ from typing import Any
 
 import pytest
 import uvloop
+from xdist.scheduler import LoadScopeScheduling
 
 from swarmflow.runtime.patience import crowding
 
 # Set before torch or OpenMP is loaded: the tests start many processes, and more threads than cores only slow them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+TOGETHER = {"tests/swarm/test_faults.py", "tests/swarm/test_lifecycle.py"}
 DEADLINE_S = 60.0  # of an asynchronous test, on a machine that has time
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
     "asyncio": asyncio.SelectorEventLoop,
 }
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:  # noqa: ANN401
+    """Give each test to whichever worker is free, but those that share a swarm to one: else it is set up twice."""
+    scheduling = LoadScopeScheduling(config, log)
+    scheduling._split_scope = scope_of
+    return scheduling
+
+
+def scope_of(test: str) -> str:
+    """What tests have in common that have to run in one worker: their file, or nothing but themselves."""
+    file = test.partition("::")[0]
+    return file if file in TOGETHER else test
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

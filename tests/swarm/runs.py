@@ -13,6 +13,7 @@ from tests.swarm.reference import Recipe, save_model
 
 STAGES = 3
 FINISH_S = 150.0
+LONG = 2000  # steps of a run that is ended by its test
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.1},
     "adamw": {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-3, "weight_decay": 0.1},
@@ -50,6 +51,12 @@ def settings(model: Path, corpus: Path, of: Recipe, *, codec: str = "none", stag
             "checkpoint_every": of.steps,
         },
     }
+
+
+def exported(output: Path, least: int) -> int | None:
+    """The first version from this one on that the output folder holds as `step-N`."""
+    versions = (int(folder.name.removeprefix("step-")) for folder in output.glob("step-*"))
+    return min((version for version in versions if version >= least), default=None)
 
 
 def start(swarm: LocalSwarm, *, trainers: int, peers: int, trainer_options: Sequence[str] = ()) -> None:

@@ -19,7 +19,7 @@ LOSS_DIFFERENCE_MAX = 0.01
 def test_blockwise8_ends_within_a_hundredth_of_the_uncompressed_loss(tmp_path: Path, forks: ForkServer) -> None:
     """The uncompressed run is the plain loop: test_exactness shows that a swarm without a codec does the same."""
     model, corpus = prepare(tmp_path, "llama", corpus_bytes=12000)
-    of = recipe("adamw", steps=200, microbatches=4)
+    of = recipe("adamw", steps=100, microbatches=4)
     run = settings(model, corpus, of, codec="blockwise8")
     with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
         start(swarm, trainers=1, peers=3)

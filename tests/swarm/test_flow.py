@@ -12,7 +12,7 @@ import torch
 from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.local import LocalProcess, LocalSwarm
 from tests.swarm.reference import load_model, parameters
-from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings
+from tests.swarm.runs import FINISH_S, LONG, STAGES, exported, prepare, recipe, settings
 from tests.swarm.test_exactness import assert_learnt
 
 SPEAKS_S = 10.0
@@ -32,9 +32,8 @@ def followed(process: LocalProcess) -> float:
 @pytest.mark.slow
 def test_a_swarm_that_follows_flows_learns_what_one_process_learns(tmp_path: Path, forks: ForkServer) -> None:
     model, corpus = prepare(tmp_path, "llama")
-    of = recipe("adamw", steps=120)
-    run = settings(model, corpus, of)
-    run["train"]["router"] = "flow"
+    run = settings(model, corpus, recipe("adamw", steps=LONG))
+    run["train"] |= {"router": "flow", "checkpoint_every": 8}
     with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
         for _ in range(2):
             swarm.start_trainer("--metrics-port", "0")
@@ -44,9 +43,12 @@ def test_a_swarm_that_follows_flows_learns_what_one_process_learns(tmp_path: Pat
         swarm.wait_steps(1, FINISH_S)
         swarm.wait(lambda: followed(peers[0]) + followed(peers[3]) > 0, "a microbatch to follow a flow", FINISH_S)
         peers[4].kill()
-        swarm.wait_finished(FINISH_S)
-        steps = swarm.steps()
+        swarm.wait(lambda: swarm.steps()[-1]["peers"] == [2, 1, 2], "a step without the dead one", FINISH_S)
+        least = len(swarm.steps()) + 1
+        learnt = swarm.wait(lambda: exported(swarm.output, least), "a checkpoint after it", FINISH_S)
+        steps = swarm.steps()[:learnt]
+    of = recipe("adamw", steps=learnt)
     assert [step["step"] for step in steps] == list(range(of.steps))
     assert {step["microbatches"] for step in steps} == {of.microbatches}
-    losses = assert_learnt(parameters(load_model(swarm.output / "final")), model, corpus, of)
+    losses = assert_learnt(parameters(load_model(swarm.output / f"step-{learnt}")), model, corpus, of)
     torch.testing.assert_close([step["loss"] for step in steps], losses, rtol=1e-5, atol=0)

@@ -15,7 +15,7 @@ from swarmflow.chaos import spoiling
 from swarmflow.runtime.forkserver import ForkServer
 from swarmflow.runtime.local import LocalSwarm, environment
 from tests.swarm.reference import load_model, parameters
-from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings, start
+from tests.swarm.runs import FINISH_S, LONG, STAGES, exported, prepare, recipe, settings, start
 from tests.swarm.test_exactness import assert_learnt
 
 WANTED_S = 60.0
@@ -31,12 +31,6 @@ def put_out(log: Path, reason: str) -> bool:
     return f" is gone: {reason} " in log.read_text(encoding="utf-8")
 
 
-def exported(output: Path, version: int) -> int | None:
-    """The first version from this one on that lies in the output folder."""
-    versions = (int(folder.name.removeprefix("step-")) for folder in output.glob("step-*"))
-    return min((found for found in versions if found >= version), default=None)
-
-
 @pytest.mark.swarm
 @pytest.mark.slow
 def test_peers_that_give_not_a_number_are_put_out_and_nothing_of_it_is_learnt(tmp_path: Path) -> None:
@@ -46,7 +40,7 @@ def test_peers_that_give_not_a_number_are_put_out_and_nothing_of_it_is_learnt(tm
     dozens of steps later. So the run is longer than it can take, and ends with the first checkpoint after the last one.
     """
     model, corpus = prepare(tmp_path, "llama")
-    config = settings(model, corpus, recipe("adamw", steps=2000))
+    config = settings(model, corpus, recipe("adamw", steps=LONG))
     config["train"]["checkpoint_every"] = 20
     with (
         ForkServer(environment(threads=1), "swarmflow.chaos.spoiling") as forks,
