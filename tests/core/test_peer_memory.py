@@ -73,6 +73,21 @@ def test_a_reduced_gradient_is_kept_for_the_commit_that_was_not_heard() -> None:
     assert bereft(sealed()) == Held(0, EPOCH.step, "", "", None, NAME)
 
 
+def test_what_was_loaded_is_kept_with_the_commit_that_had_made_it() -> None:
+    """Nobody else may be left who can tell the step's result."""
+    bench = Bench()
+    bench.hear(Granted(1, 0, EPOCH.step + 1, DONOR, 3, NAME, COMMIT))
+    bench.event(StateLoaded(0, EPOCH.step + 1, "digest", 4, (("stage-0", 10),)))
+    assert left(bench.event(Lost(LEADER, "killed"))) == replace(AT_NEXT, digest="")
+
+
+def test_a_commit_that_did_not_make_what_is_granted_is_not_believed() -> None:
+    bench = Bench()
+    bench.hear(Granted(1, 0, EPOCH.step + 2, DONOR, 3, NAME, COMMIT))
+    bench.event(StateLoaded(0, EPOCH.step + 2, "digest", 4, (("stage-0", 10),)))
+    assert left(bench.event(Lost(LEADER, "killed"))) == Held(0, EPOCH.step + 2, NAME)
+
+
 def test_what_was_loaded_from_a_disk_is_not_kept() -> None:
     bench = Bench()
     bench.serve()

@@ -14,14 +14,12 @@ def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, tur
 
     turn: by so many it is to begin with another donor than it would.
     """
-    donors, commit = leader.membership.donors(stage, leader.version, entry.process, turn), None
+    donors = leader.membership.donors(stage, leader.version, entry.process, turn)
     if leader.name:
         donors = donors or leader.memories.donors(stage, leader.name, entry.process)[:DONORS_MAX]
     held = leader.memories.of(entry.process)
     resumes = held is not None and held.stage == stage and holds(held, leader.version, leader.name)
-    if resumes:
-        commit = leader.commit
-    else:
+    if not resumes:
         leader.memories.leave(entry.process)  # it lets go of it
     entry.hopeful = bool(donors) or resumes or leader.version == leader.safe.durable
     if not donors and not (leader.version == 0 and leader.settings.from_seed):
@@ -29,8 +27,9 @@ def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, tur
     leader.membership.move(entry, stage)
     leader.membership.mark(entry, "loading")
     entry.version, entry.grants = leader.version, entry.grants + 1
+    granted = Granted(leader.term, stage, leader.version, donors, entry.grants, leader.name, leader.commit)
     return [
         Connect((entry.member,)),
-        Send(entry.process, Granted(leader.term, stage, leader.version, donors, entry.grants, leader.name, commit)),
+        Send(entry.process, granted),
         Log("info", f"peer {entry.process} {'holds' if resumes else 'loads'} stage {stage}: {reason}"),
     ]

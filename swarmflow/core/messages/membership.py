@@ -69,7 +69,7 @@ class Granted:
     donors: tuple[Member, ...]
     grant: int = 0  # its number, repeated in the answer, which may cross with a later grant
     name: str = ""  # of the version's state: a peer that holds it in memory loads nothing
-    commit: Commit | None = None  # makes this version of what the peer holds
+    commit: Commit | None = None  # the one that made this version, or makes it of what the peer holds
 
 
 @dataclass(frozen=True, slots=True)

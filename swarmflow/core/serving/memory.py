@@ -14,8 +14,9 @@ class Memory:
     """The state of a stage, over the lives of one process.
 
     held: what an earlier life has left, until this one serves a stage. name: of the state that is served now,
-    empty: not known. commit: the one that made it, where it was made here; digest: of its parameters then. update: the
-    name and the commit of the next one, while it is made.
+    empty: not known. commit: the one that made it, where it is known: should all trainers die, the peers are the only
+    ones who can tell what the step's result was. digest: of its parameters, where it was made here. update: the name
+    and the commit of the next one, while it is made.
     """
 
     held: Held | None = None
@@ -27,14 +28,15 @@ class Memory:
     def granted(self, message: Granted) -> Resume | None:
         """A stage is to be served. None: it has to be loaded, and what was held is let go of."""
         held, commit = self.held, message.commit
-        self.name, self.commit, self.digest, self.update = message.name, None, "", None
+        if commit is not None and commit.epoch.step != message.version - 1:
+            commit = None
+        self.name, self.commit, self.digest, self.update = message.name, commit, "", None
         if held is not None and message.name and held.stage == message.stage:
             if (held.version, held.name) == (message.version, message.name):
-                self.commit, self.digest = held.commit, held.digest
+                self.commit, self.digest = held.commit or commit, held.digest
                 return Resume(message.stage, message.version)
             reduced = (held.version, held.upcoming) == (message.version - 1, message.name)
-            if reduced and commit is not None and commit.epoch.step == held.version:
-                self.commit = commit
+            if reduced and commit is not None:
                 return Resume(message.stage, message.version, Apply(commit.epoch, commit.scale, commit.learning_rate))
         self.held = None
         return None
