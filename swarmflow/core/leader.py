@@ -292,9 +292,8 @@ class Leader(LeaderState):
         self._ballot_due_s = now + self.timeouts.ballot_s * 2.0**self._ballots
         ready, present = self.membership.roster(self.version).members(), step.roster.all_processes
         newcomers = tuple(member for member in ready if member.process not in present)
-        ways = (
-            self.membership.ways() if self._ballots < 2 else LinkTable()
-        )  # who sums for another stage may be to blame
+        # After two ballots in vain nobody sums for another stage: it may be to blame.
+        ways = self.membership.ways() if self._ballots < 2 else LinkTable()
         return [*step.prepare(newcomers, ways), *step.ask_trainers(self.bound)]
 
     def _ask_again(self, step: Step, now: float) -> list[Action]:

@@ -39,6 +39,7 @@ WORTH = 0.005  # of what a part of the swarm costs: less is not worth another ex
 LINKS = 48  # of a process to those of a stage beside its own, about, where both stages are larger
 EARLY_MAX = 64  # words of those whom the leader has not told of yet
 VIA_MAX = 512
+# What may be said to somebody two stages away.
 DISTANT = (
     SideLockRequest,
     SideLocked,
@@ -47,7 +48,7 @@ DISTANT = (
     ApplyExchange,
     ExchangeTurn,
     ExchangeTurnTaken,
-)  # may be said to somebody two stages away
+)
 
 
 @dataclass(slots=True)

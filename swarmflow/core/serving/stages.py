@@ -49,9 +49,8 @@ def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
     own = peer.settings.journal_bytes_max, peer.settings.recompute
     peer.hops = HopTable(peer.me, peer.stage, peer.plan.stages, event.capacity, dispatcher, peer.leader, *own)
     plan = peer.plan
-    without_graph = (
-        WITHOUT_GRAPH if peer.settings.recompute or peer.hops.last else 0
-    )  # the last stage holds a microbatch but briefly
+    # The last stage holds a microbatch but briefly.
+    without_graph = WITHOUT_GRAPH if peer.settings.recompute or peer.hops.last else 0
     peer.flows = negotiation_of(peer.me, peer.stage, plan.stages, plan.microbatches, dispatcher.router, without_graph)
     return [
         Send(peer.leader, Ready(peer.stage, peer.version, event.digest, event.capacity, peer.grant)),
