@@ -23,10 +23,10 @@ from swarmflow import __version__
 from swarmflow.compute.device import choose_device, measure_speed
 from swarmflow.core.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin, Resume, StoreState
 from swarmflow.core.events import DrainAsked
-from swarmflow.core.following import LeaderLease
+from swarmflow.core.leader_lease import LeaderLease
 from swarmflow.core.messages import Join
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.serving.peer_state import PeerSettings
 from swarmflow.core.types import Body, Member, Roster, Slice
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.ending import Threads

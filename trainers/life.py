@@ -26,13 +26,13 @@ from swarmflow.core.actions import (
     WriteCheckpoint,
 )
 from swarmflow.core.events import DrainAsked, MicrobatchFormed, Progressed, Rival, SaveAsked, Validated
-from swarmflow.core.following import FIRST_TERM, LeaderLease
 from swarmflow.core.leader import Leader
+from swarmflow.core.leader_lease import FIRST_TERM, LeaderLease
 from swarmflow.core.leading.memories import Former
 from swarmflow.core.messages import Join
 from swarmflow.core.routers import dispatcher_for
-from swarmflow.core.rules import LeaderSettings
 from swarmflow.core.schedule import learning_rate
+from swarmflow.core.settings import LeaderSettings
 from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Body, Member, ProcessId

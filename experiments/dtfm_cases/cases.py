@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from swarmflow.simulator.checks import Table, TableFile, read_table
-from swarmflow.simulator.drawn import Constant
+from swarmflow.simulator.distributions import Constant
 from swarmflow.simulator.scenario import ModelPart, PeersPart, Scenario, load
 
 FOLDER = Path(__file__).parent

@@ -9,8 +9,8 @@ from experiments.common.arguments import progress
 from experiments.common.rows import Row, row
 from experiments.dtfm_cases.cases import BATCH, CASES, LAYERS, DtfmCase, Model, petaflop, scenario
 from swarmflow.errors import SwarmflowError
+from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.scenario import Scenario
-from swarmflow.simulator.simulation import Simulation
 
 Found = dict[tuple[DtfmCase, str], list[tuple[float, ...]]]  # seconds of the iterations, a repetition each
 POLICIES = ("swarmflow", "swarm", "gpipe", "dtfm")

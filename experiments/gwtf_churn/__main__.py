@@ -15,8 +15,8 @@ from experiments.gwtf_churn.paper import COMMUNICATION, LOST, THROUGHPUT, TIME, 
 from experiments.gwtf_churn.setting import ChurnSetting, scenario, settings
 from swarmflow.core.routers import ROUTERS
 from swarmflow.errors import SwarmflowError
+from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.report import SimulationReport
-from swarmflow.simulator.simulation import Simulation
 
 POLICIES = ("swarmflow", "swarm", "swarm-restart")  # with gwtf it takes twice as long
 REPETITIONS, REPETITIONS_QUICK = 25, 1

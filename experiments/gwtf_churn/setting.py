@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from swarmflow.simulator.drawn import Integers
+from swarmflow.simulator.distributions import Integers
 from swarmflow.simulator.scenario import Scenario, load
 
 LATENCY_S = (0.005, 0.125)  # one way, between any two places

@@ -15,9 +15,9 @@ from experiments.common.rows import Row, row, write_json
 from experiments.common.table import show
 from experiments.gwtf_churn.setting import ways
 from swarmflow.errors import SwarmflowError
+from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
-from swarmflow.simulator.simulation import Simulation
 
 POLICIES = ("swarmflow", "swarm", "gpipe", "gwtf", "dtfm")
 REPETITIONS, REPETITIONS_QUICK = 25, 2

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from experiments.swarm_scaling.books import of_books
 from swarmflow.core.events import Event
-from swarmflow.core.following import LeaderLease
+from swarmflow.core.leader_lease import LeaderLease
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.serving.peer_state import PeerSettings
 from swarmflow.core.types import Plan, ProcessId
 from swarmflow.errors import SwarmflowError
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from experiments.common.rows import Row, row
 from experiments.swarm_scaling.costs import Metered
 from swarmflow.errors import SwarmflowError
+from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
-from swarmflow.simulator.simulation import Simulation
 from swarmflow.simulator.world import World
 
 SIZES = (8, 16, 32, 64, 128, 256, 400, 1000)  # Figure 6 has 8 to 128; Table 3 has 400

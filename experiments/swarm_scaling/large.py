@@ -15,8 +15,8 @@ from experiments.common.rows import Row, row
 from experiments.swarm_scaling.cases import POLICY, costs
 from experiments.swarm_scaling.costs import Metered
 from swarmflow.errors import SwarmflowError
+from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.scenario import Scenario, load
-from swarmflow.simulator.simulation import Simulation
 from swarmflow.simulator.world import World
 
 SIZES = (1000, 4000, 10_000)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments.common.rows import Row, row
-from swarmflow.simulator.drawn import Constant
+from swarmflow.forecast.simulation import Simulation
+from swarmflow.simulator.distributions import Constant
 from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
-from swarmflow.simulator.simulation import Simulation
 
 FOLDER = Path(__file__).parent
 LAYERS = {"base": "base", "xxlarge": "xxlarge", "GPT-3": "gpt-3", "Ours": "ours"}

@@ -13,10 +13,10 @@ import msgspec
 
 from swarmflow.core.actions import Action
 from swarmflow.core.events import StateLoaded
-from swarmflow.core.following import LeaderLease
+from swarmflow.core.leader_lease import LeaderLease
 from swarmflow.core.messages import Granted, Join, LeaderHeartbeat, Message, OpenStep
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.serving.peer_state import PeerSettings
 from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
 from swarmflow.runtime.driver import Driver
 from swarmflow.runtime.frames import FrameLimits, pack_front

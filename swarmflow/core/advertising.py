@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Release, Send
+from swarmflow.core.dispatcher import Dispatcher
 from swarmflow.core.messages import DownstreamCost, Probe, Probed
-from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.prober import AT_ONCE_MAX
 from swarmflow.core.types import BEFORE_ALL, Epoch, ProcessId, Ref
 

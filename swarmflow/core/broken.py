@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action
-from swarmflow.core.outbox import Dispatcher
+from swarmflow.core.dispatcher import Dispatcher
 from swarmflow.core.types import ProcessId
 
 AGAIN_S = 1.0  # after which the other end is asked what has reached it, if there is nobody else

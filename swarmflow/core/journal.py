@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Release, RunForward, RunReplay, Send
-from swarmflow.core.entry import InFlight
+from swarmflow.core.dispatcher import Dispatcher
 from swarmflow.core.events import Replayed
 from swarmflow.core.hop import Hop, HopQuery, Wanted
+from swarmflow.core.in_flight import InFlight
 from swarmflow.core.messages import Backward, Recall, Recalled
-from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.types import ProcessId, Ref
 
 

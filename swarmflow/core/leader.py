@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from swarmflow.core.actions import Action, Count, Forget, Log, Send
+from swarmflow.core.candidacy import Takeover
 from swarmflow.core.events import (
     CheckpointWritten,
     DiskChanged,
@@ -20,12 +21,13 @@ from swarmflow.core.events import (
     Tick,
     Validated,
 )
-from swarmflow.core.leading import admission, believing, departures, edge, opening, progress, saving
+from swarmflow.core.leading import between_steps, departures, joining, opening, plausibility, progress, saving
 from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.leading.membership import MemberRecord
-from swarmflow.core.leading.reign import LeaderState
-from swarmflow.core.leading.sharing import LinkTable
+from swarmflow.core.leading.piece_owners import LinkTable
 from swarmflow.core.leading.suspicions import reduce_together
+from swarmflow.core.link_rates import TOLD_MAX
 from swarmflow.core.messages import (
     CopiesHeld,
     Drain,
@@ -41,11 +43,9 @@ from swarmflow.core.messages import (
     Ready,
     Suspect,
 )
-from swarmflow.core.naming import tell
 from swarmflow.core.quorum import electorate, electorate_before
-from swarmflow.core.rates import TOLD_MAX
+from swarmflow.core.roster_parts import tell
 from swarmflow.core.step import AboutStep, Step
-from swarmflow.core.succession import Takeover
 from swarmflow.core.types import ProcessId, Roster
 
 
@@ -132,13 +132,13 @@ class Leader(LeaderState):
             case Mishandled():
                 reason = f"a message of {event.process} {event.reason}"
                 actions = self.step.void(reason) if self.step is not None else []
-                actions += believing.put_out(self, event.process, None, event.reason, now)
+                actions += plausibility.put_out(self, event.process, None, event.reason, now)
             case CheckpointWritten():
-                actions = edge.checkpoint_written(self, event, now)
+                actions = between_steps.checkpoint_written(self, event, now)
             case DiskChanged():
-                actions = edge.disk_changed(self, event, now)
+                actions = between_steps.disk_changed(self, event, now)
             case Validated():
-                actions = edge.validated(self, event, now)
+                actions = between_steps.validated(self, event, now)
             case SaveAsked():
                 return saving.asked(self, event, now)
             case Progressed():
@@ -155,7 +155,7 @@ class Leader(LeaderState):
         """A message that cannot be true is not looked at any further; who sent it is put out."""
         counted = Count("messages_refused", type(message).__name__)
         reason = f"sent what cannot be: {what}"
-        return [counted, *believing.put_out(self, sender, message, reason, now), *self._due(now)]
+        return [counted, *plausibility.put_out(self, sender, message, reason, now), *self._due(now)]
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
@@ -199,7 +199,7 @@ class Leader(LeaderState):
             actions += progress.see(self, now) + saving.see(self, now)
             for process in self.membership.silent(now, self.timeouts.silence_s, self.me.process):
                 actions += departures.gone(self, process, f"silent for more than {self.timeouts.silence_s:.0f} s", now)
-            actions += admission.readmit(self, now)
+            actions += joining.readmit(self, now)
             awaits = self._alone_s is not None or self.absent or self.safe.landing >= 0
             actions += opening.try_open(self, now) if self.phase == "gathering" and awaits else []
         if watch:
@@ -240,7 +240,7 @@ class Leader(LeaderState):
         if self.phase == "gathering" and self.safe.trouble:
             return saving.save(self) if self.safe.due_again(now) else opening.try_open(self, now)
         if self.phase == "unmeasured":
-            return edge.measure(self, now)
+            return between_steps.measure(self, now)
         return self._advance_step(self.step, now) if self.phase == "running" and self.step is not None else []
 
     def _advance_step(self, step: Step, now: float) -> list[Action]:
@@ -248,7 +248,7 @@ class Leader(LeaderState):
             out = departures.put_out_differing(self, step, now)
             return [*out, *opening.restart(self, now), *departures.let_go(self)]  # without who wants to leave
         if step.phase == "committed":
-            return edge.close(self, step, now)
+            return between_steps.close(self, step, now)
         if step.phase == "complete":
             return self._prepare(step, now) if self._held_long_enough(now) else []
         if step.phase == "preparing" and now >= self._ballot_due_s:
@@ -326,14 +326,14 @@ class Leader(LeaderState):
     def _received(self, event: Received, now: float) -> list[Action]:
         message, sender = event.message, event.sender
         if isinstance(message, Join):
-            return admission.join(self, sender, message, now)
+            return joining.join(self, sender, message, now)
         if isinstance(message, Left):
             return departures.left(self, sender, message, now)
         known = self.membership.known.get(sender)
         if known is None:
             waits = isinstance(message, Heartbeat) and self.pauses.left(sender.name, now)[0] > 0
             return [] if waits or isinstance(message, Suspect) else [Send(sender, Evicted("not known to the leader"))]
-        if (wrong := believing.doubtful(self, known, message)) is not None:
+        if (wrong := plausibility.doubtful(self, known, message)) is not None:
             return self.refused(sender, message, wrong, now)
         known.heard_s = now
         handler = _HANDLERS.get(type(message))
@@ -355,9 +355,9 @@ def _about_step(leader: LeaderState, known: MemberRecord, message: AboutStep, no
 
 
 _HANDLERS: dict[type, Callable[[LeaderState, MemberRecord, Any, float], list[Action]]] = {
-    Ready: admission.ready,
-    CopiesHeld: admission.kept,
-    LoadFailed: admission.load_failed,
+    Ready: joining.ready,
+    CopiesHeld: joining.kept,
+    LoadFailed: joining.load_failed,
     Drain: departures.drain,
     Suspect: departures.suspect,
     Heartbeat: _heartbeat,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.entry import REPAIR
+from swarmflow.core.dispatcher import TAKEOVER
+from swarmflow.core.in_flight import REPAIR
 from swarmflow.core.messages import Done
-from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.types import ProcessId
 
 

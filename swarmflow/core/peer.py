@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swarmflow.core.actions import Action, Count, Send
-from swarmflow.core.detours import Relays
 from swarmflow.core.events import (
     Applied,
     BackwardComputed,
@@ -32,6 +31,7 @@ from swarmflow.core.events import (
     StateStored,
     Tick,
 )
+from swarmflow.core.message_counter import MessageCounter
 from swarmflow.core.messages import (
     Accepted,
     Adopt,
@@ -78,11 +78,11 @@ from swarmflow.core.messages import (
     Suspect,
 )
 from swarmflow.core.messages.checks import MessageChecks, checks_of
-from swarmflow.core.serving import ballots, epochs, hopping, leaders, leaving, refusing, stages
+from swarmflow.core.relays import Relays
+from swarmflow.core.serving import ballots, epochs, leaders, leaving, microbatches, refusing, stages
 from swarmflow.core.serving.memory import Memory
-from swarmflow.core.serving.service import PeerState, release
+from swarmflow.core.serving.peer_state import PeerState, release
 from swarmflow.core.types import Epoch, ProcessId
-from swarmflow.core.words import MessageCounter
 
 EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
 EARLY_S = 30.0  # after which they are given up: they may be of a leader whom nobody follows any more
@@ -338,13 +338,13 @@ _ABOUT_HOPS = (
     CreditReturned,
 )
 _REMOTE: dict[type, Callable[[PeerState, Received, float], list[Action]]] = {
-    **dict.fromkeys(_ABOUT_HOPS, hopping.message),
+    **dict.fromkeys(_ABOUT_HOPS, microbatches.message),
     RosterPart: epochs.named,
     OpenStep: epochs.opened,
     RosterDelta: epochs.opened,
     MemberEntered: epochs.entered,
     MemberFailed: epochs.gone,
-    Negotiate: hopping.negotiated,
+    Negotiate: microbatches.negotiated,
     Prepare: ballots.prepare,
     Commit: ballots.commit,
     ReducePart: ballots.reduce_part,
@@ -360,8 +360,8 @@ _REMOTE: dict[type, Callable[[PeerState, Received, float], list[Action]]] = {
     Finished: leaving.finished,
     Elect: leaders.lead,
     Suspect: leaders.accused,
-    LinkRateReport: hopping.rates,
-    RelayTensor: hopping.carry,
+    LinkRateReport: microbatches.rates,
+    RelayTensor: microbatches.carry,
     LeaderHeartbeat: _nothing,
 }
 _LOCAL: dict[type, Callable[[PeerState, Any, float], list[Action]]] = {
@@ -372,12 +372,12 @@ _LOCAL: dict[type, Callable[[PeerState, Any, float], list[Action]]] = {
     StateNotLoaded: stages.not_loaded,
     StateStored: leaving.stored,
     CopiesChanged: stages.copies_changed,
-    ForwardComputed: hopping.computed,
-    LossComputed: hopping.computed,
-    BackwardComputed: hopping.computed,
-    ComputeFailed: hopping.compute_failed,
-    Overflowed: hopping.overflowed,
-    ComputedNotFinite: hopping.not_finite,
+    ForwardComputed: microbatches.computed,
+    LossComputed: microbatches.computed,
+    BackwardComputed: microbatches.computed,
+    ComputeFailed: microbatches.compute_failed,
+    Overflowed: microbatches.overflowed,
+    ComputedNotFinite: microbatches.not_finite,
     Replayed: ballots.replayed,
     PieceReduced: ballots.piece_reduced,
     Sealed: ballots.sealed,

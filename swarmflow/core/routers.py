@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from swarmflow.core.dispatcher import Dispatcher
 from swarmflow.core.flow.router import FlowRouter
 from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.outbox import Dispatcher
+from swarmflow.core.next_stage import Router
 from swarmflow.core.prober import Prober
 from swarmflow.core.shortest import Shortest
-from swarmflow.core.takers import Router
 from swarmflow.core.types import Plan, ProcessId
 
 ROUTERS = ("shortest", "iwrr", "flow")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, FormMicrobatch, Release, Send
+from swarmflow.core.admission import WITHOUT_GRAPH
+from swarmflow.core.dispatcher import Dispatcher
 from swarmflow.core.events import MicrobatchFormed
 from swarmflow.core.messages import Accepted, Assign, Backward, Denied, OpenStep, Recall, Recalled, Routed, SlotReserved
-from swarmflow.core.outbox import Dispatcher
-from swarmflow.core.space import WITHOUT_GRAPH
 from swarmflow.core.types import BEFORE_ALL, Epoch, Member, Microbatch, ProcessId
 
 

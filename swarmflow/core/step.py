@@ -6,9 +6,10 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Count, Log, Send
+from swarmflow.core.dispatcher import TAKEOVER
 from swarmflow.core.leading.findings import VALUES, Finding, blame, plain
 from swarmflow.core.leading.norms import clipping, fits, squared_norms
-from swarmflow.core.leading.sharing import LinkTable, peers_beside, shared_out
+from swarmflow.core.leading.piece_owners import LinkTable, peers_beside, shared_out
 from swarmflow.core.ledger import Ledger
 from swarmflow.core.messages import (
     Assign,
@@ -28,10 +29,9 @@ from swarmflow.core.messages import (
     Unprepared,
     Unrepairable,
 )
-from swarmflow.core.naming import NOBODY, PART_MEMBERS, tell
-from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.quorum import Quorum
 from swarmflow.core.reduce import agree, differing, diverged, reduction_groups
+from swarmflow.core.roster_parts import NOBODY, PART_MEMBERS, tell
 from swarmflow.core.source import shares
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Roster
 

@@ -21,6 +21,7 @@ from swarmflow.core.actions import (
     Send,
     WriteCheckpoint,
 )
+from swarmflow.core.epoch_view import begun
 from swarmflow.core.events import (
     CheckpointWritten,
     DiskChanged,
@@ -36,9 +37,10 @@ from swarmflow.core.events import (
     Tick,
     Validated,
 )
-from swarmflow.core.feeding import heir
-from swarmflow.core.feeding.feeder import TrainerState, until_end
+from swarmflow.core.feeding import candidate
+from swarmflow.core.feeding.trainer_state import TrainerState, until_end
 from swarmflow.core.flow.live import TRAINER, negotiation_of
+from swarmflow.core.message_counter import MessageCounter
 from swarmflow.core.messages import (
     TO_LEADER,
     Accepted,
@@ -77,10 +79,8 @@ from swarmflow.core.messages import (
     Welcome,
 )
 from swarmflow.core.messages.checks import MessageChecks, checks_of
-from swarmflow.core.naming import RosterAssembly
-from swarmflow.core.standing import begun
+from swarmflow.core.roster_parts import RosterAssembly
 from swarmflow.core.types import Holding, ProcessId, Roster, Snapshot
-from swarmflow.core.words import MessageCounter
 
 _ABOUT_HOPS = (Accepted, SlotReserved, Denied, Routed, Backward)
 
@@ -123,7 +123,7 @@ class TrainerMachine(TrainerState):
             times.append(self._next_join_s)
         elif self.candidacy is not None:
             times.append(self.candidacy.next_deadline())
-        elif (stand_s := heir.stand_s(self)) is not None:
+        elif (stand_s := candidate.stand_s(self)) is not None:
             times.append(stand_s)
         if (paused := self.source.dispatcher.next_deadline()) is not None:
             times.append(paused)
@@ -145,7 +145,7 @@ class TrainerMachine(TrainerState):
             self.lease.tick(now)
             if self.joined and self.lease.lost_s is None:
                 actions.append(Send(self.leader, Heartbeat(version=self.epoch.step, done=self.source.done)))
-        return actions + heir.succeed(self, now)
+        return actions + candidate.succeed(self, now)
 
     # --- what others say ----------------------------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class TrainerMachine(TrainerState):
         drop += self._heard(sender, message, now)
         match message:
             case Elect():
-                return [*drop, *heir.asked_to_follow(self, sender, message, now)]
+                return [*drop, *candidate.asked_to_follow(self, sender, message, now)]
             case RosterPart() if self.candidacy is not None and sender != self.leader:
                 return [*drop, *self.candidacy.named(sender, message)]
             case ElectionReport() if self.candidacy is not None:
@@ -291,7 +291,7 @@ class TrainerMachine(TrainerState):
             case ElectionReport() if self.lead is not None and message.term == self.lead.term:
                 return [*drop, *self.lead.handle(event, now)]  # too late: taken for dead, and told so
             case Deposed():
-                return [*drop, *heir.deposed(self, sender, message, now)]
+                return [*drop, *candidate.deposed(self, sender, message, now)]
         if isinstance(message, _ABOUT_HOPS) and sender in self._peers:
             return [*drop, *self.source.message(sender, message, now)]
         if isinstance(message, Recall) and sender in self._peers:

@@ -15,11 +15,11 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from swarmflow.errors import ConfigError
 from swarmflow.forecast.plot import CREATOR
+from swarmflow.forecast.simulation import Simulation
 from swarmflow.forecast.summary import summary
 from swarmflow.ownership import check_file, is_object_with, starts_with
 from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
-from swarmflow.simulator.simulation import Simulation
 
 _TRACE = re.compile(rb"\d+\.\d{9} \S+\.\d+ ")
 

@@ -9,7 +9,7 @@ import msgspec
 
 from swarmflow.core.messages import Message, Negotiate
 from swarmflow.errors import FrameError
-from swarmflow.runtime import flow_words
+from swarmflow.runtime import flow_wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ Wire = Message | Request | Response | Evaluate
 
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Message), Request, Response, Evaluate)}
 _DECODERS = {
-    name: msgspec.msgpack.Decoder(flow_words.Packed if kind is Negotiate else kind) for name, kind in _TYPES.items()
+    name: msgspec.msgpack.Decoder(flow_wire.Packed if kind is Negotiate else kind) for name, kind in _TYPES.items()
 }
 _ENVELOPE = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 _ENCODER = msgspec.msgpack.Encoder()
@@ -56,7 +56,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 def encode_header(message: Wire) -> bytes:
     """The header of a frame that carries this message."""
-    fields = flow_words.pack(message) if isinstance(message, Negotiate) else message
+    fields = flow_wire.pack(message) if isinstance(message, Negotiate) else message
     return _ENCODER.encode((type(message).__name__, fields))
 
 
@@ -77,7 +77,7 @@ def decode_header(header: bytes | bytearray | memoryview) -> Wire:
         if decoder is None:
             raise FrameError(f"there is no message {name[:40]!r}")
         decoded = decoder.decode(fields)
-        message: Wire = flow_words.unpack(decoded) if isinstance(decoded, flow_words.Packed) else decoded
+        message: Wire = flow_wire.unpack(decoded) if isinstance(decoded, flow_wire.Packed) else decoded
         return message
     except (msgspec.DecodeError, RecursionError) as error:
         raise FrameError(f"a header does not decode: {error}") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from swarmflow.config_check import Check, Disallowed, integer, number
 from swarmflow.errors import ConfigError
-from swarmflow.simulator.drawn import Bounded, Constant, Integers, Normal, OneOf, Uniform
+from swarmflow.simulator.distributions import Bounded, Constant, Integers, Normal, OneOf, Uniform
 
 FORMS = "{ uniform = [low, high] }, { integers = [low, high] }, { choice = [...] } or { normal = [mean, deviation] }"
 Table = tuple[tuple[float, ...], ...]

@@ -8,9 +8,9 @@ from random import Random
 
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.causes import CHANCE
-from swarmflow.simulator.described import Described, peer_name, peer_number
-from swarmflow.simulator.drawn import DIGITS
+from swarmflow.simulator.distributions import DIGITS
 from swarmflow.simulator.scenario import Arrival
+from swarmflow.simulator.scenario_hardware import Described, peer_name, peer_number
 from swarmflow.simulator.swarm import Swarm
 
 HOUR_S = 3600.0

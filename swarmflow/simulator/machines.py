@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from swarmflow.core.following import LeaderLease
 from swarmflow.core.leader import Leader
+from swarmflow.core.leader_lease import LeaderLease
 from swarmflow.core.messages import Join
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.routers import dispatcher_for
-from swarmflow.core.rules import LeaderSettings
-from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.serving.peer_state import PeerSettings
+from swarmflow.core.settings import LeaderSettings
 from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Plan, ProcessId

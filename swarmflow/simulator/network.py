@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.drawn import Drawn, share_of
+from swarmflow.simulator.distributions import Drawn, share_of
 
 INFINITE = float("inf")
 DRAWN_KEPT = 1 << 18  # pairs whose numbers are kept; those of the others are made again when they are asked for

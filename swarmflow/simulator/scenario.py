@@ -12,7 +12,7 @@ from swarmflow.core.timeouts import Timeouts
 from swarmflow.errors import ConfigError
 from swarmflow.simulator import checks
 from swarmflow.simulator.checks import Table, TableFile
-from swarmflow.simulator.drawn import Bounded, Constant, Drawn
+from swarmflow.simulator.distributions import Bounded, Constant, Drawn
 
 SIZE_MAX = 2**53
 NONE = Constant(0.0)

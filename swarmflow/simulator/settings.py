@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from swarmflow.core.messages import Join
-from swarmflow.core.rules import LeaderSettings
-from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.serving.peer_state import PeerSettings
+from swarmflow.core.settings import LeaderSettings
 from swarmflow.core.types import Plan
 from swarmflow.simulator.hardware import Hardware, RandomHardware
 from swarmflow.simulator.network import Jittery, Network

@@ -10,8 +10,8 @@ from random import Random
 
 from swarmflow.core.actions import Action, Count, Exit, Forget, Log, Record, Rejoin, Saved, Send, TookOver
 from swarmflow.core.events import DrainAsked, Event, Lost, Received, Rival, SaveAsked, Tick
-from swarmflow.core.following import FIRST_TERM, LeaderLease
 from swarmflow.core.leader import Leader
+from swarmflow.core.leader_lease import FIRST_TERM, LeaderLease
 from swarmflow.core.leading.memories import Former
 from swarmflow.core.messages import Commit, Heartbeat, Join, LeaderHeartbeat, StepResult
 from swarmflow.core.peer import PeerMachine
@@ -29,10 +29,10 @@ from swarmflow.simulator.machines import PRODUCTION, Basis, Machines
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Network
 from swarmflow.simulator.partitions import Partition
-from swarmflow.simulator.post import DIAL_S, Transport
 from swarmflow.simulator.settings import Settings, Surroundings, random_surroundings
 from swarmflow.simulator.spoiling import Spoiling
 from swarmflow.simulator.swarm import PeerLife
+from swarmflow.simulator.transport import DIAL_S, Transport
 
 __all__ = ["Host", "Settings", "Surroundings", "World"]
 

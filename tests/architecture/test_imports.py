@@ -7,16 +7,17 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.architecture.packages import PACKAGES, ROOT, Package, table, written
+
 ROLES = ("peers", "trainers")
 FILES = sorted(path for top in ("swarmflow", *ROLES) for path in (ROOT / top).rglob("*.py"))
 LINES_MAX = 450
 GLOBAL_RANDOM = "global random numbers: take a random.Random as an argument"
-DETERMINISTIC = ("swarmflow/core/", "swarmflow/simulator/")
 CLOCKS_AND_EFFECTS = {"asyncio", "multiprocessing", "os", "selectors", "socket", "subprocess", "threading", "time"}
 UNSAFE = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 
@@ -54,7 +55,7 @@ def is_standard(name: str) -> bool:
 
 
 def deterministic(name: str) -> str | None:
-    """Why core and simulator may not import this standard module, if they may not."""
+    """Why what runs in virtual time may not import this standard module, if it may not."""
     if within(name, *CLOCKS_AND_EFFECTS):
         return "reads a clock or acts"
     if name.startswith("random.") and name != "random.Random":
@@ -64,79 +65,54 @@ def deterministic(name: str) -> str | None:
     return None
 
 
-def core_rule(name: str) -> str | None:
-    if within(name, "swarmflow.core", "swarmflow.errors"):
+def owner(path: Path) -> str:
+    """The package that a file (relative) belongs to; empty for the top of the library."""
+    name = path.parts[0] if path.parts[0] in ROLES else path.parts[1].removesuffix(".py")
+    return "" if name in ("__init__", "__main__") else name
+
+
+def forbidden(package: str, name: str) -> str | None:
+    """Why a package may not import this name, if it may not."""
+    top, _, rest = name.partition(".")
+    if within(name, *UNSAFE):
+        return "runs code that is hidden in data"
+    rule = PACKAGES.get(package, Package("", tuple(PACKAGES)))
+    if is_standard(name):
+        return deterministic(name) if rule.virtual else None
+    imported = rest.partition(".")[0] if top == "swarmflow" else top
+    if top == "swarmflow" and imported not in PACKAGES:  # its version
         return None
-    if within(name, "numpy") and not within(name, "numpy.random"):
+    if rule.virtual and within(name, "numpy.random"):
+        return GLOBAL_RANDOM
+    if imported == package or imported in rule.imports or imported in rule.libraries:
         return None
-    return deterministic(name) if is_standard(name) else "core imports the standard library, numpy and core only"
+    allowed = ", ".join((*rule.imports, *rule.libraries)) or "the standard library alone"
+    return f"{package or 'swarmflow'} may import {allowed}"
 
 
-def simulator_rule(name: str) -> str | None:
-    if within(
-        name,
-        "swarmflow.core",
-        "swarmflow.simulator",
-        "swarmflow.planning",
-        "swarmflow.errors",
-        "swarmflow.config_check",
-    ):
-        return None
-    return deterministic(name) if is_standard(name) else "the simulator imports the standard library and core only"
-
-
-def planning_rule(name: str) -> str | None:
-    allowed = ("swarmflow.planning", "swarmflow.core", "swarmflow.errors", "numpy", "networkx")
-    if within(name, *allowed) or is_standard(name):
-        return None
-    return "planning imports numpy, networkx and core only"
-
-
-def compute_rule(name: str) -> str | None:
-    return "compute does not know the network" if within(name, "swarmflow.runtime", "hivemind", "asyncio") else None
-
-
-def library_rule(name: str) -> str | None:
-    return "the library never imports a role" if within(name, *ROLES) else None
-
-
-def role_rule(role: str) -> Callable[[str], str | None]:
-    others = tuple(other for other in ROLES if other != role)
-    return lambda name: "roles never import each other" if within(name, *others) else None
-
-
-RULES: dict[str, list[Callable[[str], str | None]]] = {
-    "swarmflow": [library_rule],
-    "swarmflow/core": [core_rule],
-    "swarmflow/simulator": [simulator_rule],
-    "swarmflow/planning": [planning_rule],
-    "swarmflow/compute": [compute_rule],
-    **{role: [role_rule(role)] for role in ROLES},
-}
-
-
-def broken_rules(path: Path, source: str) -> list[str]:
-    """Each import in `source`, a file at `path` (relative), that a rule forbids, as `path:line: name: reason`."""
+def broken_imports(path: Path, source: str) -> Iterator[str]:
+    """Each import of a file at `path` (relative) that its package may not have."""
     tree = ast.parse(source)
-    rules = [rule for folder, some in RULES.items() if path.as_posix().startswith(folder + "/") for rule in some]
-    found = []
     for name, line in imports(tree):
-        reasons = [reason for rule in rules if (reason := rule(name)) is not None]
-        if within(name, *UNSAFE):
-            reasons.append("runs code that is hidden in data")
-        found += [f"{path}:{line}: {name}: {reason}" for reason in reasons]
-    if path.as_posix().startswith(DETERMINISTIC):
-        found += [f"{path}:{line}: {name}: {GLOBAL_RANDOM}" for name, line in global_random(tree)]
-    return found
+        if (reason := forbidden(owner(path), name)) is not None:
+            yield f"line {line}: {name}: {reason}"
+    if owner(path) in PACKAGES and PACKAGES[owner(path)].virtual:
+        yield from (f"line {line}: {name}: {GLOBAL_RANDOM}" for name, line in global_random(tree))
 
 
-def unsafe_loads(tree: ast.AST) -> Iterator[int]:
-    """The lines of every `torch.load(...)` that does not say `weights_only=True`."""
-    for node in ast.walk(tree):
+def too_long(path: Path, source: str) -> Iterator[str]:
+    """A file that is longer than one subject can fill."""
+    if (lines := source.count("\n")) > LINES_MAX:
+        yield f"{lines} lines, more than {LINES_MAX}"
+
+
+def unsafe_loads(path: Path, source: str) -> Iterator[str]:
+    """Every `torch.load(...)` that does not say `weights_only=True`."""
+    for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call) or ast.unparse(node.func) != "torch.load":
             continue
         if "weights_only=True" not in [ast.unparse(keyword) for keyword in node.keywords]:
-            yield node.lineno
+            yield f"line {node.lineno}: torch.load may run code"
 
 
 RUN_A_LOOP = {"asyncio.run", "asyncio.Runner", "uvloop.run", "run_until_complete", "run_forever"}
@@ -168,22 +144,42 @@ def runs_at_import(tree: ast.Module) -> Iterator[ast.stmt]:
         waiting += ast.iter_child_nodes(node)
 
 
-every_file = pytest.mark.parametrize("path", [path.relative_to(ROOT) for path in FILES], ids=str)
+RULES: dict[str, Callable[[Path, str], Iterator[str]]] = {
+    "imports": broken_imports,
+    "length": too_long,
+    "unsafe loads": unsafe_loads,
+}
 
 
-@every_file
-def test_imports_keep_the_rules(path: Path) -> None:
-    assert broken_rules(path, (ROOT / path).read_text(encoding="utf-8")) == []
+@pytest.mark.parametrize("rule", RULES)
+def test_every_file_keeps_the_rule(rule: str) -> None:
+    sources = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in FILES}
+    assert [f"{path}: {what}" for path, source in sources.items() for what in RULES[rule](path, source)] == []
 
 
-@every_file
-def test_no_file_holds_more_than_one_subject_can_fill(path: Path) -> None:
-    assert len((ROOT / path).read_text(encoding="utf-8").splitlines()) <= LINES_MAX
+def test_the_table_has_every_package_and_no_cycle() -> None:
+    """Each imports only what stands above it."""
+    names = list(PACKAGES)
+    assert {owner(path.relative_to(ROOT)) for path in FILES} - {""} == set(names)
+    assert [
+        (name, other) for at, name in enumerate(names) for other in PACKAGES[name].imports if other not in names[:at]
+    ] == []
 
 
-@every_file
-def test_torch_load_never_runs_code(path: Path) -> None:
-    assert list(unsafe_loads(ast.parse((ROOT / path).read_text(encoding="utf-8")))) == []
+def test_the_guide_has_the_same_table() -> None:
+    assert written() == table(), "write it anew: python -m tests.architecture.packages"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        nodes = [node for node in runs_at_import(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {name for node in nodes for name, _ in imports(node)}
+        found = {name if name in modules else name.rpartition(".")[0] for name in names}
+        graph[module] = (found & modules.keys()) - {module}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError, which names them
 
 
 COMMANDS = [
@@ -229,7 +225,7 @@ def test_commands_load_only_click(path: Path) -> None:
     ],
 )
 def test_the_rules_see_what_they_forbid(path: str, source: str) -> None:
-    assert len(broken_rules(Path(path), source)) == 1
+    assert len(list(broken_imports(Path(path), source))) == 1
 
 
 @pytest.mark.parametrize(
@@ -243,12 +239,12 @@ def test_the_rules_see_what_they_forbid(path: str, source: str) -> None:
     ],
 )
 def test_the_rules_allow_what_the_design_allows(path: str, source: str) -> None:
-    assert broken_rules(Path(path), source) == []
+    assert list(broken_imports(Path(path), source)) == []
 
 
 def test_unsafe_loads_are_seen() -> None:
     source = "torch.load(f)\ntorch.load(f, weights_only=False)\ntorch.load(f, weights_only=True)"
-    assert list(unsafe_loads(ast.parse(source))) == [1, 2]
+    assert [what.split(":")[0] for what in unsafe_loads(Path("a.py"), source)] == ["line 1", "line 2"]
 
 
 def test_asynchronous_tests_leave_the_loop_to_pytest() -> None:

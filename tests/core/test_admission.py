@@ -7,10 +7,11 @@ import itertools
 import pytest
 
 from swarmflow.core.actions import Action, RunBackward, RunForward, RunReplay, Send
-from swarmflow.core.entry import REPAIR
+from swarmflow.core.admission import WITHOUT_GRAPH, Admission
 from swarmflow.core.events import BackwardComputed, ForwardComputed, Replayed
 from swarmflow.core.hop import Hop
-from swarmflow.core.hops import HopTable
+from swarmflow.core.hop_table import HopTable
+from swarmflow.core.in_flight import REPAIR
 from swarmflow.core.messages import (
     Accepted,
     Backward,
@@ -23,9 +24,21 @@ from swarmflow.core.messages import (
     ReserveSlot,
     SlotReserved,
 )
-from swarmflow.core.space import WITHOUT_GRAPH, Admission
 from tests.core.samples import messages, microbatch, of_type
-from tests.core.test_hops import DOWN, GRADIENT, INPUT, LEADER, OUTPUT, OWN, TARGETS, UP, UP2, finished, forward, hops
+from tests.core.test_hop_table import (
+    DOWN,
+    GRADIENT,
+    INPUT,
+    LEADER,
+    OUTPUT,
+    OWN,
+    TARGETS,
+    UP,
+    UP2,
+    finished,
+    forward,
+    hops,
+)
 
 
 def reserve(index: int, attempt: int = 0, stage: int = 2) -> ReserveSlot:

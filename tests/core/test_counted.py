@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Count, Send
-from swarmflow.core.hops import HopTable
+from swarmflow.core.dispatcher import Dispatcher
+from swarmflow.core.hop_table import HopTable
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import Denied, Forward
-from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.types import Epoch, Microbatch, ProcessId, Ref
 
 FEEDER, PEER, OTHER, LEADER = (ProcessId(name, 1) for name in ("feeder", "peer", "other", "leader"))

@@ -11,7 +11,7 @@ from swarmflow.core.actions import Action, Count, Exit, Log, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
 from swarmflow.core.leader import Leader
 from swarmflow.core.leading.findings import SAME_PEER_MAX, TRIES_MAX, Finding, Findings, plain
-from swarmflow.core.leading.sharing import LinkTable
+from swarmflow.core.leading.piece_owners import LinkTable
 from swarmflow.core.messages import (
     Commit,
     Committed,
@@ -29,7 +29,7 @@ from swarmflow.core.messages import (
     Ready,
     RosterDelta,
 )
-from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.settings import LeaderSettings
 from swarmflow.core.step import Step
 from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import Epoch, Microbatch, Plan, ProcessId, Roster

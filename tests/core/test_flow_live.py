@@ -28,8 +28,8 @@ from swarmflow.core.flow.messages import (
     Times,
     TraceFlow,
 )
+from swarmflow.core.flow.node_types import FlowSend
 from swarmflow.core.flow.router import FlowRouter
-from swarmflow.core.flow.words import FlowSend
 from swarmflow.core.messages import Negotiate
 from swarmflow.core.shortest import Shortest
 from swarmflow.core.types import Member, ProcessId, Roster

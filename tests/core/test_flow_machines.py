@@ -12,18 +12,18 @@ import pytest
 
 from swarmflow.core.flow.annealing import Annealing
 from swarmflow.core.flow.books import Books
+from swarmflow.core.flow.exchange_lock import ExchangeLock
 from swarmflow.core.flow.labels import Labels
 from swarmflow.core.flow.messages import Ack, Audit, Exchange, Label, Locked, OwnFlows, Price, Reliable
+from swarmflow.core.flow.node_types import INFINITE, FlowSend, View, link_cost_s
 from swarmflow.core.flow.owners import Handover, changes, cheapest_owners
 from swarmflow.core.flow.relay import LABEL_REFRESH_MAX
+from swarmflow.core.flow.reliable import ACKNOWLEDGED_AFTER, ReliableDelivery
 from swarmflow.core.flow.reservations import ANSWER_WAITED, TRIES, Reservations
 from swarmflow.core.flow.simplex import Numbers, PathProgram, Simplex, Terminal
 from swarmflow.core.flow.source import FlowSource
-from swarmflow.core.flow.standing import ExchangeLock
-from swarmflow.core.flow.sure import ACKNOWLEDGED_AFTER, ReliableDelivery
 from swarmflow.core.flow.whole import ENTERS, LEAVES, Hop, hops_of, solve
 from swarmflow.core.flow.window import LinkChange, Window
-from swarmflow.core.flow.words import INFINITE, FlowSend, View, link_cost_s
 from swarmflow.core.types import ProcessId
 
 Result = TypeVar("Result")

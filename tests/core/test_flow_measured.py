@@ -9,9 +9,9 @@ from swarmflow.core.events import ForwardComputed, LossComputed, Tick
 from swarmflow.core.flow.costs import FlowCosts, changed
 from swarmflow.core.flow.measured import AGED_S, LinkTimes
 from swarmflow.core.flow.messages import Times
+from swarmflow.core.flow.node_types import View
 from swarmflow.core.flow.pace import Pace
 from swarmflow.core.flow.units import SLACK, units
-from swarmflow.core.flow.words import View
 from swarmflow.core.types import EXPONENT, Ref
 from tests.core.samples import microbatch, process
 

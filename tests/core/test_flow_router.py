@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from swarmflow.core.dispatcher import Dispatcher
 from swarmflow.core.flow.router import FlowRouter
 from swarmflow.core.messages import Accepted, Forward
-from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.shortest import Shortest
 from swarmflow.core.types import ProcessId, Ref
 from tests.core.samples import EPOCH, messages, microbatch, process

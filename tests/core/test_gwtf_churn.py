@@ -20,7 +20,7 @@ from swarmflow.core.flow.gwtf_messages import (
     RequestRedirect,
 )
 from swarmflow.core.flow.gwtf_source import GwtfSource
-from swarmflow.core.flow.words import View
+from swarmflow.core.flow.node_types import View
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.flow.paths import find_paths
 from swarmflow.simulator.flow.rounds import Rounds

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action, RunBackward, RunForward, RunReplay, Send
-from swarmflow.core.entry import REPAIR
+from swarmflow.core.dispatcher import Dispatcher
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
-from swarmflow.core.hops import HopTable
+from swarmflow.core.hop_table import HopTable
+from swarmflow.core.in_flight import REPAIR
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import (
     Accepted,
@@ -19,7 +20,6 @@ from swarmflow.core.messages import (
     Recalled,
     Unrepairable,
 )
-from swarmflow.core.outbox import Dispatcher
 from swarmflow.core.types import Ref
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
 

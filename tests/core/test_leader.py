@@ -32,7 +32,7 @@ from swarmflow.core.messages import (
     Unrepairable,
     Welcome,
 )
-from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.settings import LeaderSettings
 from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import Plan, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process, written

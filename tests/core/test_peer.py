@@ -34,7 +34,7 @@ from swarmflow.core.events import (
     StateNotLoaded,
     Tick,
 )
-from swarmflow.core.following import LeaderLease
+from swarmflow.core.leader_lease import LeaderLease
 from swarmflow.core.messages import (
     Backward,
     Commit,
@@ -66,7 +66,7 @@ from swarmflow.core.messages import (
     Unprepared,
 )
 from swarmflow.core.peer import EARLY_MAX, EARLY_S, PeerMachine
-from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.serving.peer_state import PeerSettings
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 

@@ -6,10 +6,10 @@ import pytest
 
 from swarmflow.core.actions import Action, Connect, Count, DropCopies, KeepCopies
 from swarmflow.core.events import CopiesChanged, Event, Received, Tick
-from swarmflow.core.following import LeaderLease
+from swarmflow.core.leader_lease import LeaderLease
 from swarmflow.core.messages import CopiesHeld, Join, KeepCopy, Message, Surplus
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.serving.peer_state import PeerSettings
 from swarmflow.core.types import Holding, Member, Plan, Snapshot
 from tests.core.samples import member, messages, of_type, process
 

@@ -19,7 +19,7 @@ from swarmflow.core.events import (
     StateLoaded,
     Tick,
 )
-from swarmflow.core.following import LeaderLease
+from swarmflow.core.leader_lease import LeaderLease
 from swarmflow.core.messages import (
     Commit,
     Committed,
@@ -46,7 +46,7 @@ from swarmflow.core.messages import (
     Tally,
 )
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.serving.peer_state import PeerSettings
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
 

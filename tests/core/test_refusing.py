@@ -9,8 +9,8 @@ import pytest
 
 from swarmflow.core.actions import Action, Count, Forget, LoadState, Rejoin, Release, RunLoss
 from swarmflow.core.events import Event, Mishandled, Received, StateLoaded
-from swarmflow.core.following import LeaderLease
 from swarmflow.core.leader import Leader
+from swarmflow.core.leader_lease import LeaderLease
 from swarmflow.core.messages import (
     Assign,
     Backward,
@@ -40,8 +40,8 @@ from swarmflow.core.messages import (
 from swarmflow.core.messages.checks import REASON_MAX, checks_of
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.routers import dispatcher_for
-from swarmflow.core.rules import LeaderSettings
-from swarmflow.core.serving.service import PeerSettings
+from swarmflow.core.serving.peer_state import PeerSettings
+from swarmflow.core.settings import LeaderSettings
 from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster

@@ -30,7 +30,7 @@ from swarmflow.core.messages import (
     StepResult,
     Welcome,
 )
-from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.settings import LeaderSettings
 from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import Epoch, Holding, Plan, ProcessId, Snapshot
 from tests.core.samples import member, messages, microbatch, of_type, process, written

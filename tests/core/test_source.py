@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.core.actions import FormMicrobatch
+from swarmflow.core.dispatcher import TAKEOVER, Dispatcher
 from swarmflow.core.events import MicrobatchFormed
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import Accepted, Adopt, Assign, Backward, Denied, Forward, OpenStep
-from swarmflow.core.outbox import TAKEOVER, Dispatcher
 from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.types import Epoch, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released

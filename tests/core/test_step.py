@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.leading.sharing import LinkTable
+from swarmflow.core.leading.piece_owners import LinkTable
 from swarmflow.core.messages import (
     Assign,
     Commit,

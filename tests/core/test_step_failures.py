@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.leading.sharing import LinkTable
+from swarmflow.core.dispatcher import TAKEOVER
+from swarmflow.core.leading.piece_owners import LinkTable
 from swarmflow.core.messages import (
     Assign,
     Commit,
@@ -17,7 +18,6 @@ from swarmflow.core.messages import (
     Tally,
     Unrepairable,
 )
-from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.step import Step
 from swarmflow.core.types import Epoch, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Count, Exit, Log, Validate, WriteCheckpoint
+from swarmflow.core.candidacy import Candidacy, takeover_of
+from swarmflow.core.epoch_view import EpochView
 from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
 from swarmflow.core.leader import Leader
 from swarmflow.core.leading.failures import EXPONENT_MIN, EXPONENT_STEP
@@ -32,9 +34,7 @@ from swarmflow.core.messages import (
     Suspect,
     Tally,
 )
-from swarmflow.core.rules import LeaderSettings
-from swarmflow.core.standing import EpochView
-from swarmflow.core.succession import Candidacy, takeover_of
+from swarmflow.core.settings import LeaderSettings
 from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
 from tests.core.samples import LINEAGE, member, messages, microbatch, of_type, process, written

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from swarmflow.core.actions import Action, Connect, Count, Exit, FormMicrobatch, Record, Rejoin, WriteCheckpoint
+from swarmflow.core.dispatcher import TAKEOVER, Dispatcher
 from swarmflow.core.events import CheckpointWritten, Event, Lost, MicrobatchFormed, Received, Tick
-from swarmflow.core.following import LeaderLease
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.leader import Leader
+from swarmflow.core.leader_lease import LeaderLease
 from swarmflow.core.messages import (
     Assign,
     CopiesHeld,
@@ -36,8 +37,7 @@ from swarmflow.core.messages import (
     Tally,
     Welcome,
 )
-from swarmflow.core.outbox import TAKEOVER, Dispatcher
-from swarmflow.core.rules import LeaderSettings
+from swarmflow.core.settings import LeaderSettings
 from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Epoch, Holding, Member, Plan, ProcessId, Ref, Roster, Snapshot

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from swarmflow.core.actions import Count, Forget, Rejoin, TookOver
+from swarmflow.core.dispatcher import TAKEOVER
 from swarmflow.core.events import BlamedError, DrainAsked, Mishandled
 from swarmflow.core.messages import (
     Assign,
@@ -22,7 +23,6 @@ from swarmflow.core.messages import (
     MemberFailed,
     Welcome,
 )
-from swarmflow.core.outbox import TAKEOVER
 from swarmflow.core.types import Epoch, Member
 from tests.core.samples import EPOCH, member, messages, microbatch, of_type
 from tests.core.test_trainer import (

@@ -7,7 +7,7 @@ from random import Random
 from experiments.gwtf_churn.paper import THROUGHPUT, TIME, reported
 from experiments.gwtf_churn.setting import ChurnSetting, scenario, settings, ways
 from experiments.gwtf_optimal.__main__ import scenario as optimal
-from swarmflow.simulator.described import Described
+from swarmflow.simulator.scenario_hardware import Described
 
 
 def test_there_are_twelve_settings_named_as_in_the_paper() -> None:

@@ -13,7 +13,7 @@ from experiments.swarm_scaling.cases import PAPER, SIZES, THROUGHPUT, line, meas
 from experiments.swarm_scaling.costs import Cost, Metered
 from swarmflow.core.events import Tick
 from swarmflow.errors import SwarmflowError
-from swarmflow.simulator.simulation import Simulation
+from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.world import World
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarmflow.core.actions import Send
 from swarmflow.core.messages import CreditAvailable, LeaderHeartbeat, OpenStep
-from swarmflow.core.naming import tell
+from swarmflow.core.roster_parts import tell
 from swarmflow.core.types import Epoch, Member, ProcessId, Roster
 from swarmflow.errors import FrameError
 from swarmflow.runtime.frames import FrameLimits

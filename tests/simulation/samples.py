@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from swarmflow.core.types import Plan
+from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator import faults
 from swarmflow.simulator.arithmetic import digest, digest_of
 from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
-from swarmflow.simulator.simulation import Simulation
 from swarmflow.simulator.world import Settings
 
 SETTINGS = Settings(Plan(stages=3, microbatches=8, tied=True), steps=6, checkpoint_every=2)

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from swarmflow.simulator.described import Described
-from swarmflow.simulator.policies.flows import link_s
-from swarmflow.simulator.rivals.arena import Arena
-from swarmflow.simulator.rivals.negotiation import TRAINER
-from swarmflow.simulator.rivals.peer import BaselinePeer
-from swarmflow.simulator.simulation import Simulation
+from swarmflow.baselines.arena import Arena
+from swarmflow.baselines.negotiation import TRAINER
+from swarmflow.baselines.peer import BaselinePeer
+from swarmflow.forecast.simulation import Simulation
+from swarmflow.policies.flows import link_s
+from swarmflow.simulator.scenario_hardware import Described
 from tests.simulation import samples
 from tests.simulation.samples import scenario, simulated
 

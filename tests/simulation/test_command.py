@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.simulator.policies import POLICIES
+from swarmflow.policies import POLICIES
 from tests.simulation.samples import CHURN
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.hops import HopTable
+from swarmflow.core.hop_table import HopTable
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.faults import Churn, FuzzSwarm, finish, kill_in_phase, peers_of

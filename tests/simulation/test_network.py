@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.drawn import Constant, Integers, Normal, OneOf, Uniform, share_of
+from swarmflow.simulator.distributions import Constant, Integers, Normal, OneOf, Uniform, share_of
 from swarmflow.simulator.network import INFINITE, Flight, Matrix, Port, Shared, Spread
 
 A, B, C, D = (ProcessId(name, 1) for name in "abcd")

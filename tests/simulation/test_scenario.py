@@ -11,10 +11,10 @@ import pytest
 
 from swarmflow.errors import ConfigError
 from swarmflow.simulator import scenario as parts
-from swarmflow.simulator.described import BYTES_PER_MBIT, Described
-from swarmflow.simulator.drawn import Constant
+from swarmflow.simulator.distributions import Constant
 from swarmflow.simulator.network import INFINITE
 from swarmflow.simulator.scenario import load
+from swarmflow.simulator.scenario_hardware import BYTES_PER_MBIT, Described
 
 ROOT = Path(__file__).parents[2]
 SHORT = """

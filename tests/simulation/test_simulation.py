@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from swarmflow.errors import ConfigError
-from swarmflow.simulator.simulation import Simulation
+from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.world import World
 from tests.simulation.samples import CHURN, PIPELINE, SETTINGS, SWARM, scenario, simulated
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core import detours, prober, rates, reduce
+from swarmflow.core import link_rates, prober, reduce, relays
 from swarmflow.core.actions import Action, SumPiece
 from swarmflow.core.events import Received
-from swarmflow.core.leading import sharing
+from swarmflow.core.leading import piece_owners
 from swarmflow.core.reduce import Reduction
-from swarmflow.core.serving import ballots, hopping
-from swarmflow.core.serving.service import PeerState
+from swarmflow.core.serving import ballots, microbatches
+from swarmflow.core.serving.peer_state import PeerState
 from swarmflow.runtime import forkserver
 
 ANYTHING = 1e9
@@ -38,7 +38,7 @@ class _Noted(Reduction):
 
 def _carry(peer: PeerState, event: Received, now: float) -> list[Action]:
     _note(CARRIED)
-    return hopping.carry(peer, event, now)
+    return microbatches.carry(peer, event, now)
 
 
 if __name__ == "__main__":
@@ -49,10 +49,10 @@ if __name__ == "__main__":
 
     patch = pytest.MonkeyPatch()
     patch.setattr(prober, "PROBE_BYTES_MIN", 1)
-    patch.setattr(rates, "CHANGED", 0.0)
-    patch.setattr(sharing, "WORTH", ANYTHING)
-    patch.setattr(detours, "WORTH", ANYTHING)
-    patch.setattr(detours, "GAIN_MIN_S", -ANYTHING)
+    patch.setattr(link_rates, "CHANGED", 0.0)
+    patch.setattr(piece_owners, "WORTH", ANYTHING)
+    patch.setattr(relays, "WORTH", ANYTHING)
+    patch.setattr(relays, "GAIN_MIN_S", -ANYTHING)
     patch.setattr(reduce, "PIECE_ELEMENTS", PIECE_ELEMENTS)
     patch.setattr(ballots, "Reduction", _Noted)
     patch.setitem(peer._REMOTE, RelayTensor, _carry)

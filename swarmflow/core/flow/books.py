@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from swarmflow.core.flow.messages import Audit, Counts
-from swarmflow.core.flow.words import FlowSend, Link
+from swarmflow.core.flow.node_types import FlowSend, Link
 from swarmflow.core.types import ProcessId
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from swarmflow.core.flow.messages import Times
-from swarmflow.core.flow.words import FlowSend, View
+from swarmflow.core.flow.node_types import FlowSend, View
 from swarmflow.core.types import ProcessId
 
 UNKNOWN_S = -1.0

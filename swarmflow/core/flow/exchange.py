@@ -16,8 +16,8 @@ from swarmflow.core.flow.messages import (
     SideLocked,
     SideLockRequest,
 )
+from swarmflow.core.flow.node_types import FlowSend, Link, View
 from swarmflow.core.flow.window import LinkChange, Window
-from swarmflow.core.flow.words import FlowSend, Link, View
 from swarmflow.core.types import ProcessId
 
 REACH = 1  # stages on either side of the solver's

@@ -30,7 +30,7 @@ from swarmflow.core.flow.gwtf_messages import (
     Shown,
     SwapRefused,
 )
-from swarmflow.core.flow.words import INFINITE, FlowSend, Link, View
+from swarmflow.core.flow.node_types import INFINITE, FlowSend, Link, View
 from swarmflow.core.types import ProcessId
 
 Objective = Literal["minmax", "sum"]

@@ -16,7 +16,7 @@ from swarmflow.core.flow.gwtf_messages import (
     NewBefore,
     RequestFlow,
 )
-from swarmflow.core.flow.words import INFINITE, FlowSend, Link, View
+from swarmflow.core.flow.node_types import INFINITE, FlowSend, Link, View
 from swarmflow.core.types import ProcessId
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.flow.messages import ApplyExchange, Exchange, Locked, LockRequest, OwnFlows, RetraceFlows, TraceFlow
+from swarmflow.core.flow.node_types import INFINITE, FlowSend, View
 from swarmflow.core.flow.owners import Handover, Path, changes, cheapest_owners
-from swarmflow.core.flow.words import INFINITE, FlowSend, View
 from swarmflow.core.types import ProcessId
 
 ANSWERS_WAITED = 12.0  # times a message's

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 
 from swarmflow.core.flow.messages import Locked
+from swarmflow.core.flow.node_types import Link
 from swarmflow.core.flow.window import Window
-from swarmflow.core.flow.words import Link
 from swarmflow.core.types import ProcessId
 
 

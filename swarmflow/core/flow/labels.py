@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.flow.messages import Label
-from swarmflow.core.flow.words import INFINITE
+from swarmflow.core.flow.node_types import INFINITE
 from swarmflow.core.types import ProcessId
 
 WIDE = 10**9  # capacity of the data nodes as the end of all ways

@@ -19,13 +19,13 @@ from swarmflow.core.flow.messages import (
     SideLockRequest,
     Times,
 )
+from swarmflow.core.flow.node_types import FlowSend, View
 from swarmflow.core.flow.pace import Pace
 from swarmflow.core.flow.relay import Relay
 from swarmflow.core.flow.router import NO_FLOWS, FlowRouter
 from swarmflow.core.flow.source import FlowSource
 from swarmflow.core.flow.trust import believable
 from swarmflow.core.flow.units import units
-from swarmflow.core.flow.words import FlowSend, View
 from swarmflow.core.messages import Negotiate
 from swarmflow.core.source import shares
 from swarmflow.core.types import Member, ProcessId, Roster
@@ -40,15 +40,7 @@ LINKS = 48  # of a process to those of a stage beside its own, about, where both
 EARLY_MAX = 64  # words of those whom the leader has not told of yet
 VIA_MAX = 512
 # What may be said to somebody two stages away.
-DISTANT = (
-    SideLockRequest,
-    SideLocked,
-    LockDenied,
-    Inquire,
-    ApplyExchange,
-    ExchangeTurn,
-    ExchangeTurnTaken,
-)
+DISTANT = (SideLockRequest, SideLocked, LockDenied, Inquire, ApplyExchange, ExchangeTurn, ExchangeTurnTaken)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from swarmflow.core.flow.books import Books
+from swarmflow.core.flow.exchange_lock import GIVE_UP_AFTER, INQUIRE_EVERY, ExchangeLock
 from swarmflow.core.flow.messages import (
     Ack,
     ApplyExchange,
@@ -20,10 +21,9 @@ from swarmflow.core.flow.messages import (
     SideLockRequest,
     UnitsReserved,
 )
+from swarmflow.core.flow.node_types import FlowSend, Link, View
+from swarmflow.core.flow.reliable import ReliableDelivery
 from swarmflow.core.flow.reservations import Reservations
-from swarmflow.core.flow.standing import GIVE_UP_AFTER, INQUIRE_EVERY, ExchangeLock
-from swarmflow.core.flow.sure import ReliableDelivery
-from swarmflow.core.flow.words import FlowSend, Link, View
 from swarmflow.core.types import ProcessId
 
 SETTLE = 14.0  # times a message's: after which a changed link is audited

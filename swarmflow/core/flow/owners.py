@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from swarmflow.core.flow.messages import Locked, OwnFlows
+from swarmflow.core.flow.node_types import INFINITE
 from swarmflow.core.flow.window import LinkChange
-from swarmflow.core.flow.words import INFINITE
 from swarmflow.core.types import ProcessId
 
 Path = tuple[ProcessId, ...]

@@ -27,7 +27,7 @@ from swarmflow.core.flow.messages import (
     UnitsReserved,
 )
 from swarmflow.core.flow.node import NodeBase
-from swarmflow.core.flow.words import FlowSend, View
+from swarmflow.core.flow.node_types import FlowSend, View
 from swarmflow.core.types import ProcessId
 
 TURN_WAITED = 6.0  # times a message's: then the turn is given to another one

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.flow.messages import ReserveUnits, UnitsReserved
-from swarmflow.core.flow.words import FlowSend
+from swarmflow.core.flow.node_types import FlowSend
 from swarmflow.core.types import ProcessId
 
 ANSWER_WAITED = 4.0  # times a message's: then it is asked again

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from swarmflow.core.flow.measured import LinkTimes
-from swarmflow.core.flow.words import Link
+from swarmflow.core.flow.node_types import Link
 from swarmflow.core.iwrr import Choice
 from swarmflow.core.shortest import Shortest
 from swarmflow.core.types import ProcessId

@@ -27,8 +27,8 @@ from swarmflow.core.flow.messages import (
     UnitsReserved,
 )
 from swarmflow.core.flow.node import NodeBase
+from swarmflow.core.flow.node_types import INFINITE, FlowSend, View
 from swarmflow.core.flow.relay import AVOID, LABEL_REFRESH, LABEL_REFRESH_MAX
-from swarmflow.core.flow.words import INFINITE, FlowSend, View
 from swarmflow.core.types import ProcessId
 
 PACE = 2  # a data node asks for this share of what it wants at a time, so that labels can follow

@@ -29,7 +29,7 @@ from swarmflow.core.flow.messages import (
     TraceFlow,
     UnitsReserved,
 )
-from swarmflow.core.flow.words import INFINITE, View
+from swarmflow.core.flow.node_types import INFINITE, View
 from swarmflow.core.types import ProcessId
 
 COST_MAX_S = 1e6

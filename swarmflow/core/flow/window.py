@@ -10,10 +10,10 @@ from random import Random
 import numpy as np
 
 from swarmflow.core.flow.messages import Locked
+from swarmflow.core.flow.node_types import Link
 from swarmflow.core.flow.simplex import INFINITE, Numbers, PathProgram, Terminal
-from swarmflow.core.flow.ways import End, Links, WindowPaths
 from swarmflow.core.flow.whole import ENTERS, LEAVES, Flows, solve
-from swarmflow.core.flow.words import Link
+from swarmflow.core.flow.window_paths import End, Links, WindowPaths
 from swarmflow.core.types import ProcessId
 
 Sides = Mapping[ProcessId, Mapping[Link, int]]

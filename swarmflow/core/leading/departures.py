@@ -6,9 +6,9 @@ from functools import partial
 
 from swarmflow.core.actions import Action, Count, Forget, Log, Send
 from swarmflow.core.leading.findings import Finding, plain
+from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.opening import try_open
-from swarmflow.core.leading.reign import LeaderState
 from swarmflow.core.leading.saving import save, stop_run
 from swarmflow.core.messages import Drain, Evicted, Left, MemberFailed, Needed, NotFinite, Released, Suspect
 from swarmflow.core.step import Step

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action, Connect, Log, Send
+from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.leading.membership import DONORS_MAX, MemberRecord
 from swarmflow.core.leading.memories import holds
-from swarmflow.core.leading.reign import LeaderState
 from swarmflow.core.messages import Granted
 
 

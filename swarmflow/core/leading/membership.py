@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.leading.duties import Duty
+from swarmflow.core.leading.piece_owners import LinkTable
 from swarmflow.core.leading.rebalance import Move, Server, rebalance
-from swarmflow.core.leading.sharing import LinkTable
 from swarmflow.core.messages import Heartbeat, Join, LinkRateReport
 from swarmflow.core.types import Member, Plan, ProcessId, Roster
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from swarmflow.core.actions import Action, Connect, Count, Log, Send
 from swarmflow.core.leading.absent import Absent
+from swarmflow.core.leading.durability import NO_DISK
 from swarmflow.core.leading.failures import Failure
 from swarmflow.core.leading.findings import Finding
 from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.memories import NOTHING, Former, Remembered, holds
-from swarmflow.core.leading.reign import LeaderState
 from swarmflow.core.leading.restoring import Restoring
-from swarmflow.core.leading.safekeeping import NO_DISK
 from swarmflow.core.leading.saving import finish, stop_now, stop_run
 from swarmflow.core.messages import OpenStep
 from swarmflow.core.quorum import change_since, electorate

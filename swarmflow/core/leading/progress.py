@@ -10,12 +10,12 @@ from collections import Counter
 
 from swarmflow.core.actions import Abandon, Action, Count, Log, Rejoin
 from swarmflow.core.events import CheckpointWritten, Progressed
-from swarmflow.core.leading import edge
+from swarmflow.core.leading import between_steps
 from swarmflow.core.leading.departures import gone
 from swarmflow.core.leading.duties import FIRST_FACTOR, Duty
 from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.leading.membership import MemberRecord
-from swarmflow.core.leading.reign import LeaderState
 from swarmflow.core.step import Step
 from swarmflow.core.types import ProcessId
 
@@ -43,7 +43,7 @@ def see(leader: LeaderState, now: float) -> list[Action]:
         duty.see(task, (entry.load.done, left), now, own=not entry.load.awaits)
         if duty.task and duty.task != REDUCE and now > _due_s(leader, entry):
             actions += _missed(leader, entry, now)
-    return actions + _see_saving(leader, now) + edge.see_validation(leader, now)
+    return actions + _see_saving(leader, now) + between_steps.see_validation(leader, now)
 
 
 def slept(leader: LeaderState, seconds: float) -> None:
@@ -174,7 +174,7 @@ def progressed(leader: LeaderState, event: Progressed, now: float) -> list[Actio
         leader.safe.parts += 1
         leader.safe.copied |= event.version == leader.safe.saving
     elif event.of == "validation":
-        edge.measured_some(leader, event, now)
+        between_steps.measured_some(leader, event, now)
     return []
 
 
@@ -192,4 +192,4 @@ def _see_saving(leader: LeaderState, now: float) -> list[Action]:
     safe.turn += 1
     safe.disturbed()  # it is to be tried again, however often that was
     failed = CheckpointWritten(safe.saving, False, reason, number=safe.number)
-    return [Abandon("save"), *edge.checkpoint_written(leader, failed, now)]
+    return [Abandon("save"), *between_steps.checkpoint_written(leader, failed, now)]

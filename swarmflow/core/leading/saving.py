@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Count, Exit, Log, Rejoin, Send
 from swarmflow.core.events import Rival, SaveAsked
-from swarmflow.core.leading.reign import LeaderState
-from swarmflow.core.leading.safekeeping import SaveRequest
+from swarmflow.core.leading.durability import SaveRequest
+from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.messages import Evicted, Finished
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmflow.core.messages.election import Deposed, Elect, ElectionReport
 from swarmflow.core.messages.flow import Negotiate
 from swarmflow.core.messages.hop import (
     Accepted,
@@ -69,7 +70,6 @@ from swarmflow.core.messages.step import (
     Unprepared,
     Unrepairable,
 )
-from swarmflow.core.messages.succession import Deposed, Elect, ElectionReport
 
 __all__ = [
     "TO_LEADER",

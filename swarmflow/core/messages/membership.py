@@ -161,7 +161,7 @@ class Heartbeat:
     queued: int = 0  # microbatches waiting for, or in, computation
     held: int = 0  # microbatches with a graph
     version: int = -1
-    sent: int = 0  # messages without bodies to this leader so far (core/words.py)
+    sent: int = 0  # messages without bodies to this leader so far (core/message_counter.py)
     done: int = 0  # units of work in this life: a process that owes work and does not raise it stands still
     awaits: tuple[ProcessId, ...] = ()  # members without whose parts or sums its all-reduce cannot go on
 

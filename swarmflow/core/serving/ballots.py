@@ -6,7 +6,7 @@ from swarmflow.core.actions import Action, Apply, Connect, Count, Send
 from swarmflow.core.events import Applied, PieceReduced, Received, Replayed, Sealed
 from swarmflow.core.messages import Commit, Committed, Prepare, Prepared, ReducePart, ReduceSum, Suspect, Unprepared
 from swarmflow.core.reduce import Ballot, Reduction
-from swarmflow.core.serving.service import PeerState, release
+from swarmflow.core.serving.peer_state import PeerState, release
 from swarmflow.core.types import Group, ProcessId
 
 

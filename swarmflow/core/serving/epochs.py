@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action, Connect, Forget, Log, Reset
+from swarmflow.core.epoch_view import begun
 from swarmflow.core.events import Received
+from swarmflow.core.link_rates import NEAR_MAX
 from swarmflow.core.messages import MemberEntered, MemberFailed, OpenStep, RosterDelta, RosterPart
-from swarmflow.core.rates import NEAR_MAX
 from swarmflow.core.serving.ballots import revoke
-from swarmflow.core.serving.service import PeerState
-from swarmflow.core.standing import begun
+from swarmflow.core.serving.peer_state import PeerState
 
 
 def named(peer: PeerState, event: Received, now: float) -> list[Action]:

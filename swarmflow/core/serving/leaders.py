@@ -8,8 +8,8 @@ from swarmflow.core import broken
 from swarmflow.core.actions import Action, Connect, Count, Log, Send
 from swarmflow.core.events import Lost, Received
 from swarmflow.core.messages import Deposed, Done, Elect, MemberFailed, Message, Suspect
-from swarmflow.core.naming import answer
-from swarmflow.core.serving.service import PeerState
+from swarmflow.core.roster_parts import answer
+from swarmflow.core.serving.peer_state import PeerState
 from swarmflow.core.types import ProcessId
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from swarmflow.core.actions import Action, Exit, Log, Send, StoreState
 from swarmflow.core.events import DrainAsked, Received, StateStored
 from swarmflow.core.messages import Drain, Evicted, Finished, Needed, Postponed, Refused
-from swarmflow.core.serving.service import PeerState
+from swarmflow.core.serving.peer_state import PeerState
 
 
 def drain_asked(peer: PeerState, event: DrainAsked, now: float) -> list[Action]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarmflow.core.actions import Apply, Resume
+from swarmflow.core.epoch_view import EpochView
 from swarmflow.core.messages import Commit, Granted, Held, state_name
-from swarmflow.core.standing import EpochView
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action, Count, Forget, Log, Send
+from swarmflow.core.epoch_view import EpochView
 from swarmflow.core.events import Lost, Mishandled, Received
 from swarmflow.core.messages import (
     Accepted,
@@ -26,8 +27,7 @@ from swarmflow.core.messages import (
     Unrepairable,
 )
 from swarmflow.core.serving import leaders
-from swarmflow.core.serving.service import PeerState, release
-from swarmflow.core.standing import EpochView
+from swarmflow.core.serving.peer_state import PeerState, release
 from swarmflow.core.types import ProcessId
 
 BEFORE, BESIDE, AFTER = -1, 0, 1  # the stage of a sender, as seen from the receiver's; trainers are before the first

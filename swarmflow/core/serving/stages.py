@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from swarmflow.core.actions import Action, Connect, Count, DropCopies, KeepCopies, LoadState, Log, Send
+from swarmflow.core.admission import WITHOUT_GRAPH
 from swarmflow.core.events import CopiesChanged, Received, StateLoaded, StateNotLoaded
 from swarmflow.core.flow.live import negotiation_of
-from swarmflow.core.hops import HopTable
+from swarmflow.core.hop_table import HopTable
 from swarmflow.core.messages import CopiesHeld, Granted, KeepCopy, LoadFailed, Ready, Surplus
 from swarmflow.core.routers import dispatcher_for
 from swarmflow.core.serving.ballots import revoke
-from swarmflow.core.serving.service import PeerState
-from swarmflow.core.space import WITHOUT_GRAPH
+from swarmflow.core.serving.peer_state import PeerState
 
 
 def granted(peer: PeerState, event: Received, now: float) -> list[Action]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from swarmflow.core.flow.words import FlowNode, FlowSend
+from swarmflow.core.flow.node_types import FlowNode, FlowSend
 from swarmflow.core.types import ProcessId
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from swarmflow.core.flow.words import FlowNode
+from swarmflow.core.flow.node_types import FlowNode
 from swarmflow.core.types import ProcessId
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from swarmflow.core.flow.words import FlowNode, FlowSend
+from swarmflow.core.flow.node_types import FlowNode, FlowSend
 from swarmflow.core.types import ProcessId
 
 

@@ -1,0 +1,332 @@
+"""A swarm of a baseline in virtual time: its machines on the network and computers that all policies have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
+from functools import partial
+from random import Random
+
+from swarmflow.baselines.computer import Computer
+from swarmflow.baselines.leader import BaselineLeader, Terms
+from swarmflow.baselines.machine import BaselineMachine, BaselineRuntime
+from swarmflow.baselines.messages import (
+    BaselineBackward,
+    BaselineForward,
+    BaselineMessage,
+    Path,
+    Trip,
+    why_of,
+    wire_bytes,
+)
+from swarmflow.baselines.negotiation import ROUND_S, ROUNDS, GwtfNegotiation
+from swarmflow.baselines.next_hop import NextHop
+from swarmflow.baselines.peer import BaselinePeer
+from swarmflow.baselines.pipelines import Lines
+from swarmflow.baselines.sender import Repair
+from swarmflow.baselines.source import BaselineSource
+from swarmflow.baselines.trainer import BaselineTrainer
+from swarmflow.core.messages import StepResult
+from swarmflow.core.types import Epoch, ProcessId
+from swarmflow.simulator.clock import Clock
+from swarmflow.simulator.hardware import Hardware
+from swarmflow.simulator.invariants import InvariantViolated
+from swarmflow.simulator.measure import Meter
+from swarmflow.simulator.network import Flight, Network
+from swarmflow.simulator.settings import Settings, Surroundings
+from swarmflow.simulator.swarm import PeerLife
+from swarmflow.simulator.transfer import Transfer
+
+DIAL_S = 10.0  # after which a connection that nobody answers is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What makes a baseline. lines: of the leader, from what it knows of the network (oracles alone know anything).
+
+    negotiation: of flows, of a process with these hands; None: of nothing. next_hop: with what is negotiated.
+    """
+
+    next_hop: Callable[[GwtfNegotiation | None], NextHop]
+    repair: Repair
+    lines: Callable[[Arena], Lines]
+    negotiation: Callable[[Arena, BaselineRuntime], GwtfNegotiation] | None = None
+
+
+@dataclass(slots=True)
+class Being:
+    """One life of a process. links: to whom it has a connection. stages: that it has served."""
+
+    machine: BaselineMachine
+    computer: Computer
+    began_s: float
+    died_s: float = float("inf")
+    stage: int = -1
+    links: dict[ProcessId, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Arena:
+    """Carries what machines say, lets their computers compute, and checks what the baselines promise.
+
+    No peer holds more than its capacity, and each microbatch of an iteration is learnt once, on a path with one peer of
+    each stage.
+    """
+
+    settings: Settings
+    seed: int
+    surroundings: InitVar[Callable[[Random], Surroundings]]
+    rules: Rules
+    clock: Clock = field(default_factory=Clock)
+    meter: Meter = field(default_factory=Meter)
+    beings: dict[ProcessId, Being] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    ended: bool = False
+    on_result: Callable[[StepResult], None] | None = None
+    trace: Callable[[str], None] | None = None
+    stopwatch: Callable[[], float] | None = None
+    network: Network = field(init=False)
+    hardware: Hardware = field(init=False)
+    lead: BaselineLeader | None = None
+    leader: ProcessId | None = None
+    _trainers: dict[ProcessId, None] = field(default_factory=dict)
+    _incarnations: int = 0
+    _retries: int = 0
+
+    def __post_init__(self, surroundings: Callable[[Random], Surroundings]) -> None:
+        around = surroundings(Random(self.seed))
+        self.network, self.hardware = around.network, around.hardware
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def start_trainer(self, name: str, lead: bool = False) -> None:
+        """Start a trainer."""
+        process, plan = self._new_process(name), self.settings.plan
+        hands = Body(self, process)
+        if lead:
+            silence_s = plan.timeouts.silence_s if self.hardware.broken_s() is None else 0.0
+            first, negotiates = self.settings.peers_first, self.rules.negotiation is not None
+            period_s, negotiate_s = (0.0, ROUNDS * ROUND_S) if negotiates else (self.settings.rebalance_s, 0.0)
+            terms = Terms(plan, self.settings.steps, first, period_s, silence_s, negotiate_s)
+            self.leader, self.lead = process, BaselineLeader(hands, terms, self.rules.lines(self), self._learnt)
+        if self.leader is None:
+            raise ValueError("the trainer that leads has to be started first")
+        flows = self._negotiation(hands)
+        source = BaselineSource(hands, self.leader, plan.microbatches, self.rules.next_hop(flows), self.rules.repair)
+        self._trainers[process] = None
+        self._begin(process, BaselineTrainer(hands, self.leader, source, self.lead if lead else None, flows))
+
+    def start_peer(self, name: str, wish: int = -1) -> ProcessId | None:
+        """Start a peer."""
+        if self.ended or self.leader is None:
+            return None
+        process = self._new_process(name)
+        tells = self.hardware.broken_s() is None
+        speed, stages = self.hardware.speed(name), self.settings.plan.stages
+        hands = Body(self, process)
+        flows = self._negotiation(hands)
+        next_hop = partial(self.rules.next_hop, flows)
+        machine = BaselinePeer(hands, self.leader, stages, wish, speed, self.rules.repair, next_hop, tells, flows)
+        self._begin(process, machine)
+        return process
+
+    def kill(self, process: ProcessId) -> None:
+        """It says nothing more; those connected to it notice when their connections break."""
+        being = self.beings[process]
+        if being.died_s < float("inf"):
+            return
+        being.computer.die()
+        being.died_s = self.clock.now_s
+        self.tell(process, "dies")
+        for other in list(being.links):
+            seconds = self.hardware.broken_s()
+            if seconds is not None and self.alive(other):
+                self.clock.after(seconds, partial(self._lose, other, process))
+
+    def alive(self, process: ProcessId) -> bool:
+        """Whether a process lives."""
+        return self.beings[process].died_s == float("inf")
+
+    def living_peers(self) -> list[ProcessId]:
+        """Peers that are alive, in the order of their ids."""
+        return sorted(process for process in self.peers() if self.alive(process))
+
+    def peers(self) -> list[ProcessId]:
+        """All lives of peers that ever began, in the order in which they did."""
+        return [process for process in self.beings if process not in self._trainers]
+
+    def life(self, process: ProcessId) -> PeerLife:
+        """What there is to say of a peer."""
+        being = self.beings[process]
+        return PeerLife(process, being.stage, being.began_s, being.died_s, being.computer.busy_s)
+
+    @property
+    def waiting_for(self) -> str:
+        """What the leader waits for."""
+        return "nobody leads" if self.lead is None else self.lead.waiting_for
+
+    def _negotiation(self, hands: Body) -> GwtfNegotiation | None:
+        return None if self.rules.negotiation is None else self.rules.negotiation(self, hands)
+
+    def _new_process(self, name: str) -> ProcessId:
+        self._incarnations += 1
+        return ProcessId(name, self._incarnations)
+
+    def _begin(self, process: ProcessId, machine: BaselineMachine) -> None:
+        computer = Computer(self.clock, self.meter, partial(self._seconds, process))
+        self.beings[process] = Being(machine, computer, self.clock.now_s)
+        self.tell(process, "starts")
+        machine.start()
+
+    def _seconds(self, process: ProcessId, work: str) -> float:
+        return self.hardware.compute_s(process.name, self.beings[process].stage, work)
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def send(self, sender: ProcessId, to: ProcessId, word: BaselineMessage, tensor_bytes: int) -> None:
+        """A message sets out."""
+        now_s, kind = self.clock.now_s, type(word).__name__.removeprefix("Baseline")  # counted like swarmflow's own
+        if to.name == sender.name:
+            self.clock.at(now_s, partial(self._deliver, sender, to, word))
+            return
+        size_bytes = wire_bytes(word) + tensor_bytes
+        self.meter.messages[kind] += 1
+        self.meter.wire_bytes[kind] += size_bytes
+        if self.trace is not None:
+            self.tell(sender, f"sends {kind} of {size_bytes} bytes to {to.name}.{to.incarnation}")
+        if self.alive(to):  # else there is no connection to break
+            self.beings[sender].links[to] = None
+            self.beings[to].links[sender] = None
+        flight = self.network.way(sender, to).send(size_bytes, tensor_bytes > 0, now_s)
+        self.clock.at(flight.due_s, partial(self._arrive, sender, to, word, flight, now_s), why_of(word))
+
+    def _arrive(self, sender: ProcessId, to: ProcessId, word: BaselineMessage, flight: Flight, sent_s: float) -> None:
+        had_s = flight.had_s(self.clock.now_s)
+        if flight.bulk and isinstance(word, BaselineForward | BaselineBackward):
+            self.meter.transit_s += had_s - sent_s
+        self.clock.at(had_s, partial(self._deliver, sender, to, word), why_of(word))
+
+    def _deliver(self, sender: ProcessId, to: ProcessId, word: BaselineMessage) -> None:
+        if self.alive(to):
+            self.act(to, partial(self.beings[to].machine.heard, sender, word))
+        elif self.alive(sender):
+            self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self._lose, sender, to))
+
+    def _lose(self, process: ProcessId, lost: ProcessId) -> None:
+        if self.alive(process):
+            self.act(process, partial(self.beings[process].machine.lost, lost))
+
+    def act(self, process: ProcessId, decide: Callable[[], None]) -> None:
+        """Let a machine decide, and check that it holds no more than it may."""
+        if self.stopwatch is None:
+            decide()
+        else:
+            began_s = self.stopwatch()
+            decide()
+            self.meter.decision_s += self.stopwatch() - began_s
+            self.meter.decisions += 1
+        being = self.beings[process]
+        if isinstance(being.machine, BaselinePeer) and being.machine.stage >= 0:
+            being.stage = being.machine.stage
+            held, capacity = being.machine.slots, self.hardware.capacity(process.name, being.stage)
+            if held > capacity:
+                raise InvariantViolated(f"seed {self.seed}: {process} holds {held} microbatches of {capacity}")
+
+    def after(self, process: ProcessId, delay_s: float, callback: Callable[[], None]) -> None:
+        """Something that a process plans; it does not happen when it is dead."""
+        self.clock.after(delay_s, partial(self._due, process, callback))
+
+    def _due(self, process: ProcessId, callback: Callable[[], None]) -> None:
+        if self.alive(process):
+            self.act(process, callback)
+
+    def load(self, process: ProcessId, stage: int, donors: tuple[ProcessId, ...], done: Callable[[], None]) -> None:
+        """Let the time pass that it takes to copy a state; without donors it is made from the seed at once."""
+        seconds = self.hardware.load_s()
+        if seconds is None and donors:
+            then = partial(self.act, process, done)
+            Transfer(self, process, [(list(donors), self.hardware.state_bytes(stage))], then).begin()
+        else:
+            self.after(process, seconds or 0.0, done)
+
+    def tell(self, process: ProcessId, what: str) -> None:
+        """A line of the trace."""
+        if self.trace is not None:
+            self.trace(f"{self.clock.now_s:.9f} {process.name}.{process.incarnation} {what}")
+
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    def _learnt(self, iteration: int, paths: dict[int, Path], sizes: tuple[int, ...]) -> None:
+        """An iteration is over. Useful is what those on the final paths computed, if they live."""
+        plan = self.settings.plan
+        if sorted(paths) != list(range(plan.microbatches)) or any(len(p) != plan.stages for p in paths.values()):
+            raise InvariantViolated(f"seed {self.seed}: iteration {iteration} learnt {paths}")
+        for process in self.peers():
+            if self.alive(process):
+                indices = {index for index, path in paths.items() if process in path}
+                self.beings[process].computer.spent.commit(indices, self.meter)
+        retries, self._retries = self.counts["retries"] - self._retries, self.counts["retries"]
+        epoch = Epoch(0, iteration)
+        result = StepResult(0, epoch, 0.0, 0, 0.0, 0.0, 0.0, plan.microbatches, sizes, retries)
+        self.ended = iteration + 1 >= self.settings.steps
+        if self.on_result is not None:
+            self.on_result(result)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The hands of one process."""
+
+    arena: Arena
+    me: ProcessId
+
+    @property
+    def now_s(self) -> float:
+        """The time."""
+        return self.arena.clock.now_s
+
+    @property
+    def timeout_s(self) -> float:
+        """As the scenario has it."""
+        return self.arena.settings.timeout_s
+
+    def send(self, to: ProcessId, word: BaselineMessage, tensor_bytes: int = 0) -> None:
+        """A message sets out."""
+        self.arena.send(self.me, to, word, tensor_bytes)
+
+    def compute(self, work: str, trip: Trip | None, done: Callable[[], None]) -> None:
+        """On the own computer."""
+        self.arena.beings[self.me].computer.add(work, trip, partial(self.arena.act, self.me, done))
+
+    def drop(self, trip: Trip | None = None) -> None:
+        """It need not be computed."""
+        self.arena.beings[self.me].computer.drop(trip)
+
+    def after(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Plan something."""
+        self.arena.after(self.me, delay_s, callback)
+
+    def load(self, stage: int, donors: tuple[ProcessId, ...], done: Callable[[], None]) -> None:
+        """Copy a state."""
+        self.arena.load(self.me, stage, donors, done)
+
+    def capacity(self, stage: int) -> int:
+        """Of the own computer."""
+        return self.arena.hardware.capacity(self.me.name, stage)
+
+    def tensor_bytes(self, stage: int, kind: str) -> int:
+        """The model's."""
+        return self.arena.hardware.boundary_bytes(stage, kind)
+
+    def elements(self, group: str) -> int:
+        """The model's."""
+        return self.arena.hardware.elements(group)
+
+    def count(self, name: str) -> None:
+        """Among the arena's counts."""
+        self.arena.counts[name] += 1
+
+    def say(self, text: str) -> None:
+        """In the trace."""
+        self.arena.tell(self.me, text)

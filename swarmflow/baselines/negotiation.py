@@ -1,0 +1,126 @@
+"""A process' part in GWTF's negotiation of flows, which goes on beside the training (GWTF, V)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from swarmflow.baselines.machine import BaselineRuntime
+from swarmflow.baselines.messages import BaselineNegotiate, Present
+from swarmflow.core.flow.gwtf import GwtfRelay
+from swarmflow.core.flow.gwtf_messages import CostIs, Flows, Query
+from swarmflow.core.flow.gwtf_source import GwtfSource
+from swarmflow.core.flow.node_types import FlowSend, Link, View
+from swarmflow.core.source import shares
+from swarmflow.core.types import ProcessId
+
+ROUND_S = 0.5  # GWTF, VI, Ablation studies: 120 iterations are "roughly a minute"
+ROUNDS = 120  # before the first iteration
+ASKED = (CostIs, Flows, Query)  # change no flow
+TRAINER = -1  # its stage: it stands before the first one and after the last
+
+Place = tuple[str, int]  # a process' name and its stage
+
+
+@dataclass(slots=True)
+class GwtfNegotiation:
+    """link_s: what a link costs (equation 1), which both of its ends know. node: the machine that negotiates, once
+    it is known who is there.
+
+    Words of those, or about those, of whom the leader has not told yet are kept until it does.
+    """
+
+    hands: BaselineRuntime
+    stages: int
+    microbatches: int
+    link_s: Callable[[Place, Place], float]
+    random: Random
+    node: GwtfRelay | GwtfSource | None = None
+    costs: dict[ProcessId, float] = field(default_factory=dict)
+    _stage: dict[ProcessId, int] = field(default_factory=dict)
+    _gone: dict[ProcessId, None] = field(default_factory=dict)
+    _early: list[tuple[ProcessId, BaselineNegotiate]] = field(default_factory=list)
+
+    @property
+    def outflow(self) -> dict[Link, int]:
+        """Microbatches that are to go out at a time, by (who takes them, data node)."""
+        return {} if self.node is None else self.node.outflow
+
+    def heard(self, sender: ProcessId, word: Present | BaselineNegotiate) -> None:
+        """The leader tells who is there, or a neighbour negotiates."""
+        if isinstance(word, Present):
+            self._present(word)
+        elif self.node is None or not self._knows(sender, word):
+            self._early.append((sender, word))
+        else:
+            self._say(self.node.handle(sender, word.message, self.hands.now_s))
+            if not isinstance(word.message, ASKED):
+                self._forget(self.node)
+
+    def lost(self, process: ProcessId) -> None:
+        """It is dead, or serves its stage no more."""
+        self._gone[process] = None
+        self._early = [(sender, word) for sender, word in self._early if process not in _named(sender, word)]
+        if self.node is not None:
+            self._say(self.node.gone(process, self.hands.now_s))
+
+    def stop(self) -> None:
+        """The stage is served no more."""
+        self.node = None
+        self.costs.clear()
+        self._stage.clear()
+        self._early.clear()
+
+    def _present(self, said: Present) -> None:
+        ring = [said.trainers, *said.stages]
+        place = next((number for number, members in enumerate(ring) if self.hands.me in members), None)
+        if place is None:  # it was told before this one was ready
+            return
+        for number, members in enumerate(ring):
+            for process in members:
+                self._gone.pop(process, None)
+                self._stage[process] = number - 1
+        before, beside, after = ring[place - 1], ring[place], ring[(place + 1) % len(ring)]
+        own = self.hands.me.name, place - 1
+        self.costs.update({p: self.link_s(own, (p.name, self._stage[p])) for p in (*before, *after)})
+        others = tuple(process for process in beside if process != self.hands.me)
+        view = View(self.hands.me, place - 1, self.stages, self._units(said), before, others, after, self.costs)
+        if self.node is None:
+            self.node = GwtfSource(view) if place == 0 else GwtfRelay(view, self.random, round_s=ROUND_S)
+            self._tick(self.node)
+        else:
+            self._say(self.node.met(view))
+        early, self._early = self._early, []
+        for sender, word in early:
+            self.heard(sender, word)
+
+    def _units(self, said: Present) -> int:
+        """What this one holds, or sends in an iteration."""
+        if self.hands.me in said.trainers:
+            return len(shares(said.trainers, self.microbatches)[self.hands.me])
+        return self.hands.capacity(self._stage[self.hands.me])
+
+    def _tick(self, node: GwtfRelay | GwtfSource) -> None:
+        if self.node is node:
+            self._say(node.tick(self.hands.now_s))
+            self.hands.after(ROUND_S, lambda: self._tick(node))
+
+    def _forget(self, node: GwtfRelay | GwtfSource) -> None:
+        """What was said before a death may have been heard after it."""
+        for process, _ in (*node.inflow, *node.outflow):
+            if process in self._gone:
+                self._say(node.gone(process, self.hands.now_s))
+
+    def _knows(self, sender: ProcessId, word: BaselineNegotiate) -> bool:
+        return all(process in self._stage for process in _named(sender, word))
+
+    def _say(self, said: list[FlowSend]) -> None:
+        for say in said:
+            self.hands.send(say.to, BaselineNegotiate(say.message))
+
+
+def _named(sender: ProcessId, word: BaselineNegotiate) -> tuple[ProcessId, ...]:
+    """Those whose links a word is about."""
+    others = (getattr(word.message, end, None) for end in ("before", "after"))
+    return (sender, *(process for process in others if process is not None))

@@ -1,0 +1,67 @@
+"""A trainer of a baseline; the first one leads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmflow.baselines.leader import BaselineLeader
+from swarmflow.baselines.machine import BaselineRuntime
+from swarmflow.baselines.messages import (
+    Alive,
+    BaselineGone,
+    BaselineJoin,
+    BaselineMessage,
+    BaselineNegotiate,
+    BaselineOpen,
+    BaselineReady,
+    Learnt,
+    Present,
+    Updated,
+)
+from swarmflow.baselines.negotiation import GwtfNegotiation
+from swarmflow.baselines.source import BaselineSource
+from swarmflow.core.types import ProcessId
+
+
+@dataclass(slots=True)
+class BaselineTrainer:
+    """One life of a trainer. lead: what it leads with, if it does. flows: where they are negotiated."""
+
+    hands: BaselineRuntime
+    leader: ProcessId
+    source: BaselineSource
+    lead: BaselineLeader | None
+    flows: GwtfNegotiation | None = None
+
+    def start(self) -> None:
+        """Join."""
+        self.hands.send(self.leader, BaselineJoin(-1, 0.0))
+        if self.lead is not None:
+            self.lead.start()
+
+    def heard(self, sender: ProcessId, word: BaselineMessage) -> None:
+        """A message came."""
+        match word:
+            case BaselineJoin() | BaselineReady() | Alive() | Learnt() | Updated():
+                if self.lead is not None:
+                    self.lead.heard(sender, word)
+            case BaselineOpen():
+                self.source.open(word)
+            case Present() | BaselineNegotiate():
+                if self.flows is not None:
+                    self.flows.heard(sender, word)
+            case BaselineGone():
+                self._gone(word.process)
+            case _:
+                self.source.heard(sender, word)
+
+    def lost(self, process: ProcessId) -> None:
+        """A connection broke."""
+        self._gone(process)
+        if self.lead is not None:
+            self.lead.lost(process)
+
+    def _gone(self, process: ProcessId) -> None:
+        self.source.lost(process)
+        if self.flows is not None:
+            self.flows.lost(process)

@@ -1,0 +1,280 @@
+"""A trainer takes over from a leader that is gone: asks everybody to follow, and goes on from what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from swarmflow.core.actions import Action, Connect, Send
+from swarmflow.core.dispatcher import TAKEOVER
+from swarmflow.core.epoch_view import EpochView
+from swarmflow.core.messages import Elect, ElectionReport, OpenStep, RosterPart
+from swarmflow.core.quorum import Quorum
+from swarmflow.core.roster_parts import GatheredRoster, RosterAssembly
+from swarmflow.core.step import Step
+from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
+
+
+@dataclass(slots=True)
+class Candidacy:
+    """One try at leading. me: the trainer that tries. epoch_view: what it knows itself.
+
+    Who follows has promised to hear nobody of a lower term any more; a majority of those whom the last OpenStep named
+    must, and of those whom the last committed step named (core/quorum.py). After that settle_s are left to the others:
+    who has not answered by then is taken for dead. Where that would cost a whole stage, and with it the steps since the
+    last checkpoint, stage_s are left. steps: of the run.
+    """
+
+    me: Member
+    term: int
+    epoch_view: EpochView
+    began_s: float
+    steps: int = 1 << 40
+    ask_every_s: float = 1.0
+    settle_s: float = 2.0
+    stage_s: float = 6.0
+    reports: dict[ProcessId, ElectionReport] = field(default_factory=dict)
+    _gathered: dict[Epoch, GatheredRoster] = field(default_factory=dict)
+    _naming: dict[ProcessId, RosterAssembly] = field(default_factory=dict)
+    _listed: Roster | None = None
+    _asked: dict[ProcessId, Member] = field(default_factory=dict)
+    _lost: set[ProcessId] = field(default_factory=set)
+    _refused: set[ProcessId] = field(default_factory=set)
+    _ask_again_s: float = 0.0
+
+    def begin(self, own: ElectionReport, now: float) -> list[Action]:
+        """Ask everybody, beginning with the own report."""
+        self._ask_again_s = now + self.ask_every_s
+        return self.report(self.me.process, own)
+
+    def report(self, sender: ProcessId, message: ElectionReport) -> list[Action]:
+        """Somebody follows. It may know of others: those who came in with a Prepare, or with a later OpenStep."""
+        if message.term != self.term or sender in self._refused:
+            return []
+        opened = self._as_heard(sender, message)
+        if opened is None or not self._is_about(sender, message, opened):
+            return []
+        self.reports[sender] = replace(message, opened=opened)
+        self._gathered.setdefault(opened.epoch, GatheredRoster(opened)).add(opened)
+        named = message.newcomers
+        if opened.roster is not self._listed:
+            named, self._listed = (*opened.roster.members(), *opened.roster.trainers, *named), opened.roster
+        fresh = [m for m in named if m.process not in self._asked and m.process not in self.epoch_view.gone]
+        self._asked |= {member.process: member for member in fresh}
+        return self._ask([member for member in fresh if member.process != self.me.process])
+
+    def named(self, sender: ProcessId, message: RosterPart) -> list[Action]:
+        """Somebody begins to tell of an epoch with too many members for its report."""
+        self._naming.setdefault(sender, RosterAssembly()).hear(message)
+        return []
+
+    def _as_heard(self, sender: ProcessId, message: ElectionReport) -> OpenStep | None:
+        """The OpenStep that it has heard. None: not all of it was told."""
+        own, opened = self.epoch_view.opened, message.opened
+        if opened.roster != Roster():
+            return opened if opened.before == 0 else self._naming.setdefault(sender, RosterAssembly()).whole(opened)
+        roster = own.roster if message.change is None else message.change.unfolded(own).roster
+        if opened.whole and roster.digest != opened.whole:
+            return None
+        return replace(opened, roster=roster, whole="", named=0)
+
+    def _is_about(self, sender: ProcessId, message: ElectionReport, opened: OpenStep) -> bool:
+        """Whether it tells of the one who sent it, and of a place and a step that there are in this run.
+
+        Who takes this trainer for dead does not follow it.
+        """
+        if sender != self.me.process and (opened.epoch.step >= self.steps or self.me.process in message.gone):
+            return False
+        stages = len(self.epoch_view.opened.roster.stages)
+        placed = message.member.stage == -1 if message.join.role == "trainer" else 0 <= message.member.stage < stages
+        return placed and len(opened.roster.stages) == stages and message.member.process == sender
+
+    def lost(self, process: ProcessId) -> None:
+        """It cannot be reached: there is no point in waiting for it."""
+        self._lost.add(process)
+
+    def refuse(self, process: ProcessId) -> None:
+        """What it has reported is of no use, nor will be what it reports from now on."""
+        self.lost(process)
+        self._refused.add(process)
+        self.reports.pop(process, None)
+        self._gathered.clear()
+        for report in self.reports.values():
+            self._gathered.setdefault(report.opened.epoch, GatheredRoster(report.opened)).add(report.opened)
+
+    def culprit(self, raises: Callable[[Candidacy], bool]) -> ProcessId | None:
+        """Whose report raises by itself, beside the own one; None: nobody's, or the own one does."""
+        own = {self.me.process: self.reports[self.me.process]}
+        if raises(self._of(own)):
+            return None
+        others = ((process, report) for process, report in self.reports.items() if process not in own)
+        return next((process for process, report in others if raises(self._of({**own, process: report}))), None)
+
+    def _of(self, reports: dict[ProcessId, ElectionReport]) -> Candidacy:
+        alone = replace(self, reports={}, _gathered={}, _naming={}, _listed=None, _asked={}, _lost=set())
+        for process, report in reports.items():
+            alone.report(process, report)
+        return alone
+
+    def tick(self, now: float) -> list[Action]:
+        """Ask again those who have not answered: perhaps they did not doubt the former leader yet."""
+        if now < self._ask_again_s:
+            return []
+        self._ask_again_s = now + self.ask_every_s
+        return self._ask([m for p, m in sorted(self._asked.items()) if p not in self.reports])
+
+    def next_deadline(self) -> float:
+        """When tick is due."""
+        return self._ask_again_s
+
+    def elected(self, now: float) -> bool:
+        """Whether this trainer leads now."""
+        latest, heard_of = self.latest(), len(self.reports) + len(self._lost)
+        early = heard_of < len(self._asked) and now - self.began_s <= self.settle_s
+        if early or 2 * len(self.reports) <= latest.size - len(latest.newcomers):
+            return False  # asked at each event: among 10,000 reports only what is cheap comes before this
+        return Quorum.of(latest).elects(self.reports.keys()) and self.settled(now)
+
+    def settled(self, now: float) -> bool:
+        """Return whether everybody has answered, is lost, or has had its time to answer."""
+        if set(self._asked) <= set(self.reports) | self._lost:
+            return True
+        stages = [[member.process for member in stage] for stage in self.latest().roster.stages]
+        kept = all(not self.reports.keys().isdisjoint(stage) or self._lost.issuperset(stage) for stage in stages)
+        return now - self.began_s > (self.settle_s if kept else self.stage_s)
+
+    def sustained(self) -> bool:
+        """Return whether those who follow hold the state of every stage, so that they can go on without a majority."""
+        latest = self.latest()
+        dead = {process for report in self.reports.values() for process in report.gone}
+        loaded = {p for p, report in self.reports.items() if report.opened.epoch == latest.epoch and p not in dead}
+        return all(not loaded.isdisjoint(member.process for member in stage) for stage in latest.roster.stages)
+
+    def latest(self) -> OpenStep:
+        """The epoch opened last, as far as anybody who follows knows, with everybody who was named in it."""
+        return self._gathered[max(self._gathered)].opened()
+
+    def _ask(self, members: list[Member]) -> list[Action]:
+        if not members:
+            return []
+        lead = Elect(self.term, self.me, self.epoch_view.opened.digest)
+        return [Connect(tuple(members)), *(Send(m.process, lead) for m in members)]
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """What a former leader left, put together from the reports.
+
+    reports: of those who may go on. gone: named in the epoch, and dead or not heard of. expelled: who reported although
+    the former leader had declared it dead. suspects: (accuser, accused) of those lost by somebody and not declared
+    dead. doubtful: the former leader may have committed the step, and what it committed cannot be had: what follows is
+    another history.
+    """
+
+    step: Step
+    reports: dict[ProcessId, ElectionReport]
+    gone: tuple[ProcessId, ...]
+    expelled: tuple[ProcessId, ...]
+    suspects: tuple[tuple[ProcessId, ProcessId], ...]
+    doubtful: bool = False
+
+
+def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: float, now: float) -> Takeover:
+    """Where the step stands, and who is left. learning_rate: of the step of the epoch opened last.
+
+    A commit that anybody has heard of is finished. So is a ballot that the former leader may have committed: one in
+    which all of its members that are left have reduced (`_resume`). Otherwise nobody can have heard of a commit, and
+    the work goes on from what is accumulated (design, "A step commits once, everywhere").
+    """
+    epoch = candidacy.latest().epoch
+    current = {p: r for p, r in sorted(candidacy.reports.items()) if r.opened.epoch == epoch}
+    said, newcomers = _said(candidacy.latest(), list(current.values()), candidacy.term)
+    dead = {process for report in current.values() for process in report.gone}
+    gone = tuple(p for p in said.roster.processes() if p in dead or p not in candidacy.reports)
+    step = Step(plan, candidacy.term, said, learning_rate, clip, now)
+    step.newcomers = newcomers
+    entered = {process for report in current.values() for process in report.entered}
+    for process in newcomers.keys() - entered:
+        step.opened = step.opened.without(process)
+    living = {process: report for process, report in current.items() if process not in dead}
+    doubtful = _resume(step, living, gone)
+    spared = {*gone, candidacy.me.process}  # who leads has not lost itself
+    lost = [(accuser, accused) for accuser, report in living.items() for accused in report.suspects]
+    return Takeover(
+        step,
+        {p: r for p, r in sorted(candidacy.reports.items()) if p not in dead},
+        gone,
+        tuple(sorted(dead & set(candidacy.reports))),
+        tuple(pair for pair in lost if pair[1] not in spared),
+        doubtful,
+    )
+
+
+def _said(opened: OpenStep, current: list[ElectionReport], term: int) -> tuple[OpenStep, dict[ProcessId, Member]]:
+    """The OpenStep of the epoch with everybody who came in meanwhile, and who that is."""
+    newcomers = {member.process: member for report in current for member in report.newcomers}
+    for report in (each for each in current if each.opened.newcomers):  # it may be the only one who knows of itself
+        named = {member.process: member for member in report.opened.roster.members()}
+        newcomers |= {process: named[process] for process in report.opened.newcomers if process in named}
+    places = opened.roster.places
+    newcomers = {p: member for p, member in newcomers.items() if 0 <= member.stage == places.get(p, member.stage)}
+    came = [member for process, member in newcomers.items() if process not in places]
+    stages = tuple(
+        tuple(sorted((*members, *(member for member in came if member.stage == stage))))
+        for stage, members in enumerate(opened.roster.stages)
+    )
+    roster = Roster(stages, opened.roster.trainers)
+    said = replace(opened, term=term, roster=roster, newcomers=tuple(sorted(newcomers)), whole="", named=0)
+    return said, newcomers
+
+
+def _resume(step: Step, living: dict[ProcessId, ElectionReport], gone: tuple[ProcessId, ...]) -> bool:
+    """Bring a step to where those who are left have come.
+
+    Returns whether it may be committed elsewhere while too little is left here to do the same.
+    """
+    if not living:
+        step.give_up("nobody who is left knows how far it has come")
+        return True
+    for process, report in living.items():
+        step.owners |= dict.fromkeys(report.indices, process)
+    step.attempt = TAKEOVER + max(report.attempt for report in living.values())
+    step.ballot = max(report.ballot for report in living.values())
+    left = step.roster
+    for process in gone:
+        left = left.without(process)
+    members = {member.process: living.get(member.process) for member in left.members()}
+    commits = [report.commit for report in living.values() if report.commit is not None]
+    if commits:
+        step.roster = left
+        step.resume_commit(commits[0], {p: report.digest for p, report in members.items() if report and report.digest})
+        return False
+    reduced = {p: r for p, r in members.items() if r is not None and r.ballot == step.ballot and r.results}
+    missed = tuple(process for process in members if process not in reduced)
+    if reduced and (not missed or _may_be_committed(step, living, missed)):
+        if missed or not all(left.stages):
+            step.give_up("another leader may have committed it, with peers that cannot be reached")
+            return True
+        step.roster = left
+        tally = next(report.tally for report in reduced.values() if report.tally is not None)
+        step.resume_prepared(tally, {process: report.results for process, report in reduced.items()})
+        return False
+    for process, report in living.items():
+        step.dropped |= {(report.member.stage, index) for index in report.dropped}
+        for done in report.done:
+            step.done(process, done)
+    return False
+
+
+def _may_be_committed(step: Step, living: dict[ProcessId, ElectionReport], missed: tuple[ProcessId, ...]) -> bool:
+    """Return whether the former leader may have committed its last ballot, in which not all who are left have reduced.
+
+    It may, if those who have not are none of the ballot's members: it took them for dead, and nobody who is left was
+    told so, since a death is told to the trainers and around its stage. So where a trainer or somebody of a stage
+    beside has heard of the ballot, whoever is not reported as dead is a member of it.
+    """
+    heard = {process: report.member.stage for process, report in living.items() if report.ballot == step.ballot}
+    if -1 in heard.values() or not heard.keys().isdisjoint(missed):
+        return False
+    near = {stage + offset for stage in heard.values() for offset in (-1, 0, 1)}
+    return all(step.roster.stage_of(process) not in near for process in missed)

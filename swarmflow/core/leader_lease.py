@@ -1,0 +1,63 @@
+"""A process' view of its leader: whether it is alive, suspected or given up, and since which term it is followed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.epoch_view import EpochView
+from swarmflow.core.messages import MemberFailed
+from swarmflow.core.timeouts import Timeouts
+from swarmflow.core.types import ProcessId
+
+FIRST_TERM = 1  # of a leader that starts from disk: it begins a lineage, and terms of two lineages never meet
+
+
+@dataclass(slots=True)
+class LeaderLease:
+    """The leader that a process follows, and how long it may go on without hearing from it."""
+
+    leader: ProcessId
+    term: int = 0
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    lost_s: float | None = None  # since when the leader is lost
+    _heard_s: float | None = None
+    _awake_s: float | None = None
+
+    def heard(self, now: float) -> None:
+        """Renew the lease: the leader sent a message."""
+        self._heard_s, self.lost_s = now, None
+
+    def lose(self, now: float) -> None:
+        """Record that the leader is lost."""
+        if self.lost_s is None:
+            self.lost_s = now
+
+    def follow(self, leader: ProcessId, term: int, now: float) -> None:
+        """Follow another leader; messages of earlier terms are void from now on."""
+        self.leader, self.term = leader, term
+        self.heard(now)
+
+    def suspects(self, now: float) -> bool:
+        """Return whether another candidate may be followed."""
+        doubt_s = self.timeouts.leader_doubt_s
+        return self.lost_s is not None or (self._heard_s is not None and now - self._heard_s > doubt_s)
+
+    def tick(self, now: float) -> None:
+        """Check for silence; called about each second. Silence while this process itself slept does not count."""
+        slept = self._awake_s is not None and now - self._awake_s > self.timeouts.leader_silence_s / 2
+        self._awake_s = now
+        if self._heard_s is None or (slept and self.lost_s is None):
+            self._heard_s = now
+        elif now - self._heard_s > self.timeouts.leader_silence_s:
+            self.lose(now)
+
+    def passed_over(
+        self, me: ProcessId, sender: ProcessId, message: MemberFailed, epoch_view: EpochView | None
+    ) -> bool:
+        """Return whether a later leader, whose Elect did not arrive here, goes on without this process."""
+        named = epoch_view is not None and sender in epoch_view.trainers()
+        return named and message.process == me and message.term > self.term
+
+    def expired(self, now: float) -> bool:
+        """Return whether no leader is expected any more."""
+        return self.lost_s is not None and now - self.lost_s > self.timeouts.leaderless_s

@@ -1,0 +1,160 @@
+"""The edge between two steps: the result, the validation, the checkpoint, moves and departures, the next step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmflow.core.actions import Abandon, Action, Count, Log, Send, Validate
+from swarmflow.core.events import CheckpointWritten, DiskChanged, Progressed, Validated
+from swarmflow.core.leading.departures import evict, let_go, settle_findings
+from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.leader_state import LeaderState, ValidationState
+from swarmflow.core.leading.opening import try_open
+from swarmflow.core.leading.saving import goodbye, save, spread, stop_now, stopped
+from swarmflow.core.messages import state_name
+from swarmflow.core.quorum import electorate
+from swarmflow.core.step import Step
+from swarmflow.core.types import EXPONENT, Roster
+
+
+def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
+    """A step is committed everywhere: count it, and go on."""
+    actions = settle_findings(leader, step, now)
+    for process in step.diverged():
+        reason = "its parameters differ from its stage's"
+        actions += [Count("resynchronisations"), *evict(leader, process, reason)]
+    leader.version += 1
+    leader.restored = False
+    leader.name, leader.commit = state_name(step.open_step.lineage, step.epoch, step.ballot), step.decision
+    leader.absent.keep(leader.version, leader.name)
+    if step.open_step.lineage == leader.lineage:  # else it was finished for a history that this leader has left
+        leader.electors = electorate(step.open_step)
+        leader.bound &= {*leader.electors.processes, leader.me.process}
+    for member in step.roster.members():
+        if (known := leader.membership.known.get(member.process)) is not None:
+            known.version = leader.version
+    leader.last, leader.step, leader.exponent = step.result, None, EXPONENT
+    for entry in leader.membership.peers():
+        if entry.phase in ("loading", "ready") and entry.version != leader.version:
+            entry.tries += 1
+            actions += grant(leader, entry, entry.member.stage, "it came too late for this step")
+    every = leader.settings.validate_every
+    if every and leader.version % every == 0:
+        return actions + measure(leader, now)
+    return actions + _next(leader, now)
+
+
+def measure(leader: LeaderState, now: float) -> list[Action]:
+    """Have the validation loss measured on those who are there; a version that has lost a stage has none."""
+    if not all(leader.membership.served(stage, leader.version) for stage in range(leader.plan.stages)):
+        return _next(leader, now)
+    leader.phase = "validating"
+    leader.measuring = ValidationState(leader.membership.roster(leader.version))
+    return [Validate(leader.version, leader.measuring.roster)]
+
+
+def measured_some(leader: LeaderState, event: Progressed, now: float) -> None:
+    """A validation batch has come back."""
+    if leader.phase == "validating":
+        leader.measuring.batches += 1
+        leader.measuring.proven.update(event.through)
+
+
+def see_validation(leader: LeaderState, now: float) -> list[Action]:
+    """Where no batch comes back any more, those through whom some did are tried alone; then there is no result."""
+    measuring, last = leader.measuring, leader.last
+    if leader.phase != "validating" or last is None:
+        return []
+    measuring.duty.see("measure", (measuring.batches,), now)
+    if now <= measuring.duty.due_s(max(leader.timeouts.stall_s, 2 * last.seconds)):
+        return []
+    stages = tuple(tuple(m for m in s if m.process in measuring.proven) for s in measuring.roster.stages)
+    reason = f"no validation batch of version {leader.version} has come back for {now - measuring.duty.since_s:.0f} s"
+    if all(stages) and stages != measuring.roster.stages:
+        roster = Roster(stages, measuring.roster.trainers)
+        leader.measuring = ValidationState(roster, measuring.proven)
+        text = f"{reason}: it is measured on {roster.size - len(roster.trainers)} peers that gave some"
+        return [Log("warning", text), Validate(leader.version, roster)]
+    return [Log("warning", f"{reason}: it is left out"), Abandon("validation"), *_next(leader, now)]
+
+
+def validated(leader: LeaderState, event: Validated, now: float) -> list[Action]:
+    """The validation loss is there."""
+    if leader.phase != "validating" or event.version != leader.version or leader.last is None:
+        return []
+    leader.last = replace(leader.last, validation_loss=event.loss)
+    return _next(leader, now)
+
+
+def _next(leader: LeaderState, now: float) -> list[Action]:
+    leader.phase = "gathering"
+    actions: list[Action] = []
+    if leader.last is not None:
+        trainers = [e.process for e in leader.membership.known.values() if e.role == "trainer"]
+        actions += [Send(process, leader.last) for process in trainers]
+    if leader.stopping:
+        return actions + stop_now(leader)
+    if leader.version >= leader.settings.steps:
+        return actions + try_open(leader, now)
+    if leader.safe.due(leader.version):
+        actions += save(leader)
+    return actions + spread(leader) + let_go(leader) + _move(leader, now) + try_open(leader, now)
+
+
+def _move(leader: LeaderState, now: float) -> list[Action]:
+    """Between two steps who stood in goes home, or one peer may move to where it is needed more: no step misses it."""
+    home: list[Action] = []
+    for entry in leader.membership.homeward(leader.version):
+        reason = f"it asked for it, and stage {entry.member.stage} has another peer by now"
+        entry.settled_s = now
+        home += grant(leader, entry, entry.wish, reason)
+    if home:
+        return home
+    move = leader.membership.better_placed(leader.version, now)
+    if move is None:
+        return []
+    entry = leader.membership.known[move.process]
+    entry.settled_s = leader.membership.moved_s = now
+    entry.stands_in = False
+    return [Count("rebalances"), *grant(leader, entry, move.stage, f"rebalanced, {move.reason}")]
+
+
+def checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: float) -> list[Action]:
+    """A version is on disk, or could not be brought there: go on with what waited for it.
+
+    What was begun in an earlier reign, or in a history that was given up, is of no meaning here.
+    """
+    if leader.safe.saving is None or event.number != leader.safe.number:
+        return []
+    actions: list[Action] = [*leader.safe.written(event, now), *leader.safe.answers(now)]
+    if event.ok:
+        actions += leader.safe.share(leader.me, [entry.member for entry in leader.membership.trainers()])
+        actions += spread(leader)
+    if leader.restoring is not None and leader.phase == "gathering":
+        if not event.ok:
+            leader.restoring.failed(now, leader.timeouts.silence_s)
+        return actions + try_open(leader, now)
+    if leader.stopping and leader.phase == "saving":
+        return actions + (save(leader) if event.version < leader.version else stopped(leader, event.ok))
+    if leader.phase == "finished":
+        return actions + _last_written(leader, event)
+    if leader.phase == "saving":
+        leader.phase = "gathering"
+        return actions + (let_go(leader) if event.ok else []) + try_open(leader, now)
+    return actions + (try_open(leader, now) if leader.phase == "gathering" else [])
+
+
+def _last_written(leader: LeaderState, event: CheckpointWritten) -> list[Action]:
+    if event.version != leader.version or not leader.safe.last:
+        return save(leader, last=True)
+    if event.ok and event.exported:
+        return goodbye(leader)
+    leader.waits_for = f"the output to be written: {event.reason}"  # by itself as soon as it can be
+    return []
+
+
+def disk_changed(leader: LeaderState, event: DiskChanged, now: float) -> list[Action]:
+    """Something that was on the own disk is of no use any more: it is written again, or fetched from who has it."""
+    leader.safe.lost(event, leader.me)
+    log = Log("warning", f"this trainer's disk: {event.reason}; its newest whole version is {event.version}")
+    return [log, *(try_open(leader, now) if leader.phase == "gathering" else [])]

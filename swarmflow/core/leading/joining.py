@@ -1,0 +1,146 @@
+"""Who comes: joins, and what peers say of the stages that they were granted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmflow.core.actions import Action, Connect, Log, Send
+from swarmflow.core.leading.departures import gone
+from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.leader_state import LeaderState
+from swarmflow.core.leading.membership import MemberRecord
+from swarmflow.core.leading.memories import holds
+from swarmflow.core.leading.opening import learnt, try_open
+from swarmflow.core.messages import CopiesHeld, Evicted, Join, LoadFailed, Postponed, Ready, Refused, Welcome
+from swarmflow.core.settings import refusal
+from swarmflow.core.types import ProcessId
+
+
+def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
+    """Let a process in and grant it a stage, or tell it why not. Another life of the same name replaces the former.
+
+    The links deliver nothing of a life after the first message of the one that has replaced it. Incarnations have no
+    order, so whoever was replaced is remembered, and refused should it speak again.
+    """
+    reason = refusal(leader.settings, leader.plan, sender, message)
+    if reason is not None:
+        log = Log("info", f"refused {sender}: {reason}")
+        return [Connect((message.member,)), Send(sender, Refused(reason)), log]
+    if leader.membership.retired(sender):
+        return [Send(sender, Evicted("another life of this process has taken its place"))]
+    known = leader.membership.known.get(sender)
+    if known is not None:
+        known.heard_s = now
+        return []
+    actions: list[Action] = []
+    former = leader.membership.namesake(sender)
+    if former is not None:
+        leader.membership.retire(former)
+        actions += gone(leader, former, "it has started again", now)
+    wait_s, reason = leader.pauses.left(sender.name, now)
+    if wait_s > 0 and not _serves_alone(leader, message):
+        return [*actions, Connect((message.member,)), Send(sender, Postponed(f"it {reason}", wait_s))]
+    if leader.failures.joined(sender):
+        leader.membership.suspended[sender] = None
+    if message.role == "trainer":
+        return [*actions, *_join_trainer(leader, sender, message, now)]
+    leader.memories.says(message.member, message.held)
+    leader.absent.back(sender.name)
+    held = leader.memories.of(sender)
+    stage, reason = leader.membership.place(message.member.stage)
+    later = held is not None and (leader.restoring is not None or held.version > leader.version)
+    if held is not None and (later or holds(held, leader.version, leader.name)):
+        stage, reason = held.stage, "it holds that one"
+    entry = leader.membership.enter(message, stage, now)
+    if outside := _outside(leader, sender.name, now):
+        leader.membership.mark(entry, "barred")
+    leader.safe.copies.says(entry.member, message.copies)
+    actions += learnt(leader, now)
+    if leader.restoring is not None:
+        return [*actions, Connect((entry.member,)), Log("info", f"peer {sender} waits to serve stage {stage}")]
+    if held is not None and held.version > leader.version and entry.phase != "loading":
+        text = f"peer {sender} still held version {held.version}; this run has gone on from an earlier one meanwhile"
+        actions.append(Log("warning", text))
+    if entry.phase == "loading":
+        return actions
+    if outside:
+        log = Log("info", f"peer {sender} was put out a while ago: it is granted nothing yet")
+        return [
+            *actions,
+            Connect((entry.member,)),
+            log,
+            *(try_open(leader, now) if leader.phase == "gathering" else []),
+        ]
+    return [*actions, *grant(leader, entry, stage, reason)]
+
+
+def _outside(leader: LeaderState, name: str, now: float) -> bool:
+    """Whether a process was put out a while ago, and is granted a stage only where nobody else serves it."""
+    return leader.findings.barred(name, now) or leader.pauses.left(name, now)[0] > 0
+
+
+def _serves_alone(leader: LeaderState, message: Join) -> bool:
+    """Whether a stage that a peer may serve has nobody else: the leader itself always trains, so no trainer does."""
+    if message.role != "peer":
+        return False
+    wish, lost = message.member.stage, leader.membership.lost(leader.version)
+    return bool(lost) and (wish < 0 or message.rebalance_s > 0 or wish in lost)
+
+
+def readmit(leader: LeaderState, now: float) -> list[Action]:
+    """Grant a stage to each peer that was put out and whose time has passed, once it is known at which version."""
+    actions: list[Action] = []
+    for entry in leader.membership.barred():
+        if _outside(leader, entry.process.name, now):
+            continue
+        if leader.restoring is not None:
+            leader.membership.mark(entry, "waiting")
+        else:
+            stage, reason = leader.membership.place(entry.wish)
+            actions += grant(leader, entry, stage, f"its time outside is over; {reason}")
+    return actions
+
+
+def _join_trainer(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
+    leader.membership.enter(message, -1, now)
+    leader.safe.copies.says(message.member, message.copies)
+    log = Log("info", f"trainer {sender} joined")
+    return [Connect((message.member,)), Send(sender, Welcome(leader.term)), log, *learnt(leader, now)]
+
+
+def kept(leader: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
+    """What lies on a process's disk has changed."""
+    return [*leader.safe.copies.kept(known.member, message), *learnt(leader, now)]
+
+
+def ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
+    """A peer has loaded what it was granted."""
+    if not _answers(known, message):
+        return []
+    if message.version != leader.version:
+        known.tries += 1
+        return grant(leader, known, known.member.stage, f"version {message.version} is out of date")
+    leader.membership.mark(known, "ready")
+    leader.memories.leave(known.process)
+    known.version, known.tries = message.version, 0
+    known.member = replace(known.member, capacity=max(1, message.capacity))
+    return try_open(leader, now) if leader.phase == "gathering" else []
+
+
+def load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:
+    """A peer could not load what it was granted."""
+    if not _answers(known, message):
+        return []
+    leader.membership.mark(known, "failed")
+    leader.memories.leave(known.process)
+    known.tries += message.version != leader.version
+    actions = try_open(leader, now) if leader.phase == "gathering" else []
+    if known.phase != "failed":
+        return actions  # the run went back, which granted a stage to everybody
+    stage, reason = leader.membership.place(known.wish)
+    return [*actions, *grant(leader, known, stage, f"{message.reason}; {reason}")]
+
+
+def _answers(known: MemberRecord, message: Ready | LoadFailed) -> bool:
+    """Whether it is about the grant that holds."""
+    return (message.grant, message.stage, known.phase) == (known.grants, known.member.stage, "loading")

@@ -1,0 +1,67 @@
+"""What a leader does not believe: messages that their sender, in its role and place, cannot mean."""
+
+from __future__ import annotations
+
+from swarmflow.core.actions import Action, Forget, Log, Send
+from swarmflow.core.leading.departures import gone
+from swarmflow.core.leading.leader_state import LeaderState
+from swarmflow.core.leading.membership import MemberRecord
+from swarmflow.core.messages import (
+    Committed,
+    CopiesHeld,
+    Done,
+    Join,
+    LoadFailed,
+    Message,
+    NotFinite,
+    Overflow,
+    Prepared,
+    Ready,
+    Refused,
+    Suspect,
+    Unprepared,
+)
+from swarmflow.core.step import Step
+from swarmflow.core.types import ProcessId
+
+_OF_PEERS = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed))
+
+
+def doubtful(leader: LeaderState, known: MemberRecord, message: Message) -> str | None:
+    """Why the sender of a message cannot mean it; None: it can."""
+    kind = type(message)
+    if kind in _OF_PEERS and known.role != "peer":
+        return f"{kind.__name__} from a {known.role}"
+    match message:
+        case Prepared() if known.role != "peer" and message.results:
+            return f"results of a reduction from a {known.role}"
+        case Suspect() if message.process == known.process:
+            return "a Suspect of itself"
+        case Ready() | LoadFailed() if message.version > leader.settings.steps:
+            return f"version {message.version} of a run of {leader.settings.steps} steps"
+        case CopiesHeld() if any(copy.snapshot.version > leader.settings.steps for copy in message.copies):
+            return f"a copy of a version after the last one, {leader.settings.steps}"
+    step = leader.step
+    if step is None or known.process not in step.roster.serving:
+        return None
+    return _about_step(step, known.process, message)
+
+
+def _about_step(step: Step, sender: ProcessId, message: Message) -> str | None:
+    match message:
+        case Done() if message.microbatch.epoch == step.epoch and message.stage != step.roster.places[sender]:
+            return f"a Done of stage {message.stage} from stage {step.roster.places[sender]}"
+        case Prepared() if (message.epoch, message.ballot, step.phase) == (step.epoch, step.ballot, "preparing"):
+            own, said = step.groups_of(sender), tuple(name for name, _, _ in message.results)
+            return None if sorted(own) == sorted(said) else f"the results of {said} where {own} are due"
+        case Committed() if message.epoch == step.epoch and message.version != step.epoch.step + 1:
+            return f"a Committed of version {message.version} in step {step.epoch.step}"
+    return None
+
+
+def put_out(leader: LeaderState, sender: ProcessId, message: Message | None, reason: str, now: float) -> list[Action]:
+    """Who sends what cannot be is gone, and told so; with a stranger there is only the connection to close."""
+    if sender in leader.membership.known:
+        return gone(leader, sender, reason, now)
+    told = [Send(sender, Refused(reason))] if isinstance(message, Join) else [Forget(sender)]
+    return [Log("warning", f"{sender}, which takes no part, {reason}"), *told]

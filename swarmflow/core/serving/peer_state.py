@@ -1,0 +1,122 @@
+"""What a peer knows and holds; everything that it decides works on this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from swarmflow.core.actions import Action, Log, Rejoin, Release, Send
+from swarmflow.core.epoch_view import EpochView
+from swarmflow.core.flow.live import FlowNegotiation
+from swarmflow.core.hop_table import HopTable
+from swarmflow.core.leader_lease import LeaderLease
+from swarmflow.core.messages import Held, Join, Left, Needed, Prepare
+from swarmflow.core.reduce import Ballot
+from swarmflow.core.relays import Relays
+from swarmflow.core.roster_parts import RosterAssembly
+from swarmflow.core.serving.memory import Memory
+from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """What the process was started with. join: what it says of itself (member.stage -1: any stage).
+
+    drain_s: how long it takes to hand over, None: as long as the run says. recompute: when idle it takes microbatches
+    for whose graphs there is no memory. stores: it has a folder, in which its stage outlives the process.
+    """
+
+    join: Join
+    drain_s: float | None = None
+    stay: bool = False
+    journal_bytes_max: int = 1 << 30
+    recompute: bool = True
+    stores: bool = False
+
+
+@dataclass(slots=True)
+class PeerState:
+    """The state of a peer.
+
+    copies: what lies on its disk of other stages, where that has changed since it was started. grant: the number of the
+    leader's last one, which an answer names. ballot: the one that it takes part in. unsettled: one that waits for
+    orphans to be taken away. flows: its part in their negotiation, where the router follows them. elements: of each
+    reduction group's flat gradient; element_bytes: of one of them. done: how much it has done in its life, as its
+    heartbeats tell. postponed: why the leader does not let it in yet. needed: what its leaving would cost, where nobody
+    else has its stage.
+    """
+
+    me: ProcessId
+    lease: LeaderLease
+    plan: Plan
+    settings: PeerSettings
+    stage: int = -1
+    version: int = -1
+    phase: str = "joining"  # joining, loading, ready, member, gone
+    epoch: Epoch = BEFORE_ALL
+    hops: HopTable | None = None
+    epoch_view: EpochView | None = None
+    copies: tuple[Holding, ...] | None = None
+    grant: int = 0
+    drain_until_s: float | None = None
+    ballot: Ballot | None = None
+    unsettled: Prepare | None = None
+    elements: dict[str, int] = field(default_factory=dict)
+    element_bytes: int = 4
+    assembly: RosterAssembly = field(default_factory=RosterAssembly)
+    relays: Relays = field(init=False)
+    flows: FlowNegotiation | None = None
+    done: int = 0
+    postponed: str = ""
+    needed: Needed | None = None
+    memory: Memory = field(init=False)
+
+    @property
+    def leader(self) -> ProcessId:
+        """Whom this peer follows."""
+        return self.lease.leader
+
+    @property
+    def load(self) -> int:
+        """Microbatches that wait for, or are in, computation."""
+        return self.hops.queued if self.hops is not None else 0
+
+    def join(self) -> Join:
+        """What it says of itself now."""
+        join = replace(self.settings.join, held=self.memory.held)
+        return join if self.copies is None else replace(join, copies=self.copies)
+
+    def leave(self, reason: str, leaderless: bool = False) -> list[Action]:
+        """Nothing can be done as this incarnation any more: join again, as another one.
+
+        leaderless: nobody leads the run any more, so that what this process holds may be the newest there is.
+        """
+        self.phase = "gone"
+        held = self.outlives() if leaderless else self.memory.held
+        return [Log("warning", reason), *self.last_promise(), Rejoin(reason, held)]
+
+    def last_promise(self, held: Held | None = None) -> list[Action]:
+        """Tell the leader that this life, which may have a vote, follows nobody after it: it ends.
+
+        held: what it leaves in its folder.
+        """
+        voter = self.epoch_view is not None and self.lease.lost_s is None and self.leader != self.me
+        return [Send(self.leader, Left(self.lease.term, held))] if voter else []
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else may have what this process holds."""
+        if self.needed is not None or self.hops is None:
+            return True
+        return self.epoch_view is not None and len(self.epoch_view.alive().stages[self.stage]) == 1
+
+    def outlives(self) -> Held | None:
+        """What this process holds of the run's state, for whoever leads next."""
+        if self.hops is None:
+            return self.memory.held
+        sealed = self.ballot.number if self.ballot is not None and self.ballot.sealed else None
+        return self.memory.kept(self.stage, self.version, self.epoch_view, sealed)
+
+
+def release(bodies: tuple[Ref, ...]) -> list[Action]:
+    """Give bytes up, if there are any."""
+    return [Release(bodies)] if bodies else []

@@ -1,0 +1,236 @@
+"""Runs a scenario to its end, and measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from swarmflow.core.messages import StepResult
+from swarmflow.core.types import Plan, ProcessId
+from swarmflow.policies import policy_named
+from swarmflow.simulator.churn import Luck
+from swarmflow.simulator.garbage import searched_rarely
+from swarmflow.simulator.invariants import InvariantViolated
+from swarmflow.simulator.report import MINUTE_S, DeviceUse, Iteration, SimulationReport
+from swarmflow.simulator.scenario import Scenario
+from swarmflow.simulator.scenario_hardware import Described, capacity_of, trainer_name
+from swarmflow.simulator.settings import Settings, Surroundings
+from swarmflow.simulator.swarm import PeerLife, Swarm
+
+Progress = Callable[[int, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """What had been spent at the end of an iteration."""
+
+    now_s: float = 0.0
+    useful_s: float = 0.0
+    wasted_s: float = 0.0
+    twice_s: float = 0.0
+    lost_s: float = 0.0
+    transit_s: float = 0.0
+    busy_s: float = 0.0
+    there_s: float = 0.0
+    deaths: int = 0
+    joins: int = 0
+    moves: int = 0
+    restarts: int = 0
+    messages: int = 0
+    wire_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Simulation:
+    """One scenario under one seed and one policy. trace: given every line of the trace. progress: told of iterations.
+
+    Raises ConfigError for a policy that there is not.
+    """
+
+    scenario: Scenario
+    seed: int
+    policy: str
+    trace: Callable[[str], None] | None = None
+    progress: Progress | None = None
+    world: Swarm = field(init=False)
+    luck: Luck = field(init=False)
+    _described: Described = field(init=False)
+    _rows: list[Iteration] = field(default_factory=list)
+    _before: _Totals = field(default_factory=_Totals)
+    _busy_then: dict[ProcessId, float] = field(default_factory=dict)
+    _busy_before: dict[ProcessId, float] = field(default_factory=dict)
+    _measured_from_s: float = 0.0
+    _seen: set[int] = field(default_factory=set)
+    _notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        policy, run, model = policy_named(self.policy), self.scenario.run, self.scenario.model
+        tied, boundary_bytes = model.tied_parameters > 0, int(model.activation_bytes / model.codec_ratio)
+        plan = Plan(model.stages, model.microbatches, tied, model.costs, run.router, boundary_bytes, run.timeouts)
+        able = [capacity_of(self.scenario, self.seed, n) > 0 for n in range(self.scenario.peer_count)]
+        settings = Settings(
+            plan,
+            steps=run.iterations + run.warmup,
+            checkpoint_every=run.checkpoint_every,
+            rebalance_s=run.rebalance_s,
+            timeout_s=run.timeout_s,
+            peers_first=sum(able),
+            journal_bytes_max=1 << 62,
+            recompute=run.recompute,
+        )
+        self.world = policy.swarm(settings, self.seed, self._surroundings)
+        self.world.trace, self.world.on_result = self.trace, self._result
+        self.luck = Luck(self.world, self._described, Random(self.seed + 1))
+
+    def _surroundings(self, drawn: Random) -> Surroundings:
+        self._described = Described(self.scenario, self.seed, drawn)
+        return Surroundings(self._described.network, self._described)
+
+    def run(self) -> SimulationReport:
+        """Run it to its end, or to the first thing that must never happen."""
+        run, world = self.scenario.run, self.world
+        names = [self._described.add_peer(number) for number in range(self.scenario.peer_count)]
+        able = [name for name in names if self._described.fits(name)]
+        if len(able) < len(names):
+            need = f"{self.scenario.model.least_memory_bytes:,} bytes of a stage with one microbatch"
+            self._notes = (f"{len(names) - len(able)} of {len(names)} peers have no memory for the {need}",)
+            later = sum(arrival.joins for arrival in self.scenario.arrivals)
+            if len(able) + later < self.scenario.model.stages:
+                return self._report(f"cannot begin: {self.scenario.model.stages} stages, {len(able)} peers", ())
+        for number in range(self.scenario.trainers.count):
+            world.start_trainer(trainer_name(number), lead=number == 0)
+        for name in able:
+            world.start_peer(name, self._described.profiles[name].stage)
+        self.luck.begin()
+        violations: tuple[str, ...] = ()
+        limit_s = min(run.limit_s, run.duration_s or run.limit_s)
+        try:
+            with searched_rarely():
+                done = world.clock.run(self._over, limit_s)
+        except InvariantViolated as violation:
+            done, violations = False, (str(violation),)
+        outcome = "finished" if done else "violated" if violations else self._why(limit_s)
+        return self._report(outcome, violations)
+
+    def _over(self) -> bool:
+        return len(self._rows) >= self.world.settings.steps or self.world.ended
+
+    def _why(self, limit_s: float) -> str:
+        if limit_s == self.scenario.run.duration_s:
+            return "duration over"
+        return f"stands still: {self.world.waiting_for}"
+
+    # --- measuring ----------------------------------------------------------------------------------------------------
+
+    def _result(self, result: StepResult) -> None:
+        """The first trainer that is told of a step ends the iteration."""
+        if result.step in self._seen:
+            return
+        self._seen.add(result.step)
+        now, then = self._totals(), self._before
+        self._before = now
+        busiest_s, busiest_stage = self._busiest()
+        shares = self.world.clock.cause.shares(busiest_s, now.now_s - then.now_s)
+        self.world.clock.mark()
+        measured = len(self._rows) >= self.scenario.run.warmup
+        seconds, there_s = now.now_s - then.now_s, now.there_s - then.there_s
+        per_minute = result.microbatches * MINUTE_S / seconds if seconds > 0 else 0.0
+        row = Iteration(
+            number=result.step,
+            measured=measured,
+            end_s=now.now_s,
+            seconds=seconds,
+            minutes_a_microbatch=seconds / MINUTE_S / result.microbatches,
+            microbatches=result.microbatches,
+            microbatches_a_minute=per_minute,
+            communication_s=(now.transit_s - then.transit_s) / result.microbatches,
+            useful_s=now.useful_s - then.useful_s,
+            wasted_s=now.wasted_s - then.wasted_s,
+            twice_s=now.twice_s - then.twice_s,
+            lost_s=now.lost_s - then.lost_s,
+            utilisation=(now.busy_s - then.busy_s) / there_s if there_s > 0 else 0.0,
+            peers=sum(result.peers),
+            deaths=now.deaths - then.deaths,
+            joins=now.joins - then.joins,
+            moves=now.moves - then.moves,
+            retries=result.retries,
+            restarts=now.restarts - then.restarts,
+            messages=now.messages - then.messages,
+            wire_bytes=now.wire_bytes - then.wire_bytes,
+            busiest_stage=busiest_stage,
+            **shares._asdict(),
+        )
+        self._rows.append(row)
+        if len(self._rows) == self.scenario.run.warmup:
+            self._begin_measuring()
+        if self.progress is not None:
+            self.progress(len(self._rows), now.now_s)
+        self.luck.iteration()
+
+    def _busiest(self) -> tuple[float, int]:
+        """Seconds that the busiest peer has computed since this was asked last, and its stage."""
+        lives = [self.world.life(process) for process in self.world.peers()]
+        computed = [(life.busy_s - self._busy_before.get(life.process, 0.0), life.stage) for life in lives]
+        self._busy_before = {life.process: life.busy_s for life in lives}
+        return max(computed, default=(0.0, -1))
+
+    def _begin_measuring(self) -> None:
+        world = self.world
+        self._measured_from_s = world.clock.now_s
+        self._busy_then = {process: world.life(process).busy_s for process in world.peers()}
+        world.meter.messages.clear()
+        world.meter.wire_bytes.clear()
+        self._before = self._totals()
+
+    def _totals(self) -> _Totals:
+        world, meter = self.world, self.world.meter
+        uses = [self._use(world.life(process), 0.0, {}) for process in world.peers()]
+        return _Totals(
+            world.clock.now_s,
+            meter.useful_s,
+            meter.wasted_s,
+            meter.twice_s,
+            meter.lost_s,
+            meter.transit_s,
+            sum(use.busy_s for use in uses),
+            sum(use.seconds for use in uses),
+            self.luck.deaths,
+            self.luck.joins,
+            world.counts["moves"],
+            world.counts["steps_restarted"] + world.counts["rollbacks"],
+            meter.messages.total(),
+            meter.wire_bytes.total(),
+        )
+
+    def _use(self, life: PeerLife, since_s: float, busy_then: dict[ProcessId, float]) -> DeviceUse:
+        process = life.process
+        seconds = max(0.0, min(life.died_s, self.world.clock.now_s) - max(life.began_s, since_s))
+        busy_s = life.busy_s - busy_then.get(process, 0.0)
+        return DeviceUse(f"{process.name}.{process.incarnation}", life.stage, seconds, busy_s)
+
+    def _report(self, outcome: str, violations: tuple[str, ...]) -> SimulationReport:
+        world = self.world
+        lives = [world.life(process) for process in world.peers()]
+        uses = [
+            self._use(life, self._measured_from_s, self._busy_then)
+            for life in lives
+            if life.died_s > self._measured_from_s
+        ]
+        meter = world.meter
+        return SimulationReport(
+            self.scenario.run.name,
+            self.policy,
+            self.seed,
+            outcome,
+            violations,
+            world.clock.now_s,
+            world.clock.happened,
+            tuple(self._rows),
+            tuple(uses),
+            dict(sorted(meter.messages.items())),
+            dict(sorted(meter.wire_bytes.items())),
+            sum(use.seconds for use in uses),
+            dict(sorted(world.counts.items())),
+            self._notes,
+        )

@@ -1,0 +1,20 @@
+"""Who decides in a simulated swarm: swarmflow's own machines, and what they are compared with."""
+
+from __future__ import annotations
+
+from swarmflow.errors import ConfigError
+from swarmflow.policies.baselines import DTFM, GPIPE, GWTF, SWARM, SWARM_RESTART
+from swarmflow.policies.policy import Policy
+from swarmflow.policies.swarmflow import Swarmflow
+
+__all__ = ["POLICIES", "Policy", "policy_named"]
+
+POLICIES: dict[str, Policy] = {p.name: p for p in (Swarmflow(), SWARM, SWARM_RESTART, GPIPE, DTFM, GWTF)}
+
+
+def policy_named(name: str) -> Policy:
+    """The policy of this name. Raises ConfigError, which names those that there are."""
+    policy = POLICIES.get(name)
+    if policy is not None:
+        return policy
+    raise ConfigError(f"policy {name!r} is none; there is {', '.join(POLICIES)}")

@@ -1,0 +1,44 @@
+"""The policy `gwtf`: flows, negotiated at costs from the true links, of which each process knows its own."""
+
+from __future__ import annotations
+
+from random import Random
+
+from swarmflow.baselines.arena import Arena
+from swarmflow.baselines.machine import BaselineRuntime
+from swarmflow.baselines.negotiation import TRAINER, GwtfNegotiation, Place
+from swarmflow.baselines.next_hop import Flowing, NextHop
+from swarmflow.core.flow.node_types import link_cost_s
+from swarmflow.errors import ConfigError
+from swarmflow.simulator.scenario_hardware import Described
+
+
+def along_flows(flows: GwtfNegotiation | None) -> NextHop:
+    """Of a process that negotiates them."""
+    assert flows is not None
+    return Flowing(flows)
+
+
+def negotiation(arena: Arena, hands: BaselineRuntime) -> GwtfNegotiation:
+    """A process' part in it. Raises ConfigError where there is no network to be measured."""
+    hardware, plan = arena.hardware, arena.settings.plan
+    if not isinstance(hardware, Described):
+        raise ConfigError("policy 'gwtf' needs the network and the computers of a scenario")
+
+    def cost_s(one: Place, other: Place) -> float:
+        return link_s(hardware, one, other)
+
+    return GwtfNegotiation(hands, plan.stages, plan.microbatches, cost_s, Random(f"{arena.seed} {hands.me}"))
+
+
+def link_s(hardware: Described, one: Place, other: Place) -> float:
+    """GWTF's equation 1. Tokens go from a trainer to the first stage, and nothing from the last one to a trainer."""
+    stages = one[1], other[1]
+    compute_s = tuple(0.0 if stage == TRAINER else hardware.pass_s(name, stage) for name, stage in (one, other))
+    if TRAINER in stages and max(stages) > 0:
+        return sum(compute_s) / 2
+    size = hardware.boundary_bytes(0, "tokens") + hardware.boundary_bytes(0, "targets")
+    if TRAINER not in stages:
+        size = hardware.boundary_bytes(min(stages), "activation")
+    there, back = hardware.way(one[0], other[0]), hardware.way(other[0], one[0])
+    return link_cost_s((compute_s[0], compute_s[1]), (there[0], back[0]), (there[1], back[1]), size)

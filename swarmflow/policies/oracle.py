@@ -1,0 +1,38 @@
+"""The policy `dtfm`: pipelines arranged from the true matrices, which nobody in a swarm knows."""
+
+from __future__ import annotations
+
+from random import Random
+
+from swarmflow.baselines.arena import Arena
+from swarmflow.baselines.pipelines import Pipelines
+from swarmflow.errors import ConfigError
+from swarmflow.planning.arrangement import Problem
+from swarmflow.planning.dtfm import arrange
+from swarmflow.simulator.hardware import ELEMENT_BYTES
+from swarmflow.simulator.scenario_hardware import Described
+
+
+def arranged(arena: Arena) -> Pipelines:
+    """DT-FM's pipelines of the peers that a scenario begins with. Raises ConfigError when there are too few."""
+    hardware, plan = arena.hardware, arena.settings.plan
+    if not isinstance(hardware, Described):
+        raise ConfigError("policy 'dtfm' needs the network and the computers of a scenario")
+    names = [name for name in hardware.profiles if hardware.fits(name)]
+    lines = len(names) // plan.stages
+    ways = [[hardware.way(one, other) if one != other else (0.0, float("inf")) for other in names] for one in names]
+    problem = Problem(
+        latency_s=[[latency_s for latency_s, _ in row] for row in ways],
+        bytes_per_s=[[rate for _, rate in row] for row in ways],
+        lines=lines,
+        stages=plan.stages,
+        activation_bytes=plan.microbatches / max(1, lines) * hardware.boundary_bytes(0, "activation"),
+        gradient_bytes=[ELEMENT_BYTES * hardware.elements(f"stage-{stage}") for stage in range(plan.stages)],
+        pinned={
+            number: hardware.profiles[name].stage
+            for number, name in enumerate(names)
+            if hardware.profiles[name].stage >= 0
+        },
+    )
+    found = arrange(problem, Random(arena.seed)).lines
+    return Pipelines({names[d]: (k, stage) for k, line in enumerate(found) for stage, d in enumerate(line)})

@@ -1,0 +1,219 @@
+"""The machines and ways that a scenario describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from swarmflow.simulator.distributions import Constant, Drawn, share_of
+from swarmflow.simulator.network import INFINITE, Matrix, NetworkLinks, Port, Shared, Spread
+from swarmflow.simulator.scenario import PeersPart, Scenario
+
+BYTES_PER_MBIT = 125_000.0
+CAPACITY = 4  # of a peer of which the scenario says neither its capacity nor its memory
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A computer: seconds of a microbatch at a stage of average cost, microbatches it holds, the stage it asks for.
+
+    capacity: 0: it has no memory for a stage and one microbatch.
+    """
+
+    forward_s: float
+    backward_s: float
+    update_s: float
+    capacity: int
+    jitter: float
+    stage: int
+
+
+@dataclass(slots=True)
+class Described:
+    """Hardware and network as the scenario has them; also of peers that come later, which are like those it names."""
+
+    scenario: Scenario
+    seed: int
+    random: Random
+    network: Shared = field(init=False)
+    profiles: dict[str, Profile] = field(default_factory=dict)
+    _factors: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.network = Shared(_links(self.scenario, self.seed), queue_s=self.scenario.network.queue_s)
+        costs = self.scenario.model.costs or (1.0,) * self.scenario.model.stages
+        self._factors = tuple(cost * len(costs) / sum(costs) for cost in costs)
+        trainers = self.scenario.trainers
+        for number in range(trainers.count):
+            place = self._place(trainers.region, number, number)
+            up, down = _rate(trainers.up_mbps), _rate(trainers.down_mbps)
+            self.network.ports[trainer_name(number)] = Port(place, up, down)
+
+    def add_peer(self, number: int) -> str:
+        """Set up the machine of a peer, and return its name."""
+        name = peer_name(number)
+        if name in self.profiles:
+            return name
+        like = number % self.scenario.peer_count
+        group, within = _group_of(self.scenario.peers, like)
+        model = self.scenario.model
+        draw = partial(_draw, self.seed, number)
+
+        if group.flops is not None:
+            flops = draw(1, group.flops)
+            backward_flops = 2 * model.forward_flops if model.backward_flops is None else model.backward_flops
+            forward_s, backward_s = model.forward_flops / flops, backward_flops / flops
+        else:
+            forward_s = draw(1, group.forward_s or Constant(0.0))
+            backward_s = 2 * forward_s if group.backward_s is None else draw(2, group.backward_s)
+        capacity = capacity_of(self.scenario, self.seed, number)
+        stage = within % model.stages if group.spread else group.stage
+        update_s = draw(4, group.update_s)
+        self.profiles[name] = Profile(forward_s, backward_s, update_s, capacity, group.jitter, stage)
+        place = self._place(group.region, within, self.scenario.trainers.count + like)
+        up, down = _rate(draw(5, group.up_mbps)), _rate(draw(6, group.down_mbps))
+        self.network.ports[name] = Port(place, up, down)
+        return name
+
+    def fits(self, name: str) -> bool:
+        """Whether a peer has memory for a stage and a microbatch at all."""
+        return self.profiles[name].capacity > 0
+
+    def way(self, one: str, other: str) -> tuple[float, float]:
+        """Latency and bandwidth (bytes/s) of the way from one machine to another, their links included."""
+        here, there = self.network.ports[one], self.network.ports[other]
+        latency_s, rate = self.network.links.between(here.place, there.place)
+        return latency_s, min(rate, here.up, there.down)
+
+    def pass_s(self, name: str, stage: int) -> float:
+        """Seconds of a forward or a backward pass at a stage, on the average."""
+        profile = self.profiles[name]
+        return (profile.forward_s + profile.backward_s) / 2 * self._factors[stage]
+
+    def persistent(self, number: int) -> bool:
+        """Whether this peer never leaves by churn."""
+        return _group_of(self.scenario.peers, number % self.scenario.peer_count)[0].persistent
+
+    def _place(self, regions: tuple[str, ...], within: int, machine: int) -> int:
+        known = self.scenario.network.regions
+        return known.index(regions[within % len(regions)]) if known else machine
+
+    # --- hardware -----------------------------------------------------------------------------------------------------
+
+    def compute_s(self, name: str, stage: int, work: str) -> float:
+        """By the machine's speed and the stage's cost."""
+        profile = self.profiles[name]
+        if work == "update":
+            return profile.update_s
+        seconds = (work != "backward") * profile.forward_s + (work != "forward") * profile.backward_s
+        if profile.jitter:
+            seconds *= 1 + profile.jitter * (2 * self.random.random() - 1)
+        return seconds * self._factors[stage]
+
+    def load_s(self) -> float | None:
+        """States cross the network."""
+        return None
+
+    def broken_s(self) -> float | None:
+        """As the scenario says."""
+        return self.scenario.network.break_s or None
+
+    def capacity(self, name: str, stage: int) -> int:
+        """By its profile."""
+        return self.profiles[name].capacity
+
+    def speed(self, name: str) -> float:
+        """Microbatches a second at a stage of average cost; those that take no time are all alike."""
+        seconds = self.profiles[name].forward_s + self.profiles[name].backward_s
+        return 1 / seconds if seconds > 0 else 1.0
+
+    def boundary_bytes(self, stage: int, kind: str) -> int:
+        """As the scenario says, compressed where it is a boundary tensor."""
+        model = self.scenario.model
+        if kind in ("tokens", "targets"):
+            return model.token_bytes
+        plain = model.activation_bytes
+        if kind == "gradient" and model.gradient_bytes is not None:
+            plain = model.gradient_bytes
+        return round(plain / model.codec_ratio)
+
+    def elements(self, group: str) -> int:
+        """The stage's parameters."""
+        model = self.scenario.model
+        if group == "tied":
+            return max(1, model.tied_parameters)
+        return _of_stage(model.parameters, int(group.removeprefix("stage-")))
+
+    def state_bytes(self, stage: int) -> int:
+        """Weights and optimizer state."""
+        model = self.scenario.model
+        return round(model.state_bytes * _of_stage(model.parameters, stage))
+
+
+def trainer_name(number: int) -> str:
+    """Of a trainer; t0 leads at first."""
+    return f"t{number}"
+
+
+def peer_name(number: int) -> str:
+    """Of a peer."""
+    return f"p{number}"
+
+
+def peer_number(name: str) -> int:
+    """The number of a peer of this name."""
+    return int(name.removeprefix("p"))
+
+
+def _of_stage(value: int | tuple[int, ...], stage: int) -> int:
+    return value if isinstance(value, int) else value[stage]
+
+
+def _rate(mbps: float) -> float:
+    return mbps * BYTES_PER_MBIT if mbps > 0 else INFINITE
+
+
+def _group_of(groups: tuple[PeersPart, ...], number: int) -> tuple[PeersPart, int]:
+    for group in groups:
+        if number < group.count:
+            return group, number
+        number -= group.count
+    raise IndexError(number)
+
+
+def _draw(seed: int, number: int, what: int, given: Drawn) -> float:
+    """One of the numbers of a peer."""
+    return given.at(share_of(seed + what, number, 7))
+
+
+def capacity_of(scenario: Scenario, seed: int, number: int) -> int:
+    """Microbatches that a peer holds at a time; 0: it has no memory for a stage and one microbatch."""
+    group, _ = _group_of(scenario.peers, number % scenario.peer_count)
+    if group.memory_bytes is not None:
+        free = _draw(seed, number, 3, group.memory_bytes) - scenario.model.stage_memory_bytes
+        return max(0, int(free // scenario.model.microbatch_memory_bytes))
+    return CAPACITY if group.capacity is None else int(_draw(seed, number, 3, group.capacity))
+
+
+def _links(scenario: Scenario, seed: int) -> NetworkLinks:
+    network = scenario.network
+    if scenario.latency is None and scenario.bandwidth is None:
+        return Spread(network.latency_s, _Rates(network.mbps), seed, network.symmetric)
+    places = range(len(scenario.latency or scenario.bandwidth or ()))
+    drawn = Spread(network.latency_s, _Rates(network.mbps), seed, network.symmetric)
+    pairs = [[drawn.between(one, other) for other in places] for one in places]
+    latency_s = scenario.latency or tuple(tuple(latency for latency, _ in row) for row in pairs)
+    if scenario.bandwidth is not None:
+        return Matrix(latency_s, tuple(tuple(_rate(mbps) for mbps in row) for row in scenario.bandwidth))
+    return Matrix(latency_s, tuple(tuple(rate for _, rate in row) for row in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """A distribution of Mb/s, in bytes a second."""
+
+    mbps: Drawn
+
+    def at(self, share: float) -> float:
+        return _rate(self.mbps.at(share))

@@ -1,0 +1,125 @@
+"""The packages, what each is for, and what it may import.
+
+`python -m tests.architecture.packages` writes the table of CONTRIBUTING.md anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "CONTRIBUTING.md"
+BEGIN, END = "| Folder | What it does | May import |\n|---|---|---|\n", "\n\n"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A folder, or a file of the library's top.
+
+    does: what it is for. imports: the packages that it may import, all of them above it in the table, so that there is
+    no cycle. libraries: of others; every package may import the standard library. virtual: it runs in virtual time,
+    so that it may read no clock, act on nothing and draw no global random numbers.
+    """
+
+    does: str
+    imports: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    virtual: bool = False
+
+
+BASE = ("errors", "files", "ownership", "drafts")
+PACKAGES: dict[str, Package] = {
+    "errors": Package("the errors that a user can cause"),
+    "files": Package("whole files, and sizes in words", ("errors",)),
+    "ownership": Package("whose a folder is", ("errors", "files")),
+    "drafts": Package("files that become visible when they are whole", ("ownership",)),
+    "core": Package("decides: state machines that take (event, now) and return actions", (), ("numpy",), virtual=True),
+    "config_check": Package("the checks of single values of a TOML file", ("core", "errors")),
+    "config": Package("RUN.toml", ("config_check", "core", "errors")),
+    "manifest": Package("all that a peer has to know of a run", ("core", "errors", "ownership"), ("blake3", "msgspec")),
+    "planning": Package("assigns: arrangements that are worked out from a whole picture", ("errors",), ("numpy",)),
+    "compute": Package(
+        "computes: models, optimizers, codecs, checkpoints",
+        (*BASE, "manifest"),
+        ("blake3", "msgspec", "numpy", "safetensors", "torch", "transformers"),
+    ),
+    "cli": Package(
+        "the command `swarmflow`: finds its commands, and turns errors into a line", ("errors",), ("click",)
+    ),
+    "runtime": Package(
+        "acts: sockets, the DHT, threads, metrics",
+        (*BASE, "cli", "compute", "core", "manifest"),
+        ("blake3", "cryptography", "hivemind", "msgspec", "numpy", "prometheus_client", "rich", "torch", "uvloop"),
+    ),
+    "simulator": Package(
+        "pretends: the same cores in virtual time, under seeded faults or as a scenario says",
+        ("config_check", "core", "errors"),
+        virtual=True,
+    ),
+    "baselines": Package(
+        "what swarmflow is compared with: other protocols on the same pretended network",
+        ("core", "simulator"),
+        virtual=True,
+    ),
+    "policies": Package(
+        "who decides in a scenario: swarmflow's machines or a baseline",
+        ("baselines", "core", "errors", "planning", "simulator"),
+        virtual=True,
+    ),
+    "forecast": Package(
+        "runs a scenario, and shows what came of it",
+        ("core", "errors", "ownership", "policies", "simulator"),
+        ("matplotlib", "rich"),
+    ),
+    "demo": Package(
+        "what `make demo` shows: a local swarm of real processes",
+        ("errors", "runtime"),
+        ("rich", "torch", "transformers"),
+    ),
+    "chaos": Package(
+        "local swarms under faults, compared with what they should learn",
+        ("compute", "core", "demo", "errors", "ownership", "runtime", "simulator"),
+        ("msgspec", "prometheus_client", "rich", "torch", "transformers", "uvloop"),
+    ),
+    "commands": Package(
+        "the command line of what is no role", ("chaos", "demo", "errors", "forecast", "runtime"), ("click",)
+    ),
+    "peers": Package(
+        "the role of a peer",
+        ("compute", "core", "errors", "files", "manifest", "runtime"),
+        ("click", "msgspec", "torch", "uvloop"),
+    ),
+    "trainers": Package(
+        "the role of a trainer",
+        (*BASE, "compute", "config", "core", "manifest", "runtime"),
+        (
+            *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers"),
+            *("transformers", "uvloop"),
+        ),
+    ),
+}
+
+
+def table() -> str:
+    """The same for a reader: the folders, as rows of Markdown."""
+    folders = {name: package for name, package in PACKAGES.items() if folder(name).is_dir()}
+    rows = []
+    for name, package in folders.items():
+        imports = (*(other for other in package.imports if other in folders), *package.libraries)
+        rows.append(f"| `{name}` | {package.does} | {', '.join(imports)} |")
+    return "\n".join(rows)
+
+
+def folder(name: str) -> Path:
+    """Where a package lies."""
+    return ROOT / name if name in ("peers", "trainers") else ROOT / "swarmflow" / name
+
+
+def written() -> str:
+    """The table as it stands in the guide."""
+    return GUIDE.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
+
+
+if __name__ == "__main__":
+    GUIDE.write_text(GUIDE.read_text(encoding="utf-8").replace(written(), table()), encoding="utf-8")

@@ -1,0 +1,305 @@
+"""The dispatcher: every microbatch offered is in one living hand, or waits for something that will come."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmflow.core.actions import Action, Release
+from swarmflow.core.dispatcher import FIRST_FACTOR, SLOWEST_BYTES_S, Dispatcher
+from swarmflow.core.in_flight import REPAIR
+from swarmflow.core.iwrr import Iwrr
+from swarmflow.core.messages import Accepted, Adopt, Cancel, CreditReturned, Forward, ReserveSlot, SlotReserved
+from swarmflow.core.next_stage import ASKED
+from swarmflow.core.types import ProcessId, Ref
+from tests.core.samples import EPOCH, messages, microbatch, process
+
+A, B, C = process("a"), process("b"), process("c")
+BODIES = (Ref(1, 100), Ref(2, 8))
+WAY_S = 108 / SLOWEST_BYTES_S
+FIRST_S = FIRST_FACTOR * 15.0 + WAY_S  # when a holder is late, as long as none ever passed anything on
+
+
+def dispatcher(*peers: ProcessId, shares: dict[ProcessId, int] | None = None) -> Dispatcher:
+    box = Dispatcher(1, Iwrr())
+    box.open(EPOCH, peers, shares)
+    return box
+
+
+def sent_to(actions: list[Action]) -> list[ProcessId]:
+    return [to for to, _ in messages(actions, Forward)]
+
+
+def test_what_is_offered_is_sent_with_its_bodies() -> None:
+    actions = dispatcher(A).offer(microbatch(3), BODIES, now=0.0)
+    [(to, message)] = messages(actions, Forward)
+    assert to == A
+    assert (message.microbatch, message.stage, message.repair, message.insist) == (microbatch(3), 1, False, False)
+
+
+def test_a_full_peer_is_left_alone_until_it_has_room() -> None:
+    box = dispatcher(A, B)
+    [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
+    other = B if first == A else A
+    assert sent_to(box.denied(first, microbatch(0), 0, "full", 0.0)) == [other]
+    assert sent_to(box.offer(microbatch(1), BODIES, 1.0)) == [other]
+    assert sent_to(box.denied(other, microbatch(1), 0, "full", 1.0)) == []
+    assert box.waiting == 1
+    assert box.next_deadline() == box.next_stage.pause_s
+    assert sent_to(box.credit(first, 2.0)) == [first]
+    assert box.waiting == 0
+
+
+def test_a_pause_ends_even_if_nobody_says_so() -> None:
+    box = dispatcher(A)
+    box.offer(microbatch(0), BODIES, 0.0)
+    box.denied(A, microbatch(0), 0, "full", 0.0)
+    assert sent_to(box.tick(14.9)) == []
+    assert sent_to(box.tick(15.0)) == [A]
+
+
+def test_a_dead_peers_microbatches_go_to_another_as_repairs() -> None:
+    box = dispatcher(A, B)
+    [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
+    box.accepted(first, Accepted(microbatch(0), 1, 0), 0.0)
+    box.routed(first, microbatch(0), 0, C, 1.0)
+    [(to, message)] = messages(box.gone(first, 2.0), Forward)
+    assert to != first
+    assert (message.attempt, message.repair, message.held_by) == (REPAIR, True, C)
+    assert not box.returned(first, microbatch(0), 0, 3.0), "the dead one's answer counts no more"
+    assert box.returned(to, microbatch(0), REPAIR, 3.0)
+    assert not box.returned(to, microbatch(0), REPAIR, 3.0), "only the first gradient counts"
+
+
+def test_a_repair_asks_before_it_sends() -> None:
+    box = dispatcher(A, B)
+    actions = box.offer(microbatch(0), BODIES, 0.0, attempt=REPAIR, repair=True, hint=B)
+    assert [to for to, _ in messages(actions, Adopt)] == [B]
+    assert sent_to(actions) == []
+    box.accepted(B, Accepted(microbatch(0), 1, REPAIR), 0.0)
+    assert box.holder(0) == B
+    assert box.returned(B, microbatch(0), REPAIR, 1.0)
+
+
+def test_a_repair_sends_only_when_nobody_has_it() -> None:
+    box = dispatcher(A, B, C)
+    box.offer(microbatch(0), BODIES, 0.0, attempt=REPAIR, repair=True, hint=B)
+    asked = messages(box.denied(B, microbatch(0), REPAIR, "unknown", 0.0), Adopt)
+    assert [to for to, _ in asked] == [A, C], "the hint was wrong: the others are asked"
+    attempt = asked[0][1].attempt
+    assert box.denied(A, microbatch(0), attempt, "unknown", 0.0) == []
+    [(_, message)] = messages(box.gone(C, 0.0), Forward)
+    assert message.attempt > attempt
+
+
+def test_who_loses_what_it_has_passed_on_leaves_a_repair_above_all_later_attempts() -> None:
+    box = dispatcher(A, B)
+    [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
+    box.routed(first, microbatch(0), 0, C, 1.0)
+    [(to, message)] = messages(box.denied(first, microbatch(0), 0, "invalid", 2.0), Forward)
+    assert to != first
+    assert (message.attempt, message.repair, message.held_by) == (REPAIR, True, C)
+
+
+def test_a_newer_attempt_elsewhere_is_overtaken_after_a_pause() -> None:
+    """The chain of the newer one may be broken: an attempt that stays below it would wait for ever."""
+    box = dispatcher(A)
+    box.offer(microbatch(0), BODIES, 0.0)
+    assert sent_to(box.denied(A, microbatch(0), 0, "stale", 0.0)) == []
+    [(_, message)] = messages(box.tick(box.next_stage.pause_s), Forward)
+    assert message.attempt == REPAIR
+
+
+def test_the_last_ones_have_to_work_though_they_want_to_leave() -> None:
+    box = dispatcher(A, B)
+    [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
+    [second] = sent_to(box.denied(first, microbatch(0), 0, "draining", 0.0))
+    [(_, message)] = messages(box.denied(second, microbatch(0), 1, "draining", 0.0), Forward)
+    assert message.insist
+
+
+def test_what_waits_for_a_dead_peer_goes_to_one_that_wants_to_leave() -> None:
+    """Nothing else would wake it: the full one is dead, and the other one was not full."""
+    box = dispatcher(A, B)
+    assert sent_to(box.offer(microbatch(0), BODIES, 0.0)) == [A]
+    assert sent_to(box.denied(A, microbatch(0), 0, "draining", 0.0)) == [B]
+    assert sent_to(box.denied(B, microbatch(0), 1, "full", 0.0)) == []
+    [(to, message)] = messages(box.gone(B, 1.0), Forward)
+    assert (to, message.insist) == (A, True)
+
+
+def test_the_only_one_is_asked_when_it_is_late_and_given_it_again_if_it_never_got_it() -> None:
+    box = dispatcher(A)
+    box.offer(microbatch(0), BODIES, 0.0)
+    assert box.next_deadline() == FIRST_S
+    assert box.tick(FIRST_S - 0.1) == []
+    assert messages(box.tick(FIRST_S), Adopt) == [(A, Adopt(microbatch(0), 1, 0))]
+    assert box.next_deadline() == 3 * FIRST_S, "it is asked again, later and later"
+    box.denied(A, microbatch(0), 0, "unknown", FIRST_S + 1)
+    [(to, message)] = messages(box.tick(FIRST_S + 1 + box.next_stage.pause_s), Forward)
+    assert (to, message.repair) == (A, True), "perhaps it has passed it on and has forgotten it"
+
+
+def test_a_gradient_that_does_not_come_is_asked_for() -> None:
+    box = dispatcher(A, B)
+    [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
+    box.routed(first, microbatch(0), 0, C, 3.0)
+    assert box.next_deadline() == 33.0, "ten times the 3 s that it took"
+    assert messages(box.tick(33.0), Adopt) == [(first, Adopt(microbatch(0), 1, 0))]
+    assert box.returned(first, microbatch(0), 0, 34.0)
+    assert box.next_deadline() is None
+
+
+def test_an_answer_that_does_not_come_is_asked_for_again() -> None:
+    box = dispatcher(A, B)
+    box.offer(microbatch(0), BODIES, 0.0, attempt=REPAIR, repair=True)
+    box.denied(A, microbatch(0), REPAIR, "unknown", 1.0)
+    assert [to for to, _ in messages(box.tick(15.0 + WAY_S), Adopt)] == [B]
+
+
+def asked_of(actions: list[Action]) -> list[ProcessId]:
+    return [to for to, _ in messages(actions, ReserveSlot)]
+
+
+def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
+    box = dispatcher(A, shares={A: 1})
+    assert sent_to(box.offer(microbatch(0), BODIES, 0.0)) == [A]
+    actions = box.offer(microbatch(1), BODIES, 0.0)
+    assert (asked_of(actions), sent_to(actions)) == ([A], [])
+    assert box.holder(1) is None
+    assert sent_to(box.reserved(A, SlotReserved(microbatch(1), 1, 0), 1.0)) == [A]
+    assert box.reserved(A, SlotReserved(microbatch(1), 1, 0), 1.0) == [], "it was sent already"
+    assert box.returned(A, microbatch(0), 0, 2.0)
+    assert box.returned(A, microbatch(1), 0, 2.0)
+    assert sent_to(box.offer(microbatch(2), BODIES, 3.0)) == [A], "what has come back takes up no room"
+
+
+def test_what_was_sent_unasked_comes_before_what_is_asked_for() -> None:
+    """A question overtakes a tensor: it must not take the room that the tensor needs."""
+    box = dispatcher(A, shares={A: 1})
+    box.offer(microbatch(0), BODIES, 0.0)
+    assert messages(box.offer(microbatch(1), BODIES, 0.0), ReserveSlot) == [
+        (A, ReserveSlot(microbatch(1), 1, 0, ahead=1))
+    ]
+    box.accepted(A, Accepted(microbatch(0), 1, 0), 1.0)
+    assert messages(box.offer(microbatch(2), BODIES, 1.0), ReserveSlot) == [(A, ReserveSlot(microbatch(2), 1, 0))]
+
+
+def test_who_is_full_when_asked_is_passed_over() -> None:
+    box = dispatcher(A, B, shares={})
+    [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
+    other = B if first == A else A
+    assert asked_of(box.denied(first, microbatch(0), 0, "full", 0.0)) == [other]
+    assert box.denied(other, microbatch(0), 1, "full", 0.0) != []
+    assert box.waiting == 1
+    assert asked_of(box.credit(first, 1.0)) == [first]
+
+
+def test_room_that_nothing_waits_for_is_passed_on() -> None:
+    """Else the peer would wait for this one, and others for the peer."""
+    box = dispatcher(A, B, shares={})
+    [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
+    [other] = asked_of(box.denied(first, microbatch(0), 0, "full", 0.0))
+    box.reserved(other, SlotReserved(microbatch(0), 1, 1), 1.0)
+    assert messages(box.credit(first, 2.0), CreditReturned) == [(first, CreditReturned(1))]
+
+
+def test_in_a_large_stage_only_some_are_asked_before_one_waits() -> None:
+    peers = [process(f"p{number:03}") for number in range(200)]
+    box = dispatcher(*peers, shares={})
+    actions, asked = box.offer(microbatch(0), BODIES, 0.0), 0
+    while to := asked_of(actions):
+        asked += 1
+        actions = box.denied(to[0], microbatch(0), box.entries[0].attempt, "full", 0.0)
+    assert asked == ASKED * 8, "four times log2 of 200"
+    assert box.waiting == 1
+
+
+def test_the_death_of_who_was_only_asked_is_no_repair() -> None:
+    box = dispatcher(A, B, shares={})
+    [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
+    [(other, message)] = messages(box.gone(first, 0.0), ReserveSlot)
+    assert (other != first, message.attempt) == (True, 0)
+    [(_, sent)] = messages(box.reserved(other, SlotReserved(microbatch(0), 1, 0), 1.0), Forward)
+    assert not sent.repair
+
+
+def test_room_that_is_not_kept_in_time_is_asked_for_elsewhere_or_again() -> None:
+    box = dispatcher(A, B, shares={})
+    [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
+    actions = box.tick(FIRST_S)
+    assert messages(actions, Cancel) == [(first, Cancel(microbatch(0), 1, 0))]
+    [other] = asked_of(actions)
+    assert other != first
+    assert box.reserved(first, SlotReserved(microbatch(0), 1, 0), FIRST_S) == [], "it was told that it is not needed"
+    box.gone(first, FIRST_S)
+    assert asked_of(box.tick(4 * FIRST_S)) == [other]
+
+
+def test_what_is_forgotten_needs_no_room() -> None:
+    box = dispatcher(A, shares={})
+    box.offer(microbatch(0), BODIES, 0.0)
+    assert messages(box.forget(0), Cancel) == [(A, Cancel(microbatch(0), 1, 0))]
+
+
+def test_clearing_releases_all_bytes() -> None:
+    box = dispatcher(A)
+    box.offer(microbatch(0), BODIES, 0.0)
+    assert box.size_bytes == 108
+    assert box.clear() == [Release(BODIES)]
+    assert box.size_bytes == 0
+
+
+HAPPENS = ("offer", "repair", "accept", "deny", "drain", "room", "gone", "tick", "back")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) -> None:
+    peers = [process(f"p{number}") for number in range(data.draw(st.integers(1, 4)))]
+    box = dispatcher(*peers, shares=data.draw(st.sampled_from((None, {}, dict.fromkeys(peers, 1)))))
+    alive = set(peers)
+    offered, now = 0, 0.0
+    for _ in range(data.draw(st.integers(1, 25))):
+        now += 1.0
+        match data.draw(st.sampled_from(HAPPENS)):
+            case "offer" | "repair" as kind:
+                box.offer(microbatch(offered), BODIES, now, repair=kind == "repair")
+                offered += 1
+            case "accept" | "deny" | "drain" as kind if box.entries:
+                entry = data.draw(st.sampled_from(list(box.entries.values())))
+                concerned = sorted(entry.asked) or ([entry.holder] if entry.holder else [])
+                if concerned:
+                    who = data.draw(st.sampled_from(concerned))
+                    if kind == "accept":
+                        box.accepted(who, Accepted(entry.microbatch, 1, entry.attempt), now)
+                    else:
+                        reason = "unknown" if entry.asked else "full" if kind == "deny" else "draining"
+                        box.denied(who, entry.microbatch, entry.attempt, reason, now)
+            case "back" if box.entries:
+                entry = data.draw(st.sampled_from(list(box.entries.values())))
+                if entry.holder is not None:
+                    box.reserved(entry.holder, SlotReserved(entry.microbatch, 1, entry.attempt), now)
+                    box.returned(entry.holder, entry.microbatch, entry.attempt, now)
+            case "room":
+                box.credit(data.draw(st.sampled_from(peers)), now)
+            case "gone" if len(alive) > 1:
+                victim = data.draw(st.sampled_from(sorted(alive)))
+                alive.discard(victim)
+                box.gone(victim, now)
+            case "tick":
+                box.tick(now)
+        for index in range(offered):
+            entry = box.entries[index]
+            if entry.asked:
+                assert entry.holder is None
+                assert entry.asked <= alive
+            elif entry.holder is not None:
+                assert entry.holder in alive
+            else:
+                assert box.next_deadline() is not None, "it waits, and nothing will wake it"
+        held = Counter(entry.holder for entry in box.entries.values() if entry.held)
+        assert held == +box.next_stage.held
+        assert Counter(entry.holder for entry in box.entries.values() if entry.unasked) == +box.next_stage.ahead

@@ -1,0 +1,70 @@
+"""What a peer tells the leader of its ways: the fastest that it saw lately, when it changes, and of few peers only."""
+
+from __future__ import annotations
+
+from swarmflow.core.link_rates import NEAR_MAX, LinkRates
+from swarmflow.core.messages import LinkRateReport
+from tests.core.samples import process
+
+MATE, AFTER, FAR = process("m"), process("a"), process("x")
+ELEMENTS = {"stage-1": 100, "tied": 5}
+
+
+def speeds() -> LinkRates:
+    made = LinkRates()
+    assert made.open((MATE,), (AFTER,)) == [MATE]
+    return made
+
+
+def test_a_rate_is_told_once_and_again_when_it_has_changed() -> None:
+    made = speeds()
+    assert made.tell(ELEMENTS) is None, "nothing is known"
+    made.measured(AFTER, 1000, 0.5)
+    assert made.tell(ELEMENTS) == LinkRateReport((("stage-1", 100), ("tied", 5)), ((AFTER, 2000.0),))
+    made.measured(AFTER, 1000, 0.45)
+    assert made.tell(ELEMENTS) is None, "hardly another one"
+    made.measured(MATE, 1000, 1.0)
+    told = made.tell(ELEMENTS)
+    assert told is not None
+    assert dict(told.rates).keys() == {AFTER, MATE}
+    made.forget_told()
+    assert made.tell(ELEMENTS) == told, "there is another leader"
+
+
+def test_what_waited_for_another_tensor_does_not_make_a_way_slow_but_what_stays_slow_is_believed() -> None:
+    made = speeds()
+    made.measured(AFTER, 1000, 1.0)
+    made.tell(ELEMENTS)
+    made.measured(AFTER, 1000, 10.0)
+    assert made.tell(ELEMENTS) is None
+    for _ in range(40):
+        made.measured(AFTER, 1000, 10.0)
+    told = made.tell(ELEMENTS)
+    assert told is not None
+    assert abs(dict(told.rates)[AFTER] - 100.0) < 1.0
+
+
+def test_nothing_is_measured_of_others_or_in_no_time() -> None:
+    made = speeds()
+    made.measured(FAR, 1000, 1.0)
+    made.measured(MATE, 0, 1.0)
+    made.measured(MATE, 1000, 0.0)
+    assert made.tell(ELEMENTS) is None
+
+
+def test_of_a_large_stage_nothing_is_told() -> None:
+    made = LinkRates()
+    many = tuple(process(f"p{number}") for number in range(NEAR_MAX + 1))
+    assert made.open(many, many) == []
+    made.measured(many[0], 1000, 1.0)
+    assert made.tell(ELEMENTS) is None
+
+
+def test_who_is_gone_is_forgotten_and_who_stays_need_not_be_probed_again() -> None:
+    made = speeds()
+    made.measured(MATE, 1000, 1.0)
+    made.measured(AFTER, 1000, 1.0)
+    assert made.open((MATE,), ()) == []
+    told = made.tell(ELEMENTS)
+    assert told is not None
+    assert dict(told.rates).keys() == {MATE}

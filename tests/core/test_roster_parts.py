@@ -1,0 +1,221 @@
+"""Who is told of whom: a peer of those around it, a trainer of all; in parts, by changes, and put together again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmflow.core.actions import Rejoin
+from swarmflow.core.candidacy import Candidacy
+from swarmflow.core.epoch_view import EpochView
+from swarmflow.core.events import Received, StateLoaded
+from swarmflow.core.leader_lease import LeaderLease
+from swarmflow.core.messages import Elect, ElectionReport, Granted, Join, OpenStep, RosterDelta, RosterPart
+from swarmflow.core.peer import PeerMachine
+from swarmflow.core.quorum import electorate
+from swarmflow.core.roster_parts import PART_MEMBERS, GatheredRoster, RosterAssembly, in_parts, tell
+from swarmflow.core.serving.peer_state import PeerSettings
+from swarmflow.core.types import Epoch, Member, Plan, Roster
+from tests.core.samples import EPOCH, LINEAGE, member, messages, of_type, process
+
+STAGES = 6
+LEADER = process("t0")
+TRAINERS = tuple(member(f"t{n}", -1) for n in range(3))
+LATER, LAST = (replace(EPOCH, step=EPOCH.step + n) for n in (1, 2))
+
+
+def opened(peers: int, epoch: Epoch = EPOCH, but: int = -1) -> OpenStep:
+    """So many peers, in turn on the stages; all but one of them."""
+    members = [member(f"p{n:05}", n % STAGES) for n in range(peers) if n != but]
+    stages = tuple(tuple(m for m in members if m.stage == stage) for stage in range(STAGES))
+    return OpenStep(1, epoch, Roster(stages, TRAINERS), LINEAGE)
+
+
+def heard(parts: tuple[RosterPart | OpenStep, ...], assembly: RosterAssembly | None = None) -> OpenStep | None:
+    """What somebody makes of what it was told."""
+    assembly = assembly or RosterAssembly()
+    for part in parts:
+        if isinstance(part, OpenStep):
+            return assembly.whole(part)
+        assembly.hear(part)
+    raise AssertionError("there was no Open")
+
+
+@st.composite
+def rosters(draw: st.DrawFn) -> Roster:
+    """Of six stages with one peer at least, each other peer in one of them or in none, with a capacity."""
+    places = [*range(STAGES), *draw(st.lists(st.integers(-2, STAGES - 1), min_size=8, max_size=8))]
+    capacities = draw(st.lists(st.integers(1, 2), min_size=len(places), max_size=len(places)))
+    order = draw(st.permutations(range(len(places))))
+    members = [Member(process(f"p{n:02}"), places[k], capacities[n]) for n, k in enumerate(order)]
+    return Roster(tuple(tuple(m for m in members if m.stage == stage) for stage in range(STAGES)), TRAINERS)
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.integers(6, 40), st.integers(1, 50))
+def test_parts_come_together_to_what_was_opened(peers: int, members_max: int) -> None:
+    said = opened(peers)
+    parts = in_parts(said, members_max)
+    assert heard(parts) == said
+    assert all(len(part.members) <= members_max for part in parts if isinstance(part, RosterPart))
+    if len(parts) > 1:
+        assert heard(parts[1:]) is None, "one of them did not come"
+        assembly = RosterAssembly()
+        assembly.hear(RosterPart(1, LATER, TRAINERS))
+        assert heard(parts, assembly) == said, "what belongs to another epoch is void"
+
+
+def test_no_message_has_more_members_than_fit_and_all_are_told() -> None:
+    said = opened(PART_MEMBERS * STAGES)  # three stages are too many for one message too
+    for who, seen in ((said.roster.stages[1][0], said.seen_from(1, tied=False)), (TRAINERS[1], said)):
+        actions = tell(said, (who,), tied=False)
+        parts = [part for _, part in messages(actions, RosterPart)]
+        [(_, last)] = messages(actions, OpenStep)
+        assert len(parts) == 1 + seen.roster.size // PART_MEMBERS
+        assert all(len(part.members) <= PART_MEMBERS for part in parts)
+        assert heard((*parts, last)) == seen
+
+
+def test_a_peer_hears_of_its_neighbours_and_of_how_many_there_are() -> None:
+    said = opened(60)
+    for stage, near in ((0, {0, 1}), (3, {2, 3, 4}), (5, {4, 5})):
+        [(_, told)] = messages(tell(said, said.roster.stages[stage][:1], tied=False), OpenStep)
+        assert {m.stage for m in told.roster.members()} == near
+        assert (told.roster.trainers, told.digest, told.size) == (TRAINERS, said.roster.digest, 63)
+    [(_, first)] = messages(tell(said, said.roster.stages[0][:1], tied=True), OpenStep)
+    assert {m.stage for m in first.roster.members()} == {0, 1, 5}, "they share a weight"
+
+
+def test_who_serves_another_stage_now_is_told_in_full() -> None:
+    base, said = opened(12), opened(12, LATER)
+    change = RosterDelta.after(base, said)
+    stayed, moved = said.roster.stages[2]
+    actions = tell(said, (stayed, moved), False, change, {stayed.process: 2, moved.process: 4})
+    assert [to for to, _ in messages(actions, RosterDelta)] == [stayed.process]
+    assert [to for to, _ in messages(actions, OpenStep)] == [moved.process]
+
+
+@settings(deadline=None)
+@given(rosters(), rosters(), st.integers(0, STAGES - 1), st.booleans())
+def test_changes_bring_a_part_to_the_part_of_the_next_roster(
+    before: Roster, now: Roster, stage: int, tied: bool
+) -> None:
+    base, said = OpenStep(1, EPOCH, before, LINEAGE), OpenStep(2, LATER, now, LINEAGE, exponent=20)
+    change = RosterDelta.after(base, said)
+    assert change is not None
+    assert change.unfolded(base.seen_from(stage, tied)) == said.seen_from(stage, tied)
+
+
+# --- what a peer makes of it ------------------------------------------------------------------------------------------
+
+
+def serving(stage: int) -> PeerMachine:
+    """A peer that has loaded a stage."""
+    me = process("p00002")
+    peer = PeerMachine(
+        me, LeaderLease(LEADER), Plan(STAGES, 2), PeerSettings(Join("peer", "1.0", "run", Member(me, -1)))
+    )
+    peer.handle(Received(LEADER, Granted(1, stage, 0, ())), 0.0)
+    peer.handle(StateLoaded(stage, 0, "digest", 4, ((f"stage-{stage}", 10),)), 0.0)
+    return peer
+
+
+def test_a_peer_that_was_told_in_parts_serves_and_one_that_missed_a_part_joins_again() -> None:
+    parts = in_parts(opened(12).seen_from(2, tied=False), 4)
+    whole, lacking = serving(2), serving(2)
+    for part in parts:
+        whole.handle(Received(LEADER, part), 1.0)
+    assert whole.phase == "member"
+    actions = [action for part in parts[1:] for action in lacking.handle(Received(LEADER, part), 1.0)]
+    assert of_type(actions, Rejoin)
+
+
+def test_a_peer_reports_a_large_roster_in_parts_and_none_to_who_has_it() -> None:
+    said = opened(PART_MEMBERS * 3)
+    peer = serving(2)
+    peer.handle(Received(LEADER, said.seen_from(2, tied=False)), 1.0)
+    for second in range(2, 6):
+        peer.lease.lose(second)
+    actions = peer.handle(Received(TRAINERS[1].process, Elect(2, TRAINERS[1], "another")), 6.0)
+    told = tuple(a for _, a in messages(actions, RosterPart))
+    [(_, report)] = messages(actions, ElectionReport)
+    assert heard((*told, report.opened)) == said.seen_from(2, tied=False)
+    actions = peer.handle(Received(TRAINERS[1].process, Elect(2, TRAINERS[1], said.digest)), 6.0)
+    assert not messages(actions, RosterPart)
+    [(_, report)] = messages(actions, ElectionReport)
+    assert report.opened.roster == Roster()
+
+
+# --- what an heir makes of it -----------------------------------------------------------------------------------------
+
+
+def report(who: Member, knows: EpochView, known: str) -> ElectionReport:
+    role = "trainer" if who.stage < 0 else "peer"
+    return knows.report(2, Join(role, "1.0", "run", who), who, ready=True, version=0, draining=False, known=known)
+
+
+def candidacy(own: OpenStep) -> Candidacy:
+    """Trainer t1, which has heard of this epoch."""
+    tried = Candidacy(TRAINERS[1], 2, EpochView(own), 100.0)
+    tried.begin(report(TRAINERS[1], EpochView(own), ""), 100.0)
+    return tried
+
+
+def test_an_heir_learns_of_a_later_epoch_from_one_that_was_told_its_changes() -> None:
+    own, said = opened(30), opened(30, LATER, but=7)
+    change = RosterDelta.after(own, said)
+    assert change is not None
+    [who, *_] = said.roster.stages[3]
+    base = own.seen_from(3, tied=False)
+    told = report(who, EpochView(change.unfolded(base), change, base.digest), own.digest)
+    assert told.opened.roster == Roster(), "it would be a part of it"
+    tried = candidacy(own)
+    tried.report(who.process, told)
+    assert tried.latest() == said
+    tried = candidacy(own)
+    forged = replace(told, change=replace(change, gone=()))
+    assert tried.report(who.process, forged) == []
+    assert tried.latest() == own, "it does not give the digest that it names"
+
+
+def test_an_heir_puts_an_epoch_together_from_the_parts_that_others_know() -> None:
+    own, said = opened(30), opened(30, LAST, but=7)
+    tried = candidacy(own)
+    told = [report(m, EpochView(said.seen_from(m.stage, tied=False)), own.digest) for m in said.roster.members()]
+    tried.report(told[0].member.process, told[0])
+    first = tried.latest()
+    assert {m.stage for m in first.roster.members()} == {0, 1}
+    assert first.size == 32, "a majority is one of all, known or not"
+    for each in told[1:9]:  # those of stages 0 and 1
+        assert not tried.elected(200.0)
+        tried.report(each.member.process, each)
+    assert not tried.elected(200.0), "10 of 32, though of the 13 that are known"
+    for each in told[9:]:
+        tried.report(each.member.process, each)
+    assert tried.latest().roster == said.roster
+    assert tried.elected(200.0)
+
+
+def test_who_has_heard_an_epoch_in_full_is_believed_before_those_who_know_a_part() -> None:
+    said = opened(12)
+    parts = [said.seen_from(stage, tied=False) for stage in (0, 5)]
+    gathered = GatheredRoster(parts[0])
+    for part in (*parts, said, *parts):
+        gathered.add(part)
+    assert gathered.opened() == said
+
+
+def test_in_whatever_order_it_is_heard_of_a_newcomer_shrinks_no_electorate() -> None:
+    peers, trainers = tuple(member(name) for name in "abc"), (member("t0", -1), member("t1", -1))
+    whole = OpenStep(1, EPOCH, Roster((peers,), trainers), LINEAGE)
+    came = member("n")
+    when_it_came = replace(whole, roster=Roster(((peers[0], came),), trainers), newcomers=(came.process,))
+    for first, second in ((whole, when_it_came), (when_it_came, whole)):
+        gathered = GatheredRoster(first)
+        gathered.add(second)
+        assert electorate(gathered.opened()).size == 5
