@@ -14,6 +14,7 @@ from swarmflow.core.smoothing import smoothed
 from swarmflow.core.types import ProcessId
 
 PRIOR_S = 1e-3  # assumed before the first measurement, as SWARM's epsilon
+RETRY_FACTOR = 30.0  # times its expected delay: then a peer that was not used is tried again, which costs 3% at most
 
 
 @dataclass(slots=True)
@@ -27,10 +28,14 @@ class _PeerEstimate:
     measured: bool = False  # tensor_s comes from a transfer
     known: bool = False  # tensor_s comes from a transfer or a probe
     awaited: int = 0  # this sender's microbatches that it has not passed on
+    used_s: float = 0.0  # when the last microbatch arrived there
+    retry_s: float | None = None  # the delay that it is tried again with, by one microbatch; None: not tried again
 
     @property
     def delay_s(self) -> float:
         """Expected time until the next microbatch is back, after those that it has not passed on yet."""
+        if self.retry_s is not None and not self.awaited:
+            return self.retry_s
         return self.way_s + self.awaited * max(self.tensor_s, self.inside_s)
 
     @property
@@ -82,6 +87,10 @@ class Shortest:
     prefers different ones: if all preferred the same, the work of a large stage would go to a few (of 320 peers, by
     quarters: 17.6, 17.2, 4.9 and 0 microbatches each).
 
+    A peer that was slow once, because it was busy with something else, would never be chosen again, and so never be
+    measured again. So one that was not used for RETRY_FACTOR times its expected delay is tried with one microbatch of
+    the next step, and what that takes replaces what was known.
+
     A sender comes to know only a few peers of a large stage. The strangers that were announced together differ only in
     their order, so one estimate stands for all of them, and each gets its own with its first measurement.
     """
@@ -93,10 +102,12 @@ class Shortest:
         self._alike = _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)  # the estimate of every stranger
         self._strangers: dict[ProcessId, None] = {}
         self._turns: list[ProcessId] | None = None  # the strangers, first one last; built when one is to be chosen
+        self._now_s = 0.0  # as far as measurements tell
 
     def announce(self, processes: Iterable[ProcessId]) -> None:
         """Begin an epoch with these peers, which hold nothing."""
         stranger = self._stranger()
+        least_s = min((peer.way_s for peer in self._peers.values()), default=0.0)
         before, strangers = self._peers, self._strangers
         self._peers, self._strangers, self._turns = {}, {}, None
         self._delays, self._ways = _Least(), _Least()
@@ -108,6 +119,8 @@ class Shortest:
             peer = before.get(process)
             if peer is not None:
                 peer.awaited = 0
+                unused = peer.measured and self._now_s - peer.used_s > RETRY_FACTOR * peer.way_s
+                peer.retry_s = least_s if unused else None
                 self._add(process, peer)
             elif process in strangers:
                 self._strangers[process] = None
@@ -159,8 +172,11 @@ class Shortest:
         peer = self._of_its_own(process)
         if peer is None:
             return
-        peer.tensor_s = max(PRIOR_S, smoothed(peer.tensor_s if peer.measured else None, seconds))
+        peer.tensor_s = max(
+            PRIOR_S, smoothed(peer.tensor_s if peer.measured and peer.retry_s is None else None, seconds)
+        )
         peer.measured = peer.known = True
+        peer.used_s = self._now_s = now
         self._changed(process, peer)
 
     def probed(self, process: ProcessId, seconds: float, now: float) -> None:
@@ -181,7 +197,9 @@ class Shortest:
         peer = None if inside_s is None else self._of_its_own(process)
         if peer is None or inside_s is None:
             return
-        peer.inside_s = max(PRIOR_S, smoothed(peer.inside_s if peer.inside_s > PRIOR_S else None, inside_s))
+        anew = peer.retry_s is not None or peer.inside_s <= PRIOR_S
+        peer.inside_s = max(PRIOR_S, smoothed(None if anew else peer.inside_s, inside_s))
+        peer.retry_s = None
         self._changed(process, peer)
 
     def knows(self, process: ProcessId) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.shortest import Shortest
+from swarmflow.core.shortest import RETRY_FACTOR, Shortest
 from swarmflow.core.types import ProcessId
 from tests.core.samples import process
 
@@ -69,6 +69,50 @@ def test_a_probe_is_believed_until_something_was_sent() -> None:
     made.arrived(B, 9.0, 0.0)
     made.probed(B, 1.0, 0.0)
     assert chosen(made) == A, "what was sent says more than a probe"
+
+
+def test_who_was_slow_once_is_tried_again_with_one_microbatch_and_measured_anew() -> None:
+    made = router(a=0.1, b=0.1)
+    made.arrived(B, 20.0, 0.0)  # busy with something else at that moment
+    made.measured(B, 25.0, 5.0)
+    waits_s = RETRY_FACTOR * (made.delay_s(B) or 0.0)
+
+    def opened(now: float) -> list[ProcessId | None]:
+        """The first three choices of a step that is opened then."""
+        made.arrived(A, 0.1, now)
+        made.announce((A, B))
+        sent: Counter[ProcessId | None] = Counter()
+        for _ in range(3):
+            to = chosen(made)
+            assert to is not None
+            sent[to] += 1
+            made.awaits(to, sent[to])
+        return sorted(sent.elements(), key=str)
+
+    assert opened(0.9 * waits_s) == [A, A, A]
+    assert opened(1.1 * waits_s) == [A, A, B], "one alone: it may be as slow as it was"
+    made.arrived(B, 0.1, 1.1 * waits_s)
+    made.measured(B, 0.2, 0.1)
+    assert opened(1.2 * waits_s).count(B) > 0, "what it takes now replaces what was known"
+
+
+def test_who_is_slow_still_costs_a_small_part_of_the_time() -> None:
+    made = router(a=0.1, b=0.1)
+    made.arrived(B, 50.0, 0.0)
+    made.measured(B, 60.0, 10.0)
+    tried, now = 0, 0.0
+    while now < 10_000.0:
+        now += 1.0
+        made.arrived(A, 0.1, now)
+        made.announce((A, B))
+        if chosen(made, A) == B and chosen(made) == B:
+            made.awaits(B, 1)
+            assert chosen(made) == A
+            made.arrived(B, 10.0, now)
+            made.awaits(B, 0)
+            made.measured(B, 15.0, 5.0)
+            tried += 1
+    assert 1 < tried * 25.0 < 0.04 * now
 
 
 def test_a_stranger_counts_as_the_mean_of_those_that_are_known() -> None:
