@@ -72,9 +72,9 @@ async def outlive(stop: Signals, between: Between, left: LeftState) -> None:
         kept.held.version,
         ("a third", "two more", "one more")[min(stop.count, LAST - 1)],
     )
-    writing, told = asyncio.create_task(asyncio.to_thread(left.write, kept)), asyncio.create_task(stop.last.wait())
+    writing, stopped = asyncio.create_task(asyncio.to_thread(left.write, kept)), asyncio.create_task(stop.last.wait())
     try:
-        await asyncio.wait((writing, told), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((writing, stopped), return_when=asyncio.FIRST_COMPLETED)
         if not writing.done():
             log.warning("stage %d at version %d is lost: not waited for", kept.held.stage, kept.held.version)
             return
@@ -84,4 +84,4 @@ async def outlive(stop: Signals, between: Between, left: LeftState) -> None:
         log.warning("stage %d at version %d is lost: %s", kept.held.stage, kept.held.version, error)
     finally:
         writing.cancel()
-        told.cancel()
+        stopped.cancel()

@@ -122,9 +122,9 @@ class StageLoader:
             self._host.unload()  # what was served before makes room
             self._listed = None  # another stage, or the same one gone back, has a version of that number too
             await self._host.warm_up()
-            self._came()
+            self._progressed()
             served, one_bytes = await self._compute.call(_FIRST, lambda: self._build(action.stage))
-            self._came()
+            self._progressed()
             await self._fill(action, served)
             digest = await self._compute.call(_FIRST, served.state.digest)
             capacity = self._fitting(one_bytes)
@@ -179,7 +179,7 @@ class StageLoader:
         element_bytes = groups["own"].summed.itemsize
         self._session.driver.post(StateLoaded(stage, served.version, digest, capacity, elements, element_bytes))
 
-    def _came(self) -> None:
+    def _progressed(self) -> None:
         self._session.driver.post(Progressed("load"))
 
     def _build(self, number: int) -> tuple[Served, int]:
@@ -203,7 +203,7 @@ class StageLoader:
             await self._compute.call(_FIRST, lambda: init_stage(served.stage, self._manifest.seed))
             return
         state = served.state
-        args = (action.donors, action.stage, action.version, state.elements(), state.write, self._came)
+        args = (action.donors, action.stage, action.version, state.elements(), state.write, self._progressed)
         donor, listing = await first_donor(self._session.requests, *args)
         found = await self._compute.call(_FIRST, state.digest)
         if listing.digest and found != listing.digest:

@@ -235,7 +235,7 @@ async def stay_in_charge(run: Run, life: TrainerLife, invite: Callable[[], Invit
     A trainer that nobody knows yet begins a lineage of its own where nobody holds it, and waits where no invite lies.
     What was deleted of the output is made again.
     """
-    told = False
+    reported = False
     while True:
         await asyncio.sleep(_CLAIM_EVERY_S)
         try:
@@ -248,13 +248,13 @@ async def stay_in_charge(run: Run, life: TrainerLife, invite: Callable[[], Invit
                 await asyncio.to_thread(run.stay_in_charge)
                 if run.lock is not None and not run.invite_path.is_file():
                     write_invite(run.invite_path, invite())
-            told = False
+            reported = False
         except TakenError:
             raise
         except (SwarmflowError, OSError) as error:  # the disk refuses, for now
-            if not told:
+            if not reported:
                 log.warning("%s; it is tried again", error)
-            told = True
+            reported = True
 
 
 def _named(invite: Invite | None) -> tuple[str, str]:

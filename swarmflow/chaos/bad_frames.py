@@ -201,7 +201,7 @@ class Victim:
         self.metrics.close()
 
 
-async def bombard(frames: int, seed: int, told: Callable[[int], None] = lambda done: None) -> Counter[str]:
+async def bombard(frames: int, seed: int, on_sent: Callable[[int], None] = lambda done: None) -> Counter[str]:
     """Send so many malformed frames, each in a stream of its own. Raises AssertionError. Returns them by damage."""
     maker, victim, sent = Frames(Random(f"frames {seed}")), Victim(), Counter[str]()
     await victim.start()
@@ -216,7 +216,7 @@ async def bombard(frames: int, seed: int, told: Callable[[int], None] = lambda d
         assert not stray, f"frame {number} ({damage}) raised outside of any task: {stray[0]}"
         if number % 1000 == 0:
             victim.hear(LeaderHeartbeat(1, EPOCH))
-            told(number)
+            on_sent(number)
             assert victim.digest() == before, f"frame {number} ({damage}) changed the state of the process"
     assert victim.digest() == before, "the frames changed the state of the process"
     victim.hear(Granted(1, 0, 0, ()))

@@ -119,8 +119,8 @@ class ChaosRun:
             if process.exit_code is None and process.expendable:
                 process.send(signal.SIGCONT)
         away = {trouble.process.name for trouble in self._troubles}
-        told = [process for process in self._swarm.processes if process.name not in away]
-        while any(process.exit_code is None for process in told) and time.monotonic() < deadline_s:
+        signalled = [process for process in self._swarm.processes if process.name not in away]
+        while any(process.exit_code is None for process in signalled) and time.monotonic() < deadline_s:
             self._check_processes()
             time.sleep(TICK_S)
         left = [process.name for process in self._swarm.processes if process.exit_code is None]

@@ -38,13 +38,13 @@ def forgive(state_folder: Path) -> None:
     (state_folder / _FILE).unlink(missing_ok=True)
 
 
-def _told() -> str:
+def _chosen() -> str:
     path = Path(sys.argv[sys.argv.index("--state-dir") + 1]) / _FILE
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _broken(value: Tensor, what: What) -> Tensor:
-    return value * math.nan if _told() == what else value
+    return value * math.nan if _chosen() == what else value
 
 
 class _Spoilt(StageRunner):

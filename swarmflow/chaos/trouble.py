@@ -199,7 +199,7 @@ class Trouble:
             self.over = True
             return
         lines = self.process.log.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
-        if self.process.exit_code != 1 or not any(words in lines[-1] for words in _IN_VAIN):
+        if self.process.exit_code != 1 or not any(text in lines[-1] for text in _IN_VAIN):
             raise ChaosError(f"{self.process.name} ended with exit code {self.process.exit_code}: {lines[-1]}")
         self._diary.counts["vain_starts"] += 1
         self._diary.note(f"{self.process.name} found no run; it is started again")

@@ -188,16 +188,16 @@ class Generation:
     @property
     def digests(self) -> tuple[str, ...]:
         """Of the files of all stages: as they were told, where only some of them are copied here; empty: not known."""
-        told = self.extra.get(_DIGESTS)
-        if isinstance(told, list) and len(told) == self.stages:
-            return tuple(str(digest) for digest in told)
+        digests = self.extra.get(_DIGESTS)
+        if isinstance(digests, list) and len(digests) == self.stages:
+            return tuple(str(digest) for digest in digests)
         return tuple(self._files[stage][0] for stage in range(self.stages)) if self.finished else ()
 
     @property
     def held(self) -> tuple[int, ...]:
         """The stages whose file is here, as it should be."""
-        told = self.digests
-        return tuple(s for s in range(self.stages) if self.has(s) and told and self._files[s][0] == told[s])
+        digests = self.digests
+        return tuple(s for s in range(self.stages) if self.has(s) and digests and self._files[s][0] == digests[s])
 
     @property
     def complete(self) -> bool:

@@ -64,7 +64,7 @@ def measure_activations(config: Mapping[str, Any], precision: str, dropout: bool
     cut = (1, 1 + between)
     parts = [_growth(few, cut, stage, longest, precision, dropout) for stage in range(3)]
     block = parts[1][0] / between, parts[1][1] / between
-    return Activations(_beyond(parts[0], block), block, _beyond(parts[2], block))
+    return Activations(_excess(parts[0], block), block, _excess(parts[2], block))
 
 
 def stage_demands(manifest: Manifest, activations: Activations) -> list[StageDemands]:
@@ -127,5 +127,5 @@ def _line(low: int, at_low: float, high: int, at_high: float) -> Growth:
     return at_high - slope * high, slope
 
 
-def _beyond(part: Growth, block: Growth) -> Growth:
+def _excess(part: Growth, block: Growth) -> Growth:
     return max(0.0, part[0] - block[0]), max(0.0, part[1] - block[1])

@@ -299,7 +299,7 @@ class TrainerMachine(TrainerState):
         if isinstance(message, CreditAvailable) and sender in self._peers:
             return [*drop, *self.source.dispatcher.credit(sender, now)]
         if isinstance(message, Negotiate):
-            return [*drop, *(self.flows.heard(sender, message, now) if self.flows is not None else [])]
+            return [*drop, *(self.flows.received(sender, message, now) if self.flows is not None else [])]
         handler = _FROM_LEADER.get(type(message))
         if isinstance(message, MemberFailed) and self.lease.passed_over(
             self.me.process, sender, message, self.epoch_view

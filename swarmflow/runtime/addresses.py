@@ -83,8 +83,8 @@ def parts_of(maddr: str) -> dict[str, str]:
     return {protocol.name: str(value) for protocol, value in _parsed(maddr).items()}
 
 
-def told(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Of a process's own addresses, as many as others are told: those at which most of them can reach it.
+def announced_addresses(maddrs: Sequence[str]) -> tuple[str, ...]:
+    """Of a process's own addresses, as many as other processes are sent: those at which most of them can reach it.
 
     A machine with many interfaces has more than anybody would try.
     """
@@ -92,7 +92,7 @@ def told(maddrs: Sequence[str]) -> tuple[str, ...]:
 
 
 def _distance(maddr: str) -> int:
-    """The order in which own addresses are told: of everybody's network, of the way out, and of others."""
+    """The order in which own addresses are sent: of everybody's network, of the way out, and of others."""
     parts = parts_of(maddr)
     host = parts.get("ip4", parts.get("ip6"))
     if host is None or "p2p-circuit" in parts:

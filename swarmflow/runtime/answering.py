@@ -71,13 +71,15 @@ class _Desk:
     closed: bool = False
     _busy: int = 0
 
-    async def serve(self, word: str, refusal: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(
+        self, command: str, refusal: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Answer one question, which is the word or is refused."""
         self._busy += 1
         try:
             async with asyncio.timeout(QUESTION_S):
                 line = await reader.readuntil(b"\n")
-                writer.write(msgspec.json.encode(await self._reply(line, word, refusal)))
+                writer.write(msgspec.json.encode(await self._reply(line, command, refusal)))
                 await writer.drain()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError) as error:
             log.debug("a question about the status was none: %r", error)
@@ -85,9 +87,9 @@ class _Desk:
             self._busy -= 1
             writer.close()
 
-    async def _reply(self, line: bytes, word: str, refusal: str) -> StatusReply:
+    async def _reply(self, line: bytes, command: str, refusal: str) -> StatusReply:
         try:
-            if not hmac.compare_digest(line.strip(), word.encode()):
+            if not hmac.compare_digest(line.strip(), command.encode()):
                 raise NetworkError(refusal)
             if self._busy > ANSWERING_MAX:
                 raise NetworkError("busy; ask again")

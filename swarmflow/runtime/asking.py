@@ -101,9 +101,9 @@ def _places(invite: Invite) -> Mapping[str, list[bytes]]:
     return found
 
 
-async def _ask(word: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+async def _ask(command: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
     try:
-        writer.write(f"{word}\n".encode())
+        writer.write(f"{command}\n".encode())
         data = bytearray()
         while piece := await reader.read(1 << 16):
             data += piece

@@ -92,9 +92,9 @@ class Daemon:
                 await self.stop()
         if not self._ready.is_set():
             panics = [line for line in self._last_lines if line.startswith("panic:")]
-            said = (panics or list(self._last_lines) or ["it said nothing"])[-1]
+            last_line = (panics or list(self._last_lines) or ["it said nothing"])[-1]
             how = f"did not start within {timeout_s:g} s" if timed_out else "ended at its start"
-            raise NetworkError(f"the network daemon p2pd {how}: {said}")
+            raise NetworkError(f"the network daemon p2pd {how}: {last_line}")
 
     async def _read_output(self) -> None:
         if self._process.stdout is None:

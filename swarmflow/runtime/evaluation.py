@@ -62,12 +62,16 @@ class EvaluationService:
 
 
 async def measure_loss(
-    session: Session, version: int, roster: Roster, batches: Iterable[Batch], came: Callable[[list[ProcessId]], None]
+    session: Session,
+    version: int,
+    roster: Roster,
+    batches: Iterable[Batch],
+    on_arrival: Callable[[list[ProcessId]], None],
 ) -> float:
     """Mean cross-entropy over all targets of the batches (inputs, targets: int32 [B, T]), NaN where it failed.
 
-    The batches go round the peers of each stage; one that does not come back is tried on others. came: called with the
-    path of each that did.
+    The batches go round the peers of each stage; one that does not come back is tried on others.
+    on_arrival: called with the path of each batch that came back.
     """
     gate = asyncio.Semaphore(_AT_A_TIME)
 
@@ -80,7 +84,7 @@ async def measure_loss(
                 except NetworkError as error:
                     failure = error
                 else:
-                    came(path)
+                    on_arrival(path)
                     return result
             raise failure
         finally:

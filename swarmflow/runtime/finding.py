@@ -45,7 +45,7 @@ async def find_leader(session: Session, invite: Invite, timeout_s: float | None 
     IncompatibleError (other software).
     """
     began_s = asyncio.get_running_loop().time()
-    told: set[str] = set()
+    reported: set[str] = set()
     while True:
         reasons: list[str] = []
         unfit: IncompatibleError | None = None
@@ -65,10 +65,10 @@ async def find_leader(session: Session, invite: Invite, timeout_s: float | None 
         if timeout_s is not None and asyncio.get_running_loop().time() - began_s > timeout_s:
             raise NetworkError(f"run {invite.name} does not answer: {reason}; is its trainer running?")
         kind = "" if unfit is None else reason
-        if kind not in told:
+        if kind not in reported:
             level = logging.INFO if unfit is None else logging.WARNING
             log.log(level, "waiting for a trainer of run %s (%s)", invite.name, reason)
-            told.add(kind)
+            reported.add(kind)
         await asyncio.sleep(_AGAIN_S)
 
 
@@ -78,11 +78,11 @@ async def leads_itself(session: Session, name: str, addresses: tuple[str, ...]) 
     What stands in the directory may be half a minute old, and its author dead since.
     """
     try:
-        described, _ = await _describe(session, name, addresses)
+        description, _ = await _describe(session, name, addresses)
     except (NetworkError, IncompatibleError) as error:
         log.debug("%s was said to lead: %s", name[-6:], error)
         return None
-    return ProcessId(name, described.leader[1]) if described.leader and described.leader[0] == name else None
+    return ProcessId(name, description.leader[1]) if description.leader and description.leader[0] == name else None
 
 
 async def _trainers(session: Session, invite: Invite) -> dict[str, tuple[str, ...]]:
@@ -106,10 +106,10 @@ async def _trainers(session: Session, invite: Invite) -> dict[str, tuple[str, ..
 
 async def _ask(session: Session, name: str, addresses: tuple[str, ...]) -> FoundRun | None:
     """What a trainer says, and then what the leader says that it names. None: it knows of no leader."""
-    described, manifest = await _describe(session, name, addresses)
-    if described.leader is None:
+    description, manifest = await _describe(session, name, addresses)
+    if description.leader is None:
         return None
-    leader_name, incarnation, where = described.leader
+    leader_name, incarnation, where = description.leader
     if leader_name == session.me.name:
         return None  # an earlier life of this very process, whose death was not noticed yet
     if leader_name != name:
@@ -126,13 +126,13 @@ async def _describe(session: Session, name: str, addresses: tuple[str, ...]) -> 
     session.links.addresses(stranger, addresses)
     answer = await session.requests.ask(stranger, "describe", timeout_s=_ASK_TIMEOUT_S)
     try:
-        described = msgspec.json.decode(answer[0], type=Description)
+        description = msgspec.json.decode(answer[0], type=Description)
     except (msgspec.DecodeError, IndexError) as error:
         raise NetworkError(f"{name[-6:]} describes the run in a way that does not decode: {error}") from error
-    if described.software != __version__:
+    if description.software != __version__:
         raise IncompatibleError(
-            f"this run uses swarmflow {described.software}, not {__version__}: install that version"
+            f"this run uses swarmflow {description.software}, not {__version__}: install that version"
         )
     if len(answer) != 2:
         raise NetworkError(f"{name[-6:]} does not hold the manifest of the run yet")
-    return described, Manifest.decode(answer[1])
+    return description, Manifest.decode(answer[1])

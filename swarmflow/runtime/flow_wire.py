@@ -13,7 +13,7 @@ from swarmflow.core.messages import Negotiate
 from swarmflow.core.types import ProcessId
 from swarmflow.errors import FrameError
 
-Named = tuple[str, msgspec.Raw]
+NamedPayload = tuple[str, msgspec.Raw]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,46 +21,46 @@ class Packed:
     """A Negotiate, its word not decoded yet."""
 
     stage: int
-    word: Named
+    word: NamedPayload
     origin: ProcessId | None = None
     to: ProcessId | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Insisted:
+class _PackedReliable:
     number: int
-    message: Named
+    message: NamedPayload
 
 
-_WORDS = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(FlowMessage) if kind is not Reliable}
-_SURE = {kind.__name__: _WORDS[kind.__name__] for kind in INSISTED}
-_INSISTED = msgspec.msgpack.Decoder(_Insisted)
+_DECODERS = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(FlowMessage) if kind is not Reliable}
+_RELIABLE_DECODERS = {kind.__name__: _DECODERS[kind.__name__] for kind in INSISTED}
+_RELIABLE_DECODER = msgspec.msgpack.Decoder(_PackedReliable)
 
 
 def pack(message: Negotiate) -> dict[str, Any]:
     """What is encoded in its place."""
-    return {"stage": message.stage, "word": _packed(message.word), "origin": message.origin, "to": message.to}
+    return {"stage": message.stage, "word": _pack_payload(message.word), "origin": message.origin, "to": message.to}
 
 
 def unpack(packed: Packed) -> Negotiate:
     """The message. Raises FrameError, or msgspec.DecodeError, when its word is none."""
     name, fields = packed.word
-    word: FlowMessage
+    payload: FlowMessage
     if name == Reliable.__name__:
-        insisted = _INSISTED.decode(fields)
-        word = Reliable(insisted.number, _decoded(_SURE, insisted.message))
+        reliable = _RELIABLE_DECODER.decode(fields)
+        payload = Reliable(reliable.number, _decoded(_RELIABLE_DECODERS, reliable.message))
     else:
-        word = _decoded(_WORDS, packed.word)
-    return Negotiate(packed.stage, word, packed.origin, packed.to)
+        payload = _decoded(_DECODERS, packed.word)
+    return Negotiate(packed.stage, payload, packed.origin, packed.to)
 
 
-def _packed(word: FlowMessage) -> tuple[str, Any]:
-    if isinstance(word, Reliable):
-        return Reliable.__name__, {"number": word.number, "message": _packed(word.message)}
-    return type(word).__name__, word
+def _pack_payload(payload: FlowMessage) -> tuple[str, Any]:
+    if isinstance(payload, Reliable):
+        return Reliable.__name__, {"number": payload.number, "message": _pack_payload(payload.message)}
+    return type(payload).__name__, payload
 
 
-def _decoded(kinds: dict[str, msgspec.msgpack.Decoder[Any]], named: Named) -> Any:  # noqa: ANN401
+def _decoded(kinds: dict[str, msgspec.msgpack.Decoder[Any]], named: NamedPayload) -> Any:  # noqa: ANN401
     decoder = kinds.get(named[0])
     if decoder is None:
         raise FrameError(f"there is no word {named[0][:40]!r}")

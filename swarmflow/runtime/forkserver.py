@@ -149,11 +149,11 @@ class ForkServer:
             *lines, self._text = (self._text + data).split(b"\n")
             answers = []
             for line in lines:
-                said = json.loads(line)
-                if isinstance(said, list):
-                    self._ended[said[0]] = said[1]
+                reply = json.loads(line)
+                if isinstance(reply, list):
+                    self._ended[reply[0]] = reply[1]
                 else:
-                    answers.append(said)
+                    answers.append(reply)
             yield from answers
 
 

@@ -36,15 +36,11 @@ OnLost = Callable[[ProcessId, str], None]
 
 @dataclass(slots=True, eq=False)
 class _Inbound:
-    """A stream that another process opened.
-
-    dropped: closed by us on purpose. told: the process has been told lost and nothing has come since. Neither's end
-    is a new loss.
-    """
+    """A stream that another process opened. The end of one that is dropped or notified is not a new loss."""
 
     writer: asyncio.StreamWriter
-    dropped: bool = False
-    told: bool = False
+    dropped: bool = False  # closed by this process on purpose
+    notified: bool = False  # its loss has been reported, and nothing has arrived since
 
     def drop(self) -> None:
         self.dropped = True
@@ -196,7 +192,7 @@ class Links:
     def _lose(self, process: ProcessId, link: _Link, reason: str) -> None:
         self._drop_outbound(link)
         for stream in link.inbound.values():
-            stream.told = True
+            stream.notified = True
         self._remove_if_empty(process, link)
         if not self._closed:
             log.debug("lost %s: %s", process, reason)
@@ -302,7 +298,7 @@ class Links:
             if frame.is_end:
                 stream.writer.write(END_ACKNOWLEDGED)
                 return "said goodbye"
-            stream.told = False
+            stream.notified = False
             self._counters.received(lane, frame.header, frame.size_bytes)
             self._on_message(sender, frame.header, frame.bodies)
             sequence += 1
@@ -320,7 +316,7 @@ class Links:
         if link is None or link.inbound.get(lane) is not stream:
             return
         del link.inbound[lane]
-        if link.inbound or stream.told:
+        if link.inbound or stream.notified:
             self._remove_if_empty(sender, link)
         else:
             self._lose(sender, link, reason)

@@ -153,8 +153,8 @@ class LocalSwarm:
         files = ["--json", str(self.json_file(name)), "--state-dir", str(self.state_folder(name))]
         trainer = self._start(name, "trainer", str(self.run_file), *where, *files, *LISTEN, *options)
         if tells:
-            told = self.wait(lambda: _text(invite_file).strip(), f"the invite of {name}", timeout_s)
-            self._invite = told if self._invite is None else _merged(self._invite, told)
+            invite = self.wait(lambda: _text(invite_file).strip(), f"the invite of {name}", timeout_s)
+            self._invite = invite if self._invite is None else _merged(self._invite, invite)
         return trainer
 
     def start_peer(self, *options: str, stage: int | str = "auto") -> LocalProcess:

@@ -18,7 +18,7 @@ from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.addresses import check_port_free, dialable, multiaddr, peer_of, told
+from swarmflow.runtime.addresses import announced_addresses, check_port_free, dialable, multiaddr, peer_of
 from swarmflow.runtime.daemon import Daemon
 from swarmflow.runtime.identity import IdentityKey, IdentityLock, load_identity
 from swarmflow.runtime.p2pd import address_bytes
@@ -137,7 +137,7 @@ class Node:
     async def refresh_addresses(self) -> list[str]:
         """Asks the daemon anew: behind a NAT, addresses become known some time after the start."""
         own = [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
-        self._addresses = list(told(sorted(own, key=lambda text: text.startswith(LOOPBACK))))
+        self._addresses = list(announced_addresses(sorted(own, key=lambda text: text.startswith(LOOPBACK))))
         return self.addresses()
 
     async def died(self) -> str:
@@ -233,8 +233,8 @@ def refusal(text: str) -> str:
     if clocks is None:
         return f"the swarm refused this process: {' '.join(text.split())}"
     behind_s = float(clocks[2]) - float(clocks[1])
-    word = "behind" if behind_s > 0 else "ahead of"
-    return f"this machine's clock is {abs(behind_s):.1f} s {word} the swarm's and may be 3 s off: set it (NTP)"
+    direction = "behind" if behind_s > 0 else "ahead of"
+    return f"this machine's clock is {abs(behind_s):.1f} s {direction} the swarm's and may be 3 s off: set it (NTP)"
 
 
 def _daemon_options(

@@ -53,8 +53,8 @@ async def read_response(reader: asyncio.StreamReader) -> None:
         return
     error = fields.get(2)
     message = _fields(error).get(1) if isinstance(error, bytes) else None
-    words = message.decode(errors="replace") if isinstance(message, bytes) else "it gives no reason"
-    raise NetworkError(" ".join(words.split()))
+    reason = message.decode(errors="replace") if isinstance(message, bytes) else "it gives no reason"
+    raise NetworkError(" ".join(reason.split()))
 
 
 def peer_bytes(name: str) -> bytes:

@@ -31,7 +31,7 @@ class Announced:
     def __init__(self, given: Sequence[str]) -> None:
         """given: HOST:PORT or multiaddrs, as the user wrote them. Raises NetworkError for what is no address."""
         self._given = {multiaddr(text, listening=False): text for text in given[:ADDRESSES_MAX]}
-        self._told: set[tuple[str, bool]] = set()
+        self._reported: set[tuple[str, bool]] = set()
 
     def serve(self, requests: Requests) -> None:
         """Tell who asks what to try, and hear what came of it."""
@@ -43,14 +43,14 @@ class Announced:
         lines: list[tuple[int, str]] = []
         for address, given in self._given.items():
             reason = tried.get(address)
-            if not isinstance(reason, str) or (address, not reason) in self._told:
+            if not isinstance(reason, str) or (address, not reason) in self._reported:
                 continue
-            self._told.add((address, not reason))
+            self._reported.add((address, not reason))
             if not reason:
                 lines.append((logging.INFO, f"--announce {given}: process {who[-6:]} reaches it"))
                 continue
-            words = " ".join("".join(char if char.isprintable() else " " for char in reason).split())
-            failed = f"--announce {given} cannot be reached by process {who[-6:]} ({words[:_REASON_CHARS_MAX]})"
+            printable = " ".join("".join(char if char.isprintable() else " " for char in reason).split())
+            failed = f"--announce {given} cannot be reached by process {who[-6:]} ({printable[:_REASON_CHARS_MAX]})"
             advice = "open and forward the port, or correct the address; others may be unable to join"
             lines.append((logging.WARNING, f"{failed}: {advice}"))
         return lines
@@ -98,7 +98,7 @@ async def try_address(text: str, timeout_s: float = TIMEOUT_S) -> str | None:
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(host, int(parts["tcp"]))
-            said = await reader.readexactly(len(_GREETING))
+            greeting = await reader.readexactly(len(_GREETING))
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
     except (asyncio.IncompleteReadError, ValueError):  # ValueError: of a host name that no resolver takes
@@ -108,7 +108,7 @@ async def try_address(text: str, timeout_s: float = TIMEOUT_S) -> str | None:
     finally:
         if writer is not None:
             writer.transport.abort()
-    return "" if said == _GREETING else "what answers there is no libp2p process"
+    return "" if greeting == _GREETING else "what answers there is no libp2p process"
 
 
 def local_addresses(listening: Sequence[str], name: str) -> list[str]:

@@ -86,12 +86,12 @@ async def copy_state(
     listing: Listing,
     write: Write,
     done: set[tuple[str, int]],
-    came: Callable[[], None] = _nothing,
+    on_progress: Callable[[], None] = _nothing,
 ) -> None:
     """Read every chunk of a listing from a donor and write it. Raises NetworkError at the first that does not come.
 
-    done: chunks (tensor, first element) that are there already; each one that is written is added. came: called with
-    each.
+    done: chunks (tensor, first element) that are there already; each one that is written is added.
+    on_progress: called after each chunk.
     """
     chunks = [
         (name, start, min(start + CHUNK_ELEMENTS, count))
@@ -117,7 +117,7 @@ async def copy_state(
                 raise NetworkError(f"{donor} has a state of stage {stage} with values that are not finite")
             await asyncio.to_thread(write, name, start, data)
             done.add((name, start))
-            came()
+            on_progress()
     finally:
         for task in ahead:
             task.cancel()
@@ -131,7 +131,7 @@ async def first_donor(
     version: int,
     elements: Mapping[str, int],
     write: Write,
-    came: Callable[[], None] = _nothing,
+    on_progress: Callable[[], None] = _nothing,
 ) -> tuple[ProcessId, Listing]:
     """Copy a stage's version from the first donor that can give it whole; a chunk that came is not asked for again.
 
@@ -146,8 +146,8 @@ async def first_donor(
             if listing.digest != digest:
                 done.clear()  # another digest, other bytes: what came from a donor before does not count
                 digest = listing.digest
-            came()
-            await copy_state(requests, donor.process, stage, version, listing, write, done, came)
+            on_progress()
+            await copy_state(requests, donor.process, stage, version, listing, write, done, on_progress)
         except NetworkError as error:
             failures.append(str(error))
         else:
@@ -162,7 +162,7 @@ async def copy_stage(
     donors: Sequence[Member],
     elements: Mapping[str, int],
     digest: str | None = None,
-    came: Callable[[], None] = _nothing,
+    on_progress: Callable[[], None] = _nothing,
 ) -> None:
     """Copy a stage's file to disk, from the first donor that gives what it should. digest: of the file, where known.
 
@@ -173,7 +173,7 @@ async def copy_stage(
     for group in groups:
         writer = generation.writer(stage, elements)
         try:
-            await first_donor(requests, group, stage, generation.version, elements, writer.write, came)
+            await first_donor(requests, group, stage, generation.version, elements, writer.write, on_progress)
             await asyncio.to_thread(generation.add, stage, writer, digest)
         except (NetworkError, WrongCopyError) as error:
             failure = error

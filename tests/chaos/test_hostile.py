@@ -40,6 +40,6 @@ def test_messages_of_every_class_can_be_made_so_and_otherwise() -> None:
 
 def test_the_command_says_what_it_has_done(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--frames", "20", "--messages", "30", "--seed", "5"]) == 0
-    said = capsys.readouterr().out
-    assert "20 frames" in said
-    assert "30 messages of" in said
+    output = capsys.readouterr().out
+    assert "20 frames" in output
+    assert "30 messages of" in output

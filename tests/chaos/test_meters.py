@@ -40,7 +40,7 @@ def work(metrics: Metrics, *, computed_s: float, used_s: float, unused_s: float)
 
 
 def test_what_the_killed_had_not_settled_is_lost_with_them(lives: list[tuple[LocalProcess, Metrics]]) -> None:
-    (dying, first), (living, second) = lives
+    (dying, first), (alive, second) = lives
     meters = Meters()
     for process, _ in lives:
         meters.follow(process)
@@ -49,7 +49,7 @@ def test_what_the_killed_had_not_settled_is_lost_with_them(lives: list[tuple[Loc
     meters.read(dying, killed=True)
     dying.kill()
     first.close()
-    meters.read(living)
+    meters.read(alive)
     compute = meters.compute()
     assert (compute.total_s, compute.lost_s, compute.unused_s) == (30.0, 3.0, 3.0)
 

@@ -76,7 +76,7 @@ class Swarm:
             if action.to in self.all:
                 self.sent += 1
                 assert abs(place(action.to) - place(sender)) in (0, 1) or "t" in action.to.name + sender.name
-                self.perform(action.to, self.all[action.to].heard(sender, action.message, self.now))
+                self.perform(action.to, self.all[action.to].received(sender, action.message, self.now))
 
     def units(self, stage: int) -> dict[str, int]:
         """That go on from each peer of a stage."""
@@ -119,7 +119,7 @@ def test_words_of_those_who_are_not_known_yet_are_kept_for_a_while() -> None:
     made = negotiation("p10")
     label = Label(4, ((process("t0"), 1.0, 0),), 4, 4)
     for _ in range(2 * EARLY_MAX):
-        assert made.heard(new, Negotiate(2, label), 0.0) == []
+        assert made.received(new, Negotiate(2, label), 0.0) == []
     assert made.node is not None
     assert new not in made.node.view.cost
     made.open(ROSTER.changed((), (member("p25", 2),)), 1.0)
@@ -130,14 +130,14 @@ def test_what_is_for_somebody_two_stages_away_goes_by_who_has_named_it() -> None
     solver, middle, far = negotiation("p20"), negotiation("p30"), negotiation("p40")
     assert solver.node is not None
     exchange = Exchange(solver.me, 1)
-    far.heard(middle.me, Negotiate(3, SideLockRequest(exchange, outward=False)), 0.0)
-    solver.heard(middle.me, Negotiate(3, SideLockRequest(Exchange(far.me, 1), outward=True)), 0.0)
-    word = Inquire(Exchange(far.me, 1))
-    sent = solver.tell([FlowSend(far.me, word, "asked by the neighbour between them")])
-    assert sent == [Send(middle.me, Negotiate(2, word, to=far.me))]
-    passed = middle.heard(solver.me, Negotiate(2, word, to=far.me), 0.0)
-    assert passed == [Send(far.me, Negotiate(3, word, origin=solver.me))]
-    (answer,) = far.heard(middle.me, Negotiate(3, word, origin=solver.me), 0.0)
+    far.received(middle.me, Negotiate(3, SideLockRequest(exchange, outward=False)), 0.0)
+    solver.received(middle.me, Negotiate(3, SideLockRequest(Exchange(far.me, 1), outward=True)), 0.0)
+    payload = Inquire(Exchange(far.me, 1))
+    sent = solver.tell([FlowSend(far.me, payload, "asked by the neighbour between them")])
+    assert sent == [Send(middle.me, Negotiate(2, payload, to=far.me))]
+    passed = middle.received(solver.me, Negotiate(2, payload, to=far.me), 0.0)
+    assert passed == [Send(far.me, Negotiate(3, payload, origin=solver.me))]
+    (answer,) = far.received(middle.me, Negotiate(3, payload, origin=solver.me), 0.0)
     assert isinstance(answer, Send)
     assert isinstance(answer.message, Negotiate)
     assert (answer.to, answer.message.to) == (middle.me, solver.me)
@@ -167,19 +167,19 @@ NOT_MEANT: dict[str, tuple[str, FlowMessage]] = {
 
 @pytest.mark.parametrize("case", NOT_MEANT)
 def test_what_cannot_be_meant_so_is_counted_and_changes_nothing(case: str) -> None:
-    sender, word = NOT_MEANT[case]
+    sender, payload = NOT_MEANT[case]
     made = negotiation("p20")
-    said = Negotiate(int(sender[1]), word)
-    assert made.heard(process(sender), said, 0.0) == [Count("messages_ignored", "Negotiate")]
+    negotiate = Negotiate(int(sender[1]), payload)
+    assert made.received(process(sender), negotiate, 0.0) == [Count("messages_ignored", "Negotiate")]
 
 
 def test_who_speaks_for_another_stage_is_not_heard() -> None:
     made = negotiation("p20")
     side = SideLocked(Exchange(process("p20"), 1), outward=True, links=())
-    assert made.heard(process("p10"), Negotiate(3, side), 0.0) == [Count("messages_ignored", "Negotiate")]
+    assert made.received(process("p10"), Negotiate(3, side), 0.0) == [Count("messages_ignored", "Negotiate")]
 
 
-def drawn(kind: Any, random: Random) -> Any:  # noqa: ANN401
+def generated(kind: Any, random: Random) -> Any:  # noqa: ANN401
     """Anything of a type; processes are mostly those of the roster."""
     origin, inside = get_origin(kind), get_args(kind)
     if kind is ProcessId:
@@ -191,19 +191,19 @@ def drawn(kind: Any, random: Random) -> Any:  # noqa: ANN401
     if kind is bool:
         return random.random() < 0.5
     if origin in (Union, types.UnionType):
-        return drawn(random.choice(inside), random)
+        return generated(random.choice(inside), random)
     if kind is type(None):
         return None
     if origin is tuple and inside[1:] == (...,):
-        return tuple(drawn(inside[0], random) for _ in range(random.choice((0, 1, 1, 2, 5))))
+        return tuple(generated(inside[0], random) for _ in range(random.choice((0, 1, 1, 2, 5))))
     if origin is tuple:
-        return tuple(drawn(part, random) for part in inside)
+        return tuple(generated(part, random) for part in inside)
     if kind is Any:
-        return drawn(FlowMessage, random)
+        return generated(FlowMessage, random)
     if kind is Exchange and random.random() < 0.7:
         return Exchange(random.choice(EVERYBODY), random.choice((1, 2, 3)))
     hints = get_type_hints(kind)
-    return kind(**{field.name: drawn(hints[field.name], random) for field in fields(kind)})
+    return kind(**{field.name: generated(hints[field.name], random) for field in fields(kind)})
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -215,8 +215,10 @@ def test_no_word_whoever_says_it_stops_a_process(seed: int) -> None:
         name = random.choice(EVERYBODY)
         part, sender = swarm.all[name], random.choice(EVERYBODY)
         forged = random.random() < 0.2
-        origin, to = (drawn(ProcessId | None, random), drawn(ProcessId | None, random)) if forged else (None, None)
-        part.heard(sender, Negotiate(place(sender), drawn(FlowMessage, random), origin, to), swarm.now)
+        origin, to = (
+            (generated(ProcessId | None, random), generated(ProcessId | None, random)) if forged else (None, None)
+        )
+        part.received(sender, Negotiate(place(sender), generated(FlowMessage, random), origin, to), swarm.now)
         if random.random() < 0.3:
             swarm.perform(name, part.tick(swarm.now))
             swarm.now += 0.02

@@ -230,11 +230,11 @@ def test_a_reservation_is_asked_again_under_its_number_and_given_up_in_the_end()
     now = 0.0
     for _ in range(TRIES - 1):
         now += ANSWER_WAITED
-        said, silent = reservations.again(now)
-        assert [say.message for say in said] == [first.message]
+        repeated, silent = reservations.again(now)
+        assert [send.message for send in repeated] == [first.message]
         assert silent == []
-    said, silent = reservations.again(now + ANSWER_WAITED)
-    assert (said, silent) == ([], [B])
+    repeated, silent = reservations.again(now + ANSWER_WAITED)
+    assert (repeated, silent) == ([], [B])
     assert reservations.units(D) == 0
 
 
@@ -258,37 +258,37 @@ def test_a_handover_waits_for_what_its_taker_wants_by_now() -> None:
 
 def test_what_is_sure_is_sent_until_it_is_acknowledged_and_heard_once() -> None:
     sender, receiver = ReliableDelivery(1.0), ReliableDelivery(1.0)
-    message = sender.say(FlowSend(B, "words"), 0.0).message
+    message = sender.wrap(FlowSend(B, "words"), 0.0).message
     assert isinstance(message, Reliable)
     assert sender.again(1.0) == []
-    assert [say.message for say in sender.again(ACKNOWLEDGED_AFTER)] == [message]
+    assert [send.message for send in sender.again(ACKNOWLEDGED_AFTER)] == [message]
     assert [receiver.first(A, message) for _ in range(2)] == [True, False]
-    sender.got(Ack(message.number))
+    sender.acknowledged(Ack(message.number))
     assert sender.again(100.0) == []
 
 
 def test_a_node_knows_what_the_narrowest_stage_ahead_can_hold() -> None:
     labels = Labels({B: 1.0, C: 2.0})
-    labels.heard(B, Label(3, ((D, 5.0, 0),), 4, 7))
-    labels.heard(C, Label(0, (), 5, 7))
+    labels.received(B, Label(3, ((D, 5.0, 0),), 4, 7))
+    labels.received(C, Label(0, (), 5, 7))
     assert labels.width == 7
     labels.forget(C)
     assert labels.width == 4
-    assert [(way.node, way.units, way.cost) for way in labels.ways(D)] == [(B, 3, 6.0)]
+    assert [(path.node, path.units, path.cost) for path in labels.paths(D)] == [(B, 3, 6.0)]
 
 
 def test_a_price_that_was_lost_is_told_again() -> None:
     source = FlowSource(View(A, -1, 1, 3, before=(C,), beside=(B,), after=(D,), cost={C: 1.0, D: 1.0}))
     source.handle(D, Label(3, ((A, 5.0, 0),), 4, 7), 0.0)
-    [price] = [say.message for say in source.tick(0.0) if isinstance(say.message, Price)]
+    [price] = [send.message for send in source.tick(0.0) if isinstance(send.message, Price)]
     assert price.cost < INFINITE
     last: dict[ProcessId, Price] = {}
     for now in range(1, 100):
-        last |= {say.to: say.message for say in source.tick(float(now)) if isinstance(say.message, Price)}
-    told = last.pop(B)
+        last |= {send.to: send.message for send in source.tick(float(now)) if isinstance(send.message, Price)}
+    expected = last.pop(B)
     assert last == {}
     for now in range(100, 100 + round(LABEL_REFRESH_MAX)):
-        again = [say.message for say in source.tick(float(now)) if isinstance(say.message, Price)]
+        again = [send.message for send in source.tick(float(now)) if isinstance(send.message, Price)]
         if again:
             break
-    assert again == [told]
+    assert again == [expected]

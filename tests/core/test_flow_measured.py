@@ -20,38 +20,38 @@ DATA, TARGETS = Ref(1), Ref(2)
 
 
 def test_a_tensor_in_a_queue_takes_from_when_the_one_before_it_was_there() -> None:
-    ways = LinkTimes()
-    ways.arrived(A, 2.0, 10.0)
-    ways.arrived(A, 4.0, 12.0)  # sent at 8, as the first one
-    assert ways.tensor_s(A) == 2.0
+    links = LinkTimes()
+    links.arrived(A, 2.0, 10.0)
+    links.arrived(A, 4.0, 12.0)  # sent at 8, as the first one
+    assert links.tensor_s(A) == 2.0
 
 
 def test_a_probe_is_believed_until_a_tensor_is_sent() -> None:
-    ways = LinkTimes()
-    assert ways.tensor_s(A) is None
-    ways.probed(A, 5.0, 0.0)
-    assert ways.tensor_s(A) == 5.0
-    ways.arrived(A, 3.0, 9.0)
-    ways.probed(A, 5.0, 10.0)
-    assert ways.tensor_s(A) == 3.0
+    links = LinkTimes()
+    assert links.tensor_s(A) is None
+    links.probed(A, 5.0, 0.0)
+    assert links.tensor_s(A) == 5.0
+    links.arrived(A, 3.0, 9.0)
+    links.probed(A, 5.0, 10.0)
+    assert links.tensor_s(A) == 3.0
 
 
 def test_on_another_way_a_tensor_takes_another_time() -> None:
-    ways = LinkTimes()
-    ways.arrived(A, 3.0, 9.0)
-    ways.rerouted(A, 1.0)
-    assert ways.tensor_s(A) == 1.0
-    ways.arrived(A, 2.0, 20.0)
-    assert ways.tensor_s(A) == 2.0
+    links = LinkTimes()
+    links.arrived(A, 3.0, 9.0)
+    links.rerouted(A, 1.0)
+    assert links.tensor_s(A) == 1.0
+    links.arrived(A, 2.0, 20.0)
+    assert links.tensor_s(A) == 2.0
 
 
 def test_what_was_measured_long_ago_is_not_known_any_more() -> None:
-    ways = LinkTimes()
-    ways.arrived(A, 3.0, 0.0)
-    ways.arrived(B, 3.0, AGED_S + 1.0)
-    assert ways.tensor_s(A) is None
-    ways.arrived(A, 7.0, AGED_S + 2.0)
-    assert ways.tensor_s(A) == 7.0
+    links = LinkTimes()
+    links.arrived(A, 3.0, 0.0)
+    links.arrived(B, 3.0, AGED_S + 1.0)
+    assert links.tensor_s(A) is None
+    links.arrived(A, 7.0, AGED_S + 2.0)
+    assert links.tensor_s(A) == 7.0
 
 
 def test_work_that_waits_for_other_work_has_not_begun() -> None:
@@ -83,13 +83,13 @@ def test_both_ends_of_a_link_reckon_with_the_same_cost() -> None:
 
 
 def test_times_are_told_again_when_they_have_changed_by_a_tenth() -> None:
-    way = {B: 5.0}
-    costs = FlowCosts(lambda: 2.0, way.get)
+    tensor_s_to = {B: 5.0}
+    costs = FlowCosts(lambda: 2.0, tensor_s_to.get)
     seen = view(1, ("a",), ("b",))
     assert [say.to for say in costs.tell(seen)] == [A, B]
-    way[B] = 5.4
+    tensor_s_to[B] = 5.4
     assert costs.tell(seen) == []
-    way[B] = 5.6
+    tensor_s_to[B] = 5.6
     assert [(say.to, say.message) for say in costs.tell(seen)] == [(B, Times(2.0, 5.6))]
 
 

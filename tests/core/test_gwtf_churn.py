@@ -95,19 +95,19 @@ def given_away() -> tuple[GwtfRelay, RedirectAccepted]:
     relay = GwtfRelay(view(STAGES[1][0], STAGES, 2, 2), Random(0))
     [a0, b1, c0] = STAGES[0][0], STAGES[1][1], STAGES[2][0]
     relay.handle(c0, CostIs(SOURCE, 1.0), 0.0)
-    [asked] = [say.message for say in relay.tick(0.0)]
+    [asked] = [send.message for send in relay.tick(0.0)]
     below = FlowId(c0, 1)
     relay.handle(c0, FlowApproved(SOURCE, 1.0, asked.flow, below, 1, 0), 0.0)
     relay.handle(a0, RequestFlow(SOURCE, 2.0, FlowId(a0, 1)), 0.0)
-    said = relay.handle(b1, RequestRedirect(asked.flow, a0, c0, 0.5, False), 0.0)
-    [accepted] = [say.message for say in said if isinstance(say.message, RedirectAccepted)]
+    sends = relay.handle(b1, RequestRedirect(asked.flow, a0, c0, 0.5, False), 0.0)
+    [accepted] = [send.message for send in sends if isinstance(send.message, RedirectAccepted)]
     return relay, accepted
 
 
 def test_what_was_given_to_one_that_dies_is_nobody_s() -> None:
     relay, accepted = given_away()
-    said = relay.gone(STAGES[1][1], 1.0)
-    assert [(say.to, say.message) for say in said] == [
+    sends = relay.gone(STAGES[1][1], 1.0)
+    assert [(send.to, send.message) for send in sends] == [
         (accepted.after, Dropped(accepted.below, relay.view.me, accepted.flow)),
         (accepted.before, Deny(accepted.above, accepted.flow, relay.view.me)),
     ]
@@ -131,6 +131,6 @@ def test_word_of_a_flow_that_two_have_given_to_each_other_does_not_go_round_for_
     relay, accepted = given_away()
     stale = NewAfter(accepted.flow, STAGES[2][1], accepted.below, accepted.moves)
     sent = 0
-    while said := relay.handle(STAGES[1][1], stale, 1.0):
-        [(sent, stale)] = [(sent + 1, say.message) for say in said]
+    while sends := relay.handle(STAGES[1][1], stale, 1.0):
+        [(sent, stale)] = [(sent + 1, send.message) for send in sends]
     assert 0 < sent <= len(STAGES[1])

@@ -26,7 +26,7 @@ from swarmflow.runtime.session import Session
 from swarmflow.runtime.state_transfer import Listing, copy_stage, list_state, serve_state
 from tests.disks import no_more_files
 from tests.runtime.nodes import DEADLINE_S, started
-from tests.runtime.test_stage_host import Heard, manifest
+from tests.runtime.test_stage_host import RecordedEvents, manifest
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,14 +36,14 @@ class Process:
     """One process's session, and what its machine was told."""
 
     session: Session
-    heard: Heard
+    recorded: RecordedEvents
 
     @property
     def member(self) -> Member:
         return Member(self.session.me, -1)
 
-    async def told(self) -> CopiesChanged:
-        event = await asyncio.wait_for(self.heard.events.get(), DEADLINE_S)
+    async def change(self) -> CopiesChanged:
+        event = await asyncio.wait_for(self.recorded.events.get(), DEADLINE_S)
         assert isinstance(event, CopiesChanged)
         return event
 
@@ -65,10 +65,10 @@ async def processes(folder: Path, count: int) -> AsyncIterator[list[Process]]:
 
 
 def _process(node: Node) -> Process:
-    session, heard = Session(node, "run", Metrics()), Heard()
+    session, recorded = Session(node, "run", Metrics()), RecordedEvents()
     session.open({}, lambda body: bytes)
-    session.driver.run(heard, [])
-    return Process(session, heard)
+    session.driver.run(recorded, [])
+    return Process(session, recorded)
 
 
 def written(of: Manifest, root: Path, version: int, seed: int = 0) -> Generation:
@@ -103,10 +103,10 @@ async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) ->
         keeper = CopyKeeper(tmp_path / "peer")
         assert await keeper.begin(peer.session, of) == ()
         keeper.keep(KeepCopies(trainer.member, old, (1,)))
-        assert await peer.told() == CopiesChanged((Holding(old, (1,)),))
+        assert await peer.change() == CopiesChanged((Holding(old, (1,)),))
         keeper.keep(KeepCopies(trainer.member, new, (0, 1)))
         both = (Holding(new, (0, 1)), Holding(old, (1,)))
-        assert await peer.told() == CopiesChanged(both)
+        assert await peer.change() == CopiesChanged(both)
         assert await CopyKeeper(tmp_path / "peer").begin(peer.session, of) == both, "the next life finds them"
 
         serve_state(peer.session.requests, keeper.listing, keeper.read)
@@ -116,7 +116,7 @@ async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) ->
         assert fetched.held == (1,)
 
         keeper.drop(DropCopies(8, 8))
-        assert await peer.told() == CopiesChanged((Holding(new, (0, 1)),))
+        assert await peer.change() == CopiesChanged((Holding(new, (0, 1)),))
         assert [path.name for path in (tmp_path / "peer").iterdir()] == ["version-00000008"]
 
 
@@ -133,9 +133,9 @@ async def test_a_holder_whose_bytes_are_wrong_is_passed_over(tmp_path: Path) -> 
         keeper = CopyKeeper(tmp_path / "peer")
         await keeper.begin(peer.session, of)
         keeper.keep(KeepCopies(liar.member, Snapshot(8, right.digests), (0,)))
-        told = await peer.told()
-        assert told.copies == ()
-        assert "is not what was sent" in told.failed
+        change = await peer.change()
+        assert change.copies == ()
+        assert "is not what was sent" in change.failed
 
 
 async def test_a_disk_that_refuses_is_one_warning_and_no_failure(
@@ -150,9 +150,9 @@ async def test_a_disk_that_refuses_is_one_warning_and_no_failure(
             keeper = CopyKeeper(tmp_path / "no-folder")
             await keeper.begin(peer.session, of)
             keeper.keep(KeepCopies(trainer.member, Snapshot(8, generation.digests), (0, 1)))
-            told = await peer.told()
-            assert told.copies == ()
-            assert "cannot be written" in told.failed
+            change = await peer.change()
+            assert change.copies == ()
+            assert "cannot be written" in change.failed
             assert not peer.session.ended.done()
     assert [record.message for record in caplog.records if "no copy of version 8 is kept here" in record.message]
 
@@ -192,7 +192,7 @@ async def test_a_copy_that_becomes_corrupt_is_told_of_by_whoever_is_asked_for_it
         args = (reader.session.requests, fetched, 0, (peer.member,), state_elements(of, 0))
         with pytest.raises(NetworkError, match="is corrupt"):
             await copy_stage(*args, generation.digests[0])
-        assert await peer.told() == CopiesChanged((Holding(whole.snapshot, (1,)),))
+        assert await peer.change() == CopiesChanged((Holding(whole.snapshot, (1,)),))
         assert file.with_name("stage-0.safetensors.corrupt").exists()
 
 
@@ -204,13 +204,13 @@ async def test_a_copy_that_cannot_be_read_now_is_offered_when_it_can(tmp_path: P
         keeper = CopyKeeper(tmp_path / "peer", again_s=0.05)
         with no_more_files():
             assert await keeper.begin(peer.session, of) == ()
-            assert await peer.told() == CopiesChanged(())
-        while (told := await peer.told()) != CopiesChanged((whole,)):
-            assert told == CopiesChanged(())
+            assert await peer.change() == CopiesChanged(())
+        while (change := await peer.change()) != CopiesChanged((whole,)):
+            assert change == CopiesChanged(())
         serve_state(peer.session.requests, keeper.listing, keeper.read)
         with no_more_files(), pytest.raises(CheckpointError, match="cannot be read now"):
             keeper.listing(0, 8)
-        assert peer.heard.events.empty(), "the leader is told of none that is lost"
+        assert peer.recorded.events.empty(), "the leader is told of none that is lost"
         await list_state(reader.session.requests, peer.session.me, 0, 8, state_elements(of, 0))
     assert not list(tmp_path.rglob("*.corrupt"))
 
@@ -227,5 +227,5 @@ async def test_a_version_that_is_made_anew_is_not_served_from_the_file_of_the_fo
         before = keeper.read(1, 8, name, 0, count)
         assert before == former.state(1).read(name, 0, count)
         keeper.keep(KeepCopies(trainer.member, Snapshot(8, anew.digests), (1,)))
-        assert (await peer.told()).copies == (Holding(Snapshot(8, anew.digests), (1,)),)
+        assert (await peer.change()).copies == (Holding(Snapshot(8, anew.digests), (1,)),)
         assert keeper.read(1, 8, name, 0, count) == anew.state(1).read(name, 0, count) != before

@@ -34,8 +34,8 @@ os._exit(3)
 """
 
 
-@pytest.mark.parametrize(("when", "said", "code"), [("before", "not waited for\n", 3), ("while it waits", "", 0)])
-def test_threads_that_are_abandoned_are_not_waited_for(when: str, said: str, code: int) -> None:
+@pytest.mark.parametrize(("when", "output", "code"), [("before", "not waited for\n", 3), ("while it waits", "", 0)])
+def test_threads_that_are_abandoned_are_not_waited_for(when: str, output: str, code: int) -> None:
     """Before the loop ends, as a peer does; and while its end waits for them already, as a trainer may."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM, when], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -44,6 +44,6 @@ def test_threads_that_are_abandoned_are_not_waited_for(when: str, said: str, cod
             if when != "before":
                 process.send_signal(signal.SIGTERM)
             assert process.wait(20.0) == code
-            assert process.stdout.read() == said
+            assert process.stdout.read() == output
         finally:
             process.kill()

@@ -30,21 +30,21 @@ def comparable(value: object) -> bool:
     return True
 
 
-def words() -> st.SearchStrategy[FlowMessage]:
+def payloads() -> st.SearchStrategy[FlowMessage]:
     plain = st.one_of([st.from_type(kind) for kind in KINDS])
     insisted = st.builds(Reliable, st.integers(0, 99), st.from_type(TraceFlow))
-    return (plain | insisted).filter(lambda word: comparable(astuple(word)))
+    return (plain | insisted).filter(lambda payload: comparable(astuple(payload)))
 
 
-@given(words())
-def test_every_word_comes_back(word: FlowMessage) -> None:
-    header = encode_header(Negotiate(2, word, A, B))
-    assert decode_header(header) == Negotiate(2, word, A, B)
+@given(payloads())
+def test_every_payload_comes_back(payload: FlowMessage) -> None:
+    header = encode_header(Negotiate(2, payload, A, B))
+    assert decode_header(header) == Negotiate(2, payload, A, B)
     assert message_name(header) == "Negotiate"
 
 
 @pytest.mark.parametrize(
-    "word",
+    "payload",
     [
         ("Forward", {}),
         ("ExchangeTurn", {}),
@@ -57,8 +57,8 @@ def test_every_word_comes_back(word: FlowMessage) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_word_is_refused(word: object) -> None:
-    header = msgspec.msgpack.encode(("Negotiate", {"stage": 0, "word": word, "origin": None, "to": None}))
+def test_what_is_no_payload_is_refused(payload: object) -> None:
+    header = msgspec.msgpack.encode(("Negotiate", {"stage": 0, "word": payload, "origin": None, "to": None}))
     with pytest.raises(FrameError):
         decode_header(header)
 

@@ -32,9 +32,9 @@ def waiting_peer(server: ForkServer, log: Path) -> Forked:
 
 
 def test_what_it_prints_is_in_its_log_and_its_exit_code_is_known(server: ForkServer, tmp_path: Path) -> None:
-    told = server.start(["--version"], tmp_path / "version.log")
+    version = server.start(["--version"], tmp_path / "version.log")
     wrong = server.start(["peer", "--stage", "x"], tmp_path / "wrong.log")
-    assert (told.wait(END_S), wrong.wait(END_S)) == (0, 2)
+    assert (version.wait(END_S), wrong.wait(END_S)) == (0, 2)
     assert __version__ in (tmp_path / "version.log").read_text(encoding="utf-8")
     assert "--stage x: must be auto" in (tmp_path / "wrong.log").read_text(encoding="utf-8")
 

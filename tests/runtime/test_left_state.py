@@ -32,7 +32,7 @@ from tests.disks import flip_bit, no_more_files, small_disk
 from tests.runtime.nodes import started, until
 from tests.runtime.test_kept_stage import APPLY, FIRST, HELD, sealed
 from tests.runtime.test_session import opened
-from tests.runtime.test_stage_host import Heard, Peer, manifest, peers
+from tests.runtime.test_stage_host import Peer, RecordedEvents, manifest, peers
 
 pytestmark = pytest.mark.asyncio
 
@@ -180,13 +180,13 @@ async def loading(tmp_path: Path) -> AsyncIterator[tuple[Peer, StageLoader, Left
         session = await opened(node)
         failures: asyncio.Queue[BaseException] = asyncio.Queue()
         workers = [Worker(name, failures.put_nowait) for name in ("compute", "codec")]
-        host, heard, left = StageHost(of, session.driver, *workers), Heard(), LeftState(tmp_path / "left")
+        host, recorded, left = StageHost(of, session.driver, *workers), RecordedEvents(), LeftState(tmp_path / "left")
         session.driver.add_effects(host.effects())
-        session.driver.run(heard, [])
+        session.driver.run(recorded, [])
         assert left.find(RUN) == HELD
         cpu = torch.device("cpu")
         loader = StageLoader(of, session, host, workers[0], cpu, 4, CopyKeeper(None), left, Between())
-        yield Peer(session.me, of, host, session.driver, heard, failures, workers[0]), loader, left
+        yield Peer(session.me, of, host, session.driver, recorded, failures, workers[0]), loader, left
         await session.close()
         for worker in workers:
             worker.stop()

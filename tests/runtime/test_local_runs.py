@@ -60,7 +60,7 @@ async def apart(protocol: str, handler: StreamHandler) -> None:
     """No streams come from the network: what a test asks comes from this machine."""
 
 
-async def told(
+async def answered(
     tmp_path: Path,
     patch: pytest.MonkeyPatch,
     report: Callable[[], Awaitable[bytes]],
@@ -95,12 +95,12 @@ async def mistaken() -> bytes:
 
 @pytest.mark.asyncio
 async def test_a_trainer_of_this_machine_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await told(tmp_path, monkeypatch, fine, lambda counter: ask_status(INVITE)) == STATUS
+    assert await answered(tmp_path, monkeypatch, fine, lambda counter: ask_status(INVITE)) == STATUS
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("report", "words"),
+    ("report", "pattern"),
     [
         (refuses, "its trainers are electing a leader"),
         (mistaken, r"the status could not be told \(ZeroDivisionError\)"),
@@ -108,11 +108,11 @@ async def test_a_trainer_of_this_machine_answers(tmp_path: Path, monkeypatch: py
     ],
 )
 async def test_why_there_is_no_status_is_told_in_time(
-    report: Callable[[], Awaitable[bytes]], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    report: Callable[[], Awaitable[bytes]], pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "ASK_S", 0.5 if report is never else asking.ASK_S)
-    with pytest.raises(NetworkError, match=f"^run mine does not answer: .*{words}.*; is its trainer running"):
-        await told(tmp_path, monkeypatch, report, lambda counter: ask_status(INVITE))
+    with pytest.raises(NetworkError, match=f"^run mine does not answer: .*{pattern}.*; is its trainer running"):
+        await answered(tmp_path, monkeypatch, report, lambda counter: ask_status(INVITE))
 
 
 @pytest.mark.asyncio
@@ -130,7 +130,7 @@ async def test_who_does_not_know_the_word_learns_nothing(
         finally:
             writer.transport.abort()
 
-    answer = await told(tmp_path, monkeypatch, fine, ask)
+    answer = await answered(tmp_path, monkeypatch, fine, ask)
     assert STATUS not in answer
     assert answer == b"" or b"may ask" in answer
 
@@ -147,4 +147,4 @@ async def test_many_questions_at_a_time_are_told_to_come_again(tmp_path: Path, m
             for _, writer in streams:
                 writer.transport.abort()
 
-    assert b"busy; ask again" in await told(tmp_path, monkeypatch, never, ask)
+    assert b"busy; ask again" in await answered(tmp_path, monkeypatch, never, ask)

@@ -22,7 +22,15 @@ from swarmflow.core.messages import Join
 from swarmflow.core.messages.checks import checks_of
 from swarmflow.core.types import ADDRESSES_MAX, Member, Plan, ProcessId
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.addresses import check_port_free, dialable, lasting, multiaddr, peer_of, told, way_out
+from swarmflow.runtime.addresses import (
+    announced_addresses,
+    check_port_free,
+    dialable,
+    lasting,
+    multiaddr,
+    peer_of,
+    way_out,
+)
 from swarmflow.runtime.daemon import remove_stale_sockets
 from swarmflow.runtime.identity import IdentityLock, load_identity
 from swarmflow.runtime.node import Node, refusal
@@ -71,30 +79,30 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         assert f"127.0.0.1:{port}" in await fails(tmp_path, listen=f"127.0.0.1:{port}")
 
 
-class Told(logging.Handler):
+class LogWaiter(logging.Handler):
     """Is set when something is logged that has these words."""
 
-    def __init__(self, words: str) -> None:
+    def __init__(self, fragment: str) -> None:
         super().__init__(logging.DEBUG)
-        self.words, self.event = words, asyncio.Event()
+        self.fragment, self.event = fragment, asyncio.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self.words in record.getMessage():
+        if self.fragment in record.getMessage():
             self.event.set()
 
 
 @pytest.mark.asyncio
 async def test_a_node_waits_for_one_that_is_about_to_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A daemon takes connections a moment before its process answers in the DHT."""
-    told = Told("nobody answers in the DHT yet")
+    handler = LogWaiter("nobody answers in the DHT yet")
     caplog.set_level(logging.DEBUG, "swarmflow.runtime.node")
-    logging.getLogger("swarmflow.runtime.node").addHandler(told)
+    logging.getLogger("swarmflow.runtime.node").addHandler(handler)
     try:
         early = await P2P.create(dht_mode="server")
         address = str((await early.get_visible_maddrs())[0])
         joining = asyncio.create_task(Node.start(identity_path=tmp_path / "id", bootstrap=[address]))
         async with asyncio.timeout(30):
-            await told.event.wait()
+            await handler.event.wait()
             dht = await DHTNode.create(p2p=early)
             node = await joining
         assert early.peer_id in node.dht.protocol.routing_table.peer_id_to_uid
@@ -102,7 +110,7 @@ async def test_a_node_waits_for_one_that_is_about_to_start(tmp_path: Path, caplo
         await dht.shutdown()
         await early.shutdown()
     finally:
-        logging.getLogger("swarmflow.runtime.node").removeHandler(told)
+        logging.getLogger("swarmflow.runtime.node").removeHandler(handler)
 
 
 @pytest.mark.asyncio
@@ -220,9 +228,9 @@ async def test_the_daemons_death_is_noticed_and_the_node_still_stops(tmp_path: P
 
 
 def test_a_wrong_clock_is_told_with_the_difference() -> None:
-    words = "local time must be within 3 seconds  of others(local: 1000.00000, peer: 1007.25000)"
-    assert "7.2 s behind the swarm's" in refusal(words)
-    assert "7.2 s ahead of" in refusal(words.replace("1000.0", "1014.5"))
+    fragment = "local time must be within 3 seconds  of others(local: 1000.00000, peer: 1007.25000)"
+    assert "7.2 s behind the swarm's" in refusal(fragment)
+    assert "7.2 s ahead of" in refusal(fragment.replace("1000.0", "1014.5"))
     assert refusal("Peer X\n can't access this node").endswith("Peer X can't access this node")
 
 
@@ -277,11 +285,11 @@ def test_of_a_host_with_many_interfaces_the_addresses_that_reach_farthest_are_to
     own += [f"/ip4/10.0.{number}.1/tcp/1/p2p/{NAME}" for number in range(70)]
     far = [f"/ip4/8.8.4.4/tcp/1/p2p/{NAME}", f"/dns4/example.org/tcp/1/p2p/{NAME}"]
     out = [f"/ip4/{host}/tcp/1/p2p/{NAME}" for host in way_out()]
-    named = told((*own, *out, *far))
+    named = announced_addresses((*own, *out, *far))
     assert len(named) == ADDRESSES_MAX
     assert {*far, *out} <= set(named)
     assert not {*own[:2]} & set(named)
-    assert told(own[:3]) == tuple(own[:3]), "where there are few, as they are"
+    assert announced_addresses(own[:3]) == tuple(own[:3]), "where there are few, as they are"
     can_be = checks_of(Plan(1, 1))
     assert can_be.wrong(Join("peer", "1", "run", Member(ProcessId(NAME, 1), 0, 1, named))) is None
     assert can_be.wrong(Join("peer", "1", "run", Member(ProcessId(NAME, 1), 0, 1, (*named, named[0])))) is not None

@@ -86,8 +86,8 @@ async def test_who_has_added_up_something_not_finite_says_so_instead_of_a_norm()
         assert peer.host.served is not None
         stage = peer.host.served.stage
         stage.groups["own"].grads[-1] = math.nan
-        said = await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
-        assert said == ComputedNotFinite(EPOCH, -1, "gradient", "transformer.ln_f")
+        failure = await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
+        assert failure == ComputedNotFinite(EPOCH, -1, "gradient", "transformer.ln_f")
 
 
 async def test_a_sum_that_is_not_finite_is_named_by_its_first_piece() -> None:
@@ -99,9 +99,9 @@ async def test_a_sum_that_is_not_finite_is_named_by_its_first_piece() -> None:
         part[-1] = math.nan
         action = SumPiece(EPOCH, 1, "stage-1", 0, 0, elements, (None, peer.keep(part.tobytes())))
         assert isinstance(await peer.ask(action), PieceReduced)
-        said = await peer.ask(Seal(EPOCH, 1, GROUPS, ("tied",)))
-        assert said == ComputedNotFinite(EPOCH, -1, "sum", group="stage-1", piece=0)
-        assert peer.heard.events.empty(), "a gradient without a norm is not ready for a commit"
+        failure = await peer.ask(Seal(EPOCH, 1, GROUPS, ("tied",)))
+        assert failure == ComputedNotFinite(EPOCH, -1, "sum", group="stage-1", piece=0)
+        assert peer.recorded.events.empty(), "a gradient without a norm is not ready for a commit"
 
 
 @pytest.mark.parametrize("accumulate", MODES)

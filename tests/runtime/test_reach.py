@@ -59,13 +59,13 @@ async def test_what_is_not_plain_tcp_is_not_tried() -> None:
 async def test_a_trainer_that_announces_no_addresses_ends_nobody(tmp_path: Path) -> None:
     async with started(tmp_path, 2) as nodes:
         here, trainer = [await opened(node) for node in nodes]
-        heard: asyncio.Future[Arguments] = asyncio.get_running_loop().create_future()
+        received: asyncio.Future[Arguments] = asyncio.get_running_loop().create_future()
 
         async def announced(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
             return [msgspec.json.encode(["x", "/dns4/..a/tcp/1", "/ip4/127.0.0.1/tcp/1"])]
 
         async def reached(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-            heard.set_result(arguments)
+            received.set_result(arguments)
             return []
 
         trainer.requests.serve("announced", announced)
@@ -73,18 +73,18 @@ async def test_a_trainer_that_announces_no_addresses_ends_nobody(tmp_path: Path)
         here.links.addresses(trainer.me, trainer.node.addresses())
         invite = Invite(RUN_ID, "run", (*nodes[1].addresses(), f"/dns4/..a/tcp/1/p2p/{WHO}"))
         await report_reach(here, invite, trainer.me)
-        assert "/ip4/127.0.0.1/tcp/1" in await heard
+        assert "/ip4/127.0.0.1/tcp/1" in await received
         await here.close()
         await trainer.close()
 
 
 def test_each_address_is_warned_of_once_and_cleared_once() -> None:
     announced = Announced(GIVEN)
-    (info, told), (warning, complaint) = announced.hear(
+    (info, notice), (warning, complaint) = announced.hear(
         WHO, {HERE: "", THERE: "no answer\nwithin 5 s\x1b[2J" + "x" * 9999}
     )
     assert (info, warning) == (logging.INFO, logging.WARNING)
-    assert told == "--announce 192.0.2.7:7400: process U1GUWX reaches it"
+    assert notice == "--announce 192.0.2.7:7400: process U1GUWX reaches it"
     failed = "--announce train.example.org:7400 cannot be reached by process U1GUWX (no answer within 5 s [2J"
     assert complaint.startswith(failed)
     assert complaint.isprintable()

@@ -31,17 +31,17 @@ async def test_who_is_given_up_is_asked_in_vain_and_at_once(tmp_path: Path) -> N
     """A frozen process keeps its connections: without this, whoever copies a state from it waits for a minute."""
     async with started(tmp_path, 2) as nodes:
         one, two = [await opened(node) for node in nodes]
-        heard = asyncio.Event()
+        received = asyncio.Event()
 
         async def frozen(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-            heard.set()
+            received.set()
             await asyncio.Event().wait()
             return []
 
         two.requests.serve("state/read", frozen)
         one.driver.perform([Connect((Member(two.me, 0, 1, tuple(two.node.addresses())),))])
         asked = asyncio.create_task(one.requests.ask(two.me, "state/read", timeout_s=3600.0))
-        await heard.wait()
+        await received.wait()
         one.driver.perform([Forget(two.me)])
         with pytest.raises(NetworkError, match="given up"):
             await asked

@@ -105,7 +105,7 @@ def manifest(**changes: Any) -> Manifest:  # noqa: ANN401  # fields of many type
 
 
 @dataclass
-class Heard:
+class RecordedEvents:
     """The machine in a driver's hands: it decides nothing and keeps what it is told."""
 
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
@@ -127,13 +127,13 @@ class Peer:
     of: Manifest
     host: StageHost
     driver: Driver
-    heard: Heard
+    recorded: RecordedEvents
     failures: asyncio.Queue[BaseException]
     compute: Worker
 
     async def next(self) -> Event:
         """What the machine is told next."""
-        return await asyncio.wait_for(self.heard.events.get(), DEADLINE_S)
+        return await asyncio.wait_for(self.recorded.events.get(), DEADLINE_S)
 
     async def ask(self, action: Action) -> Event:
         """Does the action; the event that answers."""
@@ -178,8 +178,8 @@ def _peer(me: ProcessId, of: Manifest, number: int) -> tuple[Peer, list[Worker]]
     driver = Driver(me, Store(), Metrics(), {}, failures.put_nowait, lambda body: None)
     host = StageHost(of, driver, *workers)
     driver.add_effects(host.effects())
-    heard = Heard()
-    driver.run(heard, [])
+    recorded = RecordedEvents()
+    driver.run(recorded, [])
     fixed = FixedPoint(of.microbatches) if of.accumulate == "exact" else None
     stage = build_stage(of.model, of.cut, number, device="cpu", dropout=of.dropout, fixed=fixed)
     init_stage(stage, of.seed)
@@ -188,7 +188,7 @@ def _peer(me: ProcessId, of: Manifest, number: int) -> tuple[Peer, list[Worker]]
         group.allocate(optimizer.state_names())
     host.served = Served(stage, StageRunner(stage, of.precision), optimizer, StageState(stage.groups), EPOCH.step)
     driver.perform([Reset()])
-    return Peer(me, of, host, driver, heard, failures, workers[0]), workers
+    return Peer(me, of, host, driver, recorded, failures, workers[0]), workers
 
 
 async def reduce(members: Sequence[Peer], gives: Sequence[bool], helpers: Sequence[Peer] = ()) -> list[Sealed]:
@@ -246,8 +246,8 @@ async def step(
 
     shares: the microbatches of each member, in the order in which it computes them. helpers: how many others sum.
     """
-    async with peers(of, len(shares) + helpers) as everybody:
-        members, others = everybody[: len(shares)], everybody[len(shares) :]
+    async with peers(of, len(shares) + helpers) as all_peers:
+        members, others = all_peers[: len(shares)], all_peers[len(shares) :]
         for peer, share in zip(members, shares, strict=True):
             for index in share:
                 assert isinstance(await peer.loss(index), LossComputed)
@@ -434,7 +434,7 @@ async def test_a_stage_that_is_given_up_amid_its_work_leaves_nothing_behind() ->
         assert isinstance(event, LossComputed)
         await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
         await peer.ask(Apply(EPOCH, scale=0.01, learning_rate=0.1))
-        assert peer.heard.events.empty()
+        assert peer.recorded.events.empty()
         counted = peer.driver.metrics.registry.get_sample_value
         computed = counted("swarmflow_compute_seconds_total", {"direction": "loss"})
         settled = [counted("swarmflow_settled_seconds_total", {"outcome": kind}) for kind in ("used", "unused")]

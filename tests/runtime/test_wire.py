@@ -43,8 +43,8 @@ def test_a_name_that_is_made_up_is_unknown() -> None:
 
 def test_the_protocols_description_names_every_message() -> None:
     text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
-    described = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", text.replace("```", "")))))
-    assert {kind.__name__ for kind in get_args(Wire)} <= described
+    documented = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", text.replace("```", "")))))
+    assert {kind.__name__ for kind in get_args(Wire)} <= documented
 
 
 def test_no_open_of_a_large_swarm_is_larger_than_a_header_may_be() -> None:
@@ -54,8 +54,8 @@ def test_no_open_of_a_large_swarm_is_larger_than_a_header_may_be() -> None:
         for stage in range(5)
     )
     trainers = (Member(ProcessId("Q" * 46, 1 << 60), -1, 1, addresses),)
-    said = OpenStep(1, Epoch(0, 0), Roster(stages, trainers), "first")
+    opened = OpenStep(1, Epoch(0, 0), Roster(stages, trainers), "first")
     for who in (stages[2][0], trainers[0]):
-        sizes = [len(encode_header(send.message)) for send in tell(said, (who,), tied=True) if isinstance(send, Send)]
+        sizes = [len(encode_header(send.message)) for send in tell(opened, (who,), tied=True) if isinstance(send, Send)]
         assert sum(sizes) > FrameLimits().header_bytes_max
         assert max(sizes) <= FrameLimits().header_bytes_max

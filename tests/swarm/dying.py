@@ -38,18 +38,18 @@ def forgive(state_folder: Path) -> None:
 
 class _Mortal(Reduction):
     def start(self) -> list[Action]:
-        self._die_where_told()
+        self._die_at_target()
         return super().start()
 
     def reduced(self, group: str, piece: int, apart: Ref | None = None) -> list[Action]:
         actions = super().reduced(group, piece, apart)
-        self._die_where_told()
+        self._die_at_target()
         return actions
 
-    def _die_where_told(self) -> None:
-        told = Path(sys.argv[sys.argv.index("--state-dir") + 1]) / _FILE
+    def _die_at_target(self) -> None:
+        target = Path(sys.argv[sys.argv.index("--state-dir") + 1]) / _FILE
         pieces = sum(len(state.reduced) for state in self._groups.values())
-        if told.is_file() and int(told.read_text(encoding="utf-8")) == pieces:
+        if target.is_file() and int(target.read_text(encoding="utf-8")) == pieces:
             os.kill(os.getpid(), signal.SIGKILL)
 
 

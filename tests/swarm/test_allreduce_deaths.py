@@ -87,8 +87,8 @@ def test_a_member_dies_at_each_piece_of_an_all_reduce(tmp_path: Path) -> None:
             alone.start_peer()
             alone.wait_finished(FINISH_S)
             wanted = alone.steps()
-    for said in ("starts over", "has to join again", "back from version"):
-        assert said not in log, "the survivors agree, and go on from where they were"
+    for text in ("starts over", "has to join again", "back from version"):
+        assert text not in log, "the survivors agree, and go on from where they were"
     assert log.count("is gone: ") == len(POSITIONS)
     assert [step["step"] for step in steps] == list(range(len(lines))), "each step is committed once"
     for name in ("loss", "grad_norm"):
@@ -102,11 +102,11 @@ def wait_for_all(swarm: LocalSwarm) -> None:
     """A step is committed in which every member took part."""
     before = len(swarm.steps())
 
-    def everybody() -> bool:
+    def all_members() -> bool:
         steps = swarm.steps()
         return len(steps) > before and steps[-1]["peers"] == [MEMBERS]
 
-    swarm.wait(everybody, "a step of all members", WANTED_S)
+    swarm.wait(all_members, "a step of all members", WANTED_S)
 
 
 def die_at(swarm: LocalSwarm, member: int, position: int) -> LocalProcess:

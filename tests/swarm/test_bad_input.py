@@ -110,7 +110,7 @@ class Mistake:
     """A change of a good RUN.toml, and words of the complaint."""
 
     change: Callable[[Settings, Path], object]
-    words: tuple[str, ...]
+    expected: tuple[str, ...]
 
 
 MISTAKES = {
@@ -140,8 +140,8 @@ def test_a_mistake_in_the_run_file_is_told_before_torch_is_loaded(name: str, wor
     run = settings(work)
     MISTAKES[name].change(run, tmp_path)
     ended = swarmflow("trainer", run_file(tmp_path, run))
-    for word in MISTAKES[name].words:
-        assert word in ended.complaint
+    for text in MISTAKES[name].expected:
+        assert text in ended.complaint
     assert ended.cpu_s < LIGHT_CPU_S
 
 
@@ -150,7 +150,7 @@ GOOD = str(Invite("run", "run", (f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}",)))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["peer", "--join", GARBAGE], "no invite"),
         (["peer", "--join", GOOD[:40]], "truncated"),
@@ -169,10 +169,10 @@ GOOD = str(Invite("run", "run", (f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}",)))
     ids=" ".join,
 )
 def test_a_mistake_on_the_command_line_is_told_before_torch_is_loaded(
-    arguments: list[str], words: str, work: Path
+    arguments: list[str], expected: str, work: Path
 ) -> None:
     ended = swarmflow(*arguments)
-    assert words in ended.complaint
+    assert expected in ended.complaint
     assert ended.cpu_s < LIGHT_CPU_S
 
 
@@ -228,8 +228,8 @@ def test_an_announced_address_that_nobody_reaches_is_told_by_the_first_who_joins
     with LocalSwarm(tmp_path / "announced", settings(work), forks=forks) as swarm:
         trainer = swarm.start_trainer("--listen", f"127.0.0.1:{port}", "--announce", f"127.0.0.1:{closed}")
         swarm.start_peer()
-        told = f"--announce 127.0.0.1:{closed} cannot be reached by process"
-        swarm.wait(lambda: told in trainer.log.read_text(encoding="utf-8"), "the warning", FINISH_S)
+        warning = f"--announce 127.0.0.1:{closed} cannot be reached by process"
+        swarm.wait(lambda: warning in trainer.log.read_text(encoding="utf-8"), "the warning", FINISH_S)
 
 
 # --- a run that one asks to join --------------------------------------------------------------------------------------

@@ -30,18 +30,18 @@ def test_a_swarm_under_faults_ends_with_the_bits_of_an_undisturbed_one(tmp_path:
     assert disturbed["largest_difference"] == 0
     assert disturbed["compute_seconds"] > 0
     assert 0 <= disturbed["lost_with_the_dead"] + disturbed["unused_by_the_living"] < 1
-    told = chaos.log.read_text(encoding="utf-8")
-    assert "undisturbed: same as one plain process" in told
-    assert "seed-0-rate-0.2: same as the undisturbed swarm" in told
+    log = chaos.log.read_text(encoding="utf-8")
+    assert "undisturbed: same as one plain process" in log
+    assert "seed-0-rate-0.2: same as the undisturbed swarm" in log
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "expected"),
     [
         (["--rates", "0.1,2"], "--rates 0.1,2: give numbers from 0 to 1"),
         (["--peers", "2"], "--peers 2: each of the 3 stages needs one"),
         (["--accumulate", "fp32", "--codec", "blockwise8"], "--codec blockwise8 needs --accumulate exact"),
     ],
 )
-def test_what_cannot_be_run_is_one_line(options: list[str], words: str) -> None:
-    assert words in swarmflow("chaos", *options).complaint
+def test_what_cannot_be_run_is_one_line(options: list[str], expected: str) -> None:
+    assert expected in swarmflow("chaos", *options).complaint

@@ -36,8 +36,14 @@ SERVING_S = 90.0
 ANSWER_S = 60.0
 
 FED = [
-    *(f'swarmflow_microbatches_total{{job="peer",direction="{way}"}}' for way in ("forward", "loss", "backward")),
-    *(f'swarmflow_compute_seconds_total{{job="peer",direction="{way}"}}' for way in ("forward", "loss", "backward")),
+    *(
+        f'swarmflow_microbatches_total{{job="peer",direction="{direction}"}}'
+        for direction in ("forward", "loss", "backward")
+    ),
+    *(
+        f'swarmflow_compute_seconds_total{{job="peer",direction="{direction}"}}'
+        for direction in ("forward", "loss", "backward")
+    ),
     *(f'swarmflow_sent_bytes_total{{job="peer",kind="{kind}"}}' for kind in ("Forward", "Backward", "ReducePart")),
     *(f'swarmflow_received_bytes_total{{job="peer",kind="{kind}"}}' for kind in ("Forward", "Backward", "ReduceSum")),
     *(f'swarmflow_sent_bytes_total{{job="trainer",kind="{kind}"}}' for kind in ("Forward", "Evaluate", "Response")),
@@ -109,11 +115,11 @@ def watched(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iter
 def _address(swarm: LocalSwarm, process: LocalProcess) -> str:
     """Where a process says that it serves its metrics."""
 
-    def told() -> str | None:
+    def address() -> str | None:
         found = re.search(r"metrics: http://(\S+)/metrics", process.log.read_text(encoding="utf-8"))
         return found[1] if found else None
 
-    return swarm.wait(told, f"the metrics port of {process.name}", SERVING_S)
+    return swarm.wait(address, f"the metrics port of {process.name}", SERVING_S)
 
 
 def _start_prometheus(folder: Path, targets: dict[str, list[str]]) -> tuple[subprocess.Popen[bytes], Path]:

@@ -167,19 +167,19 @@ def test_the_second_trainer_of_a_folder_joins_leaves_comes_back_and_takes_over(
         assert "left after the step" in _log(joined)
 
         third = swarms.enter_context(LocalSwarm(tmp_path / "third", run, forks=forks))
-        heir = third.start_trainer()
+        successor = third.start_trainer()
         # It is told of the step that it came into; the next one is committed by a peer that has heard of the heir.
         third.wait_steps(2, FINISH_S)
         leading.wait(lambda: f"version {EVERY} is on disk" in _log(leader), "a checkpoint", FINISH_S)
         assert {step["retries"] for step in leading.steps()} == {0}
         leader.kill()
         known = len(leading.steps())
-        third.wait(lambda: "leading from here on" in _log(heir), "the heir to lead", FINISH_S)
+        third.wait(lambda: "leading from here on" in _log(successor), "the heir to lead", FINISH_S)
         third.wait(lambda: third.steps()[-1]["step"] > known + 2, "steps of the heir", FINISH_S)
-        assert "back from version" not in _log(heir)
+        assert "back from version" not in _log(successor)
 
         # With a leader that is frozen, the step is never committed: only the second Ctrl-C can end the peer soon.
-        heir.send(signal.SIGSTOP)
+        successor.send(signal.SIGSTOP)
         peer.send(signal.SIGINT)
         third.wait(lambda: "draining: no new work" in _log(peer), "the peer to drain", FINISH_S)
         peer.send(signal.SIGINT)

@@ -79,9 +79,9 @@ def test_weights_that_give_nothing_finite_stop_the_run_with_the_microbatch_and_t
             process.expendable = True
         swarm.wait(lambda: all(p.exit_code is not None for p in swarm.processes), "the end of the run", FINISH_S)
         codes, [trainer] = {process.exit_code for process in swarm.processes}, swarm.trainers
-        said = [process.log.read_text(encoding="utf-8").splitlines()[-1] for process in [trainer, *swarm.peers]]
+        last_lines = [process.log.read_text(encoding="utf-8").splitlines()[-1] for process in [trainer, *swarm.peers]]
     reason = r"the activation of microbatch 0/\d is not finite in model\.layers\.1 of stage 1, twice on \S+"
     assert 0 not in codes
-    assert re.fullmatch(rf"swarmflow: {reason}; no version is on disk", said[0])
-    for line in said[1:]:
+    assert re.fullmatch(rf"swarmflow: {reason}; no version is on disk", last_lines[0])
+    for line in last_lines[1:]:
         assert re.fullmatch(rf"swarmflow: the run stopped at version 0: {reason}", line)

@@ -99,11 +99,11 @@ def amid_a_step(swarm: LocalSwarm) -> None:
     """A checkpoint lies on two disks, and the run has gone on from there."""
     folders = [swarm.state_folder(trainer.name) / "checkpoints" for trainer in swarm.trainers]
 
-    def beyond() -> bool:
+    def past_checkpoint() -> bool:
         kept = all(any(copy.complete for copy in generations(folder)) for folder in folders)
         return kept and len(swarm.steps()) > EVERY + 1
 
-    swarm.wait(beyond, "steps beyond the first checkpoint", FINISH_S)
+    swarm.wait(past_checkpoint, "steps beyond the first checkpoint", FINISH_S)
 
 
 # --- every process ----------------------------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ def test_a_full_disk_a_deleted_folder_and_a_flipped_bit_cost_no_step_that_was_le
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-        said = "was deleted: what belongs there is written again"
-        swarm.wait(lambda: said in log_of(trainer), "what was deleted", FINISH_S)
+        text = "was deleted: what belongs there is written again"
+        swarm.wait(lambda: text in log_of(trainer), "what was deleted", FINISH_S)
         swarm.wait(lambda: "is on the disks of others too" in log_of(trainer), "the copies", FINISH_S)
         swarm.wait_steps(EVERY + 3, FINISH_S)
         again = {path.name for path in disk.path.iterdir()}
@@ -205,8 +205,8 @@ def test_the_leaders_machine_is_gone_for_good(undisturbed: Undisturbed, tmp_path
         left = [process for process in swarm.processes if process is not former]
         swarm.wait(lambda: all(process.exit_code is not None for process in left), "the end of the run", FINISH_S)
         assert "resuming at version " in log_of(swarm.trainers[1])
-        told = {step["step"]: step for name in ("trainer-0", "trainer-1") for step in swarm.steps(name)}
-        assert learnt([told[step] for step in sorted(told)]) == undisturbed.losses
+        logged = {step["step"]: step for name in ("trainer-0", "trainer-1") for step in swarm.steps(name)}
+        assert learnt([logged[step] for step in sorted(logged)]) == undisturbed.losses
         assert_same_model(swarm, undisturbed)
 
 
@@ -232,8 +232,8 @@ def test_every_trainer_is_killed_and_the_peers_live(undisturbed: Undisturbed, tm
         after = steps[len(lines) :]  # the first one may have been told before; the other trainer may have led first
         assert after == sorted(set(after))
         assert min(after, default=STEPS) >= len(lines) - 1
-        told = {step["step"]: step for name in ("trainer-1", "trainer-0") for step in swarm.steps(name)}
-        assert learnt([told[step] for step in sorted(told)]) == undisturbed.losses
+        logged = {step["step"]: step for name in ("trainer-1", "trainer-0") for step in swarm.steps(name)}
+        assert learnt([logged[step] for step in sorted(logged)]) == undisturbed.losses
         assert_same_model(swarm, undisturbed)
 
 

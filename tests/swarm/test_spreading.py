@@ -42,8 +42,8 @@ def test_peers_spread_by_themselves_and_fill_the_gaps(tmp_path: Path, forks: For
         steps, log = swarm.steps(), trainer.log.read_text(encoding="utf-8")
         swarm.command("export", "--state-dir", str(swarm.state_folder("trainer-0")), "--out", str(tmp_path / "found"))
     assert "rebalanced, its load of" in log
-    for said in ("starts over", "back from version"):
-        assert said not in log, "no move and no death costs a step"
+    for text in ("starts over", "back from version"):
+        assert text not in log, "no move and no death costs a step"
     assert {step["microbatches"] for step in steps} == {of.microbatches}
     assert_learnt(parameters(load_model(tmp_path / "found")), model, corpus, replace(of, steps=len(steps)))
 
@@ -66,7 +66,7 @@ def peers_of(swarm: LocalSwarm, stage: int) -> list[LocalProcess]:
     """Those whose last word is that they serve this stage."""
     found = []
     for peer in swarm.peers:
-        said = [line for line in peer.log.read_text(encoding="utf-8").splitlines() if "serving stage" in line]
-        if said and f"serving stage {stage} from" in said[-1]:
+        lines = [line for line in peer.log.read_text(encoding="utf-8").splitlines() if "serving stage" in line]
+        if lines and f"serving stage {stage} from" in lines[-1]:
             found.append(peer)
     return found

@@ -191,9 +191,9 @@ def test_a_trainer_can_be_told_to_go_while_it_reads_its_checkpoints(
                 if left in caplog.text:
                     break
                 time.sleep(0.02)
-            told.append(left in caplog.text)
+            listed.append(left in caplog.text)
 
-    told: list[bool] = []
+    listed: list[bool] = []
     telling = threading.Thread(target=tell, daemon=True)
     with ExitStack() as stack, caplog.at_level(logging.INFO, "swarmflow"):
         run = opened(stack, tmp_path)
@@ -202,4 +202,4 @@ def test_a_trainer_can_be_told_to_go_while_it_reads_its_checkpoints(
         telling.start()
         assert main(run) == 0
     telling.join(20)
-    assert told == [True]
+    assert listed == [True]

@@ -66,7 +66,7 @@ def test_a_run_without_a_mistake_is_described_and_nothing_is_written(tmp_path: P
 def test_all_problems_are_told(tmp_path: Path) -> None:
     model = TABLE.replace("hidden_layers", "hidden_layerz").replace("= 256", "= 9").replace("[1]", "[90]")
     lines = complaints(checked(tmp_path, model, "nowhere.txt", 64, "text/out"))
-    for line, words in zip(
+    for line, expected in zip(
         lines,
         (
             "did you mean num_hidden_layers?",
@@ -78,28 +78,28 @@ def test_all_problems_are_told(tmp_path: Path) -> None:
         ),
         strict=True,
     ):
-        assert words in line
+        assert expected in line
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "expected"),
     [
         ("[train]\nstepz = 3\nrouter = 'flo'\n[trian]\n", ["'trian'", "stepz = 3 (did you mean steps?)", "router"]),
         ("[model]\n", ["is not valid TOML"]),
     ],
 )
-def test_so_are_those_of_the_file_itself(more: str, words: list[str], tmp_path: Path) -> None:
-    for line, word in zip(complaints(checked(tmp_path, more=more)), words, strict=True):
-        assert word in line
+def test_so_are_those_of_the_file_itself(more: str, expected: list[str], tmp_path: Path) -> None:
+    for line, fragment in zip(complaints(checked(tmp_path, more=more)), expected, strict=True):
+        assert fragment in line
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [(b"too short", "holds 9 tokens: one sequence needs"), (b"", "holds no text")]
+    ("text", "expected"), [(b"too short", "holds 9 tokens: one sequence needs"), (b"", "holds no text")]
 )
-def test_data_that_are_not_enough_are_told(text: bytes, words: str, tmp_path: Path) -> None:
+def test_data_that_are_not_enough_are_told(text: bytes, expected: str, tmp_path: Path) -> None:
     (tmp_path / "few").write_bytes(text)
     (line,) = complaints(checked(tmp_path, data="few"))
-    assert words in line
+    assert expected in line
 
 
 def test_of_a_large_corpus_only_the_start_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,12 +117,12 @@ def test_a_trainer_finds_the_same_before_there_is_an_invite(tmp_path: Path) -> N
     weights = tmp_path / "init" / "model.safetensors"
     model = 'path = "init"\nstages = 2'
     os.truncate(weights, weights.stat().st_size - 1)
-    told = complaints(checked(tmp_path, model, seq_len=33))
-    assert "seq_len = 33 is more than the 32 positions" in told[0]
-    assert "model.safetensors is missing or corrupt" in told[1]
-    assert "tokenizer bytes has 256 tokens, more than the model's vocab_size = 61" in told[2]
+    problems = complaints(checked(tmp_path, model, seq_len=33))
+    assert "seq_len = 33 is more than the 32 positions" in problems[0]
+    assert "model.safetensors is missing or corrupt" in problems[1]
+    assert "tokenizer bytes has 256 tokens, more than the model's vocab_size = 61" in problems[2]
     run_config = load(tmp_path / "RUN.toml")
     corpus = open_corpus(run_config, None, tmp_path / "cache")
     with pytest.raises(SwarmflowError) as caught:
         new_manifest(run_config, corpus)
-    assert str(caught.value) == f"3 problems: (1) {told[0]}; (2) {told[1]}; (3) {told[2]}"
+    assert str(caught.value) == f"3 problems: (1) {problems[0]}; (2) {problems[1]}; (3) {problems[2]}"

@@ -26,7 +26,7 @@ from swarmflow.runtime.state_transfer import Listing, list_state, serve_state
 from tests.disks import flip_bit, small_disk
 from tests.runtime.nodes import DEADLINE_S, started
 from tests.runtime.test_session import opened
-from tests.runtime.test_stage_host import Heard, manifest
+from tests.runtime.test_stage_host import RecordedEvents, manifest
 from tests.trainers.test_data import opened as corpus
 from trainers.checkpoints import Checkpoints
 from trainers.state import StateFolder
@@ -61,16 +61,16 @@ class Donor:
         return member_of(self.session)
 
 
-async def session(node: Node) -> tuple[Session, Heard]:
-    made, heard = await opened(node), Heard()
-    made.driver.run(heard, [])
-    return made, heard
+async def session(node: Node) -> tuple[Session, RecordedEvents]:
+    made, recorded = await opened(node), RecordedEvents()
+    made.driver.run(recorded, [])
+    return made, recorded
 
 
-async def the_end(heard: Heard) -> tuple[CheckpointWritten, list[Progressed]]:
+async def the_end(recorded: RecordedEvents) -> tuple[CheckpointWritten, list[Progressed]]:
     """How the next write ended, and the parts of which it told before."""
     parts: list[Progressed] = []
-    while isinstance(event := await asyncio.wait_for(heard.events.get(), 60.0), Progressed):
+    while isinstance(event := await asyncio.wait_for(recorded.events.get(), 60.0), Progressed):
         parts.append(event)
     assert isinstance(event, CheckpointWritten)
     return event, parts
@@ -82,7 +82,7 @@ class Trainer:
 
     of: Manifest
     own: Session
-    heard: Heard
+    recorded: RecordedEvents
     donor: Donor
     member: Member
     folder: StateFolder
@@ -92,14 +92,14 @@ class Trainer:
     def write(self, version: int, last: bool = False) -> None:
         self.checkpoints.write(self.own, WriteCheckpoint(version, Roster(((self.member,),) * self.of.stages), last))
 
-    async def told(self) -> Event:
-        while isinstance(event := await asyncio.wait_for(self.heard.events.get(), DEADLINE_S), Progressed):
+    async def next_event(self) -> Event:
+        while isinstance(event := await asyncio.wait_for(self.recorded.events.get(), DEADLINE_S), Progressed):
             continue
         return event
 
     async def written(self, version: int, last: bool = False) -> CheckpointWritten:
         self.write(version, last)
-        event = await self.told()
+        event = await self.next_event()
         assert isinstance(event, CheckpointWritten)
         return event
 
@@ -112,14 +112,14 @@ async def trainer(tmp_path: Path, folder: Path, *, at_once: bool = True) -> Asyn
     with ExitStack() as stack:
         state = StateFolder.open(stack, folder, output)
         async with started(tmp_path, 2) as nodes:
-            (own, heard), (other, _) = [await session(node) for node in nodes]
+            (own, recorded), (other, _) = [await session(node) for node in nodes]
             donor = Donor(of, other)
             member = donor.serve(at_once=at_once)
             own.driver.perform([Connect((member,))])
             data = corpus(tmp_path, path=str(text))
             made = Checkpoints(of, state, RunSection(output=output, keep_exports=1), None, data, every=4)
             made.begin(own, None)
-            yield Trainer(of, own, heard, donor, member, state, output, made)
+            yield Trainer(of, own, recorded, donor, member, state, output, made)
             await own.close()
             await other.close()
 
@@ -132,11 +132,11 @@ async def test_a_write_of_which_nothing_comes_is_abandoned_and_begun_again(tmp_p
         t.checkpoints.abandon()
         t.donor.go.set()
         t.write(VERSION)
-        written, parts = await the_end(t.heard)
+        written, parts = await the_end(t.recorded)
         assert written.ok
         assert parts[-1] == Progressed("save", version=VERSION)
         assert len(parts) > t.of.stages, "each chunk is told of"
-        assert t.heard.events.empty()
+        assert t.recorded.events.empty()
 
 
 async def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_once(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_on
         t.write(VERSION)
         t.donor.go.set()
         for _ in range(2):
-            written, _ = await the_end(t.heard)
+            written, _ = await the_end(t.recorded)
             assert (written.version, written.ok, len(written.digests)) == (VERSION, True, t.of.stages)
         assert sorted(t.donor.listed) == list(range(t.of.stages))
 
@@ -215,7 +215,7 @@ async def test_a_corrupt_file_of_the_newest_version_is_told_by_the_first_who_ask
         t.donor.session.driver.perform([Connect((member_of(t.own),))])
         with pytest.raises(NetworkError, match="corrupt"):
             await list_state(requests, t.own.me, 1, 7, elements)
-        changed = await t.told()
+        changed = await t.next_event()
         assert isinstance(changed, DiskChanged)
         assert (changed.version, changed.digests) == (3, older.digests)
         assert changed.parts == (Holding(Snapshot(7, newer.digests), (0,)),)
@@ -226,7 +226,7 @@ async def test_a_corrupt_file_of_the_newest_version_is_told_by_the_first_who_ask
         roster = Roster(((t.member,),) * t.of.stages)
         t.donor.listed.clear()
         t.checkpoints.write(t.own, WriteCheckpoint(7, roster, digests=newer.digests))
-        assert await t.told() == CheckpointWritten(7, True, digests=newer.digests)
+        assert await t.next_event() == CheckpointWritten(7, True, digests=newer.digests)
         assert t.donor.listed == [1], "only what was lost is fetched"
 
 
@@ -238,7 +238,7 @@ async def test_versions_that_somebody_deletes_are_missed_and_written_again(tmp_p
         shutil.rmtree(tmp_path / "state")
         assert t.folder.beat()
         t.checkpoints.look()
-        changed = await t.told()
+        changed = await t.next_event()
         assert isinstance(changed, DiskChanged)
         assert (changed.version, changed.parts) == (0, ())
         assert (await t.written(7)).ok

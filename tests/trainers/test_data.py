@@ -223,7 +223,7 @@ def test_what_killed_builders_left_is_removed(tmp_path: Path, text_file: str) ->
 
 
 @pytest.fixture
-def words(tmp_path: Path) -> str:
+def tokenizer_file(tmp_path: Path) -> str:
     """A tokenizer of words, with more of them than a byte can count."""
     tokenizer = HubTokenizer(models.WordLevel({f"w{n}": n for n in range(700)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -231,10 +231,10 @@ def words(tmp_path: Path) -> str:
     return str(tmp_path / "words.json")
 
 
-def test_a_tokenizer_from_a_file(tmp_path: Path, words: str) -> None:
+def test_a_tokenizer_from_a_file(tmp_path: Path, tokenizer_file: str) -> None:
     numbers = [n * 37 % 700 for n in range(200_000)]
     (tmp_path / "a").write_text("".join(f"w{n}\n" for n in numbers))
-    corpus = opened(tmp_path, vocab_size=700, path=str(tmp_path / "a"), tokenizer=words)
+    corpus = opened(tmp_path, vocab_size=700, path=str(tmp_path / "a"), tokenizer=tokenizer_file)
     assert corpus.tokens == len(numbers)
     inputs, targets = corpus.microbatch(100, 2)
     first = (100 * N + 2) * B * T
@@ -243,7 +243,7 @@ def test_a_tokenizer_from_a_file(tmp_path: Path, words: str) -> None:
     assert corpus.encode("w5 w699") == [5, 699]
 
 
-def test_what_cannot_be_used_is_named(tmp_path: Path, text_file: str, words: str) -> None:
+def test_what_cannot_be_used_is_named(tmp_path: Path, text_file: str, tokenizer_file: str) -> None:
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "folder").mkdir()
     for path, expected in [
@@ -259,7 +259,7 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, text_file: str, words: str
     )
     assert "has 256 tokens, more than the model's vocab_size = 255" in refusal(tmp_path, path=text_file, vocab_size=255)
     assert "text.txt is not UTF-8 text; convert it" in refusal(
-        tmp_path, path=text_file, tokenizer=words, vocab_size=None
+        tmp_path, path=text_file, tokenizer=tokenizer_file, vocab_size=None
     )
     assert list((tmp_path / "cache").glob("*.tmp")) == []
 

@@ -47,7 +47,7 @@ def test_is_a_permutation(size: int, seed: int) -> None:
     assert sorted(permuted(place, size, seed) for place in range(size)) == list(range(size))
 
 
-def described(place: int, size: int, seed: int) -> int:
+def reference(place: int, size: int, seed: int) -> int:
     """P(place) as docs/run-toml.md says it, written from there."""
     half = max(1, -(-len(f"{size - 1:b}") // 2))
     while True:
@@ -64,7 +64,7 @@ def described(place: int, size: int, seed: int) -> int:
 @given(size=st.integers(2, 2**40), seed=st.integers(0, 2**63 - 1), data=st.data())
 def test_is_the_documented_permutation(size: int, seed: int, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, size - 1))
-    assert permuted(place, size, seed) == described(place, size, seed)
+    assert permuted(place, size, seed) == reference(place, size, seed)
 
 
 def test_stays_what_it_was() -> None:

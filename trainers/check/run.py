@@ -53,7 +53,7 @@ def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[Stage
     if model is not None:
         manifest = manifest_of(config, model, "")
         demands = stage_demands(manifest, model.examined.activations)
-        facts = [("model", _described(config, manifest, demands)), *facts]
+        facts = [("model", _model_line(config, manifest, demands)), *facts]
     wrong = _output(config)
     problems += wrong
     if model is not None and not wrong:
@@ -95,7 +95,7 @@ def _steps(config: RunConfig) -> str:
     )
 
 
-def _described(config: RunConfig, manifest: Manifest, demands: Sequence[StageDemands]) -> str:
+def _model_line(config: RunConfig, manifest: Manifest, demands: Sequence[StageDemands]) -> str:
     origin = "fresh weights" if manifest.from_seed else f"weights of {config.model.path}"
     blocks = demands[-1].blocks.stop
     parameters = stage_layout(manifest.model, (), 0).parameters  # a tied weight, which two stages hold, counts once

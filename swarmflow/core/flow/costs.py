@@ -26,32 +26,32 @@ class FlowCosts:
 
     compute_s: Callable[[], float | None]
     tensor_s: Callable[[ProcessId], float | None]
-    heard: dict[ProcessId, Times] = field(default_factory=dict)
-    _told: dict[ProcessId, Times] = field(default_factory=dict)
+    reported: dict[ProcessId, Times] = field(default_factory=dict)
+    _announced: dict[ProcessId, Times] = field(default_factory=dict)
 
-    def learn(self, sender: ProcessId, word: Times) -> None:
+    def learn(self, sender: ProcessId, times: Times) -> None:
         """What a neighbour has measured."""
-        self.heard[sender] = word
+        self.reported[sender] = times
 
     def forget(self, process: ProcessId) -> None:
         """It is dead, or in another place."""
-        self.heard.pop(process, None)
-        self._told.pop(process, None)
+        self.reported.pop(process, None)
+        self._announced.pop(process, None)
 
     def tell(self, view: View) -> list[FlowSend]:
         """What has changed by a tenth, to those whom it concerns."""
         compute_s = self.compute_s()
         own_s = UNKNOWN_S if compute_s is None else compute_s
-        said = []
+        sends = []
         after = dict.fromkeys(view.after)
         for node in dict.fromkeys((*view.before, *view.beside, *view.after)):
-            way_s = self.tensor_s(node) if node in after and view.stage < view.stages - 1 else None
-            times = Times(own_s, UNKNOWN_S if way_s is None else way_s)
-            told = self._told.get(node, Times(UNKNOWN_S, UNKNOWN_S))
-            if _differ(told.compute_s, times.compute_s) or _differ(told.tensor_s, times.tensor_s):
-                self._told[node] = times
-                said.append(FlowSend(node, times, "it has changed"))
-        return said
+            transfer_s = self.tensor_s(node) if node in after and view.stage < view.stages - 1 else None
+            times = Times(own_s, UNKNOWN_S if transfer_s is None else transfer_s)
+            announced = self._announced.get(node, Times(UNKNOWN_S, UNKNOWN_S))
+            if _differ(announced.compute_s, times.compute_s) or _differ(announced.tensor_s, times.tensor_s):
+                self._announced[node] = times
+                sends.append(FlowSend(node, times, "it has changed"))
+        return sends
 
     def of(self, view: View) -> dict[ProcessId, float]:
         """The cost of each link, in seconds."""
@@ -59,15 +59,15 @@ class FlowCosts:
         costs: dict[ProcessId, float] = {}
         for outward, nodes in ((False, view.before), (True, view.after)):
             free = last if outward else view.stage < 0  # what returns to a trainer is a word
-            ways = {node: 0.0 if free else self._way_s(node, outward) for node in nodes}
+            transfers_s = {node: 0.0 if free else self._transfer_s(node, outward) for node in nodes}
             trainers = view.stage == 0 if not outward else last
             computing = {node: 0.0 if trainers else self._computing_s(node) for node in nodes}
             own_s = 0.0 if view.stage < 0 else self.compute_s()
-            way_s, other_s = _mean(ways.values()), _mean(computing.values())
+            transfer_s, other_s = _mean(transfers_s.values()), _mean(computing.values())
             for node in nodes:
-                way, other = ways[node], computing[node]
+                link_s, other = transfers_s[node], computing[node]
                 halves = (own_s if own_s is not None else other_s) + (other if other is not None else other_s)
-                cost_s = halves / 2 + (way if way is not None else way_s)
+                cost_s = halves / 2 + (link_s if link_s is not None else transfer_s)
                 costs[node] = max(PRIOR_S, costs.get(node, 0.0), cost_s)
         return costs
 
@@ -76,22 +76,22 @@ class FlowCosts:
         computing = {node: self._computing_s(node) for node in view.beside}
         computing[view.me] = self.compute_s()
         usual_s = _mean(computing.values())
-        ways = [self._way_s(node, outward=False) for node in view.before] if view.stage > 0 else []
-        way_s = _mean(ways)
+        transfers_s = [self._transfer_s(node, outward=False) for node in view.before] if view.stage > 0 else []
+        transfer_s = _mean(transfers_s)
         return {
-            node: 1.0 / max(PRIOR_S, way_s + (usual_s if compute_s is None else compute_s))
+            node: 1.0 / max(PRIOR_S, transfer_s + (usual_s if compute_s is None else compute_s))
             for node, compute_s in computing.items()
         }
 
-    def _way_s(self, node: ProcessId, outward: bool) -> float | None:
+    def _transfer_s(self, node: ProcessId, outward: bool) -> float | None:
         if outward:
             return self.tensor_s(node)
-        word = self.heard.get(node)
-        return None if word is None or word.tensor_s < 0 else word.tensor_s
+        times = self.reported.get(node)
+        return None if times is None or times.tensor_s < 0 else times.tensor_s
 
     def _computing_s(self, node: ProcessId) -> float | None:
-        word = self.heard.get(node)
-        return None if word is None or word.compute_s < 0 else word.compute_s
+        times = self.reported.get(node)
+        return None if times is None or times.compute_s < 0 else times.compute_s
 
 
 def changed(former: Mapping[ProcessId, float], costs: Mapping[ProcessId, float]) -> bool:
@@ -100,8 +100,8 @@ def changed(former: Mapping[ProcessId, float], costs: Mapping[ProcessId, float])
     return any(abs(cost - former[node]) > max(least_s, CHANGED * former[node]) for node, cost in costs.items())
 
 
-def _differ(told_s: float, now_s: float) -> bool:
-    return abs(now_s - told_s) > max(NOTEWORTHY_S, CHANGED * told_s)
+def _differ(announced_s: float, now_s: float) -> bool:
+    return abs(now_s - announced_s) > max(NOTEWORTHY_S, CHANGED * announced_s)
 
 
 def _mean(values: Iterable[float | None]) -> float:

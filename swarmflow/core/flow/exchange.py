@@ -97,14 +97,14 @@ class Solver:
     def _ask(self, stage: int, nodes: Iterable[ProcessId], most: int) -> list[FlowSend]:
         """Ask some nodes of a stage to take part."""
         assert self.open is not None
-        everybody = sorted(nodes)
-        chosen = everybody
-        if len(everybody) > most:
+        all_nodes = sorted(nodes)
+        chosen = all_nodes
+        if len(all_nodes) > most:
             # Those to whom the way is short may help most; others come in by chance.
             cost = self.view.cost
-            near = sorted((node for node in everybody if node in cost), key=cost.__getitem__)[: most * NEAR // 10]
+            near = sorted((node for node in all_nodes if node in cost), key=cost.__getitem__)[: most * NEAR // 10]
             taken = set(near)
-            rest = [node for node in everybody if node not in taken]
+            rest = [node for node in all_nodes if node not in taken]
             chosen = near + self.random.sample(rest, most - len(near))
         question = LockRequest(self.open.exchange, stage == self.lowest, stage == self.highest)
         self.open.asked.update(dict.fromkeys(chosen, stage))

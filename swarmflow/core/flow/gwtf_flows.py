@@ -69,7 +69,7 @@ class Outflows:
     table: dict[FlowId, Outflow] = field(default_factory=dict)
     moved: dict[FlowId, Given] = field(default_factory=dict)
     swapped: dict[FlowId, Given] = field(default_factory=dict)
-    told: dict[ProcessId, float] = field(default_factory=dict)
+    announced: dict[ProcessId, float] = field(default_factory=dict)
     made: int = 0
 
     def name(self) -> FlowId:
@@ -89,13 +89,13 @@ class Outflows:
 
     def broadcast(self) -> list[FlowSend]:
         """Tell the stage before what has changed of the costs of unpaired outflows."""
-        sources = dict.fromkeys([*self.told, *(unit.source for unit in self.table.values())])
+        sources = dict.fromkeys([*self.announced, *(unit.source for unit in self.table.values())])
         sends: list[FlowSend] = []
         for source in sources:
             unit = self.cheapest(source)
             cost = INFINITE if unit is None else unit.cost
-            if self.told.get(source, INFINITE) != cost:
-                self.told[source] = cost
+            if self.announced.get(source, INFINITE) != cost:
+                self.announced[source] = cost
                 sends += [
                     FlowSend(to, CostIs(source, cost), "the cheapest unpaired changed") for to in self.view.before
                 ]
@@ -105,7 +105,7 @@ class Outflows:
         """Others are there now: those of the stage before are told the costs that the rest of it knows."""
         fresh = [node for node in view.before if node not in self.view.before]
         self.view = view
-        costs = [CostIs(source, cost) for source, cost in self.told.items() if cost < INFINITE]
+        costs = [CostIs(source, cost) for source, cost in self.announced.items() if cost < INFINITE]
         return [FlowSend(node, message, "it is new") for node in fresh for message in costs]
 
     def lose(self, process: ProcessId) -> list[FlowSend]:

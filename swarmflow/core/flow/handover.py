@@ -34,12 +34,12 @@ class OpenHandover:
 class Handovers:
     """Every data node has one; only that of the first of them, by id, decides.
 
-    worth: the share of what a whole way costs that a handover has to save. way: what one costs now.
+    worth: the share of what a whole way costs that a handover has to save. path_cost: what one costs now.
     """
 
     def __init__(self, view: View, round_s: float, worth: float = 0.0) -> None:
         self.worth = worth
-        self.way = 0.0
+        self.path_cost = 0.0
         self.view = view
         self.round_s = round_s
         self.number = 0
@@ -142,7 +142,9 @@ class Handovers:
         if not reports or self.open is not None or now < self._decide_at:
             return []
         self._decide_at = INFINITE
-        handovers = cheapest_owners({source: reports[source] for source in sorted(reports)}, self.worth * self.way)
+        handovers = cheapest_owners(
+            {source: reports[source] for source in sorted(reports)}, self.worth * self.path_cost
+        )
         if not handovers:
             return []
         self._exchanges += 1

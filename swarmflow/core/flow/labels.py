@@ -31,7 +31,7 @@ class Labels:
     taken: dict[ProcessId, int] = field(default_factory=dict)
     fresh: bool = False  # something changed since `costs` was asked
 
-    def heard(self, node: ProcessId, label: Label) -> None:
+    def received(self, node: ProcessId, label: Label) -> None:
         """A new label."""
         self.known[node] = label
         self.taken.pop(node, None)
@@ -52,7 +52,7 @@ class Labels:
         ahead = max((label.width for label in self.known.values()), default=0)
         return min(sum(label.capacity for label in self.known.values()), ahead)
 
-    def ways(self, source: ProcessId) -> list[LabelledNode]:
+    def paths(self, source: ProcessId) -> list[LabelledNode]:
         """Those that can take units of a data node: orphans first, since that mends a torn flow, then by cost."""
         mending, others = [], []
         for node, label in self.known.items():
@@ -64,8 +64,8 @@ class Labels:
                     mending.append(LabelledNode(node, orphans - taken, self.cost[node] + cost))
                 elif label.room + orphans > taken and cost < INFINITE:
                     others.append(LabelledNode(node, label.room + orphans - taken, self.cost[node] + cost))
-        mending.sort(key=lambda way: (way.cost, way.node))
-        others.sort(key=lambda way: (way.cost, way.node))
+        mending.sort(key=lambda path: (path.cost, path.node))
+        others.sort(key=lambda path: (path.cost, path.node))
         return mending + others
 
     def costs(self) -> dict[ProcessId, float]:
@@ -80,15 +80,15 @@ class Labels:
         return best
 
 
-def worth_telling(told: Label | None, label: Label) -> bool:
+def worth_telling(announced: Label | None, label: Label) -> bool:
     """Whether those before need to know: what can be reached, or what it costs, is not what they were told."""
-    if told is None:
+    if announced is None:
         return bool(label.costs) or label.room == 0  # who was filled by an exchange counts for the width as well
-    if told.width != label.width:
+    if announced.width != label.width:
         return True
-    if (told.room > 0) != (label.room > 0) or told.room > 2 * label.room:
+    if (announced.room > 0) != (label.room > 0) or announced.room > 2 * label.room:
         return True
-    old = {source: (cost, orphans) for source, cost, orphans in told.costs}
+    old = {source: (cost, orphans) for source, cost, orphans in announced.costs}
     new = {source: (cost, orphans) for source, cost, orphans in label.costs}
     if label.room == 0:
         return {s for s, (_, n) in old.items() if n} != {s for s, (_, n) in new.items() if n}

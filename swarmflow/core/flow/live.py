@@ -48,7 +48,8 @@ class FlowNegotiation:
     """microbatches: of a step. router: follows what is negotiated. random: of this process alone.
 
     node: the machine that negotiates, while this process takes part. Who stands two stages away is not known here:
-    what is for it goes by the neighbour who has named it. A word that is lost on the way is asked for again, or missed.
+    what is for it goes by the neighbour who has named it. A message that is lost is asked for
+    again, or missed.
     most: microbatches that it takes at a time, times its capacity.
     """
 
@@ -72,7 +73,7 @@ class FlowNegotiation:
     _calm_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.costs = FlowCosts(lambda: self.pace.compute_s, self.router.ways.tensor_s)
+        self.costs = FlowCosts(lambda: self.pace.compute_s, self.router.link_times.tensor_s)
 
     def open(self, roster: Roster, now: float) -> list[Action]:
         """These take part from now on: who is not among them has left, and newcomers are met."""
@@ -94,7 +95,7 @@ class FlowNegotiation:
         self._meet(replace(view, cost=self.costs.of(view)), fresh, now)
         early, self._early = self._early, []
         for sender, message in early:
-            actions += self.heard(sender, message, now)
+            actions += self.received(sender, message, now)
         return actions
 
     def _known_stages(self, ring: tuple[tuple[Member, ...], ...]) -> list[int]:
@@ -145,7 +146,7 @@ class FlowNegotiation:
         self._capacity.pop(process, None)
         return self.tell(self.node.gone(process, now))
 
-    def heard(self, sender: ProcessId, message: Negotiate, now: float) -> list[Action]:
+    def received(self, sender: ProcessId, message: Negotiate, now: float) -> list[Action]:
         """A neighbour negotiates, or has something passed on."""
         if self.node is None or sender not in self._places:
             if len(self._early) < EARLY_MAX:
@@ -153,16 +154,16 @@ class FlowNegotiation:
             return []
         if message.to is not None and message.to != self.me:
             return self._pass_on(sender, message)
-        word, who = message.word, message.origin or sender
-        distant = who == sender or isinstance(word, DISTANT)
+        payload, who = message.word, message.origin or sender
+        distant = who == sender or isinstance(payload, DISTANT)
         placed = self._places[sender] == message.stage
-        if not (placed and distant and believable(word, who, self.node.view, self._sources, self.node.dead)):
+        if not (placed and distant and believable(payload, who, self.node.view, self._sources, self.node.dead)):
             return [Count("messages_ignored", "Negotiate")]
-        if isinstance(word, Times):
-            self.costs.learn(sender, word)
+        if isinstance(payload, Times):
+            self.costs.learn(sender, payload)
             return []
         self._note(who, sender, message)
-        return self.tell(self.node.handle(who, word, now))
+        return self.tell(self.node.handle(who, payload, now))
 
     def next_deadline(self) -> float | None:
         """When tick is due; None: there is nothing to negotiate."""
@@ -195,13 +196,13 @@ class FlowNegotiation:
 
     def _note(self, who: ProcessId, sender: ProcessId, message: Negotiate) -> None:
         """By whom those are reached that are not known here."""
-        word, found = message.word, []
+        payload, found = message.word, []
         if who != sender:
             found.append(who)
-        elif isinstance(word, SideLockRequest):
-            found.append(word.exchange.solver)
-        elif isinstance(word, Locked):
-            found += [node for node, _, _ in (*word.inflow, *word.outflow)]
+        elif isinstance(payload, SideLockRequest):
+            found.append(payload.exchange.solver)
+        elif isinstance(payload, Locked):
+            found += [node for node, _, _ in (*payload.inflow, *payload.outflow)]
         for process in found:
             if process not in self._places:
                 self._via.pop(process, None)
@@ -217,12 +218,12 @@ class FlowNegotiation:
     def tell(self, sends: list[FlowSend]) -> list[Action]:
         """Send words to those for whom they are."""
         actions: list[Action] = []
-        for say in sends:
-            via = self._via.get(say.to)
-            if say.to in self._places:
-                actions.append(Send(say.to, Negotiate(self.stage, say.message)))
+        for send in sends:
+            via = self._via.get(send.to)
+            if send.to in self._places:
+                actions.append(Send(send.to, Negotiate(self.stage, send.message)))
             elif via in self._places and via is not None:
-                actions.append(Send(via, Negotiate(self.stage, say.message, to=say.to)))
+                actions.append(Send(via, Negotiate(self.stage, send.message, to=send.to)))
         return actions
 
 

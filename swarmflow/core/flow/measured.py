@@ -11,7 +11,7 @@ AGED_S = 600.0  # what was measured before is not believed any more
 
 
 @dataclass(slots=True)
-class _Way:
+class _LinkTime:
     tensor_s: float
     at_s: float
     probed: bool
@@ -25,7 +25,7 @@ class LinkTimes:
     one was there. What a queue adds is no cost of the link.
     """
 
-    _ways: dict[ProcessId, _Way] = field(default_factory=dict)
+    _links: dict[ProcessId, _LinkTime] = field(default_factory=dict)
     _now_s: float = 0.0
 
     def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
@@ -33,29 +33,29 @@ class LinkTimes:
         former = self._fresh(process, now)
         if former is not None and not former.probed:
             alone_s = min(seconds, now - former.at_s)
-            self._ways[process] = _Way(smoothed(former.tensor_s, alone_s), now, probed=False)
+            self._links[process] = _LinkTime(smoothed(former.tensor_s, alone_s), now, probed=False)
         else:
-            self._ways[process] = _Way(seconds, now, probed=False)
+            self._links[process] = _LinkTime(seconds, now, probed=False)
 
     def probed(self, process: ProcessId, seconds: float, now: float) -> None:
         """It would be, by a small probe: believed until one is really sent."""
         former = self._fresh(process, now)
         if former is None or former.probed:
-            self._ways[process] = _Way(seconds, now, probed=True)
+            self._links[process] = _LinkTime(seconds, now, probed=True)
 
     def rerouted(self, process: ProcessId, seconds: float) -> None:
         """It would be, on another way than before: believed until one is really sent."""
-        self._ways[process] = _Way(seconds, self._now_s, probed=True)
+        self._links[process] = _LinkTime(seconds, self._now_s, probed=True)
 
     def tensor_s(self, process: ProcessId) -> float | None:
         """How long a tensor takes to it; None: that was not measured, or too long ago."""
-        way = self._fresh(process, self._now_s)
-        return None if way is None else way.tensor_s
+        link = self._fresh(process, self._now_s)
+        return None if link is None else link.tensor_s
 
-    def _fresh(self, process: ProcessId, now: float) -> _Way | None:
+    def _fresh(self, process: ProcessId, now: float) -> _LinkTime | None:
         self._now_s = max(self._now_s, now)
-        way = self._ways.get(process)
-        if way is not None and self._now_s - way.at_s > AGED_S:
-            del self._ways[process]
+        link = self._links.get(process)
+        if link is not None and self._now_s - link.at_s > AGED_S:
+            del self._links[process]
             return None
-        return way
+        return link

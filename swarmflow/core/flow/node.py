@@ -39,7 +39,7 @@ class NodeBase(ABC):
         self.lock = ExchangeLock()
         self.dead: dict[ProcessId, None] = {}
         self.reservations = Reservations(round_s)
-        self.insisting = ReliableDelivery(round_s)
+        self.reliable = ReliableDelivery(round_s)
 
     @property
     def inflow(self) -> dict[Link, int]:
@@ -58,19 +58,19 @@ class NodeBase(ABC):
         match message:
             case Reliable():
                 got = FlowSend(sender, Ack(message.number), "heard")
-                again = not self.insisting.first(sender, message)
+                again = not self.reliable.first(sender, message)
                 return [got] if again else [got, *self.handle(sender, message.message, now)]
             case Ack():
-                self.insisting.got(message)
+                self.reliable.acknowledged(message)
                 return []
             case Audit():
                 return self.audited(sender, message, now)
             case SideLockRequest():
                 return self.stand_beside(sender, message, now)
-        return self.heard(sender, message, now)
+        return self.received(sender, message, now)
 
     @abstractmethod
-    def heard(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
+    def received(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """What a relay or a data node does about a message."""
 
     def stand_beside(self, sender: ProcessId, message: SideLockRequest, now: float) -> list[FlowSend]:
@@ -139,7 +139,7 @@ class NodeBase(ABC):
         sends, silent = self.reservations.again(now)
         for node in silent:
             self.books.suspects[node, True] = now
-        return sends + self.insisting.again(now)
+        return sends + self.reliable.again(now)
 
     def answered(self, sender: ProcessId, message: UnitsReserved, now: float) -> bool:
         """An answer to a reservation. True: it granted something."""
@@ -192,7 +192,7 @@ class NodeBase(ABC):
         self.dead[process] = None
         self.books.forget(process, now)
         self.reservations.forget(process)
-        self.insisting.forget(process)
+        self.reliable.forget(process)
         for exchange in self.lock.exchanges:
             if exchange.solver == process:
                 self.lock.free(exchange)

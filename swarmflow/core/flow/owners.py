@@ -65,23 +65,23 @@ def _cycle(
         if sum(name == source for name in owner) < mine.wanted:
             arcs[source, None] = 0.0, -1
     distance = dict.fromkeys(nodes, 0.0)
-    came: dict[ProcessId | None, ProcessId | None] = {}
+    predecessors: dict[ProcessId | None, ProcessId | None] = {}
     last: list[ProcessId | None] = []
     for _ in nodes:
         last = []
         for (tail, head), (cost, _) in arcs.items():
             if distance[tail] + cost < distance[head] - NEGLIGIBLE:
                 distance[head] = distance[tail] + cost
-                came[head] = tail
+                predecessors[head] = tail
                 last = [head]
         if not last:
             return None
     at = last[0]
     for _ in nodes:
-        at = came[at]
+        at = predecessors[at]
     cycle, stop = [], at
     while True:
-        before = came[at]
+        before = predecessors[at]
         path = arcs[before, at][1]
         if path >= 0 and at is not None:
             cycle.append((path, at))

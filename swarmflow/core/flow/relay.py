@@ -57,8 +57,8 @@ class Relay(NodeBase):
         self.random = random
         self.labels = Labels(view.cost)
         self.solver = Solver(view, random, round_s, worth)
-        self._told: Label | None = None
-        self._told_at = -LABEL_CALM * round_s
+        self._announced: Label | None = None
+        self._announced_at = -LABEL_CALM * round_s
         self._looked_at = -LABEL_EVERY * round_s
         self._active_at = 0.0  # a reservation passed here
         self._avoid: dict[ProcessId, float] = {}
@@ -71,11 +71,11 @@ class Relay(NodeBase):
         self._given: tuple[ExchangeTurn, float] | None = None
         self._refresh = LABEL_REFRESH
 
-    def heard(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
+    def received(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """A message that is not about what all nodes have in common."""
         match message:
             case Label():
-                self.labels.heard(sender, message)
+                self.labels.received(sender, message)
             case ReserveUnits():
                 return self._reserve(sender, message, now)
             case UnitsReserved():
@@ -137,7 +137,7 @@ class Relay(NodeBase):
         self.join(view)
         self.solver.view = view
         self.labels.cost = view.cost
-        self._told, self._told_at = None, now - LABEL_CALM * self.round_s  # newcomers have to hear it
+        self._announced, self._announced_at = None, now - LABEL_CALM * self.round_s  # newcomers have to hear it
         self._stir(now)
 
     def resize(self, capacity: int, now: float) -> list[FlowSend]:
@@ -188,31 +188,34 @@ class Relay(NodeBase):
         if number > message.number or not left:
             return []
         onward = TraceFlow(message.source, message.number, (*message.path, self.view.me))
-        return [self.insisting.say(FlowSend(left.pop(0), onward, "one of its units"), now)]
+        return [self.reliable.wrap(FlowSend(left.pop(0), onward, "one of its units"), now)]
 
     def _label(self) -> Label:
         """What the stage before may know: with no room, only where there are orphans."""
         costs = self.labels.costs()
         room = max(0, self.books.room)
         orphans = {source: max(0, -self.books.loose(source)) for source in costs}
-        told = tuple((s, costs[s], orphans[s]) for s in sorted(costs) if room or orphans[s])
-        return Label(room, told, self.view.capacity, self.labels.width)
+        reachable = tuple((s, costs[s], orphans[s]) for s in sorted(costs) if room or orphans[s])
+        return Label(room, reachable, self.view.capacity, self.labels.width)
 
     def _tell(self, now: float) -> list[FlowSend]:
         """Broadcast the label if it has changed, not too often."""
         calm = now - self._active_at > LABEL_CALM * self.round_s
         every_s = LABEL_EVERY * self.round_s
-        if now - self._told_at < (LABEL_CALM * self.round_s if calm else every_s) or now - self._looked_at < every_s:
+        if (
+            now - self._announced_at < (LABEL_CALM * self.round_s if calm else every_s)
+            or now - self._looked_at < every_s
+        ):
             return []
         self._looked_at = now
         label = self._label()
-        if worth_telling(self._told, label):
+        if worth_telling(self._announced, label):
             self._refresh = LABEL_REFRESH
-        elif self._told is not None and now - self._told_at >= self._refresh * self.round_s:
+        elif self._announced is not None and now - self._announced_at >= self._refresh * self.round_s:
             self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)  # it may have been lost
         else:
             return []
-        self._told, self._told_at = label, now
+        self._announced, self._announced_at = label, now
         return [FlowSend(node, label, "it has changed") for node in self.view.before]
 
     def _reserve(self, sender: ProcessId, message: ReserveUnits, now: float) -> list[FlowSend]:
@@ -234,7 +237,7 @@ class Relay(NodeBase):
         return [FlowSend(sender, answer, "room")]
 
     def _granted(self, sender: ProcessId, message: UnitsReserved, now: float) -> None:
-        self.labels.heard(sender, message.label)
+        self.labels.received(sender, message.label)
         if message.busy:
             self._avoid[sender] = now + AVOID * self.round_s
         self.answered(sender, message, now)
@@ -248,14 +251,14 @@ class Relay(NodeBase):
         if True in self.lock.sides:
             return []
         sends = []
-        for way in self.labels.ways(source):
+        for path in self.labels.paths(source):
             if loose <= 0:
                 break
-            if self._avoid.get(way.node, 0.0) > now:
+            if self._avoid.get(path.node, 0.0) > now:
                 continue
-            count = min(loose, way.units)
-            self.labels.take(way.node, count)
-            sends.append(self.reservations.ask(way.node, source, count, now, f"costs {way.cost:g} to the end"))
+            count = min(loose, path.units)
+            self.labels.take(path.node, count)
+            sends.append(self.reservations.ask(path.node, source, count, now, f"costs {path.cost:g} to the end"))
             loose -= count
             self._active_at = now
         if sends or self.reservations.units(source):
@@ -328,10 +331,10 @@ class Relay(NodeBase):
 
     def _finish_own(self, sends: list[FlowSend], now: float) -> list[FlowSend]:
         """What an own exchange has come to concerns this node too."""
-        others = [say for say in sends if say.to != self.view.me]
-        for say in sends:
-            if say.to == self.view.me:
-                others += self._apply(say.message, now)
+        others = [send for send in sends if send.to != self.view.me]
+        for send in sends:
+            if send.to == self.view.me:
+                others += self._apply(send.message, now)
                 others += self._pass_turn(now)
         return others
 

@@ -17,44 +17,44 @@ REMEMBERED = 512  # messages that would not be heard a second time
 class Unacknowledged:
     """A message that is not acknowledged yet. at: when it was sent, the last time."""
 
-    say: FlowSend
+    send: FlowSend
     at: float
     tries: int = 1
 
 
 @dataclass(slots=True)
 class ReliableDelivery:
-    """Both ends: what this node has sent, and what it has heard."""
+    """Both ends: what this node has sent, and what it has received."""
 
     round_s: float
     made: int = 0
     sent: dict[int, Unacknowledged] = field(default_factory=dict)
-    _heard: dict[tuple[ProcessId, int], None] = field(default_factory=dict)
+    _received: dict[tuple[ProcessId, int], None] = field(default_factory=dict)
 
-    def say(self, said: FlowSend, now: float) -> FlowSend:
-        """The same, to be acknowledged."""
+    def wrap(self, send: FlowSend, now: float) -> FlowSend:
+        """Wrap a message so that it is sent again until it is acknowledged."""
         self.made += 1
-        wrapped = FlowSend(said.to, Reliable(self.made, said.message), said.reason)
+        wrapped = FlowSend(send.to, Reliable(self.made, send.message), send.reason)
         self.sent[self.made] = Unacknowledged(wrapped, now)
         return wrapped
 
-    def got(self, message: Ack) -> None:
-        """It is acknowledged."""
+    def acknowledged(self, message: Ack) -> None:
+        """Stop sending a message that its receiver has acknowledged."""
         self.sent.pop(message.number, None)
 
     def first(self, sender: ProcessId, message: Reliable) -> bool:
-        """Whether it has not been heard before."""
+        """Record a reliable message. True: it is new; False: a duplicate."""
         key = sender, message.number
-        if key in self._heard:
+        if key in self._received:
             return False
-        self._heard[key] = None
-        while len(self._heard) > REMEMBERED:
-            del self._heard[next(iter(self._heard))]
+        self._received[key] = None
+        while len(self._received) > REMEMBERED:
+            del self._received[next(iter(self._received))]
         return True
 
     def again(self, now: float) -> list[FlowSend]:
-        """What is to be sent again."""
-        said = []
+        """Return the messages that have waited too long for their acknowledgement."""
+        sends = []
         for number, sent in list(self.sent.items()):
             if now - sent.at < ACKNOWLEDGED_AFTER * self.round_s:
                 continue
@@ -62,10 +62,10 @@ class ReliableDelivery:
                 del self.sent[number]
             else:
                 sent.at, sent.tries = now, sent.tries + 1
-                said.append(sent.say)
-        return said
+                sends.append(sent.send)
+        return sends
 
     def forget(self, node: ProcessId) -> None:
-        """It is dead."""
-        for number in [number for number, sent in self.sent.items() if sent.say.to == node]:
+        """Drop all messages to a node that is dead."""
+        for number in [number for number, sent in self.sent.items() if sent.send.to == node]:
             del self.sent[number]

@@ -28,7 +28,7 @@ class FlowRouter:
 
     shortest: Shortest
     outflow: Mapping[Link, int] = field(default_factory=lambda: NO_FLOWS)
-    ways: LinkTimes = field(default_factory=LinkTimes)
+    link_times: LinkTimes = field(default_factory=LinkTimes)
     busy: dict[Link, int] = field(default_factory=dict)
     held: dict[ProcessId, int] = field(default_factory=dict)
     followed: int = 0
@@ -108,21 +108,21 @@ class FlowRouter:
     def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
         """The bytes of a microbatch were there so long after they were sent."""
         self.shortest.arrived(process, seconds, now)
-        self.ways.arrived(process, seconds, now)
+        self.link_times.arrived(process, seconds, now)
 
     def probed(self, process: ProcessId, seconds: float, now: float) -> None:
         """They would be, by a small probe."""
         self.shortest.probed(process, seconds, now)
-        self.ways.probed(process, seconds, now)
+        self.link_times.probed(process, seconds, now)
 
     def rerouted(self, process: ProcessId, seconds: float) -> None:
         """They would be, on another way than before."""
         self.shortest.rerouted(process, seconds)
-        self.ways.rerouted(process, seconds)
+        self.link_times.rerouted(process, seconds)
 
     def knows(self, process: ProcessId) -> bool:
         """Whether the way to it needs no probe: it was measured, and not long ago."""
-        return self.ways.tensor_s(process) is not None
+        return self.link_times.tensor_s(process) is not None
 
     @property
     def downstream_s(self) -> float:

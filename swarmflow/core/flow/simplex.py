@@ -187,7 +187,7 @@ class Simplex:
         """For each exit of a commodity the path of least reduced cost to it, if that is below the limit."""
         duals = self.duals
         best: list[Numbers] = []
-        came: list[list[tuple[bool, int]]] = []  # (from an entry, its number or that of the node before)
+        origins: list[list[tuple[bool, int]]] = []  # (from an entry, its number or that of the node before)
         for layer, capacity in enumerate(self.problem.capacity):
             nodes = len(capacity)
             values = np.full(nodes, INFINITE)
@@ -208,7 +208,7 @@ class Simplex:
                     entered |= better
             at = self.first_row[layer]
             best.append(values - duals[at : at + nodes])
-            came.append(list(zip(entered.tolist(), origin.tolist(), strict=True)))
+            origins.append(list(zip(entered.tolist(), origin.tolist(), strict=True)))
         found = []
         for ends in exits:
             sums = ends.costs + best[ends.layer]
@@ -217,7 +217,7 @@ class Simplex:
             reduced = least - duals[len(self.problem.entries) + np.array(ends.numbers)]
             for i in np.flatnonzero(reduced < limit).tolist():
                 found.append((ends.numbers[i], ends.layer, int(last[i])))
-        return [self._column(_trace(number, layer, node, came)) for number, layer, node in sorted(found)]
+        return [self._column(_trace(number, layer, node, origins)) for number, layer, node in sorted(found)]
 
     def _column(self, path: Path) -> Column:
         problem, nodes, layer = self.problem, path.nodes, path.layer
@@ -278,13 +278,13 @@ def _ends(terminals: list[Terminal], commodity: int) -> list[Ends]:
     return [Ends(at, numbers, np.array([terminals[n].cost for n in numbers])) for at, numbers in by_layer.items()]
 
 
-def _trace(number: int, layer: int, node: int, came: list[list[tuple[bool, int]]]) -> Path:
+def _trace(number: int, layer: int, node: int, origins: list[list[tuple[bool, int]]]) -> Path:
     """The path to an exit, followed back to its entry."""
     nodes = [node]
-    starts, origin = came[layer][node]
+    starts, origin = origins[layer][node]
     while not starts:
         layer -= 1
         nodes.append(origin)
-        starts, origin = came[layer][origin]
+        starts, origin = origins[layer][origin]
     nodes.reverse()
     return Path(origin, number, layer, tuple(nodes))

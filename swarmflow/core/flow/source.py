@@ -44,17 +44,17 @@ class FlowSource(NodeBase):
         self.labels = Labels(view.cost)
         self.handovers = Handovers(view, round_s, worth)
         self.others: dict[ProcessId, Price] = {}
-        self._told: Price | None = None
+        self._announced: Price | None = None
         self._begin_at = 0.0
         self._refresh = LABEL_REFRESH
         self._pause_until = 0.0
         self._avoid: dict[ProcessId, float] = {}
 
-    def heard(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
+    def received(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """A message that is not about what all nodes have in common."""
         match message:
             case Label():
-                self.labels.heard(sender, message)
+                self.labels.received(sender, message)
             case Price():
                 self.others[sender] = message
             case ReserveUnits():
@@ -125,16 +125,16 @@ class FlowSource(NodeBase):
             self._begin_at = now + self._refresh * self.round_s  # labels and prices may be lost
             self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)
             sends += [FlowSend(node, self._end(), "the end of all ways") for node in self.view.before]
-            if self._told is not None:
-                sends += [FlowSend(node, self._told, "it may have been lost") for node in self.view.beside]
+            if self._announced is not None:
+                sends += [FlowSend(node, self._announced, "it may have been lost") for node in self.view.beside]
         sends += self.ask_again(now)
         sends += self._compare(now)
         sends += self._set_out(now)
         outflow = {node: n for (node, _), n in sorted(self.books.outflow.items())}
-        self.handovers.way = self.labels.costs().get(self.view.me, 0.0)
-        for say in self.handovers.tick(outflow, now):
+        self.handovers.path_cost = self.labels.costs().get(self.view.me, 0.0)
+        for send in self.handovers.tick(outflow, now):
             sends.append(
-                self.insisting.say(say, now) if isinstance(say.message, TraceFlow | OwnFlows | RetraceFlows) else say
+                self.reliable.wrap(send, now) if isinstance(send.message, TraceFlow | OwnFlows | RetraceFlows) else send
             )
         return sends + self.watch(now)
 
@@ -153,7 +153,7 @@ class FlowSource(NodeBase):
         self.join(view)
         self.handovers.view = view
         self.labels.cost = view.cost
-        self._told, self._begin_at, self._refresh = None, now, LABEL_REFRESH
+        self._announced, self._begin_at, self._refresh = None, now, LABEL_REFRESH
         self.handovers.changed(now)
 
     def resize(self, capacity: int, now: float) -> list[FlowSend]:
@@ -193,8 +193,8 @@ class FlowSource(NodeBase):
     def _cheapest(self) -> float:
         if self._wanted <= 0:
             return INFINITE
-        ways = self.labels.ways(self.view.me)
-        return min((way.cost for way in ways), default=INFINITE)
+        paths = self.labels.paths(self.view.me)
+        return min((path.cost for path in paths), default=INFINITE)
 
     def _compare(self, now: float) -> list[FlowSend]:
         """Tell the other data nodes what the next flow would cost, and how many there are.
@@ -202,9 +202,9 @@ class FlowSource(NodeBase):
         And again before long: two that have each missed the other's last price may wait for each other for ever.
         """
         price = Price(self._cheapest(), self.held + self.reservations.units(self.view.me))
-        if self._told == price or (self._told is None and price.cost == INFINITE):
+        if self._announced == price or (self._announced is None and price.cost == INFINITE):
             return []
-        self._told, self._refresh = price, LABEL_REFRESH
+        self._announced, self._refresh = price, LABEL_REFRESH
         self._begin_at = min(self._begin_at, now + LABEL_REFRESH * self.round_s)
         return [FlowSend(node, price, "the next flow would cost this") for node in self.view.beside]
 
@@ -218,14 +218,14 @@ class FlowSource(NodeBase):
             return []
         left = min(self._wanted, -(-self.view.capacity // (PACE_OF_MANY if self.view.beside else PACE)))
         sends = []
-        for way in self.labels.ways(self.view.me):
+        for path in self.labels.paths(self.view.me):
             if left <= 0:
                 break
-            if self._avoid.get(way.node, 0.0) > now:
+            if self._avoid.get(path.node, 0.0) > now:
                 continue
-            count = min(left, way.units)
-            self.labels.take(way.node, count)
-            sends.append(self.reservations.ask(way.node, self.view.me, count, now, f"costs {way.cost:g} in all"))
+            count = min(left, path.units)
+            self.labels.take(path.node, count)
+            sends.append(self.reservations.ask(path.node, self.view.me, count, now, f"costs {path.cost:g} in all"))
             left -= count
         return sends
 
@@ -242,7 +242,7 @@ class FlowSource(NodeBase):
         return [FlowSend(sender, answer, "its own")]
 
     def _granted(self, sender: ProcessId, message: UnitsReserved, now: float) -> None:
-        self.labels.heard(sender, message.label)
+        self.labels.received(sender, message.label)
         if message.busy:
             self._avoid[sender] = now + AVOID * self.round_s
         if self.answered(sender, message, now):

@@ -149,13 +149,13 @@ class Window:
         number = {source: i for i, source in enumerate(chosen)}
         starts = yield from self._terminals(entries, self.entries, number)
         ends = yield from self._terminals(exits, self.exits, number)
-        ways = WindowPaths(
+        current = WindowPaths(
             self.nodes,
             {key: units for key, units in self.links.items() if key[2] in number},
             {key: self.entries[key] for key in entries},
             {key: self.exits[key] for key in exits},
         )
-        problem = PathProgram(capacity, arcs, starts, ends, ways.paths())
+        problem = PathProgram(capacity, arcs, starts, ends, current.paths())
         yield
         flows = yield from solve(problem, random)
         yield

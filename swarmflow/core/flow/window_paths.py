@@ -31,8 +31,8 @@ class WindowPaths:
         found = []
         for entry, (key, count) in enumerate(self.entries.items()):
             left = count
-            while left > 0 and (way := self._follow(key)) is not None:
-                links, end = way
+            while left > 0 and (path := self._follow(key)) is not None:
+                links, end = path
                 units = min(left, self.exits[end], *(self.links[link] for link in links))
                 left -= units
                 self.exits[end] -= units

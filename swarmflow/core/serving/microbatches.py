@@ -44,7 +44,7 @@ def carry(peer: PeerState, event: Received, now: float) -> list[Action]:
 def negotiated(peer: PeerState, event: Received, now: float) -> list[Action]:
     """A word about flows."""
     assert isinstance(event.message, Negotiate)
-    return peer.flows.heard(event.sender, event.message, now) if peer.flows is not None else []
+    return peer.flows.received(event.sender, event.message, now) if peer.flows is not None else []
 
 
 def computed(peer: PeerState, event: ForwardComputed | LossComputed | BackwardComputed, now: float) -> list[Action]:
