@@ -1,4 +1,4 @@
-"""The wire form of a negotiation's word: its name beside its fields, as of a message in a header."""
+"""The wire form of a flow message: its name and its fields, like a message in a frame header."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NamedPayload = tuple[str, msgspec.Raw]
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A Negotiate, its word not decoded yet."""
+    """A Negotiate whose flow message is not decoded yet."""
 
     stage: int
     word: NamedPayload
@@ -38,12 +38,12 @@ _RELIABLE_DECODER = msgspec.msgpack.Decoder(_PackedReliable)
 
 
 def pack(message: Negotiate) -> dict[str, Any]:
-    """What is encoded in its place."""
+    """Return the mapping that is encoded in place of a Negotiate."""
     return {"stage": message.stage, "word": _pack_payload(message.word), "origin": message.origin, "to": message.to}
 
 
 def unpack(packed: Packed) -> Negotiate:
-    """The message. Raises FrameError, or msgspec.DecodeError, when its word is none."""
+    """Decode the flow message of a Negotiate. Raises FrameError or msgspec.DecodeError where it is not one."""
     name, fields = packed.word
     payload: FlowMessage
     if name == Reliable.__name__:

@@ -1,4 +1,4 @@
-"""The links of one node: units that come in and go out, which of them hang loose, and what the other ends say."""
+"""The links of one node: its units in and out, those that are unmatched, and audits with the other ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Books:
     _out: dict[ProcessId, int] = field(default_factory=dict)
 
     def add(self, outward: bool, node: ProcessId, source: ProcessId, count: int, now: float) -> None:
-        """Change one link. ValueError: it would hold less than nothing."""
+        """Change the units of one link. Raises ValueError where they would fall below 0."""
         table, sums = (self.outflow, self._out) if outward else (self.inflow, self._in)
         left = table.get((node, source), 0) + count
         if left < 0:
@@ -40,17 +40,17 @@ class Books:
         self.suspects[node, outward] = now
 
     def loose(self, source: ProcessId) -> int:
-        """Units of this data node that come in and do not go out; below 0: orphans."""
+        """Return the units of a data node that come in and do not go out; below 0: orphans."""
         return self._in.get(source, 0) - self._out.get(source, 0)
 
     @property
     def sources(self) -> list[ProcessId]:
-        """The data nodes that there ever was a unit of."""
+        """Return the data nodes that ever had a unit here."""
         return list(dict.fromkeys([*self._in, *self._out]))
 
     @property
     def held(self) -> int:
-        """What is taken of the capacity."""
+        """Return the units in use."""
         out = self._out
         total = 0
         for source, count in self._in.items():
@@ -63,20 +63,20 @@ class Books:
 
     @property
     def room(self) -> int:
-        """What is left of the capacity."""
+        """Return the free units."""
         return self.capacity - self.held
 
     def neighbours(self, outward: bool) -> list[ProcessId]:
-        """Those with a link to or from here."""
+        """Return the nodes with a link on one side."""
         return list(dict.fromkeys(node for node, _ in (self.outflow if outward else self.inflow)))
 
     def counts(self, outward: bool) -> Counts:
-        """One side, as it is sent."""
+        """Return the links of one side in the form that is sent."""
         table = self.outflow if outward else self.inflow
         return tuple((node, source, count) for (node, source), count in sorted(table.items()))
 
     def forget(self, node: ProcessId, now: float) -> bool:
-        """A dead neighbour: its links are no more. True: there were some."""
+        """Remove the links of a dead neighbour. True: there were some."""
         found = False
         for outward, table in ((False, self.inflow), (True, self.outflow)):
             for key in [key for key in table if key[0] == node]:

@@ -1,4 +1,4 @@
-"""What the links of one process cost: measured at both of their ends, and told from one to the other."""
+"""The costs of one process' links, from times that both ends measure and exchange."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from swarmflow.core.flow.node_types import FlowSend, View
 from swarmflow.core.types import ProcessId
 
 UNKNOWN_S = -1.0
-PRIOR_S = 1e-3  # of a link of which nothing is known, nor of any other one
-CHANGED = 0.1  # of a time that was told, or of a cost that was reckoned with, before it is told or reckoned anew
-NOTEWORTHY_S = 1e-4  # a shorter time is as good as none
+PRIOR_S = 1e-3  # the least cost of a link, and its cost while nothing has been measured
+CHANGED = 0.1  # relative change of a time before it is sent again, and of a cost before it is used
+NOTEWORTHY_S = 1e-4  # a smaller change of a time is never sent
 
 
 @dataclass(slots=True)
 class FlowCosts:
-    """compute_s: of a microbatch here; tensor_s: of a boundary tensor's way to one of the next stage; None: unknown.
+    """Link costs after GWTF's equation 1: half of the compute time of either end, plus the transfer time of a tensor.
 
-    A link costs what GWTF's equation 1 says: half of the computing at either end, and a tensor's way between them,
-    latency and transmission. It is measured where it is sent, forward: the way back is taken for as long.
+    The transfer time is latency and transmission. The sender of activations measures it; gradients on their way back
+    are taken to need as long.
     """
 
-    compute_s: Callable[[], float | None]
-    tensor_s: Callable[[ProcessId], float | None]
-    reported: dict[ProcessId, Times] = field(default_factory=dict)
-    _announced: dict[ProcessId, Times] = field(default_factory=dict)
+    compute_s: Callable[[], float | None]  # compute time of a microbatch here; None: not measured
+    tensor_s: Callable[[ProcessId], float | None]  # transfer time to a peer of the next stage; None: not measured
+    reported: dict[ProcessId, Times] = field(default_factory=dict)  # the latest times from each neighbour
+    _announced: dict[ProcessId, Times] = field(default_factory=dict)  # the latest times sent to each neighbour
 
     def learn(self, sender: ProcessId, times: Times) -> None:
-        """What a neighbour has measured."""
+        """Store the times that a neighbour has measured."""
         self.reported[sender] = times
 
     def forget(self, process: ProcessId) -> None:
-        """It is dead, or in another place."""
+        """Drop the times of a process that is dead or serves another stage."""
         self.reported.pop(process, None)
         self._announced.pop(process, None)
 
     def tell(self, view: View) -> list[FlowSend]:
-        """What has changed by a tenth, to those whom it concerns."""
+        """Send own times that have changed by a tenth to the neighbours whose costs depend on them."""
         compute_s = self.compute_s()
         own_s = UNKNOWN_S if compute_s is None else compute_s
         sends = []
@@ -54,11 +54,11 @@ class FlowCosts:
         return sends
 
     def of(self, view: View) -> dict[ProcessId, float]:
-        """The cost of each link, in seconds."""
+        """Return the cost of each link, in seconds."""
         last = view.stage == view.stages - 1
         costs: dict[ProcessId, float] = {}
         for outward, nodes in ((False, view.before), (True, view.after)):
-            free = last if outward else view.stage < 0  # what returns to a trainer is a word
+            free = last if outward else view.stage < 0  # only a short message returns to a trainer
             transfers_s = {node: 0.0 if free else self._transfer_s(node, outward) for node in nodes}
             trainers = view.stage == 0 if not outward else last
             computing = {node: 0.0 if trainers else self._computing_s(node) for node in nodes}
@@ -72,7 +72,7 @@ class FlowCosts:
         return costs
 
     def rates(self, view: View) -> dict[ProcessId, float]:
-        """Microbatches a second of this peer and of those beside it, by their computing and the usual way to here."""
+        """Return the microbatches/s of this peer and of each peer of its stage, with the mean transfer time to here."""
         computing = {node: self._computing_s(node) for node in view.beside}
         computing[view.me] = self.compute_s()
         usual_s = _mean(computing.values())
@@ -95,7 +95,7 @@ class FlowCosts:
 
 
 def changed(former: Mapping[ProcessId, float], costs: Mapping[ProcessId, float]) -> bool:
-    """Whether any link costs another tenth of what links cost."""
+    """Return whether the cost of any link has changed by a tenth, of its own and of the mean cost."""
     least_s = CHANGED * fmean(former.values()) if former else 0.0
     return any(abs(cost - former[node]) > max(least_s, CHANGED * former[node]) for node, cost in costs.items())
 

@@ -1,4 +1,4 @@
-"""Which sides of a node stand still for an exchange, since when, and what has to wait meanwhile."""
+"""The sides of a node that are locked for an exchange, and the messages that wait until they are free."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 from swarmflow.core.flow.messages import Exchange
 from swarmflow.core.types import ProcessId
 
-INQUIRE_AFTER = 7.0  # times a message's: then the solver is asked what has come of it
-INQUIRE_EVERY = 3.0
-GIVE_UP_AFTER = 48.0
-REMEMBERED = 32  # exchanges that are over: a question that comes late is not answered
+INQUIRE_AFTER = 7.0  # rounds before the solver is asked for the outcome
+INQUIRE_EVERY = 3.0  # rounds between two such questions
+GIVE_UP_AFTER = 48.0  # rounds before a lock is given up
+REMEMBERED = 32  # finished exchanges whose late requests are ignored
 
 
 @dataclass(slots=True)
 class ExchangeLock:
-    """sides: by whether it is the outflow. A node that stands still on a side changes no link of it."""
+    """A node changes no link of a side that is locked."""
 
-    sides: dict[bool, Exchange] = field(default_factory=dict)
-    since: float = 0.0
-    inquire: float = 0.0
-    waiting: list[tuple[ProcessId, Any]] = field(default_factory=list)
+    sides: dict[bool, Exchange] = field(default_factory=dict)  # by outward: the exchange that holds the lock
+    since: float = 0.0  # when the last lock was taken
+    inquire: float = 0.0  # when the solver is asked next
+    waiting: list[tuple[ProcessId, Any]] = field(default_factory=list)  # (sender, message) put aside
     finished: dict[Exchange, None] = field(default_factory=dict)
 
     def take(self, exchange: Exchange, sides: tuple[bool, ...], now: float, round_s: float) -> bool:
-        """Stand still on these sides, if none stands still for another exchange, and this one is not over."""
+        """Lock these sides, unless another exchange holds one of them or this exchange has finished."""
         if exchange in self.finished:
             return False
         if any(self.sides.get(side, exchange) != exchange for side in sides):
@@ -36,7 +36,7 @@ class ExchangeLock:
         return True
 
     def free(self, exchange: Exchange) -> bool:
-        """Go on. False: it did not stand still for this one."""
+        """Release the sides of an exchange and mark it finished. False: it held none."""
         mine = [side for side, holder in self.sides.items() if holder == exchange]
         for side in mine:
             del self.sides[side]
@@ -47,5 +47,5 @@ class ExchangeLock:
 
     @property
     def exchanges(self) -> list[Exchange]:
-        """Those that it stands still for."""
+        """Return the exchanges that hold a lock."""
         return list(dict.fromkeys(self.sides.values()))

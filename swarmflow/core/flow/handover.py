@@ -20,7 +20,7 @@ QUIET = 8.0  # after the last change of the own links they are traced
 
 @dataclass(slots=True)
 class OpenHandover:
-    """Handovers for which everybody on the paths is asked to stand still."""
+    """Handovers for which all nodes on the paths are asked to lock their links."""
 
     exchange: Exchange
     since: float
@@ -34,7 +34,7 @@ class OpenHandover:
 class Handovers:
     """Every data node has one; only that of the first of them, by id, decides.
 
-    worth: the share of what a whole way costs that a handover has to save. path_cost: what one costs now.
+    worth: the share of a whole path's cost that a handover has to save. path_cost: the cost of a path now.
     """
 
     def __init__(self, view: View, round_s: float, worth: float = 0.0) -> None:
@@ -57,7 +57,7 @@ class Handovers:
 
     @property
     def leader(self) -> ProcessId:
-        """The first data node by id."""
+        """Return the first data node by id."""
         return min(self.view.me, *self.view.beside) if self.view.beside else self.view.me
 
     def changed(self, now: float) -> None:
@@ -71,7 +71,7 @@ class Handovers:
         self.trace_at = now
 
     def traced(self, message: TraceFlow) -> None:
-        """A trace has come back."""
+        """Store the path of a trace that has returned."""
         if message.number == self.number and message.number in self._tracing:
             self._tracing[message.number].append(message.path)
 
@@ -90,7 +90,7 @@ class Handovers:
         return sends + self._finish(now)
 
     def offered(self, sender: ProcessId, message: Locked) -> list[FlowSend]:
-        """Somebody on a path stands still."""
+        """Store the links of a node on a path that has locked them."""
         if self.open is None or message.exchange != self.open.exchange:
             return self.inquired(sender, message.exchange)
         if sender in self.open.asked:
@@ -98,19 +98,19 @@ class Handovers:
         return []
 
     def busy(self, sender: ProcessId, exchange: Exchange) -> None:
-        """Somebody cannot stand still: its paths stay as they are."""
+        """Note a node that cannot lock its links: its paths stay as they are."""
         if self.open is not None and exchange == self.open.exchange:
             self.open.busy[sender] = None
 
     def inquired(self, sender: ProcessId, exchange: Exchange) -> list[FlowSend]:
-        """What has come of it."""
+        """Answer a node that asks for the outcome of an exchange."""
         if self.open is not None and exchange == self.open.exchange:
             return []
         outcome = self._done.get(exchange, {}).get(sender, ApplyExchange(exchange))
         return [FlowSend(sender, outcome, "asked again")]
 
     def gone(self, process: ProcessId) -> None:
-        """Dead; it is not waited for."""
+        """Stop waiting for a process that is dead."""
         self._reports.pop(process, None)
         if self.open is not None:
             self.open.asked.pop(process, None)

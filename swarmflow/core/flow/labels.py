@@ -1,4 +1,4 @@
-"""What the next stage has room for, and what the rest of the way costs: distance labels, from the sinks backward."""
+"""Distance labels of the next stage: its free units and their cost to each data node, passed on from the sinks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from swarmflow.core.flow.messages import Label
 from swarmflow.core.flow.node_types import INFINITE
 from swarmflow.core.types import ProcessId
 
-WIDE = 10**9  # capacity of the data nodes as the end of all ways
-WORTH_TELLING = 0.02  # a cost that changed by less is not told
+WIDE = 10**9  # capacity of the data nodes as the end of all paths
+WORTH_TELLING = 0.02  # a smaller relative change of a cost is not announced
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledNode:
-    """A node of the next stage that takes up to `units`, at a cost to the data node in all."""
+    """A node of the next stage that accepts up to `units`, at `cost` for the whole path to the data node."""
 
     node: ProcessId
     units: int
@@ -32,28 +32,28 @@ class Labels:
     fresh: bool = False  # something changed since `costs` was asked
 
     def received(self, node: ProcessId, label: Label) -> None:
-        """A new label."""
+        """Store a new label of a node and reset the units reserved from it."""
         self.known[node] = label
         self.taken.pop(node, None)
         self.fresh = True
 
     def take(self, node: ProcessId, count: int) -> None:
-        """So many units were asked of it."""
+        """Count units that were requested from a node since its last label."""
         self.taken[node] = self.taken.get(node, 0) + count
 
     def forget(self, node: ProcessId) -> None:
-        """It is dead."""
+        """Remove a node that is dead."""
         self.known.pop(node, None)
         self.fresh = True
 
     @property
     def width(self) -> int:
-        """What the narrowest stage from the next one on can hold, as far as its nodes are known."""
+        """Return the capacity of the narrowest stage ahead, as far as its nodes are known."""
         ahead = max((label.width for label in self.known.values()), default=0)
         return min(sum(label.capacity for label in self.known.values()), ahead)
 
     def paths(self, source: ProcessId) -> list[LabelledNode]:
-        """Those that can take units of a data node: orphans first, since that mends a torn flow, then by cost."""
+        """Return the nodes that accept units of a data node: orphans first, to mend torn flows, then by cost."""
         mending, others = [], []
         for node, label in self.known.items():
             taken = self.taken.get(node, 0)
@@ -69,7 +69,7 @@ class Labels:
         return mending + others
 
     def costs(self) -> dict[ProcessId, float]:
-        """The least cost from here to each data node; those that cannot be reached are left out."""
+        """Return the least cost from here to each data node that can be reached."""
         self.fresh = False
         best: dict[ProcessId, float] = {}
         for node, label in self.known.items():
@@ -81,9 +81,9 @@ class Labels:
 
 
 def worth_telling(announced: Label | None, label: Label) -> bool:
-    """Whether those before need to know: what can be reached, or what it costs, is not what they were told."""
+    """Return whether the label differs from the announced one in what can be reached, or noticeably in its cost."""
     if announced is None:
-        return bool(label.costs) or label.room == 0  # who was filled by an exchange counts for the width as well
+        return bool(label.costs) or label.room == 0  # a node that an exchange has filled counts for the width too
     if announced.width != label.width:
         return True
     if (announced.room > 0) != (label.room > 0) or announced.room > 2 * label.room:

@@ -48,8 +48,7 @@ class FlowNegotiation:
     """microbatches: of a step. router: follows what is negotiated. random: of this process alone.
 
     node: the machine that negotiates, while this process takes part. Who stands two stages away is not known here:
-    what is for it goes by the neighbour who has named it. A message that is lost is asked for
-    again, or missed.
+    what is for it goes by the neighbour who has named it. A lost message is asked for again, or missed.
     most: microbatches that it takes at a time, times its capacity.
     """
 

@@ -1,4 +1,4 @@
-"""What one process has measured of the ways to others: how long a tensor takes, with nothing before it on the way."""
+"""Transfer times of one process' links: how long a tensor takes when no other one is queued before it."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass, field
 from swarmflow.core.smoothing import smoothed
 from swarmflow.core.types import ProcessId
 
-AGED_S = 600.0  # what was measured before is not believed any more
+AGED_S = 600.0  # older measurements are discarded
 
 
 @dataclass(slots=True)
 class _LinkTime:
-    tensor_s: float
-    at_s: float
-    probed: bool
+    tensor_s: float  # transfer time of a boundary tensor
+    at_s: float  # when it was measured
+    probed: bool  # an estimate, until a tensor has been sent
 
 
 @dataclass(slots=True)
 class LinkTimes:
-    """Measured in passing, and by probes where there is no traffic.
+    """Transfer times by receiver, measured on the traffic, and by probes where there is none.
 
-    Tensors to one process go one after the other: one that was sent while another was on its way takes from when that
-    one was there. What a queue adds is no cost of the link.
+    Tensors to one process go one after the other: the time of one that was sent during another transfer counts from
+    the end of that transfer. Queueing is not a cost of the link.
     """
 
     _links: dict[ProcessId, _LinkTime] = field(default_factory=dict)
     _now_s: float = 0.0
 
     def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
-        """A tensor was there so long after it was sent."""
+        """Record that a tensor arrived so many seconds after it was sent."""
         former = self._fresh(process, now)
         if former is not None and not former.probed:
             alone_s = min(seconds, now - former.at_s)
@@ -38,17 +38,17 @@ class LinkTimes:
             self._links[process] = _LinkTime(seconds, now, probed=False)
 
     def probed(self, process: ProcessId, seconds: float, now: float) -> None:
-        """It would be, by a small probe: believed until one is really sent."""
+        """Record a probe's estimate of the transfer time, which holds until a tensor is measured."""
         former = self._fresh(process, now)
         if former is None or former.probed:
             self._links[process] = _LinkTime(seconds, now, probed=True)
 
     def rerouted(self, process: ProcessId, seconds: float) -> None:
-        """It would be, on another way than before: believed until one is really sent."""
+        """Record the estimate for a new path to a process, which holds until a tensor is measured."""
         self._links[process] = _LinkTime(seconds, self._now_s, probed=True)
 
     def tensor_s(self, process: ProcessId) -> float | None:
-        """How long a tensor takes to it; None: that was not measured, or too long ago."""
+        """Return the transfer time to a process; None: not measured, or too long ago."""
         link = self._fresh(process, self._now_s)
         return None if link is None else link.tensor_s
 

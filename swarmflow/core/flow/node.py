@@ -1,4 +1,4 @@
-"""What relays and data nodes have in common: books, audits, standing still for exchanges of others."""
+"""The base of relays and data nodes: books, audits, and locks for the exchanges of others."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class NodeBase(ABC):
 
     @property
     def inflow(self) -> dict[Link, int]:
-        """What comes in."""
+        """Return the units that come in, by link."""
         return self.books.inflow
 
     @property
     def outflow(self) -> dict[Link, int]:
-        """What goes out."""
+        """Return the units that go out, by link."""
         return self.books.outflow
 
     def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
-        """A message has come."""
+        """Handle a message and return the answers."""
         if sender in self.dead or self.has_to_wait(sender, message):
             return []
         match message:
@@ -71,10 +71,10 @@ class NodeBase(ABC):
 
     @abstractmethod
     def received(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
-        """What a relay or a data node does about a message."""
+        """Handle a message that is of a relay or of a data node alone."""
 
     def stand_beside(self, sender: ProcessId, message: SideLockRequest, now: float) -> list[FlowSend]:
-        """A neighbour of the window: one side stands still, unless a reservation is under way there."""
+        """Lock one side as a neighbour of the window, unless a reservation is under way there."""
         exchange = message.exchange
         if exchange in self.lock.finished:
             return []
@@ -92,7 +92,7 @@ class NodeBase(ABC):
         return [FlowSend(exchange.solver, offer, "stands still")]
 
     def apply(self, message: ApplyExchange, now: float) -> bool:
-        """What came of an exchange. True: something was changed here."""
+        """Apply the outcome of an exchange. True: something was changed here."""
         if not self.lock.free(message.exchange):
             return False
         inflow = tuple(entry for entry in message.inflow if entry[0] not in self.dead)
@@ -105,19 +105,19 @@ class NodeBase(ABC):
         return bool(message.inflow or message.outflow)
 
     def dropped(self, sender: ProcessId, message: Drop, now: float) -> None:
-        """The next stage gives units back: they are loose here."""
+        """Take back units that the next stage gives up: they are loose here."""
         count = min(message.count, self.books.outflow.get((sender, message.source), 0))
         if count:
             self.books.add(True, sender, message.source, -count, now)
 
     def released(self, sender: ProcessId, message: ReleaseUnits, now: float) -> None:
-        """The stage before sends fewer: what goes on here is an orphan."""
+        """Remove units that the stage before releases: what goes on from here is an orphan."""
         count = min(message.count, self.books.inflow.get((sender, message.source), 0))
         if count:
             self.books.add(False, sender, message.source, -count, now)
 
     def has_to_wait(self, sender: ProcessId, message: Any) -> bool:  # noqa: ANN401
-        """Put aside what would change a side that stands still."""
+        """Put aside a message that would change a locked side. True: it waits."""
         if isinstance(message, LockRequest):
             waits = message.patient and bool(self.lock.sides)
         else:
@@ -128,21 +128,21 @@ class NodeBase(ABC):
         return True
 
     def take_waiting(self) -> list[tuple[ProcessId, Any]]:
-        """What was put aside, once nothing stands still."""
+        """Return the messages that were put aside, once no side is locked."""
         if self.lock.sides:
             return []
         waiting, self.lock.waiting = self.lock.waiting, []
         return waiting
 
     def ask_again(self, now: float) -> list[FlowSend]:
-        """What has no answer. Who never answers may have granted one all the same."""
+        """Repeat messages without an answer. A node that never answers may have granted units: its link is audited."""
         sends, silent = self.reservations.again(now)
         for node in silent:
             self.books.suspects[node, True] = now
         return sends + self.reliable.again(now)
 
     def answered(self, sender: ProcessId, message: UnitsReserved, now: float) -> bool:
-        """An answer to a reservation. True: it granted something."""
+        """Take an answer to a reservation. True: it granted units."""
         if not self.reservations.answered(sender, message):
             self.books.suspects[sender, True] = now  # the other end may have units that are not sent
             return False
@@ -151,7 +151,7 @@ class NodeBase(ABC):
         return message.count > 0
 
     def audited(self, sender: ProcessId, message: Audit, now: float) -> list[FlowSend]:
-        """Compare; both ends keep the smaller number. Not while that side stands still or reserves."""
+        """Compare a link; both ends keep the smaller number. Skipped while that side is locked or reserves."""
         outward = not message.outward
         if outward in self.lock.sides or (outward and self.reservations.with_node(sender)):
             return []

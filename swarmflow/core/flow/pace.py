@@ -1,4 +1,4 @@
-"""How long a microbatch computes on this process: measured between the work that is given out and its results."""
+"""The compute time of a microbatch on this process, measured from the actions that start work to their results."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _ENDS = {ForwardComputed: _FORTH, LossComputed: _FORTH, BackwardComputed: _BACK,
 
 @dataclass(slots=True)
 class Pace:
-    """Work is done one after the other: what is given out while another is at work begins when that one ends."""
+    """Work is sequential: what is given out while other work runs starts when that ends."""
 
-    _given_s: dict[tuple[str, object], float] = field(default_factory=dict)
-    _usual_s: dict[str, float] = field(default_factory=dict)
-    _idle_from_s: float = 0.0
+    _given_s: dict[tuple[str, object], float] = field(default_factory=dict)  # start by (direction, microbatch)
+    _usual_s: dict[str, float] = field(default_factory=dict)  # smoothed time by direction
+    _idle_from_s: float = 0.0  # when the last work ended
 
     @property
     def compute_s(self) -> float | None:
-        """Smoothed, forward and backward; None: nothing was computed yet."""
+        """Return the smoothed time of forward and backward together; None: nothing has been computed yet."""
         return sum(self._usual_s[kind] for kind in (_FORTH, _BACK) if kind in self._usual_s) or None
 
     def watch(self, event: Event, actions: list[Action], now: float) -> None:
-        """What has happened, and what follows from it."""
+        """Measure from an event and the actions that the machine answers with."""
         ended = _ENDS.get(type(event))
         if ended is not None:
             self._ended((ended, getattr(event, "microbatch", None)), now)

@@ -72,7 +72,7 @@ class Relay(NodeBase):
         self._refresh = LABEL_REFRESH
 
     def received(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
-        """A message that is not about what all nodes have in common."""
+        """Handle a message that the base class does not."""
         match message:
             case Label():
                 self.labels.received(sender, message)

@@ -1,4 +1,4 @@
-"""The router that follows flows: along a free unit of the microbatch's trainer, else by the shortest expected delay."""
+"""The router that follows flows: a free unit of the microbatch's trainer, else the shortest expected delay."""
 
 from __future__ import annotations
 
@@ -14,45 +14,40 @@ from swarmflow.core.types import ProcessId
 
 Key = TypeVar("Key")
 NO_FLOWS: Mapping[Link, int] = {}
-DETOUR = 1.15  # a flow is left where the shortest way takes less than that by this factor
+DETOUR = 1.15  # a flow is followed while its delay is at most this multiple of the shortest one
 
 
 @dataclass(slots=True)
 class FlowRouter:
-    """shortest: over the same peers; it hears of every measurement, and decides where no unit is free.
+    """Chooses along the negotiated flows. A unit of flow carries one microbatch at a time."""
 
-    outflow: units by (peer, trainer), as they are negotiated beside the training. A unit carries one microbatch at a
-    time: busy says how many of each trainer's are in a peer's hands, however they came there, and held how many in all.
-    followed, otherwise: choices by a flow, and by the shortest delay, that were not counted yet.
-    """
-
-    shortest: Shortest
-    outflow: Mapping[Link, int] = field(default_factory=lambda: NO_FLOWS)
+    shortest: Shortest  # over the same peers; takes every measurement, and decides where no unit is free
+    outflow: Mapping[Link, int] = field(default_factory=lambda: NO_FLOWS)  # units by (peer, trainer), as negotiated
     link_times: LinkTimes = field(default_factory=LinkTimes)
-    busy: dict[Link, int] = field(default_factory=dict)
-    held: dict[ProcessId, int] = field(default_factory=dict)
-    followed: int = 0
-    otherwise: int = 0
+    busy: dict[Link, int] = field(default_factory=dict)  # microbatches by (peer, trainer), on a flow or not
+    held: dict[ProcessId, int] = field(default_factory=dict)  # microbatches at each peer, of all trainers
+    followed: int = 0  # choices along a flow since `counted`
+    otherwise: int = 0  # choices by the shortest delay since `counted`
 
     def announce(self, processes: Iterable[ProcessId]) -> None:
-        """These peers, and no others, serve the stage from now on, and hold nothing."""
+        """Replace the peers of the stage; none of them holds a microbatch."""
         self.busy.clear()
         self.held.clear()
         self.shortest.announce(processes)
 
     def enter(self, process: ProcessId) -> None:
-        """One more serves the stage."""
+        """Add a peer to the stage."""
         self.shortest.enter(process)
 
     def ban(self, process: ProcessId) -> None:
-        """Never choose this peer again until it is announced again."""
+        """Exclude a peer until it is announced again."""
         self.shortest.ban(process)
 
     def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
-        """Of the peers with a free unit the one with the shortest delay; without one, of all.
+        """Return the peer with the shortest delay among those with a free unit, or among all where there is none.
 
-        Flows are about the whole way of all microbatches, and know nothing of queues: where one would hold a microbatch
-        up that has a much shorter way now, it is not followed.
+        Flows minimise the cost of whole paths and do not see queues: a flow is not followed where another peer is much
+        faster now.
         """
         nearest = self.shortest.choose(exclude)
         if nearest is None or source is None:
@@ -67,10 +62,10 @@ class FlowRouter:
         return Choice(best[1], f"along a flow, for {source}: {self.held.get(best[1], 0)} units are taken")
 
     def _free(self, source: ProcessId) -> list[ProcessId]:
-        """Peers with a free unit of this trainer, or else of another one.
+        """Return the peers with a free unit of this trainer, or else of another one.
 
-        One that has left its flow is where no flow of its trainer passes. What returns to a trainer is but a word, so
-        that it matters little whose unit is taken.
+        A microbatch that has left its flow may be at a peer that no flow of its trainer crosses. Only a short message
+        returns to a trainer, so another trainer's unit costs little more.
         """
         units: dict[ProcessId, int] = {}
         own: list[ProcessId] = []
@@ -82,23 +77,23 @@ class FlowRouter:
         return [process for process in own if process in free] or free
 
     def counted(self) -> list[tuple[str, int]]:
-        """Choices since this was asked before, by how they were made."""
+        """Return the choices since the last call, by how they were made, and reset them."""
         found = [(name, n) for name, n in (("flow", self.followed), ("shortest", self.otherwise)) if n]
         self.followed = self.otherwise = 0
         return found
 
     def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
-        """So many more of this trainer's microbatches are in its hands; fewer, where one is done, denied or lost."""
+        """Add to the microbatches of a trainer that a peer holds; below 0 where one is done, denied or lost."""
         if source is not None:
             _add(self.busy, (process, source), more)
             _add(self.held, process, more)
 
     def awaits(self, process: ProcessId, count: int) -> None:
-        """It has been given so many of this sender's microbatches that it has not passed on yet."""
+        """Set how many of this sender's microbatches a peer has not passed on yet."""
         self.shortest.awaits(process, count)
 
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
-        """It has passed a microbatch on so long after it was sent. inside_s: after it had got it, if known."""
+        """Record when a peer passed a microbatch on, since it was sent; inside_s: since it arrived, if known."""
         self.shortest.measured(process, seconds, inside_s)
 
     def told(self, process: ProcessId, downstream_s: float) -> None:
@@ -106,27 +101,27 @@ class FlowRouter:
         self.shortest.told(process, downstream_s)
 
     def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
-        """The bytes of a microbatch were there so long after they were sent."""
+        """Record the transfer time of a microbatch."""
         self.shortest.arrived(process, seconds, now)
         self.link_times.arrived(process, seconds, now)
 
     def probed(self, process: ProcessId, seconds: float, now: float) -> None:
-        """They would be, by a small probe."""
+        """Record a probe's estimate of the transfer time."""
         self.shortest.probed(process, seconds, now)
         self.link_times.probed(process, seconds, now)
 
     def rerouted(self, process: ProcessId, seconds: float) -> None:
-        """They would be, on another way than before."""
+        """Record the estimated transfer time on a new path."""
         self.shortest.rerouted(process, seconds)
         self.link_times.rerouted(process, seconds)
 
     def knows(self, process: ProcessId) -> bool:
-        """Whether the way to it needs no probe: it was measured, and not long ago."""
+        """Return whether the link has been measured lately, so that it needs no probe."""
         return self.link_times.tensor_s(process) is not None
 
     @property
     def downstream_s(self) -> float:
-        """How long the best way from here takes, forth and back."""
+        """Return the expected seconds of the best path from here, forth and back."""
         return self.shortest.downstream_s
 
 

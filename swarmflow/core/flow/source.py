@@ -51,7 +51,7 @@ class FlowSource(NodeBase):
         self._avoid: dict[ProcessId, float] = {}
 
     def received(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
-        """A message that is not about what all nodes have in common."""
+        """Handle a message that the base class does not."""
         match message:
             case Label():
                 self.labels.received(sender, message)
