@@ -74,7 +74,7 @@ class _Desk:
     async def serve(
         self, command: str, refusal: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Answer one question, which is the word or is refused."""
+        """Answer one question: the status if it is the command, else the refusal."""
         self._busy += 1
         try:
             async with asyncio.timeout(QUESTION_S):

@@ -26,7 +26,7 @@ _HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 
 class Announced:
-    """The `--announce` addresses of this process, and what is known of them. Each is told of once either way."""
+    """The `--announce` addresses of this process. Success and failure of each are logged once."""
 
     def __init__(self, given: Sequence[str]) -> None:
         """given: HOST:PORT or multiaddrs, as the user wrote them. Raises NetworkError for what is no address."""
@@ -34,12 +34,12 @@ class Announced:
         self._reported: set[tuple[str, bool]] = set()
 
     def serve(self, requests: Requests) -> None:
-        """Tell who asks what to try, and hear what came of it."""
+        """Serve the addresses that other processes are to try, and receive their results."""
         requests.serve("announced", self._announced)
         requests.serve("reached", self._reached)
 
-    def hear(self, who: str, tried: Arguments) -> list[tuple[int, str]]:
-        """Log lines (level, text) for what a process has tried: address -> why it failed, "" where it did not."""
+    def results(self, who: str, tried: Arguments) -> list[tuple[int, str]]:
+        """Return log lines (level, text) for what a process tried: address -> why it failed, "" where it did not."""
         lines: list[tuple[int, str]] = []
         for address, given in self._given.items():
             reason = tried.get(address)
@@ -59,7 +59,7 @@ class Announced:
         return [msgspec.json.encode(list(self._given))]
 
     async def _reached(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-        for level, text in self.hear(sender.name, arguments):
+        for level, text in self.results(sender.name, arguments):
             log.log(level, "%s", text)
         return []
 

@@ -80,7 +80,7 @@ async def test_a_trainer_that_announces_no_addresses_ends_nobody(tmp_path: Path)
 
 def test_each_address_is_warned_of_once_and_cleared_once() -> None:
     announced = Announced(GIVEN)
-    (info, notice), (warning, complaint) = announced.hear(
+    (info, notice), (warning, complaint) = announced.results(
         WHO, {HERE: "", THERE: "no answer\nwithin 5 s\x1b[2J" + "x" * 9999}
     )
     assert (info, warning) == (logging.INFO, logging.WARNING)
@@ -89,17 +89,17 @@ def test_each_address_is_warned_of_once_and_cleared_once() -> None:
     assert complaint.startswith(failed)
     assert complaint.isprintable()
     assert len(complaint) < 400
-    assert announced.hear("other", {HERE: "", THERE: "refused"}) == []
-    assert announced.hear("other", {THERE: ""}) == [
+    assert announced.results("other", {HERE: "", THERE: "refused"}) == []
+    assert announced.results("other", {THERE: ""}) == [
         (logging.INFO, "--announce train.example.org:7400: process other reaches it")
     ]
 
 
 def test_what_was_not_announced_is_not_told_of() -> None:
     announced = Announced(GIVEN)
-    assert announced.hear(WHO, {"/ip4/198.51.100.9/tcp/1": "refused", HERE: 7}) == []
+    assert announced.results(WHO, {"/ip4/198.51.100.9/tcp/1": "refused", HERE: 7}) == []
     many = Announced([f"192.0.2.7:{port}" for port in range(1, 100)])
-    assert len(many.hear(WHO, {f"/ip4/192.0.2.7/tcp/{port}": "refused" for port in range(1, 100)})) == ADDRESSES_MAX
+    assert len(many.results(WHO, {f"/ip4/192.0.2.7/tcp/{port}": "refused" for port in range(1, 100)})) == ADDRESSES_MAX
 
 
 def test_near_processes_get_addresses_that_are_not_announced() -> None:

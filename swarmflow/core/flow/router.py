@@ -14,7 +14,7 @@ from swarmflow.core.types import ProcessId
 
 Key = TypeVar("Key")
 NO_FLOWS: Mapping[Link, int] = {}
-DETOUR = 1.15  # a flow is followed while its delay is at most this multiple of the shortest one
+FLOW_DELAY_MAX = 1.15  # a flow is followed while its delay is at most this multiple of the shortest one
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class FlowRouter:
             return nearest
         delays = [(self.shortest.delay_s(process), process) for process in self._free(source) if process not in exclude]
         best = min(((delay_s, process) for delay_s, process in delays if delay_s is not None), default=None)
-        if best is None or best[0] > DETOUR * (self.shortest.delay_s(nearest.process) or 0.0):
+        if best is None or best[0] > FLOW_DELAY_MAX * (self.shortest.delay_s(nearest.process) or 0.0):
             self.otherwise += 1
             return nearest
         self.followed += 1
