@@ -9,7 +9,7 @@ import pytest
 from swarmflow.core.timeouts import Timeouts
 from swarmflow.errors import IncompatibleError
 from swarmflow.manifest import Manifest
-from tests.runtime.test_stage_host import manifest
+from tests.runtime.manifests import manifest
 
 RUN_ID = "0123456789abcdef"
 

@@ -14,7 +14,7 @@ from swarmflow.core.smoothing import smoothed
 from swarmflow.core.types import ProcessId
 
 PRIOR_S = 1e-3  # assumed before the first measurement, as SWARM's epsilon
-RETRY_FACTOR = 30.0  # times its expected delay: then a peer that was not used is tried again, which costs 3% at most
+RETRY_FACTOR = 30.0  # times its expected delay: then a peer that was not used is tried again, at a cost of about 3%
 
 
 @dataclass(slots=True)

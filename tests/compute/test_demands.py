@@ -15,7 +15,7 @@ from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
 from tests.compute.models import stages_of
 from tests.compute.test_families import WORK
-from tests.runtime.test_stage_host import manifest
+from tests.runtime.manifests import manifest
 
 CUT = (1, 3)
 LLAMA: dict[str, Any] = {

@@ -25,8 +25,9 @@ from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
 from swarmflow.runtime.state_transfer import Listing, copy_stage, list_state, serve_state
 from tests.disks import no_more_files
+from tests.runtime.manifests import manifest
 from tests.runtime.nodes import DEADLINE_S, started
-from tests.runtime.test_stage_host import RecordedEvents, manifest
+from tests.runtime.test_stage_host import RecordedEvents
 
 pytestmark = pytest.mark.asyncio
 

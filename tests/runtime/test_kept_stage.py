@@ -12,7 +12,8 @@ from swarmflow.core.events import Applied, Sealed
 from swarmflow.core.messages import Held, state_name
 from swarmflow.core.types import Microbatch
 from swarmflow.runtime.step_end import apply_update
-from tests.runtime.test_stage_host import EPOCH, GROUPS, Peer, manifest, peers
+from tests.runtime.manifests import manifest
+from tests.runtime.test_stage_host import EPOCH, GROUPS, Peer, peers
 
 pytestmark = pytest.mark.asyncio
 

@@ -29,10 +29,11 @@ from swarmflow.runtime.stage_host import StageHost
 from swarmflow.runtime.step_end import apply_update
 from swarmflow.runtime.worker import Worker
 from tests.disks import flip_bit, no_more_files, small_disk
+from tests.runtime.manifests import manifest
 from tests.runtime.nodes import started, until
 from tests.runtime.test_kept_stage import APPLY, FIRST, HELD, sealed
 from tests.runtime.test_session import opened
-from tests.runtime.test_stage_host import Peer, RecordedEvents, manifest, peers
+from tests.runtime.test_stage_host import Peer, RecordedEvents, peers
 
 pytestmark = pytest.mark.asyncio
 

@@ -19,8 +19,9 @@ from swarmflow.core.types import Microbatch
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.exporting import state_elements
 from swarmflow.runtime.state_transfer import copy_stage
+from tests.runtime.manifests import SHAPE, manifest
 from tests.runtime.test_copy_keeper import processes, serve, written
-from tests.runtime.test_stage_host import EPOCH, GROUPS, SHAPE, Peer, manifest, peers
+from tests.runtime.test_stage_host import EPOCH, GROUPS, Peer, peers
 
 pytestmark = pytest.mark.asyncio
 

@@ -17,9 +17,10 @@ from peers.kept import Between, KeptStage
 from peers.left import LeftState
 from swarmflow.core.actions import Exit, Rejoin
 from swarmflow.errors import NetworkError, SwarmflowError
+from tests.runtime.manifests import manifest
 from tests.runtime.test_kept_stage import HELD
 from tests.runtime.test_left_state import RUN
-from tests.runtime.test_stage_host import manifest, peers
+from tests.runtime.test_stage_host import peers
 
 pytestmark = pytest.mark.asyncio
 

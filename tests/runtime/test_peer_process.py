@@ -31,10 +31,11 @@ from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.requests import Arguments
 from swarmflow.runtime.session import Session
+from tests.runtime.manifests import manifest
 from tests.runtime.nodes import RUN_ID, started, until
 from tests.runtime.test_kept_stage import HELD
 from tests.runtime.test_session import opened
-from tests.runtime.test_stage_host import manifest, peers
+from tests.runtime.test_stage_host import peers
 
 pytestmark = pytest.mark.asyncio
 

@@ -49,7 +49,6 @@ from swarmflow.core.events import (
 )
 from swarmflow.core.messages import ReducePart, ReduceSum
 from swarmflow.core.reduce import Reduction
-from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import Epoch, Group, Microbatch, ProcessId, Ref, Slice
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.driver import Driver
@@ -58,50 +57,14 @@ from swarmflow.runtime.served import Served
 from swarmflow.runtime.stage_host import StageHost
 from swarmflow.runtime.store import Store
 from swarmflow.runtime.worker import Worker
-from tests.compute.models import VOCAB, config_of
+from tests.compute.models import VOCAB
+from tests.runtime.manifests import SHAPE, manifest
 from tests.runtime.nodes import DEADLINE_S
 
 pytestmark = pytest.mark.asyncio
 
-CUT = (2,)
 EPOCH = Epoch(0, 3)
-SHAPE = (2, 8, 32)  # of a boundary tensor: B, T, H
 GROUPS = ("stage-1", "tied")
-
-
-def manifest(**changes: Any) -> Manifest:  # noqa: ANN401  # fields of many types
-    """Two stages of a tiny gpt2, 4 microbatches a step."""
-    fields: dict[str, Any] = {
-        "run_id": "r",
-        "name": "r",
-        "software": "0",
-        "model": config_of("gpt2"),
-        "cut": CUT,
-        "costs": (),
-        "dropout": False,
-        "from_seed": True,
-        "seed": 0,
-        "vocab_size": VOCAB,
-        "hidden_size": SHAPE[2],
-        "seq_len": SHAPE[1],
-        "microbatch_sequences": SHAPE[0],
-        "microbatches": 4,
-        "optimizer": "adamw",
-        "betas": (0.9, 0.95),
-        "momentum": 0.9,
-        "eps": 1e-8,
-        "weight_decay": 0.1,
-        "precision": "fp32",
-        "accumulate": "exact",
-        "codec": "blockwise8",
-        "router": "shortest",
-        "tied": True,
-        "tokenizer": "bytes",
-        "corpus": "",
-        "config": {},
-        "timeouts": Timeouts(),
-    }
-    return Manifest(**fields | changes)
 
 
 @dataclass

@@ -24,9 +24,10 @@ from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
 from swarmflow.runtime.state_transfer import Listing, list_state, serve_state
 from tests.disks import flip_bit, small_disk
+from tests.runtime.manifests import manifest
 from tests.runtime.nodes import DEADLINE_S, started
 from tests.runtime.test_session import opened
-from tests.runtime.test_stage_host import RecordedEvents, manifest
+from tests.runtime.test_stage_host import RecordedEvents
 from tests.trainers.test_data import opened as corpus
 from trainers.checkpoints import Checkpoints
 from trainers.state import StateFolder

@@ -14,9 +14,9 @@ from swarmflow.core.messages import Join, Message, Ready
 from swarmflow.core.types import Member, ProcessId
 from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.session import Session
+from tests.runtime.manifests import manifest
 from tests.runtime.nodes import RUN_ID, started
 from tests.runtime.test_node import NAME
-from tests.runtime.test_stage_host import manifest
 from tests.trainers.test_data import configured, opened
 from trainers.life import TrainerLife
 from trainers.state import OnDisk, StateFolder

@@ -11,8 +11,8 @@ import pytest
 
 from swarmflow.config import RunConfig
 from swarmflow.runtime.exporting import export_generation
+from tests.runtime.manifests import manifest
 from tests.runtime.test_copy_keeper import written
-from tests.runtime.test_stage_host import manifest
 from tests.trainers.test_data import configured
 from trainers.needs import DiskNeeds, disk_needs, shortfalls
 

@@ -12,8 +12,8 @@ from swarmflow.errors import CheckpointError, ForeignFileError
 from swarmflow.files import write_sealed
 from swarmflow.runtime.export_command import export_folder, export_run
 from swarmflow.runtime.invite import Invite
+from tests.runtime.manifests import manifest
 from tests.runtime.test_copy_keeper import written
-from tests.runtime.test_stage_host import manifest
 from trainers.exports import check_exports, prune_exports
 from trainers.options import TrainerOptions
 from trainers.run import Run

@@ -16,9 +16,9 @@ from swarmflow.errors import CheckpointError
 from swarmflow.files import write_sealed
 from swarmflow.ownership import MARKER
 from swarmflow.runtime.identity import load_identity
+from tests.runtime.manifests import manifest
 from tests.runtime.test_copy_keeper import written
 from tests.runtime.test_node import NAME, NO_PROCESSES
-from tests.runtime.test_stage_host import manifest
 from tests.trainers.test_lock import held_elsewhere
 from trainers.state import StateFolder, earlier_manifest, newest_version
 
