@@ -244,5 +244,5 @@ async def _measure(machine: PeerMachine, metrics: Metrics, memory: JoinedRun) ->
         metrics.queue_length.set(hops.queued if hops is not None else 0)
         metrics.held_microbatches.set(hops.held if hops is not None else 0)
         metrics.capacity_microbatches.set(hops.capacity if hops is not None else 0)
-        metrics.journal_bytes.set(hops.journal_bytes if hops is not None else 0)
+        metrics.journal_bytes.set(hops.journal.size_bytes if hops is not None else 0)
         await asyncio.sleep(1.0)

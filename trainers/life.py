@@ -226,7 +226,7 @@ class TrainerLife:
         """Keep the gauges up to date between the commits."""
         metrics = self._session.metrics
         while True:
-            metrics.journal_bytes.set(machine.source.dispatcher.size_bytes)
+            metrics.journal_bytes.set(machine.source.dispatcher.flights.size_bytes)
             await self._remember(machine)
             if (lead := machine.lead) is not None:
                 metrics.step.set(lead.version)

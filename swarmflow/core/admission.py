@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import RunReplay
-from swarmflow.core.hop import Hop
+from swarmflow.core.hop import COMPUTING, ORPHANED, UNFINISHED, Hop, HopState
 from swarmflow.core.smoothing import smoothed
 from swarmflow.core.types import ProcessId
 
@@ -25,20 +25,20 @@ class Admission:
 
     capacity: int  # microbatches whose graphs fit in memory
     beyond: int = 0  # extra slots without a graph, as a multiple of capacity
-    closed: bool = False  # a ballot is under way: nothing is admitted
-    draining: bool = False
-    reserved: dict[int, tuple[ProcessId, int]] = field(default_factory=dict)  # index -> sender, attempt
+    closed: bool = field(default=False, init=False)  # a ballot is under way: nothing is admitted
+    draining: bool = field(default=False, init=False)
+    reserved: dict[int, tuple[ProcessId, int]] = field(default_factory=dict, init=False)  # index -> sender, attempt
     # Indices of hops by state. Kept up to date rather than counted, because every event asks for their sizes.
-    held: set[int] = field(default_factory=set)  # with a graph, gradient not accumulated yet
-    without_graph: set[int] = field(default_factory=set)  # without a graph, gradient not accumulated yet
-    queued: set[int] = field(default_factory=set)  # waiting for, or in, computation
-    orphans: set[int] = field(default_factory=set)  # being taken away
-    waiting: dict[int, Hop] = field(default_factory=dict)  # gradient arrived, no memory for the graph yet
-    now_s: float = 0.0
-    _pass_s: float = 0.0  # smoothed time of a forward pass
-    _transfer_s: float = 0.0  # smoothed time from a reservation to the arrival of the tensor
-    _since_s: dict[int, float] = field(default_factory=dict)
-    _denied: dict[ProcessId, None] = field(default_factory=dict)  # senders that a free slot is announced to, in order
+    held: set[int] = field(default_factory=set, init=False)  # with a graph, gradient not accumulated yet
+    without_graph: set[int] = field(default_factory=set, init=False)  # without a graph, gradient not accumulated yet
+    queued: set[int] = field(default_factory=set, init=False)  # waiting for, or in, computation
+    orphans: set[int] = field(default_factory=set, init=False)  # to be subtracted, or being subtracted
+    waiting: dict[int, Hop] = field(default_factory=dict, init=False)  # those in NO_MEMORY, in order
+    now_s: float = field(default=0.0, init=False)
+    _pass_s: float = field(default=0.0, init=False)  # smoothed time of a forward pass
+    _transfer_s: float = field(default=0.0, init=False)  # smoothed time from a reservation to the tensor's arrival
+    _since_s: dict[int, float] = field(default_factory=dict, init=False)
+    _denied: dict[ProcessId, None] = field(default_factory=dict, init=False)  # senders to notify of a free slot
 
     def open(self) -> None:
         """Begin an epoch: no slot is taken and no sender waits."""
@@ -56,11 +56,11 @@ class Admission:
 
     def note(self, hop: Hop) -> None:
         """Record the state of a hop."""
-        index, open_ = hop.microbatch.index, hop.done is None and not hop.orphan
-        (self.held.add if open_ and hop.graph else self.held.discard)(index)
-        (self.without_graph.add if open_ and not hop.graph else self.without_graph.discard)(index)
-        (self.queued.add if hop.computing else self.queued.discard)(index)
-        (self.orphans.add if hop.orphan else self.orphans.discard)(index)
+        index, unfinished = hop.microbatch.index, hop.state in UNFINISHED
+        (self.held.add if unfinished and hop.graph else self.held.discard)(index)
+        (self.without_graph.add if unfinished and not hop.graph else self.without_graph.discard)(index)
+        (self.queued.add if hop.state in COMPUTING else self.queued.discard)(index)
+        (self.orphans.add if hop.state in ORPHANED else self.orphans.discard)(index)
 
     def forget(self, index: int) -> None:
         """Free the slot of a hop that was dropped."""
@@ -85,6 +85,7 @@ class Admission:
             hop = self.waiting.pop(next(iter(self.waiting)))
             assert hop.input is not None, "only what is done is evicted"
             hop.graph = True
+            hop.move(HopState.ACCUMULATING)
             self.note(hop)
             begun.append(RunReplay(hop.microbatch, hop.input, hop.targets, hop.gradient_in, 1))
         return begun

@@ -3,9 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from swarmflow.core.messages import Done
+from swarmflow.core.transitions import Transitions
 from swarmflow.core.types import Microbatch, ProcessId, Ref
+
+
+class HopState(StrEnum):
+    """One microbatch at one stage, from its admission until the step is committed or the hop is dropped."""
+
+    FORWARD = "forward"  # the forward pass is queued or running
+    DISPATCHED = "dispatched"  # the activation went to the next stage; its gradient is awaited
+    NO_MEMORY = "no memory"  # the gradient has arrived; the backward pass waits for memory for the graph
+    ACCUMULATING = "accumulating"  # the backward pass (last stage: the loss) is queued or running
+    DONE = "done"  # the gradient is in the sum, and the leader knows
+    DISOWNED = "disowned"  # as ACCUMULATING, but the ballot counts another holder's: it is subtracted afterwards
+    SUBTRACTING = "subtracting"  # an orphan: its gradient is being taken out of the sum
+
+
+_BACKWARD = "the gradient of the output arrives"
+_ACCUMULATED = "the gradient is accumulated"
+_ORPHAN = "the ballot counts another holder's gradient"
+# A hop leaves the table from every state but DONE and DISOWNED: cancelled, its bytes invalid, or subtracted.
+HOP = Transitions(
+    "hop",
+    HopState.FORWARD,
+    {
+        HopState.FORWARD: {
+            HopState.DISPATCHED: "the activation is computed",
+            HopState.ACCUMULATING: "the last stage goes on with the loss",
+        },
+        HopState.DISPATCHED: {
+            HopState.ACCUMULATING: _BACKWARD,
+            HopState.NO_MEMORY: f"{_BACKWARD}, and no graph was kept",
+        },
+        HopState.NO_MEMORY: {HopState.ACCUMULATING: "a slot with memory for a graph is free"},
+        HopState.ACCUMULATING: {HopState.DONE: _ACCUMULATED, HopState.DISOWNED: _ORPHAN},
+        HopState.DONE: {HopState.SUBTRACTING: _ORPHAN},
+        HopState.DISOWNED: {HopState.SUBTRACTING: _ACCUMULATED},
+        HopState.SUBTRACTING: {},
+    },
+)
+UNFINISHED = frozenset((HopState.FORWARD, HopState.DISPATCHED, HopState.NO_MEMORY, HopState.ACCUMULATING))
+COMPUTING = frozenset((HopState.FORWARD, HopState.NO_MEMORY, HopState.ACCUMULATING, HopState.DISOWNED))
+ORPHANED = frozenset((HopState.DISOWNED, HopState.SUBTRACTING))
 
 
 @dataclass(slots=True)
@@ -58,16 +100,25 @@ class Hop:
     input: Ref | None
     targets: Ref
     graph: bool = True  # False: the backward pass repeats the forward pass
-    told: ProcessId | None = None  # the successor that the predecessor was told of (Routed)
-    computing: bool = True
-    done: Done | None = None  # as sent to the leader, once the gradient is accumulated
-    gradient: Ref | None = None  # of the input, kept for a new predecessor
-    gradient_in: Ref | None = None  # of the output
-    orphan: bool = False  # the ballot counts another holder's: what was added is being taken away
     settled: bool = False  # from the predecessor: it has had the gradient before
-    wanted: Wanted | None = None  # what is being brought back
+    state: HopState = field(default=HOP.initial, init=False)
+    reported: ProcessId | None = field(default=None, init=False)  # the successor that the predecessor knows (Routed)
+    done: Done | None = field(default=None, init=False)  # as sent to the leader, once the gradient is accumulated
+    gradient: Ref | None = field(default=None, init=False)  # of the input, kept for a new predecessor
+    gradient_in: Ref | None = field(default=None, init=False)  # of the output
+    wanted: Wanted | None = field(default=None, init=False)  # what is being brought back
+
+    @property
+    def orphan(self) -> bool:
+        """Whether the ballot counts another holder's gradient."""
+        return self.state in ORPHANED
 
     @property
     def kept(self) -> tuple[Ref, ...]:
         """The boundary tensors that are here, except for what the dispatcher keeps."""
         return tuple(ref for ref in (self.input, self.gradient_in, self.gradient) if ref is not None)
+
+    def move(self, to: HopState) -> None:
+        """Enter a state. Raises IllegalTransition."""
+        self.state = HOP.move(self.state, to)
+        assert (self.done is not None) == (to is HopState.DONE), f"the Done of a hop that is {to}"

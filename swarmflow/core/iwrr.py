@@ -83,7 +83,7 @@ class Iwrr:
     def awaits(self, process: ProcessId, count: int) -> None:
         """Nothing follows from it: the total of what it was given decides."""
 
-    def told(self, process: ProcessId, downstream_s: float) -> None:
+    def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
         """Nothing follows from it: one hop alone is looked at."""
 
     @property

@@ -27,7 +27,7 @@ from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.piece_owners import LinkTable
 from swarmflow.core.leading.suspicions import reduce_together
-from swarmflow.core.link_rates import TOLD_MAX
+from swarmflow.core.link_rates import REPORTED_MAX
 from swarmflow.core.messages import (
     CopiesHeld,
     Drain,
@@ -346,7 +346,7 @@ def _heartbeat(leader: LeaderState, known: MemberRecord, message: Heartbeat, now
 
 
 def _rates(leader: LeaderState, known: MemberRecord, message: LinkRateReport, now: float) -> list[Action]:
-    known.rates = LinkRateReport(message.elements[:TOLD_MAX], message.rates[:TOLD_MAX])
+    known.rates = LinkRateReport(message.elements[:REPORTED_MAX], message.rates[:REPORTED_MAX])
     return []
 
 

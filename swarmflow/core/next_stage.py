@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from swarmflow.core.in_flight import FlightState, InFlight
 from swarmflow.core.iwrr import Choice
 from swarmflow.core.smoothing import smoothed
 from swarmflow.core.types import ProcessId
@@ -39,7 +40,7 @@ class Router(Protocol):
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
         """Record the time from sending a microbatch until it was passed on; inside_s: from its arrival, if known."""
 
-    def told(self, process: ProcessId, downstream_s: float) -> None:
+    def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
         """Record the time of the best path beyond the peer, forth and back."""
 
     def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
@@ -70,16 +71,16 @@ class NextStage:
 
     router: Router
     pause_s: float = 15.0  # how long a full peer is left alone unless it sends a credit
-    held: Counter[ProcessId] = field(default_factory=Counter)  # this sender's microbatches there
-    ahead: Counter[ProcessId] = field(default_factory=Counter)  # in flight to it without having asked
-    _awaited: Counter[ProcessId] = field(default_factory=Counter)  # not passed on yet
-    _usual_s: dict[ProcessId, float] = field(default_factory=dict)  # smoothed time until it passes one on
-    _anybody_s: float | None = None  # the same over all peers
-    _shares: Mapping[ProcessId, int] | None = None  # of each peer's slots
-    _alive: dict[ProcessId, None] = field(default_factory=dict)
-    _paused_until_s: dict[ProcessId, float] = field(default_factory=dict)
-    _draining: dict[ProcessId, None] = field(default_factory=dict)
-    _losses: Counter[ProcessId] = field(default_factory=Counter)
+    held: Counter[ProcessId] = field(default_factory=Counter, init=False)  # this sender's microbatches there
+    ahead: Counter[ProcessId] = field(default_factory=Counter, init=False)  # in flight to it without having asked
+    _awaited: Counter[ProcessId] = field(default_factory=Counter, init=False)  # not passed on yet
+    _usual_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # smoothed, until it passes one on
+    _anybody_s: float | None = field(default=None, init=False)  # the same over all peers
+    _shares: Mapping[ProcessId, int] | None = field(default=None, init=False)  # of each peer's slots
+    _alive: dict[ProcessId, None] = field(default_factory=dict, init=False)
+    _paused_until_s: dict[ProcessId, float] = field(default_factory=dict, init=False)
+    _draining: dict[ProcessId, None] = field(default_factory=dict, init=False)
+    _losses: Counter[ProcessId] = field(default_factory=Counter, init=False)
 
     def open(self, peers: tuple[ProcessId, ...], shares: Mapping[ProcessId, int] | None) -> None:
         """Begin an epoch with these peers, which hold nothing."""
@@ -162,14 +163,18 @@ class NextStage:
         """Whether all peers are draining: the last peers of a stage still have to work."""
         return self._draining.keys() >= self._alive.keys()
 
-    def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
-        """Record the time from sending a microbatch until it was passed on; inside_s: from its arrival, if known."""
+    def measure(self, entry: InFlight, now: float) -> None:
+        """Record the time from sending a microbatch until its holder passed it on, unless that is known already."""
+        process = entry.holder
+        if entry.measured or process is None:
+            return
+        seconds, entry.measured = now - entry.sent_at_s, True
         self._losses.pop(process, None)
         self._usual_s[process] = smoothed(self._usual_s.get(process), seconds)
         self._anybody_s = smoothed(self._anybody_s, seconds)
         self._awaited[process] -= 1
         self.router.awaits(process, self._awaited[process])
-        self.router.measured(process, seconds, inside_s)
+        self.router.measured(process, seconds, None if entry.arrived_s is None else now - entry.arrived_s)
 
     def usual_s(self, process: ProcessId) -> float | None:
         """Return the usual time until the peer, or any peer, passes a microbatch on; None: not measured yet."""
@@ -187,13 +192,51 @@ class NextStage:
         choice = self.router.choose(excluded, source)
         return None if choice is None else choice.process
 
-    def count(self, process: ProcessId, more: int, source: ProcessId | None = None, *, awaited: bool) -> None:
-        """Count a microbatch of this trainer as held by the peer (1), or not any more (-1). awaited: not passed on."""
-        self.held[process] += more
-        self.router.carries(process, source, more)
-        if awaited:
-            self._awaited[process] += more
-            self.router.awaits(process, self._awaited[process])
+    def candidates(self, hint: ProcessId | None) -> set[ProcessId]:
+        """Return the peers that may hold the microbatch of a repair: the peer of the hint, or the whole stage."""
+        return {hint} if hint is not None and hint in self._alive else set(self._alive)
+
+    def assign(self, entry: InFlight, holder: ProcessId, state: FlightState) -> None:
+        """Make a peer the holder of a microbatch, and count the slot that it takes there."""
+        entry.holder = holder
+        entry.move(state)
+        self._count(entry, 1)
+        if state is FlightState.UNREQUESTED:
+            self.ahead[holder] += 1
+
+    def answered(self, entry: InFlight) -> None:
+        """Note that the holder has the microbatch: unrequested bytes are not in flight any more."""
+        if entry.state in (FlightState.RESERVING, FlightState.UNREQUESTED):
+            self._land(entry)
+            entry.move(FlightState.HELD)
+
+    def returned(self, entry: InFlight) -> None:
+        """Note that the gradient has returned, and free the slot."""
+        self._count(entry, -1)
+        entry.move(FlightState.RETURNED)
+        entry.settled, entry.restored = True, False
+
+    def withdraw(self, entry: InFlight, to: FlightState | None = None) -> None:
+        """Take a microbatch from its holder, with the slot that it takes there. to: the next state; None: dropped."""
+        self._land(entry)
+        if entry.held:
+            self._count(entry, -1)
+        entry.holder = None
+        if to is not None:
+            entry.move(to)
+
+    def _land(self, entry: InFlight) -> None:
+        if entry.state is FlightState.UNREQUESTED and entry.holder is not None:
+            self.ahead[entry.holder] -= 1
+
+    def _count(self, entry: InFlight, more: int) -> None:
+        """Count a microbatch as held by its holder (1), or not any more (-1)."""
+        assert entry.holder is not None, "only what has a holder is counted"
+        self.held[entry.holder] += more
+        self.router.carries(entry.holder, entry.source, more)
+        if entry.awaited:
+            self._awaited[entry.holder] += more
+            self.router.awaits(entry.holder, self._awaited[entry.holder])
 
     def asks(self, process: ProcessId) -> bool:
         """Return whether this sender has used up its share of the peer's slots."""

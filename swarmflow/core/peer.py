@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from swarmflow.core.actions import Action, Count, Send
@@ -33,19 +34,11 @@ from swarmflow.core.events import (
 )
 from swarmflow.core.message_counter import MessageCounter
 from swarmflow.core.messages import (
-    Accepted,
-    Adopt,
-    Backward,
-    Cancel,
     Commit,
-    CreditAvailable,
-    CreditReturned,
-    Denied,
     DownstreamCost,
     Elect,
     Evicted,
     Finished,
-    Forward,
     Granted,
     Heartbeat,
     KeepCopy,
@@ -60,20 +53,14 @@ from swarmflow.core.messages import (
     Postponed,
     Prepare,
     Probe,
-    Probed,
-    Recall,
-    Recalled,
     ReducePart,
     ReduceSum,
     Refused,
     RelayedTensor,
     RelayTensor,
     Released,
-    ReserveSlot,
     RosterDelta,
     RosterPart,
-    Routed,
-    SlotReserved,
     Surplus,
     Suspect,
 )
@@ -156,7 +143,7 @@ class PeerMachine(PeerState):
             due_s = min(due_s, self.drain_until_s)
         if self.flows is not None and (flows_s := self.flows.next_deadline()) is not None:
             due_s = min(due_s, flows_s)
-        if self.hops is None or self.hops.journal.due_s >= due_s:
+        if self.hops is None or self.hops.due_s >= due_s:
             return due_s
         hops_s = self.hops.next_deadline()
         return due_s if hops_s is None else min(due_s, hops_s)
@@ -181,7 +168,7 @@ class PeerMachine(PeerState):
         if self.drain_until_s is not None and now >= self.drain_until_s:
             why = "left without waiting for the step: the drain time is over"
             return [*actions, *leaving.leave_now(self, why)]
-        if self.hops is not None and self.hops.journal.due_s <= now:
+        if self.hops is not None and self.hops.due_s <= now:
             actions += self._say(self.hops.tick(now), now)
         if self.flows is not None:
             actions += self.counter.sent(self.flows.tick(now))
@@ -199,7 +186,7 @@ class PeerMachine(PeerState):
             actions.append(self.counter.heartbeat(self.lease.leader, beat))
         else:  # it shows which of the leader's heirs are dead too: what is sent to them is lost
             actions += [self.counter.heartbeat(heir, beat) for heir in leaders.heirs(self)]
-        if self.hops is not None and (rates := self.hops.dispatcher.speeds.tell(self.elements)) is not None:
+        if self.hops is not None and (rates := self.hops.dispatcher.speeds.report(self.elements)) is not None:
             actions += self.counter.sent([Send(process, rates) for process in (self.leader, *self.relays.near)])
         return actions
 
@@ -319,26 +306,8 @@ _FROM_LEADER = frozenset(
     )
 )
 
-_ABOUT_HOPS = (
-    Forward,
-    ReserveSlot,
-    SlotReserved,
-    Adopt,
-    Backward,
-    Accepted,
-    Denied,
-    Cancel,
-    Routed,
-    CreditAvailable,
-    Recall,
-    Recalled,
-    Probe,
-    Probed,
-    DownstreamCost,
-    CreditReturned,
-)
 _REMOTE: dict[type, Callable[[PeerState, Received, float], list[Action]]] = {
-    **dict.fromkeys(_ABOUT_HOPS, microbatches.message),
+    **{kind: partial(microbatches.about_hop, handler) for kind, handler in microbatches.ABOUT_HOPS.items()},
     RosterPart: epochs.named,
     OpenStep: epochs.opened,
     RosterDelta: epochs.opened,

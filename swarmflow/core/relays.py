@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.actions import Action, Count, Send
-from swarmflow.core.link_rates import TOLD_MAX, LinkRates, believable
+from swarmflow.core.link_rates import REPORTED_MAX, LinkRates, believable
 from swarmflow.core.messages import Backward, Forward, LinkRateReport, RelayTensor
+from swarmflow.core.next_stage import Router
 from swarmflow.core.prober import large
 from swarmflow.core.types import ProcessId, Ref
 
@@ -56,45 +57,50 @@ class Relays:
 
     me: ProcessId
     boundary_bytes: int = 0
-    speeds: LinkRates = field(default_factory=LinkRates)
-    near: dict[ProcessId, int] = field(default_factory=dict)  # peers around -> -1, 0, 1: stage before, own, next
-    changed: dict[ProcessId, float] = field(default_factory=dict)  # new rates, in bytes/s, until the dispatcher asks
-    _told: dict[ProcessId, dict[ProcessId, float]] = field(default_factory=dict)  # rates as reported by others
-    _ways: dict[ProcessId, list[_Relay]] = field(default_factory=dict)  # relays by receiver
-    _direct: dict[ProcessId, float] = field(default_factory=dict)  # rates of direct links
-    _free_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)  # when a link is idle again
-    _sent: dict[ProcessId, list[_Sent]] = field(default_factory=dict)  # in flight, by relay
-    _tried: set[tuple[ProcessId, int, type]] = field(default_factory=set)  # relayed once: sent directly from then on
+    speeds: LinkRates = field(default_factory=LinkRates, init=False)
+    near: dict[ProcessId, int] = field(default_factory=dict, init=False)  # peers around -> -1, 0, 1: before, own, next
+    changed: dict[ProcessId, float] = field(default_factory=dict, init=False)  # new rates in bytes/s, until reported
+    _reported: dict[ProcessId, dict[ProcessId, float]] = field(default_factory=dict, init=False)  # rates, by reporter
+    _paths: dict[ProcessId, list[_Relay]] = field(default_factory=dict, init=False)  # relays by receiver
+    _direct: dict[ProcessId, float] = field(default_factory=dict, init=False)  # rates of direct links
+    _free_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict, init=False)  # when a link is idle
+    _sent: dict[ProcessId, list[_Sent]] = field(default_factory=dict, init=False)  # in flight, by relay
+    _tried: set[tuple[ProcessId, int, type]] = field(default_factory=set, init=False)  # relayed once: direct then on
 
     def open(self, speeds: LinkRates, around: Mapping[int, Iterable[ProcessId]]) -> None:
         """Begin an epoch, nothing in flight. around: peers of the stage before (-1), the own one (0) and the next."""
         self.speeds = speeds
         stages = around.items() if large(self.boundary_bytes) else ()
         self.near = {process: place for place, stage in stages for process in stage}
-        self._told = {process: told for process, told in self._told.items() if process in self.near}
+        self._reported = {process: rates for process, rates in self._reported.items() if process in self.near}
         self._sent.clear()
         self._tried.clear()
         self._free_s.clear()
-        self._look()
+        self._find_paths()
 
     def learn(self, sender: ProcessId, message: LinkRateReport) -> None:
         """Record a peer's report of its link rates."""
-        if (
-            sender in self._told or len(self._told) < TOLD_MAX
-        ):  # its report may arrive before this process opens the epoch
-            self._told[sender] = believable(message)
-            self._look()
+        # The report may arrive before this process opens the epoch, so that its sender need not be near yet.
+        if sender in self._reported or len(self._reported) < REPORTED_MAX:
+            self._reported[sender] = believable(message)
+            self._find_paths()
 
     def gone(self, process: ProcessId, now: float) -> list[tuple[ProcessId, Forward | Backward]]:
         """Forget a dead process; return the messages in flight through it, with their receivers."""
         self.near.pop(process, None)
-        self._told.pop(process, None)
-        self._look()
+        self._reported.pop(process, None)
+        self._find_paths()
         return [(sent.to, sent.message) for sent in self._sent.pop(process, ()) if sent.by_s > now]
+
+    def report_changes(self, router: Router) -> None:
+        """Tell the router of this process that tensors to some peers take other paths now."""
+        for process, rate in self.changed.items():
+            router.rerouted(process, self.boundary_bytes / rate)
+        self.changed.clear()
 
     def around(self, actions: list[Action], now: float) -> list[Action]:
         """Return the actions with tensors sent through relays where that is worth it."""
-        if not self._ways:
+        if not self._paths:
             return actions
         return [other for action in actions for other in self._sent_on(action, now)]
 
@@ -104,17 +110,17 @@ class Relays:
         to, message = action.to, action.message
         size_bytes = sum(body.size_bytes for body in action.bodies if isinstance(body, Ref))
         this = (to, message.microbatch.index, type(message))
-        detour = None if this in self._tried else self._best(to, size_bytes, now)
+        relay = None if this in self._tried else self._best(to, size_bytes, now)
         if isinstance(message, Forward):
-            self.speeds.sent(message.microbatch.index, direct=detour is None)
-        if detour is None:
+            self.speeds.sent(message.microbatch.index, direct=relay is None)
+        if relay is None:
             return [action]
         self._tried.add(this)
-        by_s = now + LATE_FACTOR * (self._free_s[detour.via, to] - now)
-        self._sent.setdefault(detour.via, []).append(_Sent(to, message, by_s))
+        by_s = now + LATE_FACTOR * (self._free_s[relay.via, to] - now)
+        self._sent.setdefault(relay.via, []).append(_Sent(to, message, by_s))
         forward = message if isinstance(message, Forward) else None
         backward = message if isinstance(message, Backward) else None
-        return [Count("detours"), Send(detour.via, RelayTensor(to, forward, backward), action.bodies)]
+        return [Count("detours"), Send(relay.via, RelayTensor(to, forward, backward), action.bodies)]
 
     def _best(self, to: ProcessId, size_bytes: int, now: float) -> _Relay | None:
         """Choose the path on which a tensor arrives first, and book its links; None: the direct link."""
@@ -123,11 +129,11 @@ class Relays:
             return None
         direct_s = self._through_s(self.me, to, now, size_bytes / rate)
         best, best_s = None, self._worth_s(now, direct_s)
-        for detour in self._ways.get(to, ()):
-            first_s = self._through_s(self.me, detour.via, now, size_bytes / detour.first)
-            last_s = self._through_s(detour.via, to, first_s, size_bytes / detour.last)
+        for relay in self._paths.get(to, ()):
+            first_s = self._through_s(self.me, relay.via, now, size_bytes / relay.first)
+            last_s = self._through_s(relay.via, to, first_s, size_bytes / relay.last)
             if last_s < best_s:
-                best, best_s = detour, last_s
+                best, best_s = relay, last_s
         if best is None:
             self._free_s[self.me, to] = direct_s
         else:
@@ -153,23 +159,23 @@ class Relays:
         return self._rate(via, to) if abs(self.near[via] - self.near[to]) <= 1 else 0.0
 
     def _own(self, one: ProcessId, other: ProcessId) -> float:
-        told = self.speeds.rates if one == self.me else self._told.get(one)
-        return 0.0 if told is None else told.get(other, 0.0)
+        reported = self.speeds.rates if one == self.me else self._reported.get(one)
+        return 0.0 if reported is None else reported.get(other, 0.0)
 
-    def _look(self) -> None:
+    def _find_paths(self) -> None:
         """Find the relays to each peer around."""
-        before, self._ways = {to: self._idle(to) for to in self._direct}, {}
+        before, self._paths = {to: self._idle(to) for to in self._direct}, {}
         self._direct = {to: rate for to in self.near if (rate := self._rate(self.me, to)) > 0.0}
         sizes = Counter(self.near.values())
         for to in self._direct:
             if min(1 + sizes[0], sizes[self.near[to]]) <= NARROW:
                 legs = [(via, first, self._leg(via, to)) for via, first in self._direct.items() if via != to]
-                self._ways[to] = [_Relay(via, first, last) for via, first, last in legs if last > 0.0]
+                self._paths[to] = [_Relay(via, first, last) for via, first, last in legs if last > 0.0]
             if (rate := self._idle(to)) != before.get(to):
                 self.changed[to] = rate
 
     def _idle(self, to: ProcessId) -> float:
         """Return the rate to a peer, in bytes/s, when nothing else is in flight."""
         direct_s = self.boundary_bytes / self._direct[to]
-        least_s = min((self.boundary_bytes / way.rate for way in self._ways.get(to, ())), default=direct_s)
+        least_s = min((self.boundary_bytes / path.rate for path in self._paths.get(to, ())), default=direct_s)
         return self.boundary_bytes / (least_s if least_s < self._worth_s(0.0, direct_s) else direct_s)

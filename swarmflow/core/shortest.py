@@ -212,7 +212,7 @@ class Shortest:
         peer = self._peers.get(process)
         return None if peer is None else peer.delay_s
 
-    def told(self, process: ProcessId, downstream_s: float) -> None:
+    def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
         """Record the time of the best path beyond the peer, forth and back."""
         peer = self._of_its_own(process)
         if peer is not None and peer.downstream_s != downstream_s:

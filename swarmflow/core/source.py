@@ -86,7 +86,7 @@ class MicrobatchSource:
 
     def recall(self, sender: ProcessId, message: Recall) -> list[Action]:
         """Return the input that a peer of stage 0 has evicted."""
-        entry = self.dispatcher.entries.get(message.microbatch.index)
+        entry = self.dispatcher.flights.entries.get(message.microbatch.index)
         here = entry is not None and entry.microbatch == message.microbatch and not message.gradient
         bodies = entry.bodies if entry is not None and here else ()
         return [Send(sender, Recalled(message.microbatch, message.stage, message.gradient), bodies)]

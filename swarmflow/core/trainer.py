@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from swarmflow.core import broken
+from swarmflow.core import lateness
 from swarmflow.core.actions import (
     Action,
     Connect,
@@ -125,14 +125,14 @@ class TrainerMachine(TrainerState):
             times.append(self.candidacy.next_deadline())
         elif (stand_s := candidate.stand_s(self)) is not None:
             times.append(stand_s)
-        if (paused := self.source.dispatcher.next_deadline()) is not None:
+        if (paused := lateness.next_deadline(self.source.dispatcher)) is not None:
             times.append(paused)
         if self.flows is not None and (flows_s := self.flows.next_deadline()) is not None:
             times.append(flows_s)
         return min(times)
 
     def _due(self, now: float) -> list[Action]:
-        actions = self.source.dispatcher.tick(now)
+        actions = lateness.tick(self.source.dispatcher, now)
         if self.flows is not None and not self.ended:
             actions += self.flows.tick(now)
         if self.lead is not None or self.ended:
@@ -223,7 +223,7 @@ class TrainerMachine(TrainerState):
             return []
         self.epoch_view.suspects[event.process] = None
         suspect = Send(self.leader, Suspect(event.process, event.reason))
-        return [suspect, *broken.lost(self.source.dispatcher, event.process, now)]
+        return [suspect, *lateness.lost(self.source.dispatcher, event.process, now)]
 
     def _drain(self) -> list[Action]:
         if self.draining or (self.lead is None and not self.joined):
@@ -355,7 +355,7 @@ class TrainerMachine(TrainerState):
         return actions + self.source.dispatcher.gone(message.process, now, first)
 
     def _accused(self, message: Suspect, now: float) -> list[Action]:
-        return broken.lost(self.source.dispatcher, message.process, now)
+        return lateness.lost(self.source.dispatcher, message.process, now)
 
     def _assign(self, message: Assign, now: float) -> list[Action]:
         return self.source.assign(message) if message.epoch == self.epoch else []

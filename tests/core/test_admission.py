@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 
+from swarmflow.core import passes, reconciling
 from swarmflow.core.actions import Action, RunBackward, RunForward, RunReplay, Send
 from swarmflow.core.admission import WITHOUT_GRAPH, Admission
 from swarmflow.core.events import BackwardComputed, ForwardComputed, Replayed
-from swarmflow.core.hop import Hop
+from swarmflow.core.hop import Hop, HopState
 from swarmflow.core.hop_table import HopTable
 from swarmflow.core.in_flight import REPAIR
 from swarmflow.core.messages import (
@@ -24,6 +25,7 @@ from swarmflow.core.messages import (
     ReserveSlot,
     SlotReserved,
 )
+from tests.core.hops import computed, receive
 from tests.core.samples import messages, microbatch, of_type
 from tests.core.test_hop_table import (
     DOWN,
@@ -47,85 +49,85 @@ def reserve(index: int, attempt: int = 0, stage: int = 2) -> ReserveSlot:
 
 def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
     machine = hops(stage=2, capacity=1)
-    assert machine.reserve(UP, reserve(0)) == [Send(UP, SlotReserved(microbatch(0), 2, 0))]
-    assert messages(machine.reserve(UP2, reserve(1)), Denied) == [(UP2, Denied(microbatch(1), 2, 0, "full"))]
-    assert messages(machine.forward(UP2, forward(1, 2), (INPUT, TARGETS)), Denied)
-    assert messages(machine.forward(UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
+    assert receive(machine, UP, reserve(0)) == [Send(UP, SlotReserved(microbatch(0), 2, 0))]
+    assert messages(receive(machine, UP2, reserve(1)), Denied) == [(UP2, Denied(microbatch(1), 2, 0, "full"))]
+    assert messages(receive(machine, UP2, forward(1, 2), (INPUT, TARGETS)), Denied)
+    assert messages(receive(machine, UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
     assert machine.admission.reserved == {}
 
 
 def test_room_is_left_for_what_is_on_its_way() -> None:
     machine = hops(stage=2, capacity=2)
-    assert messages(machine.reserve(UP, ReserveSlot(microbatch(1), 2, 0, ahead=1)), SlotReserved)
-    assert messages(machine.reserve(UP, ReserveSlot(microbatch(2), 2, 0, ahead=1)), Denied)
-    assert messages(machine.forward(UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
+    assert messages(receive(machine, UP, ReserveSlot(microbatch(1), 2, 0, ahead=1)), SlotReserved)
+    assert messages(receive(machine, UP, ReserveSlot(microbatch(2), 2, 0, ahead=1)), Denied)
+    assert messages(receive(machine, UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
 
 
 def test_room_that_is_not_used_is_offered_to_who_was_denied() -> None:
     machine = hops(stage=2, capacity=1)
-    machine.reserve(UP, reserve(0))
-    machine.reserve(UP2, reserve(1))
-    assert messages(machine.cancel(UP, Cancel(microbatch(0), 2, 0)), CreditAvailable) == [(UP2, CreditAvailable(2))]
-    machine.reserve(UP2, reserve(1))
+    receive(machine, UP, reserve(0))
+    receive(machine, UP2, reserve(1))
+    assert messages(receive(machine, UP, Cancel(microbatch(0), 2, 0)), CreditAvailable) == [(UP2, CreditAvailable(2))]
+    receive(machine, UP2, reserve(1))
     machine.gone(UP2, 1.0)
     assert machine.admission.reserved == {}
-    assert messages(machine.reserve(UP, reserve(2)), SlotReserved)
+    assert messages(receive(machine, UP, reserve(2)), SlotReserved)
 
 
 def test_room_that_one_does_not_need_is_offered_to_the_next() -> None:
     machine = hops(stage=2, capacity=1)
-    machine.reserve(UP, reserve(0))
+    receive(machine, UP, reserve(0))
     for index, other in enumerate((UP2, DOWN), start=1):
-        machine.reserve(other, reserve(index))
-    assert messages(machine.cancel(UP, Cancel(microbatch(0), 2, 0)), CreditAvailable) == [(UP2, CreditAvailable(2))]
-    assert messages(machine.message(UP2, CreditReturned(2), (), 1.0), CreditAvailable) == [(DOWN, CreditAvailable(2))]
-    machine.reserve(DOWN, reserve(3))
-    machine.reserve(UP, reserve(4))
-    assert machine.message(UP2, CreditReturned(2), (), 2.0) == [], "there is none any more"
+        receive(machine, other, reserve(index))
+    assert messages(receive(machine, UP, Cancel(microbatch(0), 2, 0)), CreditAvailable) == [(UP2, CreditAvailable(2))]
+    assert messages(receive(machine, UP2, CreditReturned(2), (), 1.0), CreditAvailable) == [(DOWN, CreditAvailable(2))]
+    receive(machine, DOWN, reserve(3))
+    receive(machine, UP, reserve(4))
+    assert receive(machine, UP2, CreditReturned(2), (), 2.0) == [], "there is none any more"
 
 
 def test_who_has_the_hop_already_keeps_no_room_for_it() -> None:
     machine, _ = finished()
-    answers = messages(machine.reserve(UP2, reserve(0, REPAIR, 1)), Accepted)
+    answers = messages(receive(machine, UP2, reserve(0, REPAIR, 1)), Accepted)
     assert answers == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
     assert machine.admission.reserved == {}
 
 
 def test_a_ballot_ends_what_was_reserved() -> None:
     machine = hops()
-    machine.reserve(UP, reserve(0, stage=1))
-    machine.reconcile(())
+    receive(machine, UP, reserve(0, stage=1))
+    reconciling.reconcile(machine, ())
     assert machine.admission.reserved == {}
-    assert messages(machine.forward(UP, forward(0), (INPUT, TARGETS)), Denied) == [
+    assert messages(receive(machine, UP, forward(0), (INPUT, TARGETS)), Denied) == [
         (UP, Denied(microbatch(0), 1, 0, "full"))
     ]
 
 
 def gradient(machine: HopTable, index: int) -> list[Action]:
     """The gradient of a microbatch comes from whoever has it."""
-    holder = machine.dispatcher.holder(index)
+    holder = machine.dispatcher.flights.holder(index)
     assert holder is not None
-    return machine.backward(holder, Backward(microbatch(index), 1, 0), (GRADIENT,), 3.0)
+    return receive(machine, holder, Backward(microbatch(index), 1, 0), (GRADIENT,), 3.0)
 
 
 def test_a_peer_that_would_be_idle_takes_what_it_has_no_memory_for_and_does_the_forward_pass_twice() -> None:
     machine = hops(capacity=1)
-    machine.forward(UP, forward(0), (INPUT, TARGETS))
-    assert messages(machine.forward(UP, forward(1), (INPUT, TARGETS)), Denied), "it has something to compute"
-    assert messages(machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0), CreditAvailable) == [
+    receive(machine, UP, forward(0), (INPUT, TARGETS))
+    assert messages(receive(machine, UP, forward(1), (INPUT, TARGETS)), Denied), "it has something to compute"
+    assert messages(computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0), CreditAvailable) == [
         (UP, CreditAvailable(1))
     ]
-    actions = machine.forward(UP, forward(1), (INPUT, TARGETS))
+    actions = receive(machine, UP, forward(1), (INPUT, TARGETS))
     assert of_type(actions, RunForward) == [RunForward(microbatch(1), INPUT, keep=False)]
     assert machine.held == 1
-    actions = machine.forward_computed(ForwardComputed(microbatch(1), OUTPUT), 2.0)
+    actions = computed(machine, ForwardComputed(microbatch(1), OUTPUT), 2.0)
     [(to, _)] = messages(actions, Forward)
-    assert machine.backward(to, Backward(microbatch(1), 1, 0), (GRADIENT,), 3.0) == [], "one graph is in memory"
+    assert receive(machine, to, Backward(microbatch(1), 1, 0), (GRADIENT,), 3.0) == [], "one graph is in memory"
     assert gradient(machine, 0) == [RunBackward(microbatch(0), GRADIENT)]
-    actions = machine.backward_computed(BackwardComputed(microbatch(0), OWN))
+    actions = computed(machine, BackwardComputed(microbatch(0), OWN))
     assert of_type(actions, RunReplay) == [RunReplay(microbatch(1), INPUT, TARGETS, GRADIENT, 1)]
     assert machine.held == 1
-    actions = machine.replayed(Replayed(microbatch(1), 1, OWN))
+    actions = computed(machine, Replayed(microbatch(1), 1, OWN))
     assert Send(UP, Backward(microbatch(1), 0, 0), (OWN,)) in actions
     assert messages(actions, Done) == [(LEADER, Done(microbatch(1), 1, 0))]
 
@@ -133,24 +135,24 @@ def test_a_peer_that_would_be_idle_takes_what_it_has_no_memory_for_and_does_the_
 def test_without_memory_for_graphs_only_so_many_are_taken() -> None:
     machine = hops(capacity=1)
     for index in range(1 + WITHOUT_GRAPH):
-        assert messages(machine.forward(UP, forward(index), (INPUT, TARGETS)), Accepted)
-        machine.forward_computed(ForwardComputed(microbatch(index), OUTPUT), 1.0)
-    assert messages(machine.forward(UP, forward(9), (INPUT, TARGETS)), Denied)
+        assert messages(receive(machine, UP, forward(index), (INPUT, TARGETS)), Accepted)
+        computed(machine, ForwardComputed(microbatch(index), OUTPUT), 1.0)
+    assert messages(receive(machine, UP, forward(9), (INPUT, TARGETS)), Denied)
 
 
 def test_the_gradient_of_a_relieved_hop_without_a_graph_is_not_dropped_while_it_is_added() -> None:
     machine = hops(capacity=1)
     for index in range(2):
-        machine.forward(UP, forward(index), (INPUT, TARGETS))
-        actions = machine.forward_computed(ForwardComputed(microbatch(index), OUTPUT), 1.0)
+        receive(machine, UP, forward(index), (INPUT, TARGETS))
+        actions = computed(machine, ForwardComputed(microbatch(index), OUTPUT), 1.0)
     [(to, _)] = messages(actions, Forward)
     gradient(machine, 0)
-    machine.backward(to, Backward(microbatch(1), 1, 0), (GRADIENT,), 2.0)
-    actions = machine.backward_computed(BackwardComputed(microbatch(0), OWN))
+    receive(machine, to, Backward(microbatch(1), 1, 0), (GRADIENT,), 2.0)
+    actions = computed(machine, BackwardComputed(microbatch(0), OWN))
     assert [replay.weight for replay in of_type(actions, RunReplay)] == [1]
-    assert machine.cancel(UP, Cancel(microbatch(1), 1, 0)) == []
-    machine.reconcile(())
-    undo = machine.replayed(Replayed(microbatch(1), 1, OWN))
+    assert receive(machine, UP, Cancel(microbatch(1), 1, 0)) == []
+    reconciling.reconcile(machine, ())
+    undo = computed(machine, Replayed(microbatch(1), 1, OWN))
     assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
 
 
@@ -158,20 +160,20 @@ def test_the_gradient_of_a_relieved_hop_without_a_graph_is_not_dropped_while_it_
 def test_what_waits_for_the_memory_of_a_graph_goes_on_however_that_is_freed(how: str) -> None:
     machine = hops(capacity=1)
     for index in range(2):
-        machine.forward(UP, forward(index), (INPUT, TARGETS))
-        machine.forward_computed(ForwardComputed(microbatch(index), OUTPUT), 1.0)
+        receive(machine, UP, forward(index), (INPUT, TARGETS))
+        computed(machine, ForwardComputed(microbatch(index), OUTPUT), 1.0)
     assert gradient(machine, 1) == []
     match how:
         case "done":
             gradient(machine, 0)
-            actions = machine.backward_computed(BackwardComputed(microbatch(0), OWN))
+            actions = computed(machine, BackwardComputed(microbatch(0), OWN))
         case "relieved":
-            actions = machine.cancel(UP, Cancel(microbatch(0), 1, 0))
+            actions = receive(machine, UP, Cancel(microbatch(0), 1, 0))
         case "taken away":
-            actions = machine.reconcile(())[0]
+            actions = reconciling.reconcile(machine, ())[0]
             assert machine.admission.waiting == {}, "nobody counts it, and nothing of it was added"
         case "failed":
-            actions = machine.failed(microbatch(0))[1]
+            actions = passes.failed(machine, microbatch(0))[1]
     begun = [] if how == "taken away" else [RunReplay(microbatch(1), INPUT, TARGETS, GRADIENT, 1)]
     assert of_type(actions, RunReplay) == begun
     assert machine.held == len(begun)
@@ -184,9 +186,9 @@ def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
         machine = hops(capacity=capacity)
         kept: set[int] = set()
         for index in order:
-            work = of_type(machine.forward(UP, forward(index), (INPUT, TARGETS)), RunForward)
+            work = of_type(receive(machine, UP, forward(index), (INPUT, TARGETS)), RunForward)
             kept |= {action.microbatch.index for action in work if action.keep}
-            machine.forward_computed(ForwardComputed(microbatch(index), OUTPUT), 1.0)
+            computed(machine, ForwardComputed(microbatch(index), OUTPUT), 1.0)
         computing: list[Action] = []
         done: list[int] = []
         for index in sorted(order):
@@ -200,9 +202,9 @@ def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
                 kept.remove(action.microbatch.index)
                 done.append(action.microbatch.index)
                 computing += (
-                    machine.backward_computed(BackwardComputed(action.microbatch, OWN))
+                    computed(machine, BackwardComputed(action.microbatch, OWN))
                     if isinstance(action, RunBackward)
-                    else machine.replayed(Replayed(action.microbatch, 1, OWN))
+                    else computed(machine, Replayed(action.microbatch, 1, OWN))
                 )
         assert sorted(done) == sorted(order)
 
@@ -210,7 +212,9 @@ def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
 def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_they_come() -> None:
     """Else its queue would grow by what others could compute with a graph."""
     admission = Admission(1, beyond=4)
-    admission.note(Hop(microbatch(0), 0, UP, False, None, INPUT, TARGETS, computing=False))
+    hop = Hop(microbatch(0), 0, UP, False, None, INPUT, TARGETS)
+    hop.move(HopState.DISPATCHED)
+    admission.note(hop)
     admission.reserve(2, UP, 0)
     assert admission.admits(insist=False), "nothing is known yet"
     admission.now_s = 2.0

@@ -8,6 +8,7 @@ from swarmflow.core.hop_table import HopTable
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import Denied, Forward
 from swarmflow.core.types import Epoch, Microbatch, ProcessId, Ref
+from tests.core.hops import receive
 
 FEEDER, PEER, OTHER, LEADER = (ProcessId(name, 1) for name in ("feeder", "peer", "other", "leader"))
 EPOCH = Epoch(0, 0)
@@ -18,10 +19,10 @@ def bodies(index: int) -> tuple[Ref, Ref]:
 
 
 def test_a_full_peer_counts_its_denial() -> None:
-    hops = HopTable(PEER, 0, 1, 1, Dispatcher(1, Iwrr()), LEADER)
+    hops = HopTable(0, 1, 1, Dispatcher(1, Iwrr()), LEADER)
     hops.open(EPOCH, ())
-    first = hops.forward(FEEDER, Forward(Microbatch(EPOCH, 0), 0, 0), bodies(0))
-    second = hops.forward(FEEDER, Forward(Microbatch(EPOCH, 1), 0, 0), bodies(1))
+    first = receive(hops, FEEDER, Forward(Microbatch(EPOCH, 0), 0, 0), bodies(0))
+    second = receive(hops, FEEDER, Forward(Microbatch(EPOCH, 1), 0, 0), bodies(1))
     assert not [action for action in first if isinstance(action, Count)]
     assert Count("denials", "full") in second
     assert Send(FEEDER, Denied(Microbatch(EPOCH, 1), 0, 0, "full")) in second

@@ -7,9 +7,10 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmflow.core import lateness
 from swarmflow.core.actions import Action, Release
 from swarmflow.core.dispatcher import FIRST_FACTOR, SLOWEST_BYTES_S, Dispatcher
-from swarmflow.core.in_flight import REPAIR
+from swarmflow.core.in_flight import REPAIR, FlightState
 from swarmflow.core.iwrr import Iwrr
 from swarmflow.core.messages import Accepted, Adopt, Cancel, CreditReturned, Forward, ReserveSlot, SlotReserved
 from swarmflow.core.next_stage import ASKED
@@ -46,18 +47,18 @@ def test_a_full_peer_is_left_alone_until_it_has_room() -> None:
     assert sent_to(box.denied(first, microbatch(0), 0, "full", 0.0)) == [other]
     assert sent_to(box.offer(microbatch(1), BODIES, 1.0)) == [other]
     assert sent_to(box.denied(other, microbatch(1), 0, "full", 1.0)) == []
-    assert box.waiting == 1
-    assert box.next_deadline() == box.next_stage.pause_s
+    assert len(box.waiting) == 1
+    assert lateness.next_deadline(box) == box.next_stage.pause_s
     assert sent_to(box.credit(first, 2.0)) == [first]
-    assert box.waiting == 0
+    assert len(box.waiting) == 0
 
 
 def test_a_pause_ends_even_if_nobody_says_so() -> None:
     box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)
     box.denied(A, microbatch(0), 0, "full", 0.0)
-    assert sent_to(box.tick(14.9)) == []
-    assert sent_to(box.tick(15.0)) == [A]
+    assert sent_to(lateness.tick(box, 14.9)) == []
+    assert sent_to(lateness.tick(box, 15.0)) == [A]
 
 
 def test_a_dead_peers_microbatches_go_to_another_as_repairs() -> None:
@@ -79,7 +80,7 @@ def test_a_repair_asks_before_it_sends() -> None:
     assert [to for to, _ in messages(actions, Adopt)] == [B]
     assert sent_to(actions) == []
     box.accepted(B, Accepted(microbatch(0), 1, REPAIR), 0.0)
-    assert box.holder(0) == B
+    assert box.flights.holder(0) == B
     assert box.returned(B, microbatch(0), REPAIR, 1.0)
 
 
@@ -108,7 +109,7 @@ def test_a_newer_attempt_elsewhere_is_overtaken_after_a_pause() -> None:
     box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)
     assert sent_to(box.denied(A, microbatch(0), 0, "stale", 0.0)) == []
-    [(_, message)] = messages(box.tick(box.next_stage.pause_s), Forward)
+    [(_, message)] = messages(lateness.tick(box, box.next_stage.pause_s), Forward)
     assert message.attempt == REPAIR
 
 
@@ -133,12 +134,12 @@ def test_what_waits_for_a_dead_peer_goes_to_one_that_wants_to_leave() -> None:
 def test_the_only_one_is_asked_when_it_is_late_and_given_it_again_if_it_never_got_it() -> None:
     box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)
-    assert box.next_deadline() == FIRST_S
-    assert box.tick(FIRST_S - 0.1) == []
-    assert messages(box.tick(FIRST_S), Adopt) == [(A, Adopt(microbatch(0), 1, 0))]
-    assert box.next_deadline() == 3 * FIRST_S, "it is asked again, later and later"
+    assert lateness.next_deadline(box) == FIRST_S
+    assert lateness.tick(box, FIRST_S - 0.1) == []
+    assert messages(lateness.tick(box, FIRST_S), Adopt) == [(A, Adopt(microbatch(0), 1, 0))]
+    assert lateness.next_deadline(box) == 3 * FIRST_S, "it is asked again, later and later"
     box.denied(A, microbatch(0), 0, "unknown", FIRST_S + 1)
-    [(to, message)] = messages(box.tick(FIRST_S + 1 + box.next_stage.pause_s), Forward)
+    [(to, message)] = messages(lateness.tick(box, FIRST_S + 1 + box.next_stage.pause_s), Forward)
     assert (to, message.repair) == (A, True), "perhaps it has passed it on and has forgotten it"
 
 
@@ -146,17 +147,17 @@ def test_a_gradient_that_does_not_come_is_asked_for() -> None:
     box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
     box.routed(first, microbatch(0), 0, C, 3.0)
-    assert box.next_deadline() == 33.0, "ten times the 3 s that it took"
-    assert messages(box.tick(33.0), Adopt) == [(first, Adopt(microbatch(0), 1, 0))]
+    assert lateness.next_deadline(box) == 33.0, "ten times the 3 s that it took"
+    assert messages(lateness.tick(box, 33.0), Adopt) == [(first, Adopt(microbatch(0), 1, 0))]
     assert box.returned(first, microbatch(0), 0, 34.0)
-    assert box.next_deadline() is None
+    assert lateness.next_deadline(box) is None
 
 
 def test_an_answer_that_does_not_come_is_asked_for_again() -> None:
     box = dispatcher(A, B)
     box.offer(microbatch(0), BODIES, 0.0, attempt=REPAIR, repair=True)
     box.denied(A, microbatch(0), REPAIR, "unknown", 1.0)
-    assert [to for to, _ in messages(box.tick(15.0 + WAY_S), Adopt)] == [B]
+    assert [to for to, _ in messages(lateness.tick(box, 15.0 + WAY_S), Adopt)] == [B]
 
 
 def asked_of(actions: list[Action]) -> list[ProcessId]:
@@ -168,7 +169,7 @@ def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
     assert sent_to(box.offer(microbatch(0), BODIES, 0.0)) == [A]
     actions = box.offer(microbatch(1), BODIES, 0.0)
     assert (asked_of(actions), sent_to(actions)) == ([A], [])
-    assert box.holder(1) is None
+    assert box.flights.holder(1) is None
     assert sent_to(box.reserved(A, SlotReserved(microbatch(1), 1, 0), 1.0)) == [A]
     assert box.reserved(A, SlotReserved(microbatch(1), 1, 0), 1.0) == [], "it was sent already"
     assert box.returned(A, microbatch(0), 0, 2.0)
@@ -193,7 +194,7 @@ def test_who_is_full_when_asked_is_passed_over() -> None:
     other = B if first == A else A
     assert asked_of(box.denied(first, microbatch(0), 0, "full", 0.0)) == [other]
     assert box.denied(other, microbatch(0), 1, "full", 0.0) != []
-    assert box.waiting == 1
+    assert len(box.waiting) == 1
     assert asked_of(box.credit(first, 1.0)) == [first]
 
 
@@ -212,9 +213,9 @@ def test_in_a_large_stage_only_some_are_asked_before_one_waits() -> None:
     actions, asked = box.offer(microbatch(0), BODIES, 0.0), 0
     while to := asked_of(actions):
         asked += 1
-        actions = box.denied(to[0], microbatch(0), box.entries[0].attempt, "full", 0.0)
+        actions = box.denied(to[0], microbatch(0), box.flights.entries[0].attempt, "full", 0.0)
     assert asked == ASKED * 8, "four times log2 of 200"
-    assert box.waiting == 1
+    assert len(box.waiting) == 1
 
 
 def test_the_death_of_who_was_only_asked_is_no_repair() -> None:
@@ -229,13 +230,13 @@ def test_the_death_of_who_was_only_asked_is_no_repair() -> None:
 def test_room_that_is_not_kept_in_time_is_asked_for_elsewhere_or_again() -> None:
     box = dispatcher(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
-    actions = box.tick(FIRST_S)
+    actions = lateness.tick(box, FIRST_S)
     assert messages(actions, Cancel) == [(first, Cancel(microbatch(0), 1, 0))]
     [other] = asked_of(actions)
     assert other != first
     assert box.reserved(first, SlotReserved(microbatch(0), 1, 0), FIRST_S) == [], "it was told that it is not needed"
     box.gone(first, FIRST_S)
-    assert asked_of(box.tick(4 * FIRST_S)) == [other]
+    assert asked_of(lateness.tick(box, 4 * FIRST_S)) == [other]
 
 
 def test_what_is_forgotten_needs_no_room() -> None:
@@ -247,9 +248,9 @@ def test_what_is_forgotten_needs_no_room() -> None:
 def test_clearing_releases_all_bytes() -> None:
     box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)
-    assert box.size_bytes == 108
+    assert box.flights.size_bytes == 108
     assert box.clear() == [Release(BODIES)]
-    assert box.size_bytes == 0
+    assert box.flights.size_bytes == 0
 
 
 HAPPENS = ("offer", "repair", "accept", "deny", "drain", "room", "gone", "tick", "back")
@@ -268,8 +269,8 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
             case "offer" | "repair" as kind:
                 box.offer(microbatch(offered), BODIES, now, repair=kind == "repair")
                 offered += 1
-            case "accept" | "deny" | "drain" as kind if box.entries:
-                entry = data.draw(st.sampled_from(list(box.entries.values())))
+            case "accept" | "deny" | "drain" as kind if box.flights.entries:
+                entry = data.draw(st.sampled_from(list(box.flights.entries.values())))
                 concerned = sorted(entry.asked) or ([entry.holder] if entry.holder else [])
                 if concerned:
                     who = data.draw(st.sampled_from(concerned))
@@ -278,8 +279,8 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
                     else:
                         reason = "unknown" if entry.asked else "full" if kind == "deny" else "draining"
                         box.denied(who, entry.microbatch, entry.attempt, reason, now)
-            case "back" if box.entries:
-                entry = data.draw(st.sampled_from(list(box.entries.values())))
+            case "back" if box.flights.entries:
+                entry = data.draw(st.sampled_from(list(box.flights.entries.values())))
                 if entry.holder is not None:
                     box.reserved(entry.holder, SlotReserved(entry.microbatch, 1, entry.attempt), now)
                     box.returned(entry.holder, entry.microbatch, entry.attempt, now)
@@ -290,16 +291,19 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
                 alive.discard(victim)
                 box.gone(victim, now)
             case "tick":
-                box.tick(now)
+                lateness.tick(box, now)
         for index in range(offered):
-            entry = box.entries[index]
+            entry = box.flights.entries[index]
             if entry.asked:
                 assert entry.holder is None
                 assert entry.asked <= alive
             elif entry.holder is not None:
                 assert entry.holder in alive
             else:
-                assert box.next_deadline() is not None, "it waits, and nothing will wake it"
-        held = Counter(entry.holder for entry in box.entries.values() if entry.held)
+                assert lateness.next_deadline(box) is not None, "it waits, and nothing will wake it"
+        held = Counter(entry.holder for entry in box.flights.entries.values() if entry.held)
         assert held == +box.next_stage.held
-        assert Counter(entry.holder for entry in box.entries.values() if entry.unasked) == +box.next_stage.ahead
+        assert (
+            Counter(entry.holder for entry in box.flights.entries.values() if entry.state is FlightState.UNREQUESTED)
+            == +box.next_stage.ahead
+        )

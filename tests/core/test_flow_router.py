@@ -25,7 +25,7 @@ def dispatcher(units: dict[tuple[ProcessId, ProcessId], int]) -> Dispatcher:
     made.open(EPOCH, (X, Y, Z))
     for peer, seconds in ((X, 0.3), (Y, 0.2), (Z, 0.1)):
         shortest.arrived(peer, seconds, SOON)
-        shortest.told(peer, BEYOND_S)
+        shortest.downstream_cost(peer, BEYOND_S)
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmflow.core import passes, reconciling
 from swarmflow.core.actions import Count, Discard, RunBackward, RunForward, RunLoss, RunReplay, Send
 from swarmflow.core.dispatcher import Dispatcher
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
@@ -27,6 +28,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.prober import Prober
 from swarmflow.core.shortest import Shortest
 from swarmflow.core.types import Epoch, Ref
+from tests.core.hops import computed, receive
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
 
 ME, LEADER, UP, UP2, DOWN, DOWN2 = (process(name) for name in ("me", "leader", "up", "up2", "down", "down2"))
@@ -34,7 +36,7 @@ INPUT, TARGETS, OUTPUT, GRADIENT, OWN = Ref(1, 10), Ref(2, 2), Ref(3, 10), Ref(4
 
 
 def hops(stage: int = 1, capacity: int = 4, stages: int = 3) -> HopTable:
-    machine = HopTable(ME, stage, stages, capacity, Dispatcher(stage + 1, Iwrr()), LEADER)
+    machine = HopTable(stage, stages, capacity, Dispatcher(stage + 1, Iwrr()), LEADER)
     machine.open(EPOCH, (DOWN, DOWN2) if stage < stages - 1 else ())
     return machine
 
@@ -46,26 +48,26 @@ def forward(index: int = 0, stage: int = 1, attempt: int = 0, insist: bool = Fal
 def finished() -> tuple[HopTable, list[Ref]]:
     """A middle peer that has done its hop of microbatch 0, and the bytes that it has released."""
     machine = hops()
-    actions = machine.forward(UP, forward(), (INPUT, TARGETS))
-    actions += machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    actions = receive(machine, UP, forward(), (INPUT, TARGETS))
+    actions += computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     [(to, _)] = messages(actions, Forward)
-    machine.accepted(to, Accepted(microbatch(0), 2, 0), 1.0)
-    actions += machine.backward(to, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
-    actions += machine.backward_computed(BackwardComputed(microbatch(0), OWN))
+    receive(machine, to, Accepted(microbatch(0), 2, 0), (), 1.0)
+    actions += receive(machine, to, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
+    actions += computed(machine, BackwardComputed(microbatch(0), OWN))
     return machine, released(actions)
 
 
 def test_the_way_of_a_microbatch() -> None:
     machine = hops()
-    actions = machine.forward(UP, forward(), (INPUT, TARGETS))
+    actions = receive(machine, UP, forward(), (INPUT, TARGETS))
     assert actions == [Send(UP, Accepted(microbatch(0), 1, 0)), RunForward(microbatch(0), INPUT)]
-    actions = machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    actions = computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     [sent] = [a for a in of_type(actions, Send) if isinstance(a.message, Forward)]
     assert sent.bodies == (OUTPUT, TARGETS)
     assert messages(actions, Routed) == [(UP, Routed(microbatch(0), 1, 0, sent.to))]
-    actions = machine.backward(sent.to, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
+    actions = receive(machine, sent.to, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
     assert actions == [RunBackward(microbatch(0), GRADIENT)]
-    actions = machine.backward_computed(BackwardComputed(microbatch(0), OWN))
+    actions = computed(machine, BackwardComputed(microbatch(0), OWN))
     assert Send(UP, Backward(microbatch(0), 0, 0), (OWN,)) in actions
     assert messages(actions, Done) == [(LEADER, Done(microbatch(0), 1, 0))]
     assert machine.entries() == ((0, 0),)
@@ -74,9 +76,9 @@ def test_the_way_of_a_microbatch() -> None:
 
 def test_the_last_stage_computes_the_loss() -> None:
     machine = hops(stage=2)
-    actions = machine.forward(UP, forward(stage=2), (INPUT, TARGETS))
+    actions = receive(machine, UP, forward(stage=2), (INPUT, TARGETS))
     assert of_type(actions, RunLoss) == [RunLoss(microbatch(0), INPUT, TARGETS)]
-    actions = machine.loss_computed(LossComputed(microbatch(0), 3.5, 7, OWN))
+    actions = computed(machine, LossComputed(microbatch(0), 3.5, 7, OWN))
     assert messages(actions, Done) == [(LEADER, Done(microbatch(0), 2, 0, 3.5, 7))]
     assert messages(actions, Backward) == [(UP, Backward(microbatch(0), 1, 0))]
 
@@ -91,7 +93,7 @@ def test_every_byte_is_released_once() -> None:
 def test_who_asks_again_is_answered_again_and_gets_the_gradient_again() -> None:
     machine, _ = finished()
     question = Adopt(microbatch(0), 1, 0)
-    actions = machine.adopt(UP, question)
+    actions = receive(machine, UP, question)
     assert messages(actions, Accepted) == [(UP, Accepted(microbatch(0), 1, 0))]
     assert Send(UP, Backward(microbatch(0), 0, 0), (OWN,)) in actions
     assert not of_type(actions, Count), "nothing is adopted"
@@ -100,7 +102,7 @@ def test_who_asks_again_is_answered_again_and_gets_the_gradient_again() -> None:
 
 def test_a_newer_attempt_adopts_what_is_here_and_computes_nothing() -> None:
     machine, _ = finished()
-    actions = machine.forward(UP2, forward(attempt=REPAIR), (Ref(8), Ref(9)))
+    actions = receive(machine, UP2, forward(attempt=REPAIR), (Ref(8), Ref(9)))
     assert released(actions) == [Ref(8), Ref(9)]
     assert not of_type(actions, RunForward)
     assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
@@ -110,102 +112,102 @@ def test_a_newer_attempt_adopts_what_is_here_and_computes_nothing() -> None:
 
 def test_who_has_had_the_gradient_gets_a_word() -> None:
     machine, _ = finished()
-    actions = machine.adopt(UP2, Adopt(microbatch(0), 1, REPAIR, settled=True))
+    actions = receive(machine, UP2, Adopt(microbatch(0), 1, REPAIR, settled=True))
     assert Send(UP2, Backward(microbatch(0), 0, REPAIR)) in actions
     fresh = hops()
-    fresh.forward(UP, Forward(microbatch(0), 1, REPAIR, settled=True), (INPUT, TARGETS))
-    [(to, _)] = messages(fresh.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0), Forward)
-    fresh.backward(to, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
-    assert Send(UP, Backward(microbatch(0), 0, REPAIR)) in fresh.backward_computed(BackwardComputed(microbatch(0), OWN))
+    receive(fresh, UP, Forward(microbatch(0), 1, REPAIR, settled=True), (INPUT, TARGETS))
+    [(to, _)] = messages(computed(fresh, ForwardComputed(microbatch(0), OUTPUT), 1.0), Forward)
+    receive(fresh, to, Backward(microbatch(0), 1, REPAIR), (GRADIENT,), 2.0)
+    assert Send(UP, Backward(microbatch(0), 0, REPAIR)) in computed(fresh, BackwardComputed(microbatch(0), OWN))
 
 
 def test_a_word_is_not_enough_for_who_has_not_had_the_gradient() -> None:
     machine = hops()
-    machine.forward(UP, forward(), (INPUT, TARGETS))
-    [(to, _)] = messages(machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0), Forward)
-    assert machine.backward(to, Backward(microbatch(0), 1, 0), (), 2.0) == []
-    actions = machine.backward(to, Backward(microbatch(0), 1, 0), (GRADIENT,), 3.0)
+    receive(machine, UP, forward(), (INPUT, TARGETS))
+    [(to, _)] = messages(computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0), Forward)
+    assert receive(machine, to, Backward(microbatch(0), 1, 0), (), 2.0) == []
+    actions = receive(machine, to, Backward(microbatch(0), 1, 0), (GRADIENT,), 3.0)
     assert actions == [RunBackward(microbatch(0), GRADIENT)]
 
 
 def test_what_was_sent_again_after_its_gradient_had_come_says_so() -> None:
     machine, _ = finished()
-    holder = machine.dispatcher.holder(0)
+    holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
     [(to, sent)] = messages(machine.gone(holder, 3.0), Forward)
     assert (to != holder, sent.repair, sent.settled) == (True, True, True)
-    assert machine.backward(to, Backward(microbatch(0), 1, sent.attempt), (), 4.0) == []
-    assert machine.dispatcher.entries[0].returned
+    assert receive(machine, to, Backward(microbatch(0), 1, sent.attempt), (), 4.0) == []
+    assert machine.dispatcher.flights.entries[0].returned
 
 
 def test_an_adoption_under_way_gets_the_gradient_when_it_is_there() -> None:
     machine = hops(stage=2)
-    machine.forward(UP, forward(stage=2), (INPUT, TARGETS))
-    actions = machine.adopt(UP2, Adopt(microbatch(0), 2, REPAIR))
+    receive(machine, UP, forward(stage=2), (INPUT, TARGETS))
+    actions = receive(machine, UP2, Adopt(microbatch(0), 2, REPAIR))
     assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 2, REPAIR))]
     assert not messages(actions, Backward)
-    actions = machine.loss_computed(LossComputed(microbatch(0), 1.0, 1, OWN))
+    actions = computed(machine, LossComputed(microbatch(0), 1.0, 1, OWN))
     assert messages(actions, Backward) == [(UP2, Backward(microbatch(0), 1, REPAIR))]
 
 
 def test_what_was_denied_to_a_repair_is_not_taken_from_the_dead_any_more() -> None:
     machine = hops()
-    actions = machine.adopt(UP2, Adopt(microbatch(0), 1, REPAIR))
+    actions = receive(machine, UP2, Adopt(microbatch(0), 1, REPAIR))
     assert messages(actions, Denied) == [(UP2, Denied(microbatch(0), 1, REPAIR, "unknown"))]
-    actions = machine.forward(UP, forward(attempt=0), (INPUT, TARGETS))
+    actions = receive(machine, UP, forward(attempt=0), (INPUT, TARGETS))
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "stale"))]
     assert released(actions) == [INPUT, TARGETS]
-    assert of_type(machine.forward(UP2, forward(attempt=REPAIR + 1), (INPUT, TARGETS)), RunForward)
+    assert of_type(receive(machine, UP2, forward(attempt=REPAIR + 1), (INPUT, TARGETS)), RunForward)
 
 
 def test_an_older_attempt_does_not_take_work_from_a_living_predecessor() -> None:
     machine = hops()
-    machine.forward(UP2, forward(attempt=REPAIR), (INPUT, TARGETS))
-    actions = machine.forward(UP, forward(attempt=0), (Ref(8), Ref(9)))
+    receive(machine, UP2, forward(attempt=REPAIR), (INPUT, TARGETS))
+    actions = receive(machine, UP, forward(attempt=0), (Ref(8), Ref(9)))
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "stale"))]
 
 
 def test_beyond_its_capacity_a_peer_denies_and_tells_when_there_is_room() -> None:
     machine = hops(stage=2, capacity=1)
-    machine.forward(UP, forward(0, stage=2), (INPUT, TARGETS))
-    actions = machine.forward(UP2, forward(1, stage=2), (Ref(8), Ref(9)))
+    receive(machine, UP, forward(0, stage=2), (INPUT, TARGETS))
+    actions = receive(machine, UP2, forward(1, stage=2), (Ref(8), Ref(9)))
     assert messages(actions, Denied) == [(UP2, Denied(microbatch(1), 2, 0, "full"))]
-    actions = machine.loss_computed(LossComputed(microbatch(0), 1.0, 1, OWN))
+    actions = computed(machine, LossComputed(microbatch(0), 1.0, 1, OWN))
     assert messages(actions, CreditAvailable) == [(UP2, CreditAvailable(2))]
 
 
 def test_a_draining_peer_denies_unless_nobody_else_is_there() -> None:
     machine = hops()
     machine.admission.draining = True
-    actions = machine.forward(UP, forward(), (INPUT, TARGETS))
+    actions = receive(machine, UP, forward(), (INPUT, TARGETS))
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "draining"))]
-    assert of_type(machine.forward(UP, forward(insist=True), (INPUT, TARGETS)), RunForward)
+    assert of_type(receive(machine, UP, forward(insist=True), (INPUT, TARGETS)), RunForward)
 
 
 def test_a_second_gradient_is_not_accumulated() -> None:
     machine, _ = finished()
-    holder = machine.dispatcher.holder(0)
+    holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
-    actions = machine.backward(holder, Backward(microbatch(0), 1, 0), (Ref(8),), 3.0)
+    actions = receive(machine, holder, Backward(microbatch(0), 1, 0), (Ref(8),), 3.0)
     assert released(actions) == [Ref(8)]
     assert not of_type(actions, RunBackward)
 
 
 def test_a_wrong_stage_and_missing_bodies_are_denied() -> None:
     machine = hops()
-    assert messages(machine.forward(UP, forward(stage=0), (INPUT, TARGETS)), Denied)[0][1].reason == "stage"
-    assert messages(machine.forward(UP, forward(), (INPUT,)), Denied)[0][1].reason == "invalid"
+    assert messages(receive(machine, UP, forward(stage=0), (INPUT, TARGETS)), Denied)[0][1].reason == "stage"
+    assert messages(receive(machine, UP, forward(), (INPUT,)), Denied)[0][1].reason == "invalid"
     assert machine.held == 0
 
 
 def test_an_unusable_tensor_is_undone_without_leaving_bytes() -> None:
     machine = hops()
-    machine.forward(UP, forward(), (INPUT, TARGETS))
-    machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
-    holder = machine.dispatcher.holder(0)
+    receive(machine, UP, forward(), (INPUT, TARGETS))
+    computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
-    machine.backward(holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
-    culprit, actions = machine.failed(microbatch(0))
+    receive(machine, holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
+    culprit, actions = passes.failed(machine, microbatch(0))
     assert culprit == holder
     assert sorted(released(actions)) == sorted([INPUT, TARGETS, OUTPUT, GRADIENT])
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "invalid"))]
@@ -215,79 +217,79 @@ def test_an_unusable_tensor_is_undone_without_leaving_bytes() -> None:
 def test_an_unusable_tensor_is_not_waited_for_any_more() -> None:
     """Who accumulated the next hop died meanwhile, and the other one is full."""
     machine = hops()
-    machine.forward(UP, forward(), (INPUT, TARGETS))
-    machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
-    holder = machine.dispatcher.holder(0)
+    receive(machine, UP, forward(), (INPUT, TARGETS))
+    computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
     [other] = {DOWN, DOWN2} - {holder}
-    machine.backward(holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
+    receive(machine, holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
     machine.gone(holder, 3.0, ((2, 0),))
-    machine.denied(other, Denied(microbatch(0), 2, REPAIR, "full"), 4.0)
-    assert machine.dispatcher.waiting == 1
-    _, actions = machine.failed(microbatch(0))
+    receive(machine, other, Denied(microbatch(0), 2, REPAIR, "full"), (), 4.0)
+    assert len(machine.dispatcher.waiting) == 1
+    _, actions = passes.failed(machine, microbatch(0))
     assert sorted(released(actions)) == sorted([INPUT, TARGETS, OUTPUT, GRADIENT])
-    assert machine.dispatcher.waiting == 0
-    assert messages(machine.credit(other, 5.0), Forward) == []
+    assert len(machine.dispatcher.waiting) == 0
+    assert messages(receive(machine, other, CreditAvailable(2), (), 5.0), Forward) == []
 
 
 def test_a_failure_of_an_earlier_epoch_leaves_this_one_alone() -> None:
     machine = hops()
     later = Epoch(1, 0)
     machine.open(later, (DOWN,))
-    machine.forward(UP, Forward(microbatch(0, later), 1, 0), (INPUT, TARGETS))
-    assert machine.failed(microbatch(0)) == (None, [])
+    receive(machine, UP, Forward(microbatch(0, later), 1, 0), (INPUT, TARGETS))
+    assert passes.failed(machine, microbatch(0)) == (None, [])
     assert machine.held == 1
 
 
 def test_who_is_relieved_of_a_hop_drops_it_unless_its_gradient_is_being_added() -> None:
     relieve = Cancel(microbatch(0), 1, 0)
     machine = hops()
-    machine.forward(UP, forward(), (INPUT, TARGETS))
-    assert machine.cancel(UP2, relieve) == [], "it is not that one's"
-    assert of_type(machine.cancel(UP, relieve), Discard) == [Discard(microbatch(0))]
+    receive(machine, UP, forward(), (INPUT, TARGETS))
+    assert receive(machine, UP2, relieve) == [], "it is not that one's"
+    assert of_type(receive(machine, UP, relieve), Discard) == [Discard(microbatch(0))]
     assert machine.held == 0
-    machine.forward(UP, forward(), (INPUT, TARGETS))
-    machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
-    holder = machine.dispatcher.holder(0)
+    receive(machine, UP, forward(), (INPUT, TARGETS))
+    computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
-    machine.backward(holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
-    assert machine.cancel(UP, relieve) == []
+    receive(machine, holder, Backward(microbatch(0), 1, 0), (GRADIENT,), 2.0)
+    assert receive(machine, UP, relieve) == []
 
 
 def test_an_orphan_that_is_being_taken_away_is_not_dropped_for_being_late() -> None:
     """Its gradient is in the sum already: dropped, it would stay there, and count beside the one that holds."""
     machine = hops(stage=2)
-    machine.forward(UP, forward(stage=2), (INPUT, TARGETS))
-    machine.reconcile(())
-    undo = machine.loss_computed(LossComputed(microbatch(0), 3.5, 7, OWN))
+    receive(machine, UP, forward(stage=2), (INPUT, TARGETS))
+    reconciling.reconcile(machine, ())
+    undo = computed(machine, LossComputed(microbatch(0), 3.5, 7, OWN))
     assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
-    assert machine.cancel(UP, Cancel(microbatch(0), 2, 0)) == []
+    assert receive(machine, UP, Cancel(microbatch(0), 2, 0)) == []
     assert machine.settling
-    machine.replayed(Replayed(microbatch(0), -1))
+    computed(machine, Replayed(microbatch(0), -1))
     assert not machine.settling
 
 
 def test_the_predecessor_hears_who_has_a_microbatch_when_it_is_sent() -> None:
     machine = hops()
     machine.open(EPOCH, (DOWN,), shares={DOWN: 0})
-    machine.forward(UP, forward(), (INPUT, TARGETS))
-    actions = machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    receive(machine, UP, forward(), (INPUT, TARGETS))
+    actions = computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     assert [to for to, _ in messages(actions, ReserveSlot)] == [DOWN]
     assert messages(actions, Routed) == []
-    actions = machine.message(DOWN, SlotReserved(microbatch(0), 2, 0), (), 2.0)
+    actions = receive(machine, DOWN, SlotReserved(microbatch(0), 2, 0), (), 2.0)
     assert [to for to, _ in messages(actions, Forward)] == [DOWN]
     assert messages(actions, Routed) == [(UP, Routed(microbatch(0), 1, 0, DOWN))]
 
 
 def test_what_is_known_of_the_way_beyond_is_told_to_those_before() -> None:
-    machine = HopTable(ME, 1, 3, 4, Dispatcher(2, Shortest(), prober=Prober(64 << 20)), LEADER)
+    machine = HopTable(1, 3, 4, Dispatcher(2, Shortest(), prober=Prober(64 << 20)), LEADER)
     machine.open(EPOCH, (DOWN,), before=(UP, UP2))
     assert [to for to, _ in messages(machine.tick(0.0), Probe)] == [DOWN, DOWN]
-    machine.message(DOWN, Probed(EPOCH, loaded=False), (), 0.0)
-    told = messages(machine.message(DOWN, Probed(EPOCH, loaded=True), (), 1.0), DownstreamCost)
+    receive(machine, DOWN, Probed(EPOCH, loaded=False), (), 0.0)
+    told = messages(receive(machine, DOWN, Probed(EPOCH, loaded=True), (), 1.0), DownstreamCost)
     assert [to for to, _ in told] == [UP, UP2]
     assert told[0][1].downstream_s == machine.dispatcher.router.downstream_s > 2 * 64.0
-    assert machine.message(DOWN, DownstreamCost(EPOCH, 1.0), (), 2.0) == [], "it is about the same"
-    assert messages(machine.message(DOWN, DownstreamCost(EPOCH, 50.0), (), 3.0), DownstreamCost)
-    [(to, answer)] = messages(machine.message(UP, Probe(EPOCH, loaded=True), (Ref(9),), 4.0), Probed)
+    assert receive(machine, DOWN, DownstreamCost(EPOCH, 1.0), (), 2.0) == [], "it is about the same"
+    assert messages(receive(machine, DOWN, DownstreamCost(EPOCH, 50.0), (), 3.0), DownstreamCost)
+    [(to, answer)] = messages(receive(machine, UP, Probe(EPOCH, loaded=True), (Ref(9),), 4.0), Probed)
     assert (to, answer.downstream_s) == (UP, machine.dispatcher.router.downstream_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmflow.core import passes, reconciling
 from swarmflow.core.actions import Action, RunBackward, RunForward, RunReplay, Send
 from swarmflow.core.dispatcher import Dispatcher
 from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
@@ -21,6 +22,7 @@ from swarmflow.core.messages import (
     Unrepairable,
 )
 from swarmflow.core.types import Ref
+from tests.core.hops import computed, receive
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
 
 ME, LEADER, UP, UP2, DOWN, DOWN2 = (process(name) for name in ("me", "leader", "up", "up2", "down", "down2"))
@@ -31,7 +33,7 @@ INPUT_ASKED, GRADIENT_ASKED = Recall(microbatch(0), 0, gradient=False), Recall(m
 
 def hops(stage: int = 1, stages: int = 3, capacity: int = 4) -> HopTable:
     """A peer that keeps nothing of what is done."""
-    machine = HopTable(ME, stage, stages, capacity, Dispatcher(stage + 1, Iwrr()), LEADER, journal_bytes_max=0)
+    machine = HopTable(stage, stages, capacity, Dispatcher(stage + 1, Iwrr()), LEADER, journal_bytes_max=0)
     machine.open(EPOCH, (DOWN, DOWN2) if stage < stages - 1 else (), (UP, UP2))
     return machine
 
@@ -39,12 +41,12 @@ def hops(stage: int = 1, stages: int = 3, capacity: int = 4) -> HopTable:
 def finish(machine: HopTable, index: int = 0) -> list[Action]:
     """Have a middle peer do its hop of a microbatch, handed on to DOWN or DOWN2."""
     bodies = tuple(Ref(ref.key + 100 * index, ref.size_bytes) for ref in (INPUT, TARGETS, OUTPUT, GRADIENT, OWN))
-    actions = machine.forward(UP, Forward(microbatch(index), 1, 0), bodies[:2])
-    actions += machine.forward_computed(ForwardComputed(microbatch(index), bodies[2]), 1.0)
+    actions = receive(machine, UP, Forward(microbatch(index), 1, 0), bodies[:2])
+    actions += computed(machine, ForwardComputed(microbatch(index), bodies[2]), 1.0)
     [(to, _)] = messages(actions, Forward)
-    machine.accepted(to, Accepted(microbatch(index), 2, 0), 1.0)
-    actions += machine.backward(to, Backward(microbatch(index), 1, 0), bodies[3:4], 2.0)
-    return actions + machine.backward_computed(BackwardComputed(microbatch(index), bodies[4]))
+    receive(machine, to, Accepted(microbatch(index), 2, 0), (), 1.0)
+    actions += receive(machine, to, Backward(microbatch(index), 1, 0), bodies[3:4], 2.0)
+    return actions + computed(machine, BackwardComputed(microbatch(index), bodies[4]))
 
 
 def finished() -> tuple[HopTable, list[Ref]]:
@@ -56,15 +58,15 @@ def finished() -> tuple[HopTable, list[Ref]]:
 def last() -> HopTable:
     """A peer of the last stage that has done its hop and evicted it."""
     machine = hops(stage=2)
-    machine.forward(UP, Forward(microbatch(0), 2, 0), (INPUT, TARGETS))
-    machine.loss_computed(LossComputed(microbatch(0), 3.5, 7, OWN))
+    receive(machine, UP, Forward(microbatch(0), 2, 0), (INPUT, TARGETS))
+    computed(machine, LossComputed(microbatch(0), 3.5, 7, OWN))
     return machine
 
 
 def test_what_is_done_is_evicted_but_for_its_targets() -> None:
     machine, gone = finished()
     assert sorted(gone) == [INPUT, OUTPUT, GRADIENT, OWN]
-    assert machine.journal_bytes == TARGETS.size_bytes
+    assert machine.journal.size_bytes == TARGETS.size_bytes
     assert released(machine.clear()) == [TARGETS]
 
 
@@ -79,20 +81,20 @@ def test_within_its_bound_nothing_is_evicted_and_beyond_it_what_came_first() -> 
 
 def test_a_lost_successor_gets_the_output_again_from_the_predecessors_input() -> None:
     machine, _ = finished()
-    holder = machine.dispatcher.holder(0)
+    holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
     actions = machine.gone(holder, 3.0)
     assert messages(actions, Recall) == [(UP, INPUT_ASKED)]
     assert not messages(actions, Forward)
-    actions = machine.journal.recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
+    actions = machine.restorer.recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
     assert released(actions) == [AGAIN[1]]
     assert of_type(actions, RunForward) == [RunForward(microbatch(0), AGAIN[0], keep=False, again=True)]
-    actions = machine.forward_computed(ForwardComputed(microbatch(0), Ref(13, 10)), 4.0)
+    actions = computed(machine, ForwardComputed(microbatch(0), Ref(13, 10)), 4.0)
     [sent] = [a for a in of_type(actions, Send) if isinstance(a.message, Forward)]
     assert sent.to != holder
     assert sent.bodies == (Ref(13, 10), TARGETS)
     assert released(actions) == [AGAIN[0]], "its input is of no use any more"
-    actions = machine.backward(sent.to, Backward(microbatch(0), 1, REPAIR), (Ref(14, 10),), 5.0)
+    actions = receive(machine, sent.to, Backward(microbatch(0), 1, REPAIR), (Ref(14, 10),), 5.0)
     assert sorted(released(actions)) == [Ref(13, 10), Ref(14, 10)]
     assert not of_type(actions, RunBackward)
     assert not messages(actions, Done)
@@ -100,15 +102,15 @@ def test_a_lost_successor_gets_the_output_again_from_the_predecessors_input() ->
 
 def test_a_new_predecessor_gets_the_gradient_again_from_the_successors() -> None:
     machine, _ = finished()
-    holder = machine.dispatcher.holder(0)
+    holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
-    actions = machine.adopt(UP2, Adopt(microbatch(0), 1, REPAIR))
+    actions = receive(machine, UP2, Adopt(microbatch(0), 1, REPAIR))
     assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
     assert messages(actions, Recall) == [(UP2, INPUT_ASKED), (holder, GRADIENT_ASKED)]
-    machine.journal.recalled(UP2, Recalled(microbatch(0), 0, gradient=False), AGAIN)
-    actions = machine.journal.recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
+    machine.restorer.recalled(UP2, Recalled(microbatch(0), 0, gradient=False), AGAIN)
+    actions = machine.restorer.recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
     assert of_type(actions, RunReplay) == [RunReplay(microbatch(0), AGAIN[0], TARGETS, Ref(14, 10), 0)]
-    actions = machine.replayed(Replayed(microbatch(0), 0, Ref(15, 10)))
+    actions = computed(machine, Replayed(microbatch(0), 0, Ref(15, 10)))
     assert Send(UP2, Backward(microbatch(0), 0, REPAIR), (Ref(15, 10),)) in actions
     assert sorted(released(actions)) == [AGAIN[0], Ref(14, 10), Ref(15, 10)]
     assert not messages(actions, Done), "the leader knows of it"
@@ -117,67 +119,67 @@ def test_a_new_predecessor_gets_the_gradient_again_from_the_successors() -> None
 
 def test_the_last_stage_computes_the_loss_again() -> None:
     machine = last()
-    actions = machine.adopt(UP2, Adopt(microbatch(0), 2, REPAIR))
+    actions = receive(machine, UP2, Adopt(microbatch(0), 2, REPAIR))
     assert messages(actions, Recall) == [(UP2, Recall(microbatch(0), 1, gradient=False))]
-    actions = machine.journal.recalled(UP2, Recalled(microbatch(0), 1, gradient=False), AGAIN)
+    actions = machine.restorer.recalled(UP2, Recalled(microbatch(0), 1, gradient=False), AGAIN)
     assert of_type(actions, RunReplay) == [RunReplay(microbatch(0), AGAIN[0], TARGETS, None, 0)]
-    actions = machine.replayed(Replayed(microbatch(0), 0, Ref(15, 10)))
+    actions = computed(machine, Replayed(microbatch(0), 0, Ref(15, 10)))
     assert messages(actions, Backward) == [(UP2, Backward(microbatch(0), 1, REPAIR))]
     assert not messages(actions, Done)
 
 
 def test_a_repair_that_brings_the_input_along_is_not_asked_for_it() -> None:
     machine = last()
-    actions = machine.forward(UP2, Forward(microbatch(0), 2, REPAIR, repair=True), AGAIN)
+    actions = receive(machine, UP2, Forward(microbatch(0), 2, REPAIR, repair=True), AGAIN)
     assert not messages(actions, Recall)
     assert [replay.weight for replay in of_type(actions, RunReplay)] == [0]
 
 
 def test_stage_0_owes_a_new_trainer_no_gradient() -> None:
     machine = hops(stage=0)
-    machine.forward(UP, Forward(microbatch(0), 0, 0), (INPUT, TARGETS))
-    [(to, _)] = messages(machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0), Forward)
-    machine.backward(to, Backward(microbatch(0), 0, 0), (GRADIENT,), 2.0)
-    machine.backward_computed(BackwardComputed(microbatch(0), None))
-    actions = machine.adopt(UP2, Adopt(microbatch(0), 0, REPAIR))
+    receive(machine, UP, Forward(microbatch(0), 0, 0), (INPUT, TARGETS))
+    [(to, _)] = messages(computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0), Forward)
+    receive(machine, to, Backward(microbatch(0), 0, 0), (GRADIENT,), 2.0)
+    computed(machine, BackwardComputed(microbatch(0), None))
+    actions = receive(machine, UP2, Adopt(microbatch(0), 0, REPAIR))
     assert messages(actions, Backward) == [(UP2, Backward(microbatch(0), -1, REPAIR))]
     assert not messages(actions, Recall)
 
 
 def test_a_neighbour_that_asks_gets_what_is_here_at_once_and_the_rest_when_it_is_there() -> None:
     machine = hops()
-    machine.forward(UP, Forward(microbatch(0), 1, 0), (INPUT, TARGETS))
+    receive(machine, UP, Forward(microbatch(0), 1, 0), (INPUT, TARGETS))
     question = Recall(microbatch(0), 1, gradient=False)
-    assert machine.journal.recall(DOWN2, question) == [], "it is being computed"
+    assert machine.restorer.recall(DOWN2, question) == [], "it is being computed"
     answer = Recalled(microbatch(0), 1, gradient=False)
-    actions = machine.forward_computed(ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    actions = computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     assert Send(DOWN2, answer, (OUTPUT, TARGETS)) in actions
-    assert machine.journal.recall(DOWN, question) == [Send(DOWN, answer, (OUTPUT, TARGETS))]
+    assert machine.restorer.recall(DOWN, question) == [Send(DOWN, answer, (OUTPUT, TARGETS))]
 
 
 def test_who_never_had_a_hop_says_so() -> None:
     machine = hops()
     question = Recall(microbatch(0), 1, gradient=True)
-    assert machine.journal.recall(UP, question) == [Send(UP, Recalled(microbatch(0), 1, gradient=True))]
+    assert machine.restorer.recall(UP, question) == [Send(UP, Recalled(microbatch(0), 1, gradient=True))]
     machine, _ = finished()
     elsewhere = Recall(microbatch(0), 2, gradient=False)
-    assert machine.journal.recall(UP, elsewhere) == [Send(UP, Recalled(microbatch(0), 2, gradient=False))]
+    assert machine.restorer.recall(UP, elsewhere) == [Send(UP, Recalled(microbatch(0), 2, gradient=False))]
 
 
 def test_where_the_one_asked_has_nothing_or_dies_the_others_are_asked() -> None:
     machine = last()
-    machine.adopt(UP, Adopt(microbatch(0), 2, REPAIR))
+    receive(machine, UP, Adopt(microbatch(0), 2, REPAIR))
     question = Recall(microbatch(0), 1, gradient=False)
-    assert messages(machine.journal.recalled(UP, Recalled(microbatch(0), 1, gradient=False), ()), Recall) == [
+    assert messages(machine.restorer.recalled(UP, Recalled(microbatch(0), 1, gradient=False), ()), Recall) == [
         (UP2, question)
     ]
-    assert machine.journal.recalled(UP2, Recalled(microbatch(0), 1, gradient=False), ()) == []
+    assert machine.restorer.recalled(UP2, Recalled(microbatch(0), 1, gradient=False), ()) == []
     assert messages(machine.gone(UP, 3.0), Recall) == [(UP2, question)]
 
 
 def test_who_is_silent_is_asked_again_later_and_later() -> None:
     machine = last()
-    machine.adopt(UP, Adopt(microbatch(0), 2, REPAIR))
+    receive(machine, UP, Adopt(microbatch(0), 2, REPAIR))
     assert machine.tick(1.0) == []
     assert machine.next_deadline() == 16.0
     assert [to for to, _ in messages(machine.tick(16.0), Recall)] == [UP, UP2]
@@ -191,54 +193,54 @@ def test_an_answer_that_nobody_needs_or_that_does_not_fit_is_dropped() -> None:
         (DOWN, Recalled(microbatch(0), 2, gradient=True)),
         (UP, Recalled(microbatch(7), 0, gradient=False)),
     ):
-        assert released(machine.journal.recalled(sender, answer, AGAIN)) == list(AGAIN)
-    machine.adopt(UP2, Adopt(microbatch(0), 1, REPAIR))
+        assert released(machine.restorer.recalled(sender, answer, AGAIN)) == list(AGAIN)
+    receive(machine, UP2, Adopt(microbatch(0), 1, REPAIR))
     for sender, answer, bodies in (
         (UP, Recalled(microbatch(0), 0, gradient=False), AGAIN[:1]),
         (DOWN, Recalled(microbatch(0), 2, gradient=True), AGAIN),
         (DOWN, Recalled(microbatch(0), 0, gradient=False), AGAIN),
         (UP, Recalled(microbatch(0), 1, gradient=False), AGAIN),
     ):
-        assert released(machine.journal.recalled(sender, answer, bodies)) == list(bodies)
+        assert released(machine.restorer.recalled(sender, answer, bodies)) == list(bodies)
 
 
 def test_an_orphan_is_taken_away_with_bytes_of_its_neighbours() -> None:
     machine, _ = finished()
-    actions, missing = machine.reconcile(())
+    actions, missing = reconciling.reconcile(machine, ())
     assert missing == ""
     assert len(messages(actions, Recall)) == 2
     assert machine.settling
-    machine.journal.recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
-    holder = machine.dispatcher.holder(0)
+    machine.restorer.recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
+    holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
-    actions = machine.journal.recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
+    actions = machine.restorer.recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
     assert [replay.weight for replay in of_type(actions, RunReplay)] == [-1]
-    actions = machine.replayed(Replayed(microbatch(0), -1))
+    actions = computed(machine, Replayed(microbatch(0), -1))
     assert sorted(released(actions)) == sorted([*AGAIN[:1], Ref(14, 10), TARGETS])
     assert not machine.settling
 
 
 def test_a_hop_that_is_dropped_is_denied_to_who_waits_for_its_bytes_and_to_its_sender() -> None:
     machine = hops()
-    machine.forward(UP, Forward(microbatch(0), 1, 0), (INPUT, TARGETS))
-    machine.journal.recall(DOWN, Recall(microbatch(0), 1, gradient=False))
-    actions, _ = machine.reconcile(())
+    receive(machine, UP, Forward(microbatch(0), 1, 0), (INPUT, TARGETS))
+    machine.restorer.recall(DOWN, Recall(microbatch(0), 1, gradient=False))
+    actions, _ = reconciling.reconcile(machine, ())
     assert Send(DOWN, Recalled(microbatch(0), 1, gradient=False)) in actions
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, 0, "full"))]
-    assert messages(machine.reopen(), CreditAvailable) == [(UP, CreditAvailable(1))]
+    assert messages(reconciling.reopen(machine), CreditAvailable) == [(UP, CreditAvailable(1))]
 
 
 def test_no_more_hops_than_fit_in_memory_are_brought_back_at_a_time() -> None:
     machine = hops(capacity=1)
     for index in range(4):
         finish(machine, index)
-    mine = {index for index in range(4) if machine.dispatcher.holder(index) == DOWN}
+    mine = {index for index in range(4) if machine.dispatcher.flights.holder(index) == DOWN}
     assert len(mine) > 1
     [(_, first)] = messages(machine.gone(DOWN, 3.0), Recall)
-    machine.journal.recalled(UP, Recalled(first.microbatch, 0, gradient=False), AGAIN)
-    actions = machine.forward_computed(ForwardComputed(first.microbatch, Ref(13, 10)), 4.0)
+    machine.restorer.recalled(UP, Recalled(first.microbatch, 0, gradient=False), AGAIN)
+    actions = computed(machine, ForwardComputed(first.microbatch, Ref(13, 10)), 4.0)
     assert [to for to, _ in messages(actions, Forward)] == [DOWN2]
-    actions = machine.backward(DOWN2, Backward(first.microbatch, 1, REPAIR), (Ref(14, 10),), 5.0)
+    actions = receive(machine, DOWN2, Backward(first.microbatch, 1, REPAIR), (Ref(14, 10),), 5.0)
     [(_, second)] = messages(actions, Recall)
     assert {first.microbatch.index, second.microbatch.index} <= mine
 
@@ -249,18 +251,18 @@ def test_what_waits_for_its_input_does_not_keep_one_waiting_whose_input_is_here(
     for index in range(4):
         finish(machine, index)
     [(_, first)] = messages(machine.gone(DOWN, 3.0), Recall)
-    second = next(index for index in machine.dispatcher.starved if index != first.microbatch.index)
+    second = next(index for index in machine.dispatcher.flights.starved if index != first.microbatch.index)
     machine.gone(UP, 4.0)
-    machine.adopt(UP2, Adopt(microbatch(second), 1, REPAIR))
-    actions = machine.journal.recalled(UP2, Recalled(microbatch(second), 0, gradient=False), AGAIN)
+    receive(machine, UP2, Adopt(microbatch(second), 1, REPAIR))
+    actions = machine.restorer.recalled(UP2, Recalled(microbatch(second), 0, gradient=False), AGAIN)
     assert [run.microbatch for run in of_type(actions, RunForward)] == [microbatch(second)]
 
 
 def test_bytes_that_cannot_be_used_start_the_step_over() -> None:
     machine = last()
-    machine.adopt(UP, Adopt(microbatch(0), 2, REPAIR))
-    machine.journal.recalled(UP, Recalled(microbatch(0), 1, gradient=False), AGAIN)
-    culprit, actions = machine.failed(microbatch(0))
+    receive(machine, UP, Adopt(microbatch(0), 2, REPAIR))
+    machine.restorer.recalled(UP, Recalled(microbatch(0), 1, gradient=False), AGAIN)
+    culprit, actions = passes.failed(machine, microbatch(0))
     assert culprit is None
     assert [to for to, _ in messages(actions, Unrepairable)] == [LEADER]
     assert machine.entries() == ((0, 0),)

@@ -18,28 +18,28 @@ def speeds() -> LinkRates:
 
 def test_a_rate_is_told_once_and_again_when_it_has_changed() -> None:
     made = speeds()
-    assert made.tell(ELEMENTS) is None, "nothing is known"
+    assert made.report(ELEMENTS) is None, "nothing is known"
     made.measured(AFTER, 1000, 0.5)
-    assert made.tell(ELEMENTS) == LinkRateReport((("stage-1", 100), ("tied", 5)), ((AFTER, 2000.0),))
+    assert made.report(ELEMENTS) == LinkRateReport((("stage-1", 100), ("tied", 5)), ((AFTER, 2000.0),))
     made.measured(AFTER, 1000, 0.45)
-    assert made.tell(ELEMENTS) is None, "hardly another one"
+    assert made.report(ELEMENTS) is None, "hardly another one"
     made.measured(MATE, 1000, 1.0)
-    told = made.tell(ELEMENTS)
+    told = made.report(ELEMENTS)
     assert told is not None
     assert dict(told.rates).keys() == {AFTER, MATE}
-    made.forget_told()
-    assert made.tell(ELEMENTS) == told, "there is another leader"
+    made.forget_reports()
+    assert made.report(ELEMENTS) == told, "there is another leader"
 
 
 def test_what_waited_for_another_tensor_does_not_make_a_way_slow_but_what_stays_slow_is_believed() -> None:
     made = speeds()
     made.measured(AFTER, 1000, 1.0)
-    made.tell(ELEMENTS)
+    made.report(ELEMENTS)
     made.measured(AFTER, 1000, 10.0)
-    assert made.tell(ELEMENTS) is None
+    assert made.report(ELEMENTS) is None
     for _ in range(40):
         made.measured(AFTER, 1000, 10.0)
-    told = made.tell(ELEMENTS)
+    told = made.report(ELEMENTS)
     assert told is not None
     assert abs(dict(told.rates)[AFTER] - 100.0) < 1.0
 
@@ -49,7 +49,7 @@ def test_nothing_is_measured_of_others_or_in_no_time() -> None:
     made.measured(FAR, 1000, 1.0)
     made.measured(MATE, 0, 1.0)
     made.measured(MATE, 1000, 0.0)
-    assert made.tell(ELEMENTS) is None
+    assert made.report(ELEMENTS) is None
 
 
 def test_of_a_large_stage_nothing_is_told() -> None:
@@ -57,7 +57,7 @@ def test_of_a_large_stage_nothing_is_told() -> None:
     many = tuple(process(f"p{number}") for number in range(NEAR_MAX + 1))
     assert made.open(many, many) == []
     made.measured(many[0], 1000, 1.0)
-    assert made.tell(ELEMENTS) is None
+    assert made.report(ELEMENTS) is None
 
 
 def test_who_is_gone_is_forgotten_and_who_stays_need_not_be_probed_again() -> None:
@@ -65,6 +65,6 @@ def test_who_is_gone_is_forgotten_and_who_stays_need_not_be_probed_again() -> No
     made.measured(MATE, 1000, 1.0)
     made.measured(AFTER, 1000, 1.0)
     assert made.open((MATE,), ()) == []
-    told = made.tell(ELEMENTS)
+    told = made.report(ELEMENTS)
     assert told is not None
     assert dict(told.rates).keys() == {MATE}

@@ -119,10 +119,10 @@ def test_what_has_to_be_sent_again_goes_directly_until_the_next_epoch() -> None:
 def test_what_takes_a_detour_tells_nothing_of_the_way_itself() -> None:
     made = detours()
     made.around([forward(3)], 0.0)
-    assert made.speeds.detoured == {3}
+    assert made.speeds.relayed == {3}
     made.gone(VIA, 0.0)
     made.around([forward(3)], 0.0)
-    assert made.speeds.detoured == set()
+    assert made.speeds.relayed == set()
 
 
 def test_nobody_can_fill_the_table_or_tell_of_impossible_ways() -> None:
@@ -131,9 +131,9 @@ def test_nobody_can_fill_the_table_or_tell_of_impossible_ways() -> None:
         made.learn(process(f"x{number}"), LinkRateReport((), tuple((process(f"y{n}"), FAST) for n in range(200))))
     made.learn(VIA, LinkRateReport((), ((TO, float("nan")), (OTHER, -1.0), (ME, float("inf")), (TO, 1e-310))))
     assert took(made.around([forward()], 0.0)) == ["to"]
-    assert len(made._told) <= 64
+    assert len(made._reported) <= 64
     made.open(made.speeds, {1: (TO,)})
-    assert made._told.keys() <= {TO}
+    assert made._reported.keys() <= {TO}
 
 
 def test_one_who_told_of_a_new_epoch_early_is_heard_once_it_is_opened_here() -> None:

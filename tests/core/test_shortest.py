@@ -41,11 +41,11 @@ def test_the_fastest_way_is_taken_until_as_many_are_on_it_as_make_it_slow() -> N
 
 def test_a_fast_link_to_a_peer_with_slow_ones_beyond_is_no_fast_way() -> None:
     made = router(a=1.0, b=2.0)
-    made.told(A, 30.0)
-    made.told(B, 4.0)
+    made.downstream_cost(A, 30.0)
+    made.downstream_cost(B, 4.0)
     assert chosen(made) == B
     assert made.downstream_s == 2 * 2.0 + 0.001 + 4.0, "forth and back, through it, and what it said"
-    made.told(A, 1.0)
+    made.downstream_cost(A, 1.0)
     assert chosen(made) == A
 
 
@@ -157,7 +157,7 @@ def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
             case "awaits":
                 made.awaits(peer, number)
             case "told":
-                made.told(peer, float(number))
+                made.downstream_cost(peer, float(number))
             case "measured":
                 made.measured(peer, 0.0, float(number))
             case "probed":
@@ -194,7 +194,7 @@ def test_strangers_that_share_an_entry_are_chosen_as_if_each_had_its_own(data: s
                 case "awaits":
                     one.awaits(peer, int(number))
                 case "told":
-                    one.told(peer, number)
+                    one.downstream_cost(peer, number)
         for each in peers:
             plain._of_its_own(each)
         out = data.draw(st.lists(st.sampled_from(peers), max_size=4))

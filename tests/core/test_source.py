@@ -60,7 +60,7 @@ def test_what_is_denied_is_never_dropped() -> None:
     machine.open(opening())
     machine.formed(MicrobatchFormed(microbatch(0), Ref(1), Ref(2)), 0.0)
     machine.message(PEER, Denied(microbatch(0), 0, 0, "full"), 0.0)
-    assert machine.dispatcher.waiting == 1
+    assert len(machine.dispatcher.waiting) == 1
     assert [to for to, _ in messages(machine.dispatcher.credit(PEER, 1.0), Forward)] == [PEER]
 
 
@@ -99,9 +99,9 @@ def test_what_is_assigned_and_held_is_only_waited_for() -> None:
     machine = assigned()
     machine.formed(MicrobatchFormed(microbatch(3), Ref(1), Ref(2)), 0.0)
     assert machine.message(PEER, Accepted(microbatch(3), 0, TAKEOVER), 0.0) == []
-    assert machine.dispatcher.holder(3) == PEER
+    assert machine.dispatcher.flights.holder(3) == PEER
     machine.message(PEER, Backward(microbatch(3), -1, TAKEOVER), 0.0)
-    assert machine.dispatcher.entries[3].returned
+    assert machine.dispatcher.flights.entries[3].returned
 
 
 def test_what_is_assigned_twice_is_formed_once_and_an_own_one_keeps_its_attempt() -> None:

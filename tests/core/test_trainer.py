@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from swarmflow.core import lateness
 from swarmflow.core.actions import Action, Connect, Count, Exit, FormMicrobatch, Record, Rejoin, WriteCheckpoint
 from swarmflow.core.dispatcher import TAKEOVER, Dispatcher
 from swarmflow.core.events import CheckpointWritten, Event, Lost, MicrobatchFormed, Received, Tick
@@ -195,7 +196,7 @@ def test_who_has_to_join_again_does_nothing_more() -> None:
     bench = Bench()
     [form] = of_type(bench.join(), FormMicrobatch)
     bench.event(MicrobatchFormed(form.microbatch, Ref(1), Ref(2)))
-    late_s = bench.trainer.source.dispatcher.next_deadline()
+    late_s = lateness.next_deadline(bench.trainer.source.dispatcher)
     assert late_s is not None
     bench.now = late_s + 1.0  # the microbatch is to be asked for, which is another life's
     assert isinstance(bench.hear(Evicted("it is gone"))[-1], Rejoin)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from swarmflow.core.hop import COMPUTING
 from swarmflow.core.hop_table import HopTable
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.types import ProcessId
@@ -111,9 +112,10 @@ def test_a_trainer_that_dies_leaves_its_tokens_to_another() -> None:
 def sums(hops: HopTable) -> tuple[int, int, int, bool]:
     """What a peer's running totals stand for, added up anew."""
     kept = sum(ref.size_bytes for hop in hops.hops.values() for ref in hop.kept)
-    kept += sum(ref.size_bytes for entry in hops.dispatcher.entries.values() for ref in entry.bodies)
+    kept += sum(ref.size_bytes for entry in hops.dispatcher.flights.entries.values() for ref in entry.bodies)
     held = sum(hop.graph and hop.done is None and not hop.orphan for hop in hops.hops.values())
-    return kept, held, sum(hop.computing for hop in hops.hops.values()), any(h.orphan for h in hops.hops.values())
+    queued = sum(hop.state in COMPUTING for hop in hops.hops.values())
+    return kept, held, queued, any(hop.orphan for hop in hops.hops.values())
 
 
 @pytest.mark.parametrize("bytes_max", [0, 300, 1 << 30])
@@ -126,8 +128,8 @@ def test_running_totals_are_the_sums_whatever_dies(bytes_max: int) -> None:
         for host in world.hosts.values():
             hops = host.machine.hops if isinstance(host.machine, PeerMachine) else None
             if hops is not None and host.alive:
-                assert (hops.journal_bytes, hops.held, hops.queued, hops.settling) == sums(hops)
-                seen.append(hops.journal_bytes)
+                assert (hops.journal.size_bytes, hops.held, hops.queued, hops.settling) == sums(hops)
+                seen.append(hops.journal.size_bytes)
         return world.ended
 
     assert world.clock.run(checked, 600.0)

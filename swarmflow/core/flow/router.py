@@ -96,9 +96,9 @@ class FlowRouter:
         """Record when a peer passed a microbatch on, since it was sent; inside_s: since it arrived, if known."""
         self.shortest.measured(process, seconds, inside_s)
 
-    def told(self, process: ProcessId, downstream_s: float) -> None:
+    def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
         """How long the best way beyond it takes, forth and back."""
-        self.shortest.told(process, downstream_s)
+        self.shortest.downstream_cost(process, downstream_s)
 
     def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record the transfer time of a microbatch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmflow.core import passes, reconciling
 from swarmflow.core.actions import Action, Apply, Connect, Count, Send
 from swarmflow.core.events import Applied, PieceReduced, Received, Replayed, Sealed
 from swarmflow.core.messages import Commit, Committed, Prepare, Prepared, ReducePart, ReduceSum, Suspect, Unprepared
@@ -17,7 +18,7 @@ def prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
     if message.epoch != peer.epoch or peer.hops is None or peer.epoch_view is None:
         return []
     peer.epoch_view.prepare(message)
-    taken, missing = peer.hops.reconcile(message.entries)
+    taken, missing = reconciling.reconcile(peer.hops, message.entries)
     actions = [*revoke(peer), *taken]
     if missing:
         return [*actions, Send(peer.leader, Unprepared(peer.epoch, message.ballot, missing))]
@@ -31,7 +32,7 @@ def replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
     """The ballot that waits for orphans to be taken away goes on when the last one is."""
     if peer.hops is None:
         return release((event.gradient,) if event.gradient is not None else ())
-    actions = peer.hops.replayed(event)
+    actions = passes.replayed(peer.hops, event)
     message = peer.unsettled
     if message is None or peer.hops.settling:
         return actions

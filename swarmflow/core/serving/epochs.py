@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmflow.core import downstream, reconciling
 from swarmflow.core.actions import Action, Connect, Forget, Log, Reset
 from swarmflow.core.epoch_view import begun
 from swarmflow.core.events import Received
@@ -48,7 +49,7 @@ def opened(peer: PeerState, event: Received, now: float) -> list[Action]:
     nearby = {0: mates, 1: next_stage, -1: before if peer.stage > 0 else ()}
     few = {place: stage for place, stage in nearby.items() if len(stage) <= NEAR_MAX}
     peer.relays.open(peer.hops.dispatcher.speeds, few)
-    peer.hops.dispatcher.rerouted(peer.relays.changed)
+    peer.relays.report_changes(peer.hops.dispatcher.router)
     return actions + (peer.flows.open(message.roster, now) if peer.flows is not None else [])
 
 
@@ -69,7 +70,7 @@ def entered(peer: PeerState, event: Received, now: float) -> list[Action]:
     near = member in living.around(peer.stage, peer.plan.tied).members()
     connect: list[Action] = [Connect((member,))] if near else []
     if member.stage == peer.stage - 1:
-        peer.hops.journal.before[member.process] = None
+        peer.hops.restorer.before[member.process] = None
     if peer.flows is not None:
         connect += peer.flows.open(living, now)
     if member.stage != peer.stage + 1:
@@ -86,10 +87,10 @@ def gone(peer: PeerState, event: Received, now: float) -> list[Action]:
     if message.process == peer.me:
         return peer.leave(f"taken for dead: {message.reason}")
     peer.epoch_view.died(message.process)
-    actions = [*revoke(peer), *peer.hops.gone(message.process, now, message.lost), *peer.hops.reopen()]
+    actions = [*revoke(peer), *peer.hops.gone(message.process, now, message.lost), *reconciling.reopen(peer.hops)]
     lost = peer.relays.gone(message.process, now)
-    peer.hops.dispatcher.rerouted(peer.relays.changed)
-    actions += [action for to, sent in lost for action in peer.hops.again(to, sent, now)]
+    peer.relays.report_changes(peer.hops.dispatcher.router)
+    actions += [action for to, sent in lost for action in downstream.again(peer.hops, to, sent, now)]
     if peer.flows is not None:
         actions += peer.flows.gone(message.process, now)
     return [*actions, Forget(message.process)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmflow.core import broken
 from swarmflow.core.actions import Action, Connect, Count, Log, Send
 from swarmflow.core.events import Lost, Received
 from swarmflow.core.messages import Deposed, Done, Elect, MemberFailed, Message, Suspect
@@ -29,7 +28,7 @@ def go_around(peer: PeerState, process: ProcessId, now: float) -> list[Action]:
     """Nothing may have reached a process, or come from it: what it holds of this peer's goes to others, or is asked."""
     if peer.hops is None or peer.phase != "member":
         return []
-    return peer.hops.tell_all(broken.lost(peer.hops.dispatcher, process, now))
+    return peer.hops.unreachable(process, now)
 
 
 def accused(peer: PeerState, event: Received, now: float) -> list[Action]:
@@ -64,7 +63,7 @@ def lead(peer: PeerState, event: Received, now: float) -> list[Action]:
     dropped: tuple[int, ...] = ()
     if peer.hops is not None:
         peer.hops.leader, done, dropped = sender, peer.hops.done(), tuple(peer.hops.dropped)
-        peer.hops.dispatcher.speeds.forget_told()
+        peer.hops.dispatcher.speeds.forget_reports()
     capacity = peer.hops.capacity if peer.hops is not None else peer.settings.join.member.capacity
     member = replace(peer.settings.join.member, stage=peer.stage, capacity=capacity)
     report = epoch_view.report(

@@ -1,7 +1,11 @@
-"""The hops of a peer: messages and results go to its machine for them, what it cannot go on with to the leader."""
+"""The hops of a peer: messages and results go to its hop table, what it cannot go on with goes to the leader."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from swarmflow.core import downstream, intake, passes
 from swarmflow.core.actions import Action, Count, Log, Send
 from swarmflow.core.events import (
     BackwardComputed,
@@ -12,27 +16,86 @@ from swarmflow.core.events import (
     Overflowed,
     Received,
 )
-from swarmflow.core.messages import LinkRateReport, Negotiate, NotFinite, Overflow, RelayedTensor, RelayTensor, Suspect
+from swarmflow.core.hop_table import HopTable
+from swarmflow.core.messages import (
+    Accepted,
+    Adopt,
+    Backward,
+    Cancel,
+    CreditAvailable,
+    CreditReturned,
+    Denied,
+    DownstreamCost,
+    Forward,
+    LinkRateReport,
+    Negotiate,
+    NotFinite,
+    Overflow,
+    Probe,
+    Probed,
+    Recall,
+    Recalled,
+    RelayedTensor,
+    RelayTensor,
+    ReserveSlot,
+    Routed,
+    SlotReserved,
+    Suspect,
+)
 from swarmflow.core.serving.peer_state import PeerState, release
+from swarmflow.core.types import ProcessId, Ref
+
+HopHandler = Callable[[HopTable, ProcessId, Any, tuple[Ref, ...], float], list[Action]]
 
 
-def message(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """A message about one hop; that it belongs to this epoch and its roster was checked before."""
-    assert peer.hops is not None, "checked where messages come in"
-    return peer.hops.message(event.sender, event.message, event.bodies, now)
+def _recall(hops: HopTable, sender: ProcessId, message: Recall, bodies: tuple[Ref, ...], now: float) -> list[Action]:
+    return hops.restorer.recall(sender, message)
+
+
+def _recalled(
+    hops: HopTable, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...], now: float
+) -> list[Action]:
+    return hops.restorer.recalled(sender, message, bodies)
+
+
+ABOUT_HOPS: dict[type, HopHandler] = {
+    Forward: intake.forward,
+    ReserveSlot: intake.reserve,
+    Adopt: intake.adopt,
+    Cancel: intake.cancel,
+    CreditReturned: intake.credit_returned,
+    Accepted: downstream.accepted,
+    SlotReserved: downstream.slot_reserved,
+    Denied: downstream.denied,
+    Routed: downstream.routed,
+    CreditAvailable: downstream.credit,
+    Backward: passes.backward,
+    Probe: intake.probe,
+    Probed: downstream.probed,
+    DownstreamCost: downstream.downstream_cost,
+    Recall: _recall,
+    Recalled: _recalled,
+}
+
+
+def about_hop(handler: HopHandler, peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Handle a message about one hop; that it belongs to this epoch and its roster was checked before."""
+    assert peer.hops is not None, "checked where messages arrive"
+    peer.hops.admission.now_s = now
+    return handler(peer.hops, event.sender, event.message, event.bodies, now)
 
 
 def rates(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """Another peer tells of the ways from it."""
+    """Take another peer's report of its link rates."""
     assert isinstance(event.message, LinkRateReport)
     peer.relays.learn(event.sender, event.message)
     if peer.hops is not None:
-        peer.hops.dispatcher.rerouted(peer.relays.changed)
+        peer.relays.report_changes(peer.hops.dispatcher.router)
     return []
 
 
 def carry(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """A tensor goes through here, from one peer of this epoch to another."""
+    """Relay a tensor from one peer of this epoch to another."""
     message = event.message
     assert isinstance(message, RelayTensor)
     if message.to == peer.me or peer.epoch_view is None or not peer.epoch_view.takes_part(message.to):
@@ -42,30 +105,30 @@ def carry(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 
 def negotiated(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """A word about flows."""
+    """Take a message of the negotiation of flows."""
     assert isinstance(event.message, Negotiate)
     return peer.flows.received(event.sender, event.message, now) if peer.flows is not None else []
 
 
 def computed(peer: PeerState, event: ForwardComputed | LossComputed | BackwardComputed, now: float) -> list[Action]:
-    """A result; one of a stage that this process serves no more is dropped."""
+    """Take a result of computing; one of a stage that this process serves no more is dropped."""
     if peer.hops is None:
         ref = event.output if isinstance(event, ForwardComputed) else event.gradient
         return release((ref,) if ref is not None else ())
     match event:
         case ForwardComputed():
-            return peer.hops.forward_computed(event, now)
+            return passes.forward_computed(peer.hops, event, now)
         case LossComputed():
-            return peer.hops.loss_computed(event)
+            return passes.loss_computed(peer.hops, event)
         case BackwardComputed():
-            return peer.hops.backward_computed(event)
+            return passes.backward_computed(peer.hops, event)
 
 
 def compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list[Action]:
-    """What somebody sent is no tensor of the kind that it should be."""
+    """Drop a hop whose bytes are no tensor of the expected kind, and accuse their sender."""
     if peer.hops is None:
         return []
-    culprit, actions = peer.hops.failed(event.microbatch)
+    culprit, actions = passes.failed(peer.hops, event.microbatch)
     if culprit is not None:
         actions.append(Send(peer.leader, Suspect(culprit, f"sent an unusable tensor: {event.reason}")))
     return [Count("frames_refused", "tensor"), Log("warning", event.reason), *actions]

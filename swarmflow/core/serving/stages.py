@@ -47,7 +47,7 @@ def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
     peer.phase = "ready"
     dispatcher = dispatcher_for(peer.plan, peer.me, peer.stage + 1)
     own = peer.settings.journal_bytes_max, peer.settings.recompute
-    peer.hops = HopTable(peer.me, peer.stage, peer.plan.stages, event.capacity, dispatcher, peer.leader, *own)
+    peer.hops = HopTable(peer.stage, peer.plan.stages, event.capacity, dispatcher, peer.leader, *own)
     plan = peer.plan
     # The last stage holds a microbatch but briefly.
     without_graph = WITHOUT_GRAPH if peer.settings.recompute or peer.hops.last else 0
