@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from swarmflow.core.actions import Action, Count, Send
@@ -33,42 +32,14 @@ from swarmflow.core.events import (
     Tick,
 )
 from swarmflow.core.message_counter import MessageCounter
-from swarmflow.core.messages import (
-    Commit,
-    DownstreamCost,
-    Elect,
-    Evicted,
-    Finished,
-    Granted,
-    Heartbeat,
-    KeepCopy,
-    LeaderHeartbeat,
-    LinkRateReport,
-    MemberEntered,
-    MemberFailed,
-    Message,
-    Needed,
-    Negotiate,
-    OpenStep,
-    Postponed,
-    Prepare,
-    Probe,
-    ReducePart,
-    ReduceSum,
-    Refused,
-    RelayedTensor,
-    RelayTensor,
-    Released,
-    RosterDelta,
-    RosterPart,
-    Surplus,
-    Suspect,
-)
+from swarmflow.core.messages import Heartbeat, LeaderHeartbeat, Message, RelayedTensor
 from swarmflow.core.messages.checks import MessageChecks, checks_of
 from swarmflow.core.relays import Relays
-from swarmflow.core.serving import ballots, epochs, leaders, leaving, microbatches, refusing, stages
+from swarmflow.core.serving import ballots, leaders, leaving, microbatches, refusing, stages
+from swarmflow.core.serving.inbound import INBOUND, Inbound, Scope
 from swarmflow.core.serving.memory import Memory
 from swarmflow.core.serving.peer_state import PeerState, release
+from swarmflow.core.serving.places import misplaced
 from swarmflow.core.types import Epoch, ProcessId
 
 EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
@@ -193,34 +164,38 @@ class PeerMachine(PeerState):
     # --- what others say ----------------------------------------------------------------------------------------------
 
     def _received(self, event: Received, now: float, by: ProcessId | None = None) -> list[Action]:
-        """A message that can be true. by: who has carried it here for its sender."""
+        """Handle a message that passed the checks. by: the peer that relayed it for its sender."""
         message, leader = event.message, self.lease.leader
         if event.sender == leader:
             self.lease.heard(now)
         if self.epoch_view is not None and self.epoch_view.suspects:
             self.epoch_view.suspects.pop(event.sender, None)
         if isinstance(message, RelayedTensor) and message.origin != self.leader and self.phase != "gone":
-            inner = message.forward or message.backward
-            stranger = self.epoch_view is None or not self.epoch_view.takes_part(event.sender)
-            early = inner is not None and self._is_early(inner)
-            if inner is None or (stranger and not early):
-                return release(event.bodies)
-            if early:  # whole, since who carries it answers for it then too
-                return self._keep_early(event, now)
-            return self._received(replace(event, sender=message.origin, message=inner), now, by=event.sender)
-        handler = _REMOTE.get(type(message))
-        if handler is None or self.phase == "gone":
+            return self._relayed(event, message, now)
+        inbound = INBOUND.get(type(message))
+        if inbound is None or self.phase == "gone":
             return [Count("messages_ignored", type(message).__name__), *release(event.bodies)]
-        if type(message) in _FROM_LEADER:
+        if inbound.scope is Scope.LEADER:
             if event.sender != leader:
                 return leaders.another(self, event.sender, message)
-        elif self._is_early(message):
+        elif self._is_early(inbound, message):
             return self._keep_early(event, now)
-        elif not isinstance(message, Elect | Negotiate) and self._is_void(event):
+        elif self._is_void(inbound, event):
             return release(event.bodies)
-        elif (wrong := refusing.misplaced(self, event.sender, message)) is not None:
+        elif (wrong := misplaced(self, event.sender, message, inbound.places)) is not None:
             return refusing.refused(self, replace(event, sender=by or event.sender), wrong, now)
-        return handler(self, event, now)
+        return inbound.handle(self, event, now)
+
+    def _relayed(self, event: Received, message: RelayedTensor, now: float) -> list[Action]:
+        """Take a tensor that another peer has relayed, as from its origin."""
+        inner = message.forward or message.backward
+        stranger = self.epoch_view is None or not self.epoch_view.takes_part(event.sender)
+        early = inner is not None and self._is_early(INBOUND[type(inner)], inner)
+        if inner is None or (stranger and not early):
+            return release(event.bodies)
+        if early:  # whole, since the peer that relayed it answers for it then too
+            return self._keep_early(event, now)
+        return self._received(replace(event, sender=message.origin, message=inner), now, by=event.sender)
 
     def _keep_early(self, event: Received, now: float) -> list[Action]:
         if sum(early.sender == event.sender for _, early in self._early) >= EARLY_MAX:
@@ -228,25 +203,36 @@ class PeerMachine(PeerState):
         self._early.append((now, event))
         return []
 
-    def _is_early(self, message: Message) -> bool:
+    def _is_early(self, inbound: Inbound, message: Message) -> bool:
         """Peers' first messages may arrive before the leader's OpenStep or Prepare, which use another connection."""
-        microbatch = getattr(message, "microbatch", None)
-        if microbatch is not None:
-            return microbatch.epoch is not self.epoch and microbatch.epoch > self.epoch
-        if isinstance(message, ReducePart | ReduceSum):
-            ballot = self.epoch_view.ballot if self.epoch_view is not None else -1
-            ballot -= self.unsettled is not None  # parts of the ballot that waits for orphans to be taken away
-            return (message.epoch, message.ballot) > (self.epoch, ballot)
-        return isinstance(message, Probe | DownstreamCost) and message.epoch > self.epoch
+        about: Any = message
+        match inbound.scope:
+            case Scope.HOP:
+                return bool(about.microbatch.epoch is not self.epoch and about.microbatch.epoch > self.epoch)
+            case Scope.BALLOT:
+                ballot = self.epoch_view.ballot if self.epoch_view is not None else -1
+                ballot -= self.unsettled is not None  # parts of the ballot that waits for orphans to be subtracted
+                return bool((about.epoch, about.ballot) > (self.epoch, ballot))
+            case Scope.LINK:
+                return bool(about.epoch > self.epoch)
+        return False
 
-    def _is_void(self, event: Received) -> bool:
+    def _is_void(self, inbound: Inbound, event: Received) -> bool:
+        """Return whether a message belongs to another epoch, or its sender or this peer does not take part."""
         message: Any = event.message
-        microbatch = getattr(message, "microbatch", None)
-        epoch = getattr(message, "epoch", self.epoch) if microbatch is None else microbatch.epoch
+        match inbound.scope:
+            case Scope.RUN:
+                return False
+            case Scope.HOP:
+                epoch = message.microbatch.epoch
+            case Scope.EPOCH:
+                epoch = self.epoch
+            case _:
+                epoch = message.epoch
         if (epoch is not self.epoch and epoch != self.epoch) or self.hops is None:
             return True
-        if isinstance(message, ReducePart | ReduceSum):
-            return False  # the ballot's groups tell who may send them: newcomers are not in the roster yet
+        if inbound.scope is Scope.BALLOT:
+            return False  # the ballot's groups say which members may send: newcomers are not in the roster yet
         epoch_view = self.epoch_view
         return epoch_view is None or not (epoch_view.takes_part(event.sender) and epoch_view.takes_part(self.me))
 
@@ -259,7 +245,8 @@ class PeerMachine(PeerState):
         early, self._early = self._early, []
         actions: list[Action] = []
         for since_s, event in early:
-            if self._is_early(event.message):
+            inbound = INBOUND.get(type(event.message))
+            if inbound is not None and self._is_early(inbound, event.message):
                 self._early.append((since_s, event))
             else:
                 actions += self._received(event, now)
@@ -279,60 +266,10 @@ class PeerMachine(PeerState):
         return [event for _, event in self._early]
 
 
-def _nothing(peer: PeerState, event: Event, now: float) -> list[Action]:
+def _nothing(peer: PeerState, event: Progressed, now: float) -> list[Action]:
     return []
 
 
-_FROM_LEADER = frozenset(
-    (
-        RosterPart,
-        OpenStep,
-        RosterDelta,
-        MemberEntered,
-        MemberFailed,
-        Prepare,
-        Commit,
-        Granted,
-        Refused,
-        Evicted,
-        Released,
-        Finished,
-        LeaderHeartbeat,
-        KeepCopy,
-        Surplus,
-        Postponed,
-        Needed,
-        Suspect,
-    )
-)
-
-_REMOTE: dict[type, Callable[[PeerState, Received, float], list[Action]]] = {
-    **{kind: partial(microbatches.about_hop, handler) for kind, handler in microbatches.ABOUT_HOPS.items()},
-    RosterPart: epochs.named,
-    OpenStep: epochs.opened,
-    RosterDelta: epochs.opened,
-    MemberEntered: epochs.entered,
-    MemberFailed: epochs.gone,
-    Negotiate: microbatches.negotiated,
-    Prepare: ballots.prepare,
-    Commit: ballots.commit,
-    ReducePart: ballots.reduce_part,
-    ReduceSum: ballots.reduce_part,
-    Granted: stages.granted,
-    KeepCopy: stages.keep,
-    Surplus: stages.keep,
-    Refused: leaving.refused,
-    Evicted: leaving.evicted,
-    Released: leaving.released,
-    Postponed: leaving.postponed,
-    Needed: leaving.needed,
-    Finished: leaving.finished,
-    Elect: leaders.lead,
-    Suspect: leaders.accused,
-    LinkRateReport: microbatches.rates,
-    RelayTensor: microbatches.carry,
-    LeaderHeartbeat: _nothing,
-}
 _LOCAL: dict[type, Callable[[PeerState, Any, float], list[Action]]] = {
     Lost: leaders.lost,
     Mishandled: refusing.mishandled,

@@ -16,6 +16,7 @@ from swarmflow.core.events import Received
 from swarmflow.core.leading import piece_owners
 from swarmflow.core.reduce import Reduction
 from swarmflow.core.serving import ballots, microbatches
+from swarmflow.core.serving.inbound import INBOUND, Inbound, Scope
 from swarmflow.core.serving.peer_state import PeerState
 from swarmflow.runtime import forkserver
 
@@ -44,7 +45,6 @@ def _carry(peer: PeerState, event: Received, now: float) -> list[Action]:
 if __name__ == "__main__":
     import transformers.models.llama.modeling_llama  # noqa: F401  # once for all of them
 
-    from swarmflow.core import peer
     from swarmflow.core.messages import RelayTensor
 
     patch = pytest.MonkeyPatch()
@@ -55,5 +55,5 @@ if __name__ == "__main__":
     patch.setattr(relays, "GAIN_MIN_S", -ANYTHING)
     patch.setattr(reduce, "PIECE_ELEMENTS", PIECE_ELEMENTS)
     patch.setattr(ballots, "Reduction", _Noted)
-    patch.setitem(peer._REMOTE, RelayTensor, _carry)
+    patch.setitem(INBOUND, RelayTensor, Inbound(Scope.HOP, _carry))
     forkserver.main()
