@@ -214,14 +214,14 @@ def test_an_audit_leaves_the_smaller_number_at_both_ends() -> None:
     assert sends.outflow[B, D] == receives.inflow[A, D] == 1
 
 
-def test_a_node_stands_still_for_one_exchange_at_a_time_and_for_none_that_is_over() -> None:
-    lock = ExchangeLock()
+def test_a_side_is_locked_for_one_exchange_at_a_time_and_for_none_that_is_finished() -> None:
+    lock = ExchangeLock(1.0)
     first, second = Exchange(A, 1), Exchange(B, 1)
-    assert lock.take(first, (True, False), 0.0, 1.0)
-    assert not lock.take(second, (True,), 0.0, 1.0)
-    assert lock.free(first)
-    assert not lock.take(first, (True,), 0.0, 1.0)
-    assert lock.take(second, (True,), 0.0, 1.0)
+    assert lock.acquire(first, (True, False), 0.0)
+    assert not lock.acquire(second, (True,), 0.0)
+    assert lock.release(first)
+    assert not lock.acquire(first, (True,), 0.0)
+    assert lock.acquire(second, (True,), 0.0)
 
 
 def test_a_reservation_is_asked_again_under_its_number_and_given_up_in_the_end() -> None:
@@ -230,10 +230,10 @@ def test_a_reservation_is_asked_again_under_its_number_and_given_up_in_the_end()
     now = 0.0
     for _ in range(TRIES - 1):
         now += ANSWER_WAITED
-        repeated, silent = reservations.again(now)
+        repeated, silent = reservations.repeat(now)
         assert [send.message for send in repeated] == [first.message]
         assert silent == []
-    repeated, silent = reservations.again(now + ANSWER_WAITED)
+    repeated, silent = reservations.repeat(now + ANSWER_WAITED)
     assert (repeated, silent) == ([], [B])
     assert reservations.units(D) == 0
 
@@ -260,11 +260,11 @@ def test_what_is_sure_is_sent_until_it_is_acknowledged_and_heard_once() -> None:
     sender, receiver = ReliableDelivery(1.0), ReliableDelivery(1.0)
     message = sender.wrap(FlowSend(B, "words"), 0.0).message
     assert isinstance(message, Reliable)
-    assert sender.again(1.0) == []
-    assert [send.message for send in sender.again(ACKNOWLEDGED_AFTER)] == [message]
+    assert sender.repeat(1.0) == []
+    assert [send.message for send in sender.repeat(ACKNOWLEDGED_AFTER)] == [message]
     assert [receiver.first(A, message) for _ in range(2)] == [True, False]
     sender.acknowledged(Ack(message.number))
-    assert sender.again(100.0) == []
+    assert sender.repeat(100.0) == []
 
 
 def test_a_node_knows_what_the_narrowest_stage_ahead_can_hold() -> None:

@@ -12,22 +12,23 @@ from swarmflow.core.types import ProcessId
 
 @dataclass(slots=True)
 class Books:
-    """capacity: never exceeded by what is held, whatever anybody says.
+    """The units of flow on the links of one node.
 
     A unit that comes in and does not go out is loose; one that goes out and does not come in is an orphan. Both hold
-    capacity. suspects: (node, outward) of links whose other end may have missed a change, and since when.
+    capacity.
     """
 
     me: ProcessId
-    capacity: int
-    inflow: dict[Link, int] = field(default_factory=dict)
-    outflow: dict[Link, int] = field(default_factory=dict)
-    suspects: dict[tuple[ProcessId, bool], float] = field(default_factory=dict)
-    _in: dict[ProcessId, int] = field(default_factory=dict)
-    _out: dict[ProcessId, int] = field(default_factory=dict)
+    capacity: int  # units that the node can hold; no message makes it hold more
+    inflow: dict[Link, int] = field(init=False, default_factory=dict)
+    outflow: dict[Link, int] = field(init=False, default_factory=dict)
+    # (node, outward) of the links whose other end may have missed a change, and since when
+    suspects: dict[tuple[ProcessId, bool], float] = field(init=False, default_factory=dict)
+    _in: dict[ProcessId, int] = field(init=False, default_factory=dict)  # units that come in, by data node
+    _out: dict[ProcessId, int] = field(init=False, default_factory=dict)  # units that go out, by data node
 
     def add(self, outward: bool, node: ProcessId, source: ProcessId, count: int, now: float) -> None:
-        """Change the units of one link. Raises ValueError where they would fall below 0."""
+        """Add units to one link; `count` may be negative. Raises ValueError where the link would have less than 0."""
         table, sums = (self.outflow, self._out) if outward else (self.inflow, self._in)
         left = table.get((node, source), 0) + count
         if left < 0:
@@ -40,7 +41,7 @@ class Books:
         self.suspects[node, outward] = now
 
     def loose(self, source: ProcessId) -> int:
-        """Return the units of a data node that come in and do not go out; below 0: orphans."""
+        """Return the loose units of a data node; below 0: the number of its orphans, negated."""
         return self._in.get(source, 0) - self._out.get(source, 0)
 
     @property
@@ -50,7 +51,7 @@ class Books:
 
     @property
     def held(self) -> int:
-        """Return the units in use."""
+        """Return the units of capacity that are in use."""
         out = self._out
         total = 0
         for source, count in self._in.items():
@@ -63,7 +64,7 @@ class Books:
 
     @property
     def room(self) -> int:
-        """Return the free units."""
+        """Return the units of capacity that are free."""
         return self.capacity - self.held
 
     def neighbours(self, outward: bool) -> list[ProcessId]:
@@ -71,7 +72,7 @@ class Books:
         return list(dict.fromkeys(node for node, _ in (self.outflow if outward else self.inflow)))
 
     def counts(self, outward: bool) -> Counts:
-        """Return the links of one side in the form that is sent."""
+        """Return the links of one side in the form in which they are sent."""
         table = self.outflow if outward else self.inflow
         return tuple((node, source, count) for (node, source), count in sorted(table.items()))
 
@@ -86,7 +87,7 @@ class Books:
         return found
 
     def fits(self, inflow: Counts, outflow: Counts) -> bool:
-        """Whether these changes leave no link below 0 and the node within its capacity."""
+        """Return whether these changes leave no link below 0, and the node within its capacity or no fuller."""
         for table, changes in ((self.inflow, inflow), (self.outflow, outflow)):
             if any(table.get((node, source), 0) + count < 0 for node, source, count in changes):
                 return False
@@ -97,19 +98,19 @@ class Books:
         held = sum(max(into.get(source, 0), out.get(source, 0)) for source in {**into, **out})
         return held <= max(self.capacity, self.held)
 
-    def change(self, inflow: Iterable[tuple[ProcessId, ProcessId, int]], outward: bool, now: float) -> None:
-        """Make some changes of one side."""
-        for node, source, count in inflow:
+    def change(self, counts: Iterable[tuple[ProcessId, ProcessId, int]], outward: bool, now: float) -> None:
+        """Apply the changes of one side."""
+        for node, source, count in counts:
             self.add(outward, node, source, count, now)
 
     def audit(self, node: ProcessId, outward: bool, answer: bool, reason: str) -> FlowSend:
-        """Tell the other end what is in the books."""
+        """Return a message that reports the units of a link to its other end."""
         table = self.outflow if outward else self.inflow
         counts = tuple((source, count) for (other, source), count in sorted(table.items()) if other == node)
         return FlowSend(node, Audit(counts, outward, answer), reason)
 
     def audited(self, node: ProcessId, message: Audit, now: float) -> bool:
-        """Keep the smaller number of what the other end says and what is here. True: something was cut."""
+        """Keep the smaller of the other end's number and the own one. True: the own one was larger."""
         outward = not message.outward
         table = self.outflow if outward else self.inflow
         theirs = dict(message.counts)

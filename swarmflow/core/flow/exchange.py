@@ -1,9 +1,10 @@
-"""The regional exchange: a node has its own and the neighbouring stages stand still, and solves their part anew."""
+"""The regional exchange: a node locks links of its own and the neighbouring stages, and optimises their flows."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from random import Random
 
 from swarmflow.core.flow.messages import (
@@ -18,141 +19,197 @@ from swarmflow.core.flow.messages import (
 )
 from swarmflow.core.flow.node_types import FlowSend, Link, View
 from swarmflow.core.flow.window import LinkChange, Window
+from swarmflow.core.transitions import Transitions
 from swarmflow.core.types import ProcessId
 
-REACH = 1  # stages on either side of the solver's
-MEMBERS_MAX = 128  # of a stage
-NEAR = 4  # tenths of them that are chosen for their cost
-ANSWERS_WAITED = 8.0  # times a message's
-REPEATED_AFTER = 3.5  # without a loss all have answered by then
-REPEATED_EVERY = 2.5
-KEPT = 8  # exchanges whose outcome is remembered for those who ask
+REACH = 1  # stages of a window on either side of the solver's
+MEMBERS_MAX = 128  # members of a window in each stage
+NEAR = 4  # tenths of the members that are chosen for their cost, where a stage has more nodes
+ANSWERS_WAITED = 8.0  # rounds before the window is solved without the nodes that have not answered
+REPEATED_AFTER = 3.5  # rounds before requests are repeated; where nothing is lost, all have answered by then
+REPEATED_EVERY = 2.5  # rounds between two repetitions
+KEPT = 8  # exchanges whose outcome is remembered, for nodes that inquire
+
+
+class ExchangeState(StrEnum):
+    """What the solver of an exchange is doing."""
+
+    GATHERING = "gathering"  # members and neighbours are asked to lock their links and to report them
+    SOLVING = "solving"  # the window is solved, a slice at each tick; late answers count no more
+    SOLVED = "solved"  # the outcome is sent
+
+
+EXCHANGE_STATES = Transitions(
+    "exchange",
+    ExchangeState.GATHERING,
+    {
+        ExchangeState.GATHERING: {ExchangeState.SOLVING: "every node has answered, or was waited for long enough"},
+        ExchangeState.SOLVING: {ExchangeState.SOLVED: "the last slice is computed"},
+        ExchangeState.SOLVED: {},
+    },
+)
+
+
+class Participation(StrEnum):
+    """How many of the nodes that were asked took part in an exchange."""
+
+    ALL = "all"  # every member and every neighbour
+    SOME = "some"  # at least half of the members
+    FEW = "few"  # less than half of the members
 
 
 @dataclass(slots=True)
 class OpenExchange:
-    """An exchange that this node solves. asked: members, with their stage.
-
-    sides: neighbours beyond, by direction, and what they have on that side; None: they do not stand still yet.
-    """
+    """An exchange that this node solves."""
 
     exchange: Exchange
-    since: float
-    asked: dict[ProcessId, int]
-    offers: dict[ProcessId, Locked] = field(default_factory=dict)
-    busy: dict[ProcessId, None] = field(default_factory=dict)
-    sides: dict[tuple[ProcessId, bool], dict[Link, int] | None] = field(default_factory=dict)
-    window: Window | None = None
-    work: Generator[None, None, dict[ProcessId, LinkChange]] | None = None
-    repeat_at: float = 0.0
+    since: float  # when it was called
+    asked: dict[ProcessId, int]  # the members that were asked, and their stages
+    repeat_at: float  # when requests without an answer are repeated
+    state: ExchangeState = field(init=False, default=ExchangeState.GATHERING)
+    offers: dict[ProcessId, Locked] = field(init=False, default_factory=dict)  # the links of locked members
+    denied: dict[ProcessId, None] = field(init=False, default_factory=dict)  # nodes that denied a lock
+    # The links of the neighbours outside, by (neighbour, outward): on their outward side, or on the other one. None:
+    # that side is not locked yet.
+    sides: dict[tuple[ProcessId, bool], dict[Link, int] | None] = field(init=False, default_factory=dict)
+    window: Window | None = field(init=False, default=None)  # from SOLVING on
+    work: Generator[None, None, dict[ProcessId, LinkChange]] | None = field(init=False, default=None)  # from SOLVING on
+
+    @property
+    def answered(self) -> bool:
+        """Return whether every node that was asked has answered."""
+        missing = [node for node in self.asked if node not in self.offers and node not in self.denied]
+        return not missing and all(links is not None or node in self.denied for (node, _), links in self.sides.items())
+
+    @property
+    def participation(self) -> Participation:
+        """Return how many of the nodes that were asked take part."""
+        if 2 * len(self.offers) < len(self.asked):
+            return Participation.FEW
+        everyone = len(self.offers) == len(self.asked) and None not in self.sides.values()
+        return Participation.ALL if everyone else Participation.SOME
+
+    def begin_solving(self, random: Random) -> None:
+        """Make a window of the answers."""
+        assert self.state is ExchangeState.GATHERING, f"an exchange that is {self.state} cannot be solved"
+        lowest, highest = min(self.asked.values()), max(self.asked.values())
+        offers: list[dict[ProcessId, Locked]] = [{} for _ in range(1 + highest - lowest)]
+        for node, offer in self.offers.items():
+            offers[self.asked[node] - lowest][node] = offer
+        locked = [(key, links) for key, links in self.sides.items() if links is not None]
+        before, after = ({node: links for (node, out), links in locked if out == outward} for outward in (True, False))
+        self.window = Window(offers, before, after)
+        self.work = self.window.solve(random)
+        self.state = EXCHANGE_STATES.move(self.state, ExchangeState.SOLVING)
+
+    def saves(self, share: float) -> bool:
+        """Return whether the solution saves more than this share of what the links cost before it."""
+        assert self.state is ExchangeState.SOLVED, f"an exchange that is {self.state} has no solution"
+        return self.window is not None and self.window.saves(share)
 
 
 class Solver:
-    """The part of a relay that calls exchanges and solves them. worth: the share of its costs that one has to save."""
+    """The part of a relay that solves exchanges."""
 
     def __init__(self, view: View, random: Random, round_s: float, worth: float = 0.0) -> None:
-        self.worth = worth
+        self.worth = worth  # the share of a window's cost that an exchange has to save to count as a gain
         self.view = view
         self.random = random
         self.round_s = round_s
         self.open: OpenExchange | None = None
-        self.made = 0
-        self.gained = False  # the last exchange saved enough
-        self.crowded = False  # in the last exchange most could not take part
-        self.complete = False  # in the last exchange everybody could
+        self.made = 0  # own exchanges so far: the last number
+        self.gained = False  # whether the last exchange saved enough
+        self.participation = Participation.SOME  # in the last exchange
         self._last: OpenExchange | None = None
-        self._done: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}
+        self._outcomes: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}
 
     @property
     def solving(self) -> bool:
-        """Whether there is more to compute."""
-        return self.open is not None and self.open.work is not None
+        """Return whether a computation is unfinished."""
+        return self.open is not None and self.open.state is ExchangeState.SOLVING
 
     def start(self, offer: Locked, now: float) -> list[FlowSend]:
-        """Ask those of the own and the neighbouring stages. offer: the own one."""
+        """Ask nodes of the own and the neighbouring stages to lock their links. offer: the own links."""
         view = self.view
-        self.open = OpenExchange(offer.exchange, now, {view.me: view.stage})
+        self.open = OpenExchange(offer.exchange, now, {view.me: view.stage}, now + REPEATED_AFTER * self.round_s)
         self.open.offers[view.me] = offer
-        self.open.repeat_at = now + REPEATED_AFTER * self.round_s
-        sends = self._ask(view.stage, view.beside, MEMBERS_MAX - 1)
+        sends = self._request_locks(view.stage, view.beside, MEMBERS_MAX - 1)
         if view.stage > 0:
-            sends += self._ask(view.stage - 1, view.before, MEMBERS_MAX)
+            sends += self._request_locks(view.stage - 1, view.before, MEMBERS_MAX)
         if view.stage < view.stages - 1:
-            sends += self._ask(view.stage + 1, view.after, MEMBERS_MAX)
-        self._expect(view.me, offer)
+            sends += self._request_locks(view.stage + 1, view.after, MEMBERS_MAX)
+        self._expect_sides(view.me, offer)
         for node, outward in self.open.sides:
             sends.append(FlowSend(node, SideLockRequest(offer.exchange, outward), "a neighbour of the window"))
         return sends
 
     @property
     def lowest(self) -> int:
-        """The first stage of a window around the own stage."""
+        """Return the first stage of a window around the own stage."""
         return max(0, self.view.stage - REACH)
 
     @property
     def highest(self) -> int:
-        """The last one."""
+        """Return the last stage of a window around the own stage."""
         return min(self.view.stages - 1, self.view.stage + REACH)
 
-    def _ask(self, stage: int, nodes: Iterable[ProcessId], most: int) -> list[FlowSend]:
-        """Ask some nodes of a stage to take part."""
+    def _request_locks(self, stage: int, nodes: Iterable[ProcessId], most: int) -> list[FlowSend]:
+        """Ask nodes of a stage to lock their links, at most so many."""
         assert self.open is not None
         all_nodes = sorted(nodes)
         chosen = all_nodes
         if len(all_nodes) > most:
-            # Those to whom the way is short may help most; others come in by chance.
+            # Nodes with cheap links may save most; a random choice gives every other node its chance.
             cost = self.view.cost
             near = sorted((node for node in all_nodes if node in cost), key=cost.__getitem__)[: most * NEAR // 10]
             taken = set(near)
             rest = [node for node in all_nodes if node not in taken]
             chosen = near + self.random.sample(rest, most - len(near))
-        question = LockRequest(self.open.exchange, stage == self.lowest, stage == self.highest)
+        request = LockRequest(self.open.exchange, stage == self.lowest, stage == self.highest)
         self.open.asked.update(dict.fromkeys(chosen, stage))
-        return [FlowSend(node, question, "to solve this part anew") for node in chosen]
+        return [FlowSend(node, request, "to optimise this part") for node in chosen]
 
-    def name(self) -> Exchange:
-        """Of the next exchange."""
+    def next_exchange(self) -> Exchange:
+        """Return the name of the next exchange."""
         self.made += 1
         return Exchange(self.view.me, self.made)
 
-    def offered(self, sender: ProcessId, message: Locked) -> list[FlowSend]:
-        """A member stands still."""
-        if not self._current(message.exchange):
+    def member_locked(self, sender: ProcessId, message: Locked) -> list[FlowSend]:
+        """Store the links of a member that has locked them."""
+        if not self._gathers(message.exchange):
             return self.inquired(sender, Inquire(message.exchange))
         assert self.open is not None
         if sender in self.open.asked:
             self.open.offers[sender] = message
-            self._expect(sender, message)
+            self._expect_sides(sender, message)
         return []
 
-    def side_offered(self, sender: ProcessId, message: SideLocked) -> list[FlowSend]:
-        """A neighbour of the window stands still on that side."""
-        if not self._current(message.exchange):
+    def side_locked(self, sender: ProcessId, message: SideLocked) -> list[FlowSend]:
+        """Store the links of a neighbour of the window that has locked one side."""
+        if not self._gathers(message.exchange):
             return self.inquired(sender, Inquire(message.exchange))
         assert self.open is not None
         self.open.sides[sender, message.outward] = {(node, source): n for node, source, n in message.links}
         return []
 
-    def busy(self, sender: ProcessId, message: LockDenied) -> None:
-        """Somebody cannot take part: its units stay as they are."""
-        if not self._current(message.exchange):
+    def denied(self, sender: ProcessId, message: LockDenied) -> None:
+        """Note a node that cannot take part: its units stay as they are."""
+        if not self._gathers(message.exchange):
             return
         assert self.open is not None
-        if message.outward is None:
-            self.open.busy[sender] = None
-        else:
+        if message.outward is not None:
             self.open.sides.setdefault((sender, message.outward), None)
-            self.open.busy[sender] = None
+        self.open.denied[sender] = None
 
     def inquired(self, sender: ProcessId, message: Inquire) -> list[FlowSend]:
-        """What has come of an exchange; of one that was forgotten: nothing."""
+        """Answer a node that asks for the outcome of an exchange; a forgotten one changes nothing."""
         if self.open is not None and self.open.exchange == message.exchange:
             return []
-        outcome = self._done.get(message.exchange, {}).get(sender, ApplyExchange(message.exchange))
+        outcome = self._outcomes.get(message.exchange, {}).get(sender, ApplyExchange(message.exchange))
         return [FlowSend(sender, outcome, "asked again")]
 
     def gone(self, process: ProcessId) -> None:
-        """A participant is dead; nobody waits for it, and nothing is changed of it."""
+        """Remove a participant that is dead from the open exchange."""
         if self.open is None:
             return
         self.open.asked.pop(process, None)
@@ -161,15 +218,15 @@ class Solver:
             self.open.sides.pop((process, outward), None)
 
     def tick(self, now: float) -> list[FlowSend]:
-        """Solve once all have answered, or after a while; a slice at a time."""
+        """Solve the window, a slice at a time, once all have answered or after a while."""
         current = self.open
         if current is None:
             return []
-        if current.work is None:
-            if not self._complete(current) and now - current.since < ANSWERS_WAITED * self.round_s:
+        if current.state is ExchangeState.GATHERING:
+            if not current.answered and now - current.since < ANSWERS_WAITED * self.round_s:
                 return self._repeat(current, now)
-            current.window = self._window(current)
-            current.work = current.window.solve(self.random)
+            current.begin_solving(self.random)
+        assert current.work is not None, f"an exchange that is {current.state} has a solution under way"
         try:
             next(current.work)
         except StopIteration as stop:
@@ -177,36 +234,22 @@ class Solver:
         return []
 
     def _repeat(self, current: OpenExchange, now: float) -> list[FlowSend]:
-        """Ask those again now and then who have not answered: a message may be lost."""
+        """Repeat the requests without an answer now and then: a message may be lost."""
         if now < current.repeat_at:
             return []
         current.repeat_at = now + REPEATED_EVERY * self.round_s
         sends = []
         for node, stage in current.asked.items():
-            if node not in current.offers and node not in current.busy:
-                question = LockRequest(current.exchange, stage == self.lowest, stage == self.highest)
-                sends.append(FlowSend(node, question, "no answer yet"))
+            if node not in current.offers and node not in current.denied:
+                request = LockRequest(current.exchange, stage == self.lowest, stage == self.highest)
+                sends.append(FlowSend(node, request, "no answer yet"))
         for (node, outward), links in current.sides.items():
-            if links is None and node not in current.busy:
+            if links is None and node not in current.denied:
                 sends.append(FlowSend(node, SideLockRequest(current.exchange, outward), "no answer yet"))
         return sends
 
-    def _window(self, current: OpenExchange) -> Window:
-        lowest, highest = min(current.asked.values()), max(current.asked.values())
-        offers: list[dict[ProcessId, Locked]] = [{} for _ in range(1 + highest - lowest)]
-        for node, offer in current.offers.items():
-            offers[current.asked[node] - lowest][node] = offer
-        shown = [(key, links) for key, links in current.sides.items() if links is not None]
-        before, after = ({node: links for (node, out), links in shown if out == outward} for outward in (True, False))
-        return Window(offers, before, after)
-
-    def _complete(self, current: OpenExchange) -> bool:
-        waited = [node for node in current.asked if node not in current.offers and node not in current.busy]
-        sides = current.sides.items()
-        return not waited and all(links is not None or node in current.busy for (node, _), links in sides)
-
-    def _expect(self, sender: ProcessId, offer: Locked) -> None:
-        """Whom a member at the edge of the window has passed the question on to."""
+    def _expect_sides(self, sender: ProcessId, offer: Locked) -> None:
+        """Expect answers of the neighbours to which a member at the edge of the window has sent side lock requests."""
         assert self.open is not None
         stage = self.open.asked.get(sender)
         if stage == self.lowest:
@@ -217,11 +260,11 @@ class Solver:
                 self.open.sides.setdefault((node, False), None)
 
     def _finish(self, current: OpenExchange, changes: dict[ProcessId, LinkChange]) -> list[FlowSend]:
-        """Tell all who stand still, the own node too."""
+        """Send the outcome to all locked nodes, the own one included."""
+        current.state = EXCHANGE_STATES.move(current.state, ExchangeState.SOLVED)
         self.open, self._last = None, current
-        self.gained = bool(changes) and current.window is not None and current.window.saves(self.worth)
-        self.complete = len(current.offers) == len(current.asked) and None not in current.sides.values()
-        self.crowded = 2 * len(current.offers) < len(current.asked)
+        self.gained = bool(changes) and current.saves(self.worth)
+        self.participation = current.participation
         participants = [*current.offers, *(node for (node, _), links in current.sides.items() if links is not None)]
         outcome = {}
         for node in dict.fromkeys(participants):
@@ -231,16 +274,16 @@ class Solver:
                 tuple((other, source, n) for (other, source), n in change.inflow.items()),
                 tuple((other, source, n) for (other, source), n in change.outflow.items()),
             )
-        self._done[current.exchange] = outcome
-        while len(self._done) > KEPT:
-            del self._done[next(iter(self._done))]
+        self._outcomes[current.exchange] = outcome
+        while len(self._outcomes) > KEPT:
+            del self._outcomes[next(iter(self._outcomes))]
         reason = "saves something" if changes else "nothing to save"
         return [FlowSend(node, message, reason) for node, message in outcome.items()]
 
     def successor(self) -> ProcessId | None:
-        """Who calls the next exchange: two stages further, or so; from the end on a data node, since it is a ring.
+        """Return the node that calls the next exchange; None: no node follows this one.
 
-        None: there is nobody after this node.
+        It is a node about two stages further along the ring; after the last stage, a data node.
         """
         view, last = self.view, self._last
         assert last is not None
@@ -252,5 +295,7 @@ class Solver:
             nodes = list(view.after)
         return nodes[int(self.random.random() * len(nodes))] if nodes else None
 
-    def _current(self, exchange: Exchange) -> bool:
-        return self.open is not None and self.open.exchange == exchange and self.open.work is None
+    def _gathers(self, exchange: Exchange) -> bool:
+        """Return whether this exchange is open and still takes answers."""
+        current = self.open
+        return current is not None and current.exchange == exchange and current.state is ExchangeState.GATHERING

@@ -1,4 +1,4 @@
-"""The part of a data node that traces its flows, and, of the first data node, the part that hands flows over."""
+"""Handovers: data nodes trace their flows, and the first of them gives paths to those for which they cost less."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from swarmflow.core.flow.node_types import INFINITE, FlowSend, View
 from swarmflow.core.flow.owners import Handover, Path, changes, cheapest_owners
 from swarmflow.core.types import ProcessId
 
-ANSWERS_WAITED = 12.0  # times a message's
-REPEATED_EVERY = 3.0  # to those who have not answered
-REPORTS_GATHERED = 3.0  # after one report others may follow
-AGAIN = 20.0
-AGAIN_CALM = 240.0  # where nothing is to be done for a small gain
-TRIES = 5
-QUIET = 8.0  # after the last change of the own links they are traced
+# Times in rounds.
+ANSWERS_WAITED = 12.0  # before handovers are decided without the nodes that have not answered
+REPEATED_EVERY = 3.0  # between two requests to a node that has not answered
+REPORTS_GATHERED = 3.0  # after the last report, for others to follow
+AGAIN = 20.0  # between two traces
+AGAIN_CALM = 240.0  # the same, where a handover has to save a share of its path's cost
+TRIES = 5  # traces in a row because a path had changed
+QUIET = 8.0  # after a change of the own links, before they are traced
 
 
 @dataclass(slots=True)
@@ -23,65 +24,62 @@ class OpenHandover:
     """Handovers for which all nodes on the paths are asked to lock their links."""
 
     exchange: Exchange
-    since: float
+    since: float  # when the nodes were first asked
     handovers: list[Handover]
     asked: dict[ProcessId, None]
-    repeat_at: float
-    offers: dict[ProcessId, Locked] = field(default_factory=dict)
-    busy: dict[ProcessId, None] = field(default_factory=dict)
+    repeat_at: float  # when requests without an answer are repeated
+    offers: dict[ProcessId, Locked] = field(init=False, default_factory=dict)  # the links of locked nodes
+    denied: dict[ProcessId, None] = field(init=False, default_factory=dict)  # nodes that denied the lock
 
 
 class Handovers:
-    """Every data node has one; only that of the first of them, by id, decides.
-
-    worth: the share of a whole path's cost that a handover has to save. path_cost: the cost of a path now.
-    """
+    """The handovers of one data node. Each traces and reports its own flows; the first data node, by id, decides."""
 
     def __init__(self, view: View, round_s: float, worth: float = 0.0) -> None:
-        self.worth = worth
-        self.path_cost = 0.0
         self.view = view
         self.round_s = round_s
-        self.number = 0
-        self.tries = 0
-        self.trace_at: float | None = None
+        self.worth = worth  # the share of a path's cost that a handover has to save
+        self.path_cost = 0.0  # the present cost of a path
+        self.number = 0  # of the latest trace
         self.open: OpenHandover | None = None
-        self._tracing: dict[int, list[Path]] = {}
-        self._expected = 0
-        self._traced_at = -INFINITE
-        self._until = 0.0
-        self._reports: dict[ProcessId, OwnFlows] = {}
+        self._tries = 0  # traces in a row because a path had changed
+        self._trace_at: float | None = None  # when the next trace begins; None: no trace is scheduled
+        self._traced_at = -INFINITE  # when the latest trace began
+        self._returned: list[Path] | None = None  # paths of the latest trace; None: they are reported
+        self._expected = 0  # paths of the latest trace
+        self._until = 0.0  # when the latest trace is reported even if paths are missing
+        self._reports: dict[ProcessId, OwnFlows] = {}  # the latest one of each data node
         self._decide_at = INFINITE
-        self._exchanges = 0
-        self._done: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}
+        self._exchanges = 0  # own exchanges so far: the last number
+        self._outcomes: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}  # of the last exchange
 
     @property
     def leader(self) -> ProcessId:
-        """Return the first data node by id."""
+        """Return the data node that decides."""
         return min(self.view.me, *self.view.beside) if self.view.beside else self.view.me
 
     def changed(self, now: float) -> None:
-        """Own links have changed: trace them when they have come to rest."""
-        if self.trace_at is None:
+        """Schedule a trace of the own links, which have changed."""
+        if self._trace_at is None:
             again = AGAIN_CALM if self.worth else AGAIN
-            self.trace_at = max(now + QUIET * self.round_s, self._traced_at + again * self.round_s)
+            self._trace_at = max(now + QUIET * self.round_s, self._traced_at + again * self.round_s)
 
     def retrace(self, now: float) -> None:
         """Trace the own links at once."""
-        self.trace_at = now
+        self._trace_at = now
 
     def traced(self, message: TraceFlow) -> None:
         """Store the path of a trace that has returned."""
-        if message.number == self.number and message.number in self._tracing:
-            self._tracing[message.number].append(message.path)
+        if message.number == self.number and self._returned is not None:
+            self._returned.append(message.path)
 
     def reported(self, sender: ProcessId, message: OwnFlows, now: float) -> None:
-        """A data node has traced its flows."""
+        """Store the traced flows of a data node."""
         self._reports[sender] = message
         self._decide_at = now + REPORTS_GATHERED * self.round_s
 
     def tick(self, outflow: dict[ProcessId, int], now: float) -> list[FlowSend]:
-        """outflow: own units, by first relay."""
+        """Do what is due. outflow: own units, by first relay."""
         if not self.view.beside:
             return []
         sends = self._trace(outflow, now)
@@ -89,7 +87,7 @@ class Handovers:
         sends += self._decide(now)
         return sends + self._finish(now)
 
-    def offered(self, sender: ProcessId, message: Locked) -> list[FlowSend]:
+    def node_locked(self, sender: ProcessId, message: Locked) -> list[FlowSend]:
         """Store the links of a node on a path that has locked them."""
         if self.open is None or message.exchange != self.open.exchange:
             return self.inquired(sender, message.exchange)
@@ -97,47 +95,49 @@ class Handovers:
             self.open.offers[sender] = message
         return []
 
-    def busy(self, sender: ProcessId, exchange: Exchange) -> None:
+    def denied(self, sender: ProcessId, exchange: Exchange) -> None:
         """Note a node that cannot lock its links: its paths stay as they are."""
         if self.open is not None and exchange == self.open.exchange:
-            self.open.busy[sender] = None
+            self.open.denied[sender] = None
 
     def inquired(self, sender: ProcessId, exchange: Exchange) -> list[FlowSend]:
         """Answer a node that asks for the outcome of an exchange."""
         if self.open is not None and exchange == self.open.exchange:
             return []
-        outcome = self._done.get(exchange, {}).get(sender, ApplyExchange(exchange))
+        outcome = self._outcomes.get(exchange, {}).get(sender, ApplyExchange(exchange))
         return [FlowSend(sender, outcome, "asked again")]
 
     def gone(self, process: ProcessId) -> None:
-        """Stop waiting for a process that is dead."""
+        """Remove a process that is dead."""
         self._reports.pop(process, None)
         if self.open is not None:
             self.open.asked.pop(process, None)
             self.open.offers.pop(process, None)
 
     def _trace(self, outflow: dict[ProcessId, int], now: float) -> list[FlowSend]:
-        if self.trace_at is None or now < self.trace_at:
+        """Send a trace along each own unit, when it is time."""
+        if self._trace_at is None or now < self._trace_at:
             return []
-        self.trace_at = None
+        self._trace_at = None
         self._traced_at = now
         self.number += 1
-        self._tracing = {self.number: []}
+        self._returned = []
         self._expected = sum(outflow.values())
         self._until = now + 3.0 * (self.view.stages + 2) * self.round_s
         trace = TraceFlow(self.view.me, self.number, ())
-        return [FlowSend(node, trace, "which way do they go?") for node, n in outflow.items() for _ in range(n)]
+        return [FlowSend(node, trace, "to find its path") for node, n in outflow.items() for _ in range(n)]
 
     def _report(self, now: float) -> list[FlowSend]:
-        paths = self._tracing.get(self.number)
+        """Report the paths to the first data node, once all traces have returned or after a while."""
+        paths = self._returned
         if paths is None or (len(paths) < self._expected and now < self._until):
             return []
-        self._tracing.clear()
-        mine = OwnFlows(self.view.capacity, tuple(paths), tuple(sorted(self.view.cost.items())))
-        return [FlowSend(self.leader, mine, "whose should they be?")]
+        self._returned = None
+        own = OwnFlows(self.view.capacity, tuple(paths), tuple(sorted(self.view.cost.items())))
+        return [FlowSend(self.leader, own, "to find the cheapest owners")]
 
     def _decide(self, now: float) -> list[FlowSend]:
-        """Once all have reported: who should have which path, and everybody on those paths is asked to stand still."""
+        """Find the cheapest owner of each reported path, and ask the nodes on the paths that change to lock."""
         reports = self._reports
         if not reports or self.open is not None or now < self._decide_at:
             return []
@@ -154,10 +154,11 @@ class Handovers:
         return [FlowSend(node, LockRequest(exchange, False, False, True), "to hand flows over") for node in asked]
 
     def _finish(self, now: float) -> list[FlowSend]:
+        """Send the outcome, once all nodes have answered or after a while."""
         current = self.open
         if current is None:
             return []
-        silent = [node for node in current.asked if node not in current.offers and node not in current.busy]
+        silent = [node for node in current.asked if node not in current.offers and node not in current.denied]
         if silent and now - current.since < ANSWERS_WAITED * self.round_s:
             if now < current.repeat_at:
                 return []
@@ -168,12 +169,12 @@ class Handovers:
         self.open = None
         found = changes(current.handovers, current.offers)
         again: list[FlowSend] = []
-        if not all(set(handover.path) <= found.keys() for handover in current.handovers) and self.tries < TRIES:
-            self.tries += 1
-            again = [FlowSend(node, RetraceFlows(), "a path was not there any more") for node in self.view.beside]
+        if not all(set(handover.path) <= found.keys() for handover in current.handovers) and self._tries < TRIES:
+            self._tries += 1
+            again = [FlowSend(node, RetraceFlows(), "a path has changed") for node in self.view.beside]
             self.retrace(now)
         elif found:
-            self.tries = 0
+            self._tries = 0
         outcome = {}
         for node in current.offers:
             change = found.get(node)
@@ -186,5 +187,5 @@ class Handovers:
                 tuple((other, source, n) for (other, source), n in change.outflow.items()),
                 True,
             )
-        self._done = {current.exchange: outcome}
+        self._outcomes = {current.exchange: outcome}
         return [*again, *(FlowSend(node, message, "handed over") for node, message in outcome.items())]

@@ -10,7 +10,7 @@ from swarmflow.core.flow.node_types import INFINITE
 from swarmflow.core.types import ProcessId
 
 WIDE = 10**9  # capacity of the data nodes as the end of all paths
-WORTH_TELLING = 0.02  # a smaller relative change of a cost is not announced
+WORTH_ANNOUNCING = 0.02  # a smaller relative change of a cost is not announced
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,14 @@ class LabelledNode:
 class Labels:
     """The latest label of each node of the next stage, less what has been reserved since."""
 
-    cost: Mapping[ProcessId, float]
-    known: dict[ProcessId, Label] = field(default_factory=dict)
-    taken: dict[ProcessId, int] = field(default_factory=dict)
-    fresh: bool = False  # something changed since `costs` was asked
+    cost: Mapping[ProcessId, float]  # of the link to each node of the next stage
+    known: dict[ProcessId, Label] = field(init=False, default_factory=dict)  # the latest label of each node
+    taken: dict[ProcessId, int] = field(init=False, default_factory=dict)  # units requested since that label
 
     def received(self, node: ProcessId, label: Label) -> None:
         """Store a new label of a node and reset the units reserved from it."""
         self.known[node] = label
         self.taken.pop(node, None)
-        self.fresh = True
 
     def take(self, node: ProcessId, count: int) -> None:
         """Count units that were requested from a node since its last label."""
@@ -44,7 +42,6 @@ class Labels:
     def forget(self, node: ProcessId) -> None:
         """Remove a node that is dead."""
         self.known.pop(node, None)
-        self.fresh = True
 
     @property
     def width(self) -> int:
@@ -70,7 +67,6 @@ class Labels:
 
     def costs(self) -> dict[ProcessId, float]:
         """Return the least cost from here to each data node that can be reached."""
-        self.fresh = False
         best: dict[ProcessId, float] = {}
         for node, label in self.known.items():
             link = self.cost[node]
@@ -80,7 +76,7 @@ class Labels:
         return best
 
 
-def worth_telling(announced: Label | None, label: Label) -> bool:
+def worth_announcing(announced: Label | None, label: Label) -> bool:
     """Return whether the label differs from the announced one in what can be reached, or noticeably in its cost."""
     if announced is None:
         return bool(label.costs) or label.room == 0  # a node that an exchange has filled counts for the width too
@@ -95,6 +91,6 @@ def worth_telling(announced: Label | None, label: Label) -> bool:
     if old.keys() != new.keys():
         return True
     return any(
-        abs(cost - old[source][0]) > WORTH_TELLING * abs(old[source][0]) or (orphans > 0) != (old[source][1] > 0)
+        abs(cost - old[source][0]) > WORTH_ANNOUNCING * abs(old[source][0]) or (orphans > 0) != (old[source][1] > 0)
         for source, (cost, orphans) in new.items()
     )

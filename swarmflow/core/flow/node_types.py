@@ -1,4 +1,4 @@
-"""The words of the flow's graph: what a node knows, what a link costs, what a node says."""
+"""The types that all flow machines share: a node's view, the cost of a link, a message to send."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Link = tuple[ProcessId, ProcessId]  # (the node at the other end, the data node 
 def link_cost_s(
     compute_s: tuple[float, float], latency_s: tuple[float, float], bytes_per_s: tuple[float, float], size_bytes: float
 ) -> float:
-    """The cost of a link in seconds (GWTF, equation 1): half of both computations, mean latency, transmission.
+    """Return the cost of a link in seconds (GWTF, equation 1): half of both computations, mean latency, transmission.
 
-    Each pair holds the number of one end, or of one direction, and of the other. ValueError: a bandwidth that is not
-    above 0, or a negative time or size.
+    Each pair holds the values of both ends, or of both directions. Raises ValueError where a bandwidth is not above 0,
+    or a time or the size is negative.
     """
     if min(*compute_s, *latency_s, size_bytes) < 0 or min(bytes_per_s) <= 0:
         raise ValueError("times and sizes are not negative, bandwidths are above 0")
@@ -27,26 +27,22 @@ def link_cost_s(
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a node knows of the swarm; the lists may be incomplete, and it knows nobody else but by messages.
+    """What a node knows of the swarm. Its lists may be incomplete; all other nodes it knows from messages only.
 
-    stage: its own, of so many; -1 for a data node.
-
-    before, after: nodes of the stages beside its own, in the order of the pipeline, which is a ring: data nodes stand
-    before the first stage and after the last. beside: the others of its own stage. cost: of the link to each of
-    before and after. capacity: microbatches at a time; of a data node, how many flows it wants.
+    The pipeline is a ring: data nodes stand before the first stage and after the last one.
     """
 
     me: ProcessId
-    stage: int
-    stages: int
-    capacity: int
-    before: tuple[ProcessId, ...]
-    beside: tuple[ProcessId, ...]
-    after: tuple[ProcessId, ...]
-    cost: Mapping[ProcessId, float]
+    stage: int  # its own stage, from 0; -1: it is a data node
+    stages: int  # number of stages, the data nodes not counted
+    capacity: int  # microbatches at a time; of a data node, the flows that it wants
+    before: tuple[ProcessId, ...]  # nodes of the stage before
+    beside: tuple[ProcessId, ...]  # the other nodes of its own stage
+    after: tuple[ProcessId, ...]  # nodes of the stage after
+    cost: Mapping[ProcessId, float]  # of the link to each node of `before` and `after`
 
     def without(self, process: ProcessId) -> View:
-        """The same, where this one is dead."""
+        """Return the view without a process that is dead."""
         before, beside, after = (
             tuple(node for node in nodes if node != process) for nodes in (self.before, self.beside, self.after)
         )
@@ -55,46 +51,46 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class FlowSend:
-    """Send a message to one node, and why."""
+    """A message to one node."""
 
     to: ProcessId
     message: Any
-    reason: str = ""
+    reason: str = ""  # why it is sent, for people who read traces
 
 
 class FlowNode(Protocol):
-    """A machine that negotiates flows. It has no clock: every call brings the time, and gives what is to be sent."""
+    """A machine that negotiates flows. It has no clock: every call passes the time and returns messages to send."""
 
     view: View
 
     def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
-        """A message has come."""
+        """Handle a message."""
         ...
 
     def tick(self, now: float) -> list[FlowSend]:
-        """Some time has passed."""
+        """Do what is due."""
         ...
 
     def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
-        """A process that this node knows is dead."""
+        """Handle the death of a process that this node knows."""
         ...
 
     @property
     def inflow(self) -> Mapping[Link, int]:
-        """Microbatches that come in at a time, by (node before, data node)."""
+        """Return the microbatches that come in at a time, by (node before, data node)."""
         ...
 
     @property
     def outflow(self) -> Mapping[Link, int]:
-        """Microbatches that go out at a time, by (node after, data node)."""
+        """Return the microbatches that go out at a time, by (node after, data node)."""
         ...
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is more to compute: tick it again at once."""
+        """Return whether a computation is unfinished: `tick` is to be called again at once."""
         ...
 
     @property
     def held(self) -> int:
-        """What is taken of the capacity."""
+        """Return the units of capacity that are in use."""
         ...

@@ -1,7 +1,7 @@
-"""Whose flow is whose: paths are given to other data nodes where the two ends cost less for them.
+"""The owners of paths: a path is given to another data node where its two end links cost that one less.
 
-Inside the pipeline nothing changes but the name on a unit. Exchanges inside the pipeline cannot do this: a flow has to
-return to its own data node, so both ends have to change at once.
+Inside the pipeline only the data node of each unit changes. Exchanges between relays cannot do this: a flow has to
+return to its own data node, so that both ends have to change at once.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A path of one data node that another one is to have."""
+    """A change of a path's owner."""
 
     path: Path
-    giver: ProcessId
-    taker: ProcessId
+    giver: ProcessId  # its data node now
+    taker: ProcessId  # its data node afterwards
 
 
 def cheapest_owners(owned: Mapping[ProcessId, OwnFlows], least: float = 0.0) -> list[Handover]:
-    """Give each path to a data node such that the ends cost least in all and nobody gets more than it wants.
+    """Return the handovers that make the end links cost least in total. No data node gets more flows than it wants.
 
-    Cycle cancelling on a graph of the data nodes, and one node more that stands for what is still wanted: exact, since
-    it is a transportation problem. A single handover that saves no more than `least` is none.
+    Cycle cancelling on a graph of the data nodes and one node more, which stands for flows that are still wanted. The
+    result is exact, since this is a transportation problem. A handover has to save more than `least`.
     """
     costs = {source: dict(mine.costs) for source, mine in owned.items()}
     paths = [(path, source) for source, mine in owned.items() for path in mine.paths]
@@ -52,7 +52,10 @@ def _cycle(
     ends: Sequence[Mapping[ProcessId, float]],
     least: float,
 ) -> list[tuple[int, ProcessId]] | None:
-    """A round of handovers, (path, taker), that saves something; Bellman-Ford. None stands for what is still wanted."""
+    """Return a cycle of handovers, (path, taker), that reduces the cost, found by Bellman-Ford; None: there is none.
+
+    The node None stands for flows that are still wanted.
+    """
     nodes: list[ProcessId | None] = [*owned, None]
     arcs: dict[tuple[ProcessId | None, ProcessId | None], tuple[float, int]] = {}
     for path, giver in enumerate(owner):
@@ -91,7 +94,7 @@ def _cycle(
 
 
 def changes(handovers: Sequence[Handover], offers: Mapping[ProcessId, Locked]) -> dict[ProcessId, LinkChange]:
-    """What each participant has to change. A path that is not there (any more), or not offered whole, is left out."""
+    """Return the changes of each participant. A path is left out where one of its links is not in both ends' offers."""
     left = {
         (name, outward): {(node, source): count for node, source, count in table}
         for name, offer in offers.items()
@@ -119,13 +122,13 @@ def _there(
     receiver: ProcessId,
     source: ProcessId,
 ) -> bool:
-    """Whether both ends still have a unit on this link."""
+    """Return whether both ends still have a unit on this link."""
     out, into = left.get((sender, True), {}), left.get((receiver, False), {})
     return out.get((receiver, source), 0) > 0 and into.get((sender, source), 0) > 0
 
 
 def _wanted(handovers: list[Handover], offers: Mapping[ProcessId, Locked]) -> list[Handover]:
-    """Without those that would give a data node more than it wants: it may have got some elsewhere meanwhile."""
+    """Return the handovers without those that give a data node more flows than it wants by now."""
     kept = list(handovers)
     held = {name: sum(n for _, source, n in offer.outflow if source == name) for name, offer in offers.items()}
     for handover in kept:

@@ -1,4 +1,4 @@
-"""Messages that nobody asks for again and that must not be lost: sent until they are acknowledged, heard once."""
+"""Reliable delivery, for messages that their receiver does not request: repeated until acknowledged, handled once."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from swarmflow.core.flow.messages import Ack, Reliable
 from swarmflow.core.flow.node_types import FlowSend
 from swarmflow.core.types import ProcessId
 
-ACKNOWLEDGED_AFTER = 3.0  # times a message's: then it is sent again
+ACKNOWLEDGED_AFTER = 3.0  # rounds without an acknowledgement before a message is repeated
 TRIES = 6
-REMEMBERED = 512  # messages that would not be heard a second time
+REMEMBERED = 512  # received messages whose duplicates are recognised
 
 
 @dataclass(slots=True)
 class Unacknowledged:
-    """A message that is not acknowledged yet. at: when it was sent, the last time."""
+    """A message without an acknowledgement."""
 
     send: FlowSend
-    at: float
+    at: float  # when it was last sent
     tries: int = 1
 
 
@@ -27,19 +27,19 @@ class ReliableDelivery:
     """Both ends: what this node has sent, and what it has received."""
 
     round_s: float
-    made: int = 0
-    sent: dict[int, Unacknowledged] = field(default_factory=dict)
-    _received: dict[tuple[ProcessId, int], None] = field(default_factory=dict)
+    made: int = field(init=False, default=0)  # own messages so far: the last number
+    sent: dict[int, Unacknowledged] = field(init=False, default_factory=dict)  # by number
+    _received: dict[tuple[ProcessId, int], None] = field(init=False, default_factory=dict)  # (sender, number)
 
     def wrap(self, send: FlowSend, now: float) -> FlowSend:
-        """Wrap a message so that it is sent again until it is acknowledged."""
+        """Wrap a message so that it is repeated until it is acknowledged."""
         self.made += 1
         wrapped = FlowSend(send.to, Reliable(self.made, send.message), send.reason)
         self.sent[self.made] = Unacknowledged(wrapped, now)
         return wrapped
 
     def acknowledged(self, message: Ack) -> None:
-        """Stop sending a message that its receiver has acknowledged."""
+        """Stop repeating a message that its receiver has acknowledged."""
         self.sent.pop(message.number, None)
 
     def first(self, sender: ProcessId, message: Reliable) -> bool:
@@ -52,8 +52,8 @@ class ReliableDelivery:
             del self._received[next(iter(self._received))]
         return True
 
-    def again(self, now: float) -> list[FlowSend]:
-        """Return the messages that have waited too long for their acknowledgement."""
+    def repeat(self, now: float) -> list[FlowSend]:
+        """Return the messages to repeat; those that were sent often enough are dropped."""
         sends = []
         for number, sent in list(self.sent.items()):
             if now - sent.at < ACKNOWLEDGED_AFTER * self.round_s:
@@ -66,6 +66,6 @@ class ReliableDelivery:
         return sends
 
     def forget(self, node: ProcessId) -> None:
-        """Drop all messages to a node that is dead."""
+        """Drop the messages to a node that is dead."""
         for number in [number for number, sent in self.sent.items() if sent.send.to == node]:
             del self.sent[number]
