@@ -18,7 +18,7 @@ NamedPayload = tuple[str, msgspec.Raw]
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A Negotiate whose flow message is not decoded yet."""
+    """A Negotiate whose flow message is not decoded yet. Its fields are those of Negotiate."""
 
     stage: int
     word: NamedPayload

@@ -1,4 +1,4 @@
-"""A process's part in the live negotiation: words between neighbours, through them, and words that nobody means."""
+"""The flow negotiation of a process: messages between neighbours, forwarded ones, and implausible ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROSTER = Roster(
     tuple(tuple(member(f"p{stage}{n}", stage) for n in range(2)) for stage in range(STAGES)),
     tuple(Member(process(name), -1) for name in TRAINERS),
 )
-EVERYBODY = [m.process for m in ROSTER.all_members]
+MEMBERS = [m.process for m in ROSTER.all_members]
 
 
 def negotiation(name: str, roster: Roster = ROSTER) -> FlowNegotiation:
@@ -70,7 +70,7 @@ class Swarm:
     def perform(self, sender: ProcessId, actions: Iterable[Action]) -> None:
         for action in actions:
             if isinstance(action, Count):
-                continue  # a word that nobody means
+                continue  # an implausible message
             assert isinstance(action, Send), action
             assert isinstance(action.message, Negotiate)
             if action.to in self.all:
@@ -79,7 +79,7 @@ class Swarm:
                 self.perform(action.to, self.all[action.to].received(sender, action.message, self.now))
 
     def units(self, stage: int) -> dict[str, int]:
-        """That go on from each peer of a stage."""
+        """Return the units that go out from each peer of a stage."""
         peers = [p for p in self.all if place(p) == stage]
         return {p.name: sum(self.all[p].router.outflow.values()) for p in peers}
 
@@ -88,7 +88,7 @@ def place(name: ProcessId) -> int:
     return -1 if name.name.startswith("t") else int(name.name[1])
 
 
-def test_flows_for_all_microbatches_are_found_by_words_between_neighbours() -> None:
+def test_flows_for_all_microbatches_are_found_by_messages_between_neighbours() -> None:
     swarm = Swarm(ROSTER)
     swarm.run(20.0)
     assert [sum(swarm.units(stage).values()) for stage in range(-1, STAGES)] == [8] * (STAGES + 1)
@@ -114,7 +114,7 @@ def test_a_death_is_repaired_and_a_newcomer_gets_its_part() -> None:
     assert all(part.node is not None and part.node.held <= part.node.view.capacity for part in swarm.all.values())
 
 
-def test_words_of_those_who_are_not_known_yet_are_kept_for_a_while() -> None:
+def test_messages_of_processes_that_are_not_known_yet_are_kept() -> None:
     new = process("p25")
     made = negotiation("p10")
     label = Label(4, ((process("t0"), 1.0, 0),), 4, 4)
@@ -126,14 +126,14 @@ def test_words_of_those_who_are_not_known_yet_are_kept_for_a_while() -> None:
     assert made.node.labels.known == {new: label}
 
 
-def test_what_is_for_somebody_two_stages_away_goes_by_who_has_named_it() -> None:
+def test_a_message_for_a_process_two_stages_away_is_forwarded_by_the_neighbour_that_has_named_it() -> None:
     solver, middle, far = negotiation("p20"), negotiation("p30"), negotiation("p40")
     assert solver.node is not None
     exchange = Exchange(solver.me, 1)
     far.received(middle.me, Negotiate(3, SideLockRequest(exchange, outward=False)), 0.0)
     solver.received(middle.me, Negotiate(3, SideLockRequest(Exchange(far.me, 1), outward=True)), 0.0)
     payload = Inquire(Exchange(far.me, 1))
-    sent = solver.tell([FlowSend(far.me, payload, "asked by the neighbour between them")])
+    sent = solver.send([FlowSend(far.me, payload, "asked by the neighbour between them")])
     assert sent == [Send(middle.me, Negotiate(2, payload, to=far.me))]
     passed = middle.received(solver.me, Negotiate(2, payload, to=far.me), 0.0)
     assert passed == [Send(far.me, Negotiate(3, payload, origin=solver.me))]
@@ -143,7 +143,7 @@ def test_what_is_for_somebody_two_stages_away_goes_by_who_has_named_it() -> None
     assert (answer.to, answer.message.to) == (middle.me, solver.me)
 
 
-NOT_MEANT: dict[str, tuple[str, FlowMessage]] = {
+IMPLAUSIBLE: dict[str, tuple[str, FlowMessage]] = {
     "a label of the stage before": ("p10", Label(4, (), 4, 4)),
     "a label of a stranger's flows": ("p30", Label(4, ((process("x"), 1.0, 0),), 4, 4)),
     "a cost that is no number": ("p30", Label(4, ((process("t0"), math.nan, 0),), 4, 4)),
@@ -165,15 +165,15 @@ NOT_MEANT: dict[str, tuple[str, FlowMessage]] = {
 }
 
 
-@pytest.mark.parametrize("case", NOT_MEANT)
-def test_what_cannot_be_meant_so_is_counted_and_changes_nothing(case: str) -> None:
-    sender, payload = NOT_MEANT[case]
+@pytest.mark.parametrize("case", IMPLAUSIBLE)
+def test_an_implausible_message_is_counted_and_changes_nothing(case: str) -> None:
+    sender, payload = IMPLAUSIBLE[case]
     made = negotiation("p20")
     negotiate = Negotiate(int(sender[1]), payload)
     assert made.received(process(sender), negotiate, 0.0) == [Count("messages_ignored", "Negotiate")]
 
 
-def test_who_speaks_for_another_stage_is_not_heard() -> None:
+def test_a_message_for_another_stage_than_the_sender_s_is_ignored() -> None:
     made = negotiation("p20")
     side = SideLocked(Exchange(process("p20"), 1), outward=True, links=())
     assert made.received(process("p10"), Negotiate(3, side), 0.0) == [Count("messages_ignored", "Negotiate")]
@@ -183,7 +183,7 @@ def generated(kind: Any, random: Random) -> Any:  # noqa: ANN401
     """Anything of a type; processes are mostly those of the roster."""
     origin, inside = get_origin(kind), get_args(kind)
     if kind is ProcessId:
-        return random.choice([*EVERYBODY, process("x")])
+        return random.choice([*MEMBERS, process("x")])
     if kind is int:
         return random.choice((-1, 0, 1, 1, 1, 2, 3, 4, 9, 1 << 40))
     if kind is float:
@@ -201,19 +201,19 @@ def generated(kind: Any, random: Random) -> Any:  # noqa: ANN401
     if kind is Any:
         return generated(FlowMessage, random)
     if kind is Exchange and random.random() < 0.7:
-        return Exchange(random.choice(EVERYBODY), random.choice((1, 2, 3)))
+        return Exchange(random.choice(MEMBERS), random.choice((1, 2, 3)))
     hints = get_type_hints(kind)
     return kind(**{field.name: generated(hints[field.name], random) for field in fields(kind)})
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_word_whoever_says_it_stops_a_process(seed: int) -> None:
+def test_no_message_stops_a_process_whoever_sends_it(seed: int) -> None:
     random = Random(seed)
     swarm = Swarm(ROSTER)
     swarm.run(random.uniform(0.0, 5.0))
     for _ in range(1500):
-        name = random.choice(EVERYBODY)
-        part, sender = swarm.all[name], random.choice(EVERYBODY)
+        name = random.choice(MEMBERS)
+        part, sender = swarm.all[name], random.choice(MEMBERS)
         forged = random.random() < 0.2
         origin, to = (
             (generated(ProcessId | None, random), generated(ProcessId | None, random)) if forged else (None, None)

@@ -75,22 +75,22 @@ def view(stage: int, before: tuple[str, ...], after: tuple[str, ...], stages: in
 def test_both_ends_of_a_link_reckon_with_the_same_cost() -> None:
     here = FlowCosts(lambda: 2.0, {B: 5.0}.get)
     there = FlowCosts(lambda: 4.0, lambda _: None)
-    for send in here.tell(view(1, (), ("b",))):
+    for send in here.announce(view(1, (), ("b",))):
         there.learn(A, send.message)
-    for send in there.tell(view(2, ("a",), ())):
+    for send in there.announce(view(2, ("a",), ())):
         here.learn(B, send.message)
     assert here.of(view(1, (), ("b",)))[B] == there.of(view(2, ("a",), ()))[A] == pytest.approx((2.0 + 4.0) / 2 + 5.0)
 
 
-def test_times_are_told_again_when_they_have_changed_by_a_tenth() -> None:
+def test_times_are_announced_again_when_they_have_changed_by_a_tenth() -> None:
     tensor_s_to = {B: 5.0}
     costs = FlowCosts(lambda: 2.0, tensor_s_to.get)
     seen = view(1, ("a",), ("b",))
-    assert [send.to for send in costs.tell(seen)] == [A, B]
+    assert [send.to for send in costs.announce(seen)] == [A, B]
     tensor_s_to[B] = 5.4
-    assert costs.tell(seen) == []
+    assert costs.announce(seen) == []
     tensor_s_to[B] = 5.6
-    assert [(send.to, send.message) for send in costs.tell(seen)] == [(B, Times(2.0, 5.6))]
+    assert [(send.to, send.message) for send in costs.announce(seen)] == [(B, Times(2.0, 5.6))]
 
 
 def test_of_a_stranger_the_mean_of_the_others_is_taken() -> None:

@@ -26,8 +26,8 @@ class FlowCosts:
 
     compute_s: Callable[[], float | None]  # compute time of a microbatch here; None: not measured
     tensor_s: Callable[[ProcessId], float | None]  # transfer time to a peer of the next stage; None: not measured
-    reported: dict[ProcessId, Times] = field(default_factory=dict)  # the latest times from each neighbour
-    _announced: dict[ProcessId, Times] = field(default_factory=dict)  # the latest times sent to each neighbour
+    reported: dict[ProcessId, Times] = field(init=False, default_factory=dict)  # latest times from each neighbour
+    _announced: dict[ProcessId, Times] = field(init=False, default_factory=dict)  # latest times sent to each neighbour
 
     def learn(self, sender: ProcessId, times: Times) -> None:
         """Store the times that a neighbour has measured."""
@@ -38,7 +38,7 @@ class FlowCosts:
         self.reported.pop(process, None)
         self._announced.pop(process, None)
 
-    def tell(self, view: View) -> list[FlowSend]:
+    def announce(self, view: View) -> list[FlowSend]:
         """Send own times that have changed by a tenth to the neighbours whose costs depend on them."""
         compute_s = self.compute_s()
         own_s = UNKNOWN_S if compute_s is None else compute_s

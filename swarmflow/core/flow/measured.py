@@ -25,8 +25,8 @@ class LinkTimes:
     the end of that transfer. Queueing is not a cost of the link.
     """
 
-    _links: dict[ProcessId, _LinkTime] = field(default_factory=dict)
-    _now_s: float = 0.0
+    _links: dict[ProcessId, _LinkTime] = field(init=False, default_factory=dict)  # by receiver
+    _now_s: float = field(init=False, default=0.0)  # the latest time of any event
 
     def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record that a tensor arrived so many seconds after it was sent."""

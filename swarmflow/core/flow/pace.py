@@ -15,11 +15,11 @@ _ENDS = {ForwardComputed: _FORTH, LossComputed: _FORTH, BackwardComputed: _BACK,
 
 @dataclass(slots=True)
 class Pace:
-    """Work is sequential: what is given out while other work runs starts when that ends."""
+    """Measures the compute time. Work is sequential: what is given out while other work runs starts when that ends."""
 
-    _given_s: dict[tuple[str, object], float] = field(default_factory=dict)  # start by (direction, microbatch)
-    _usual_s: dict[str, float] = field(default_factory=dict)  # smoothed time by direction
-    _idle_from_s: float = 0.0  # when the last work ended
+    _given_s: dict[tuple[str, object], float] = field(init=False, default_factory=dict)  # start by (direction, key)
+    _usual_s: dict[str, float] = field(init=False, default_factory=dict)  # smoothed time by direction
+    _idle_from_s: float = field(init=False, default=0.0)  # when the last work ended
 
     @property
     def compute_s(self) -> float | None:
@@ -32,7 +32,7 @@ class Pace:
         if ended is not None:
             self._ended((ended, getattr(event, "microbatch", None)), now)
         for action in actions:
-            if isinstance(action, Reset):  # a step begins: what was given out for another is void
+            if isinstance(action, Reset):  # a step begins: work given out for another step is void
                 self._given_s.clear()
             begun = _BEGINS.get(type(action))
             if begun is not None:

@@ -1,4 +1,4 @@
-"""Whether a word of the negotiation can be meant so: a node believes no word that its part in it could not bring."""
+"""Plausibility of flow messages: a node acts only on messages that their sender's place in the ring allows."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from swarmflow.core.flow.node_types import INFINITE, View
 from swarmflow.core.types import ProcessId
 
 COST_MAX_S = 1e6
-PATHS_MAX = 4096  # of one trainer
-INSISTED = (TraceFlow, OwnFlows, RetraceFlows)  # what may be said with Reliable
+PATHS_MAX = 4096  # of one data node
+INSISTED = (TraceFlow, OwnFlows, RetraceFlows)  # the messages that may be wrapped in Reliable
 
 
 def believable(
     message: FlowMessage, sender: ProcessId, view: View, sources: Collection[ProcessId], dead: Collection[ProcessId]
 ) -> bool:
-    """Whether a node may act on it. sender: who says it; sources: the trainers that there are or were.
+    """Return whether a node may act on a message.
 
-    dead: those of the neighbours, about whom there may be word all the same.
+    sources: the data nodes of now and before. dead: former neighbours, which late messages may still name.
     """
     match message:
         case Label() | UnitsReserved() | Drop():
             return sender in view.after and _from_after(message, view, sources)
         case ReserveUnits() | ReleaseUnits():
-            return sender in view.before and _units(message.count) and _mine(message.source, view, sources)
+            return sender in view.before and _units(message.count) and _continues(message.source, view, sources)
         case Audit():
             side = view.before if message.outward else view.after
             return sender in side and all(s in sources and _units(n) for s, n in message.counts)
@@ -60,14 +60,15 @@ def believable(
             return view.stage < 0 and _between_sources(message, sender, view)
         case TraceFlow():
             before = view.stage if view.stage >= 0 else view.stages
-            mine = view.stage >= 0 or message.source == view.me
-            return sender in view.before and message.source in sources and mine and len(message.path) == before
+            own = view.stage >= 0 or message.source == view.me
+            return sender in view.before and message.source in sources and own and len(message.path) == before
     return _about_exchange(message, sender, view, sources, dead)
 
 
 def _about_exchange(
     message: FlowMessage, sender: ProcessId, view: View, sources: Collection[ProcessId], dead: Collection[ProcessId]
 ) -> bool:
+    """Return whether a node may act on a message of an exchange or an acknowledgement."""
     match message:
         case LockRequest():
             return message.exchange.solver == sender
@@ -91,10 +92,11 @@ def _about_exchange(
             return _all_units((message.links,), sources)
         case SideLockRequest() | LockDenied() | Inquire():
             return True
-    return True  # ExchangeTurnTaken, Ack: nothing is said with them
+    return True  # ExchangeTurnTaken, Ack: they have no content to be wrong
 
 
 def _from_after(message: Label | UnitsReserved | Drop, view: View, sources: Collection[ProcessId]) -> bool:
+    """Return whether the content of a message from the next stage is plausible."""
     if isinstance(message, Drop):
         return _units(message.count) and message.source in sources
     label = message.label if isinstance(message, UnitsReserved) else message
@@ -105,6 +107,7 @@ def _from_after(message: Label | UnitsReserved | Drop, view: View, sources: Coll
 
 
 def _between_sources(message: Price | RetraceFlows | OwnFlows, sender: ProcessId, view: View) -> bool:
+    """Return whether a message comes from another data node and its content is plausible."""
     if sender not in view.beside and sender != view.me:
         return False
     if isinstance(message, Price):
@@ -115,7 +118,8 @@ def _between_sources(message: Price | RetraceFlows | OwnFlows, sender: ProcessId
     return whole and _units(message.wanted) and all(_cost(cost) for _, cost in message.costs)
 
 
-def _mine(source: ProcessId, view: View, sources: Collection[ProcessId]) -> bool:
+def _continues(source: ProcessId, view: View, sources: Collection[ProcessId]) -> bool:
+    """Return whether flows of a data node may come in here: at a data node, only its own end."""
     return source == view.me if view.stage < 0 else source in sources
 
 
@@ -128,4 +132,4 @@ def _all_units(tables: Iterable[Counts], sources: Collection[ProcessId], least: 
 
 
 def _cost(seconds: float, least: float = 0.0) -> bool:
-    return least <= seconds <= COST_MAX_S  # what is no number is in no range
+    return least <= seconds <= COST_MAX_S  # False for NaN
