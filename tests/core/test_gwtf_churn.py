@@ -1,4 +1,4 @@
-"""GWTF's negotiation when nodes die and come: flows are mended, denied upstream, or led through newcomers."""
+"""GWTF's negotiation when nodes die and enter: flows are repaired, denied upstream, or redirected to newcomers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from swarmflow.core.flow.gwtf_messages import (
     Dropped,
     FlowApproved,
     FlowId,
+    Flows,
     NewAfter,
     NewBefore,
     RedirectAccepted,
     RequestFlow,
     RequestRedirect,
+    Shown,
+    SwapRefused,
 )
 from swarmflow.core.flow.gwtf_source import GwtfSource
-from swarmflow.core.flow.node_types import View
+from swarmflow.core.flow.gwtf_swaps import ANSWERS_WAITED, GWTF_SWAP_STATES, GwtfSwapState
+from swarmflow.core.flow.node_types import INFINITE, View
+from swarmflow.core.transitions import IllegalTransition
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.flow.paths import find_paths
 from swarmflow.simulator.flow.rounds import Rounds
@@ -69,7 +74,7 @@ def test_as_many_flows_are_left_as_the_narrowest_stage_holds(
     die(rounds, nodes, dead)
     found = find_paths(nodes, len(STAGES))
     assert (len(found.paths), found.torn) == (left, 0)
-    assert nodes[SOURCE].held == left, "what nobody can take has been denied back to the data node"
+    assert nodes[SOURCE].held == left, "flows that no node can take have been denied up to the data node"
     assert all(dead not in path for path in found.paths)
     assert all(node.held <= capacity for name, node in nodes.items() if name != SOURCE)
 
@@ -90,22 +95,29 @@ def test_flows_are_redirected_to_a_cheaper_newcomer() -> None:
     assert found.torn == 0
 
 
-def given_away() -> tuple[GwtfRelay, RedirectAccepted]:
-    """A relay of stage b that has a flow from a0 to c0, and has just given it to b1."""
+def connected() -> tuple[GwtfRelay, FlowId]:
+    """Return a relay of stage b, and its flow from a0 to c0."""
     relay = GwtfRelay(view(STAGES[1][0], STAGES, 2, 2), Random(0))
-    [a0, b1, c0] = STAGES[0][0], STAGES[1][1], STAGES[2][0]
+    [a0, c0] = STAGES[0][0], STAGES[2][0]
     relay.handle(c0, CostIs(SOURCE, 1.0), 0.0)
     [asked] = [send.message for send in relay.tick(0.0)]
     below = FlowId(c0, 1)
     relay.handle(c0, FlowApproved(SOURCE, 1.0, asked.flow, below, 1, 0), 0.0)
     relay.handle(a0, RequestFlow(SOURCE, 2.0, FlowId(a0, 1)), 0.0)
-    sends = relay.handle(b1, RequestRedirect(asked.flow, a0, c0, 0.5, False), 0.0)
+    return relay, asked.flow
+
+
+def redirected() -> tuple[GwtfRelay, RedirectAccepted]:
+    """Return a relay of stage b whose flow from a0 to c0 has just been redirected through b1."""
+    relay, flow = connected()
+    [a0, b1, c0] = STAGES[0][0], STAGES[1][1], STAGES[2][0]
+    sends = relay.handle(b1, RequestRedirect(flow, a0, c0, 0.5, False), 0.0)
     [accepted] = [send.message for send in sends if isinstance(send.message, RedirectAccepted)]
     return relay, accepted
 
 
-def test_what_was_given_to_one_that_dies_is_nobody_s() -> None:
-    relay, accepted = given_away()
+def test_a_flow_that_was_redirected_to_a_node_that_dies_is_unpaired_at_both_ends() -> None:
+    relay, accepted = redirected()
     sends = relay.gone(STAGES[1][1], 1.0)
     assert [(send.to, send.message) for send in sends] == [
         (accepted.after, Dropped(accepted.below, relay.view.me, accepted.flow)),
@@ -113,9 +125,9 @@ def test_what_was_given_to_one_that_dies_is_nobody_s() -> None:
     ]
 
 
-def test_what_is_older_than_what_was_heard_changes_nothing() -> None:
+def test_a_message_that_a_newer_one_has_overtaken_changes_nothing() -> None:
     taker = GwtfRelay(view(STAGES[1][1], STAGES, 2, 2), Random(0))
-    _, accepted = given_away()
+    _, accepted = redirected()
     taker.handle(STAGES[1][0], accepted, 0.0)
     [newer, older] = ProcessId("a1", 0), STAGES[0][0]
     turn = accepted.own_turn
@@ -127,10 +139,36 @@ def test_what_is_older_than_what_was_heard_changes_nothing() -> None:
     assert taker.outflow == {(STAGES[2][1], SOURCE): 1}
 
 
-def test_word_of_a_flow_that_two_have_given_to_each_other_does_not_go_round_for_ever() -> None:
-    relay, accepted = given_away()
+def test_a_message_for_a_flow_that_two_nodes_have_redirected_to_each_other_is_not_forwarded_forever() -> None:
+    relay, accepted = redirected()
     stale = NewAfter(accepted.flow, STAGES[2][1], accepted.below, accepted.moves)
     sent = 0
     while sends := relay.handle(STAGES[1][1], stale, 1.0):
         [(sent, stale)] = [(sent + 1, send.message) for send in sends]
     assert 0 < sent <= len(STAGES[1])
+
+
+def test_a_relay_asks_for_one_swap_at_a_time_and_gives_up_what_is_not_answered() -> None:
+    relay, _ = connected()
+    [a0, b1, c0] = STAGES[0][0], STAGES[1][1], STAGES[2][0]
+    relay.handle(c0, CostIs(SOURCE, INFINITE), 0.0)  # there is no other flow to request
+    answer = Flows((Shown(FlowId(b1, 1), SOURCE, a0, c0, 10.0, 10.0),), ())
+    states = [relay.swaps.state]
+    for now, message in ((0.0, answer), (1.0, SwapRefused(FlowId(b1, 1))), (2.0, Flows((), ())), (3.0, answer)):
+        relay.tick(now)
+        states.append(relay.swaps.state)
+        relay.handle(b1, message, now)
+        states.append(relay.swaps.state)
+    relay.tick(3.0 + ANSWERS_WAITED)
+    idle, querying, requesting = GwtfSwapState
+    assert states == [idle, querying, requesting, requesting, idle, querying, idle, querying, requesting]
+    assert relay.swaps.state is querying
+    assert relay.held == 1
+
+
+def test_a_swap_is_requested_only_after_a_query() -> None:
+    relay, flow = connected()
+    with pytest.raises(IllegalTransition, match="requesting cannot follow idle, only querying"):
+        GWTF_SWAP_STATES.move(relay.swaps.state, GwtfSwapState.REQUESTING)
+    relay.handle(STAGES[1][1], Flows((Shown(flow, SOURCE, STAGES[0][0], STAGES[2][0], 9.0, 9.0),), ()), 0.0)
+    assert relay.swaps.state is GwtfSwapState.IDLE

@@ -1,4 +1,4 @@
-"""The outflows of one node in GWTF's negotiation: which are unpaired, what they cost, who asks for them."""
+"""The outflows of one node in GWTF's negotiation: their ends, their costs, and those that no inflow is paired with."""
 
 from __future__ import annotations
 
@@ -20,75 +20,71 @@ from swarmflow.core.flow.node_types import INFINITE, FlowSend, Link, View
 from swarmflow.core.types import ProcessId
 
 
+@dataclass(frozen=True, slots=True)
+class FlowEnd:
+    """The outflow at the other end of a link."""
+
+    node: ProcessId
+    flow: FlowId  # its name there
+
+
 @dataclass(slots=True)
 class Outflow:
     """One unit of flow at one node.
 
-    before, above: who sends it here, and its name there; None while nobody has claimed it. after, below: who takes it,
-    and its name there; None where the node is the sink itself, and where a relay's inflow is unpaired. cost: to the
-    sink. own_turn, own_moves: how often who sends it here and who has it has changed; turn, moves: the same of `below`.
+    Messages of different nodes overtake each other; the counters say which one is newer.
     """
 
     flow: FlowId
-    source: ProcessId
-    cost: float
-    after: ProcessId | None = None
-    below: FlowId | None = None
-    before: ProcessId | None = None
-    above: FlowId | None = None
-    own_turn: int = 0
-    own_moves: int = 0
-    turn: int = 0
+    source: ProcessId  # its data node
+    cost: float  # to the sink
+    downstream: FlowEnd | None = None  # None: the node is the sink, or a relay has no outflow for this inflow yet
+    upstream: FlowEnd | None = None  # None: no node of the stage before sends it
+    own_turn: int = 0  # changes of the node that sends it here
+    own_moves: int = 0  # changes of the node that has it
+    turn: int = 0  # the same two counters of the downstream outflow
     moves: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What this node has given to another one: the whole outflow `own` (redirected), or what it sent to (swapped).
-
-    flow: who has it now. after, below, before, above: to whom it went and from whom it came; None: that stays the same.
-    """
+class FlowTransfer:
+    """What this node has transferred to another one: an outflow (redirected), or its downstream end (swapped)."""
 
     to: ProcessId
-    flow: FlowId
-    own: FlowId
-    after: ProcessId
-    below: FlowId
-    before: ProcessId | None = None
-    above: FlowId | None = None
+    flow: FlowId  # the outflow there
+    own: FlowId  # the outflow here, at the time
+    downstream: FlowEnd
+    upstream: FlowEnd | None = None  # None: it stays here, since the outflow was swapped
 
 
 @dataclass(slots=True)
 class Outflows:
-    """The outflows of a node, and what those of the stage before know of the unpaired ones.
-
-    moved: by flow, what was redirected; swapped: by flow of the next stage, who sends to it now.
-    """
+    """The outflows of a node, those that it has transferred, and the costs of unpaired ones that it has announced."""
 
     view: View
-    table: dict[FlowId, Outflow] = field(default_factory=dict)
-    moved: dict[FlowId, Given] = field(default_factory=dict)
-    swapped: dict[FlowId, Given] = field(default_factory=dict)
-    announced: dict[ProcessId, float] = field(default_factory=dict)
-    made: int = 0
+    table: dict[FlowId, Outflow] = field(init=False, default_factory=dict)
+    redirected: dict[FlowId, FlowTransfer] = field(init=False, default_factory=dict)  # by flow here
+    swapped: dict[FlowId, FlowTransfer] = field(init=False, default_factory=dict)  # by flow of the next stage
+    announced: dict[ProcessId, float] = field(init=False, default_factory=dict)  # cheapest unpaired, by data node
+    made: int = field(init=False, default=0)  # names so far
 
     def name(self) -> FlowId:
-        """A new one."""
+        """Return a new name."""
         self.made += 1
         return FlowId(self.view.me, self.made)
 
     @property
     def loose(self) -> list[Outflow]:
-        """Of a relay: unpaired inflows."""
-        return [unit for unit in self.table.values() if unit.after is None]
+        """Return the unpaired inflows of a relay."""
+        return [unit for unit in self.table.values() if unit.downstream is None]
 
     def cheapest(self, source: ProcessId) -> Outflow | None:
-        """The unpaired outflow to this data node that costs least."""
-        free = [unit for unit in self.table.values() if unit.before is None and unit.source == source]
+        """Return the cheapest unpaired outflow to this data node, if any."""
+        free = [unit for unit in self.table.values() if unit.upstream is None and unit.source == source]
         return min(free, key=lambda unit: (unit.cost, unit.flow), default=None)
 
     def broadcast(self) -> list[FlowSend]:
-        """Tell the stage before what has changed of the costs of unpaired outflows."""
+        """Send the costs of the cheapest unpaired outflows to the stage before, where they have changed."""
         sources = dict.fromkeys([*self.announced, *(unit.source for unit in self.table.values())])
         sends: list[FlowSend] = []
         for source in sources:
@@ -102,107 +98,111 @@ class Outflows:
         return sends
 
     def greet(self, view: View) -> list[FlowSend]:
-        """Others are there now: those of the stage before are told the costs that the rest of it knows."""
+        """Take a view with nodes that have entered; send the announced costs to those of the stage before."""
         fresh = [node for node in view.before if node not in self.view.before]
         self.view = view
         costs = [CostIs(source, cost) for source, cost in self.announced.items() if cost < INFINITE]
         return [FlowSend(node, message, "it is new") for node in fresh for message in costs]
 
     def lose(self, process: ProcessId) -> list[FlowSend]:
-        """It is dead: what came from it is unpaired again, and so is what went to it.
+        """Unpair the flows from and to a dead node, and notify the ends of outflows that were transferred to it.
 
-        What was given to it is, too, as far as it has not told those beside it before it died.
+        It may have died before it notified them.
         """
         sends: list[FlowSend] = []
-        for given in (*self.moved.values(), *self.swapped.values()):
-            if given.to == process:
-                sends.append(
-                    FlowSend(given.after, Dropped(given.below, self.view.me, given.own), "given to a dead one")
-                )
-                if given.before is not None and given.above is not None:
-                    sends.append(
-                        FlowSend(given.before, Deny(given.above, given.flow, self.view.me), "given to a dead one")
-                    )
-        self.moved = {flow: given for flow, given in self.moved.items() if given.to != process}
-        self.swapped = {below: given for below, given in self.swapped.items() if given.to != process}
+        me, reason = self.view.me, "transferred to a dead node"
+        for transfer in (*self.redirected.values(), *self.swapped.values()):
+            if transfer.to == process:
+                down, up = transfer.downstream, transfer.upstream
+                sends.append(FlowSend(down.node, Dropped(down.flow, me, transfer.own), reason))
+                if up is not None:
+                    sends.append(FlowSend(up.node, Deny(up.flow, transfer.flow, me), reason))
+        self.redirected = {flow: transfer for flow, transfer in self.redirected.items() if transfer.to != process}
+        self.swapped = {below: transfer for below, transfer in self.swapped.items() if transfer.to != process}
         for unit in list(self.table.values()):
-            if unit.before == process:
-                unit.before = unit.above = None
-            if unit.after == process:
+            if unit.upstream is not None and unit.upstream.node == process:
+                unit.upstream = None
+            if unit.downstream is not None and unit.downstream.node == process:
                 self._loosen(unit)
-            elif unit.before is None and unit.after is None:
+            elif unit.upstream is None and unit.downstream is None:
                 del self.table[unit.flow]
         return sends
 
     def denied(self, message: Deny) -> list[FlowSend]:
-        """The next stage has nowhere to send it (any more)."""
+        """Unpair an outflow that the next stage cannot take (any more)."""
         unit = self.table.get(message.flow)
-        if unit is not None and unit.below == message.below:
-            if unit.after == message.after:
+        if unit is not None and unit.downstream is not None and unit.downstream.flow == message.below:
+            if unit.downstream.node == message.after:
                 self._loosen(unit)
             return []
-        given = self._whose(message.flow, message.below)
-        return [] if given is None else self._send_on(given.to, replace(message, flow=given.flow))
+        transfer = self._transfer_of(message.flow, message.below)
+        return [] if transfer is None else self._forward(transfer.to, replace(message, flow=transfer.flow))
 
     def dropped(self, message: Dropped) -> list[FlowSend]:
-        """Nobody sends it any more."""
+        """Unpair an outflow that the stage before does not send any more."""
         unit = self.table.get(message.flow)
         if unit is not None:
-            if (unit.before, unit.above) == (message.before, message.above):
-                unit.before = unit.above = None
+            if unit.upstream == FlowEnd(message.before, message.above):
+                unit.upstream = None
             return []
-        given = self.moved.get(message.flow)
-        return [] if given is None else self._send_on(given.to, message)
+        transfer = self.redirected.get(message.flow)
+        return [] if transfer is None else self._forward(transfer.to, message)
 
     def requested(self, sender: ProcessId, message: RequestFlow) -> list[FlowSend]:
-        """Approve if there is an unpaired outflow at that cost, else say what there is."""
+        """Approve if there is an unpaired outflow at that cost, else answer with the present cost."""
         unit = self.cheapest(message.source)
         if unit is None or unit.cost != message.cost:
             cost = INFINITE if unit is None else unit.cost
             return [FlowSend(sender, FlowRejected(message.source, cost, message.flow), "no such outflow")]
-        unit.before, unit.above, unit.own_turn = sender, message.flow, unit.own_turn + 1
+        unit.upstream, unit.own_turn = FlowEnd(sender, message.flow), unit.own_turn + 1
         approval = FlowApproved(message.source, unit.cost, message.flow, unit.flow, unit.own_turn, unit.own_moves)
         return [FlowSend(sender, approval, "unpaired at that cost"), *self.broadcast()]
 
     def new_before(self, message: NewBefore) -> list[FlowSend]:
-        """Somebody else of the stage before sends it now; what has moved away is told to who has it."""
+        """Replace the upstream end of an outflow; forward the message where the outflow was redirected."""
         unit = self.table.get(message.flow)
         if unit is not None:
             if message.turn > unit.own_turn:
-                unit.before, unit.above, unit.own_turn = message.before, message.above, message.turn
+                unit.upstream, unit.own_turn = FlowEnd(message.before, message.above), message.turn
             return []
-        given = self.moved.get(message.flow)
-        return [] if given is None else self._send_on(given.to, message)
+        transfer = self.redirected.get(message.flow)
+        return [] if transfer is None else self._forward(transfer.to, message)
 
     def new_after(self, message: NewAfter) -> list[FlowSend]:
-        """Somebody else of the next stage takes it now; if it is another's by now, that one is told."""
+        """Replace the downstream node of an outflow; forward the message where the outflow was transferred."""
         unit = self.table.get(message.flow)
-        if unit is not None and unit.below == message.below:
+        if unit is not None and unit.downstream is not None and unit.downstream.flow == message.below:
             if message.moves > unit.moves:
-                unit.after, unit.moves = message.after, message.moves
+                unit.downstream, unit.moves = FlowEnd(message.after, message.below), message.moves
             return []
-        given = self._whose(message.flow, message.below)
-        return [] if given is None else self._send_on(given.to, replace(message, flow=given.flow))
+        transfer = self._transfer_of(message.flow, message.below)
+        return [] if transfer is None else self._forward(transfer.to, replace(message, flow=transfer.flow))
 
     def inflow(self) -> dict[Link, int]:
-        """By (node before, data node)."""
-        return Counter((unit.before, unit.source) for unit in self.table.values() if unit.before is not None)
+        """Return the units that come in, by (node before, data node)."""
+        return Counter((unit.upstream.node, unit.source) for unit in self.table.values() if unit.upstream is not None)
 
     def outflow(self) -> dict[Link, int]:
-        """By (node after, data node)."""
-        return Counter((unit.after, unit.source) for unit in self.table.values() if unit.after is not None)
+        """Return the units that go out, by (node after, data node)."""
+        return Counter(
+            (unit.downstream.node, unit.source) for unit in self.table.values() if unit.downstream is not None
+        )
 
-    def _send_on(self, to: ProcessId, message: NewBefore | NewAfter | Deny | Dropped) -> list[FlowSend]:
-        """The flow is another's by now. Where two have given it to each other, word of it would go round for ever."""
+    def _forward(self, to: ProcessId, message: NewBefore | NewAfter | Deny | Dropped) -> list[FlowSend]:
+        """Forward a message to the node that has the flow now.
+
+        The hops are limited: two nodes that have transferred a flow to each other would forward it forever.
+        """
         if message.passed > len(self.view.beside):
             return []
-        return [FlowSend(to, replace(message, passed=message.passed + 1), "it is another's")]
+        return [FlowSend(to, replace(message, passed=message.passed + 1), "another node has the flow")]
 
-    def _whose(self, flow: FlowId, below: FlowId) -> Given | None:
-        """Who sends to `below` since it was swapped or redirected away from here."""
-        return self.swapped.get(below) or self.moved.get(flow)
+    def _transfer_of(self, flow: FlowId, below: FlowId) -> FlowTransfer | None:
+        """Return the transfer by which another node sends to `below`, if any."""
+        return self.swapped.get(below) or self.redirected.get(flow)
 
     def _loosen(self, unit: Outflow) -> None:
-        unit.after, unit.below, unit.cost = None, None, INFINITE
-        if unit.before is None:
+        """Remove the downstream end of an outflow; without an upstream end, remove the outflow."""
+        unit.downstream, unit.cost = None, INFINITE
+        if unit.upstream is None:
             del self.table[unit.flow]

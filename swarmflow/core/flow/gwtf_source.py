@@ -1,10 +1,10 @@
-"""A data node in GWTF's negotiation: the sink that flows are built from, and the source that closes them."""
+"""A data node in GWTF's negotiation: the sink from which flows are built, and the source that closes them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from swarmflow.core.flow.gwtf_flows import Outflow, Outflows
+from swarmflow.core.flow.gwtf_flows import FlowEnd, Outflow, Outflows
 from swarmflow.core.flow.gwtf_messages import (
     CostIs,
     Deny,
@@ -20,20 +20,20 @@ from swarmflow.core.types import ProcessId
 
 
 class GwtfSource:
-    """Begins with as many unpaired outflows (as the sink, at cost 0) and inflows (as the source) as it wants flows."""
+    """The GWTF machine of a data node. It begins with an unpaired outflow, at cost 0, for each flow that it wants."""
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self.sink = Outflows(view)
-        self.head = Outflows(view)
-        self._asked: dict[ProcessId, None] = {}
-        self._known: dict[ProcessId, float] = {}
+        self.sink = Outflows(view)  # where flows end
+        self.head = Outflows(view)  # where closed flows begin
+        self._asked: dict[ProcessId, None] = {}  # nodes with an open request
+        self._known: dict[ProcessId, float] = {}  # by node of the first stage: its cheapest unpaired outflow
         for _ in range(view.capacity):
             unit = Outflow(self.sink.name(), view.me, 0.0)
             self.sink.table[unit.flow] = unit
 
     def tick(self, now: float) -> list[FlowSend]:
-        """Ask for the cheapest unpaired outflows of the first stage, one of a node at a time."""
+        """Request the cheapest unpaired outflows of the first stage, one from each node at a time."""
         sends = self.sink.broadcast()
         offers = {node: cost for node, cost in self._known.items() if cost < INFINITE and node not in self._asked}
         for node in sorted(offers, key=lambda node: (self.view.cost[node] + offers[node], node)):
@@ -44,7 +44,7 @@ class GwtfSource:
         return sends
 
     def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
-        """A message has come."""
+        """Handle a message and return the answers."""
         match message:
             case CostIs() if message.source == self.view.me:
                 self._known[sender] = message.cost
@@ -55,7 +55,12 @@ class GwtfSource:
                 self._asked.pop(sender, None)
                 cost = message.cost + self.view.cost[sender]
                 self.head.table[message.flow] = Outflow(
-                    message.flow, self.view.me, cost, sender, message.below, turn=message.turn, moves=message.moves
+                    message.flow,
+                    self.view.me,
+                    cost,
+                    FlowEnd(sender, message.below),
+                    turn=message.turn,
+                    moves=message.moves,
                 )
             case RequestFlow():
                 return self.sink.requested(sender, message)
@@ -70,37 +75,37 @@ class GwtfSource:
         return []
 
     def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
-        """Its flows are to be found anew."""
+        """Unpair the flows of a dead process."""
         self.view = self.sink.view = self.head.view = self.view.without(process)
         self._known.pop(process, None)
         self._asked.pop(process, None)
         sends = self.head.lose(process)
         for unit in self.sink.table.values():
-            if unit.before == process:
-                unit.before = unit.above = None
+            if unit.upstream is not None and unit.upstream.node == process:
+                unit.upstream = None
         return sends
 
     def met(self, view: View) -> list[FlowSend]:
-        """Others are there now, too. view: with them."""
+        """Take a view with nodes that have entered."""
         self.view = self.head.view = view
         return self.sink.greet(view)
 
     @property
     def inflow(self) -> dict[Link, int]:
-        """What returns."""
+        """Return the units that come back, by link."""
         return self.sink.inflow()
 
     @property
     def outflow(self) -> dict[Link, int]:
-        """What sets out."""
+        """Return the units that go out, by link."""
         return self.head.outflow()
 
     @property
     def unfinished(self) -> bool:
-        """Never: a decision is a few comparisons."""
+        """Return False: no decision takes long."""
         return False
 
     @property
     def held(self) -> int:
-        """Flows that set out."""
+        """Return the number of own flows."""
         return len(self.head.table)
