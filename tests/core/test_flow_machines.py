@@ -37,7 +37,7 @@ def test_the_cost_of_a_link_is_equation_1() -> None:
         link_cost_s((1.0, 1.0), (0.0, 0.0), (0.0, 1.0), 1.0)
 
 
-def test_annealing_takes_what_saves_and_cools_with_every_change() -> None:
+def test_annealing_takes_changes_that_save_and_cools_with_every_change() -> None:
     annealing = Annealing(Random(0))
     assert annealing.wants(0.1)
     assert not annealing.wants(0.0)
@@ -47,8 +47,8 @@ def test_annealing_takes_what_saves_and_cools_with_every_change() -> None:
     assert annealing.temperature == pytest.approx(1.7 * 0.95)
 
 
-def every_way(problem: PathProgram) -> float:
-    """The least cost by trying all ways of all units; the oracle."""
+def cheapest_by_enumeration(problem: PathProgram) -> float:
+    """Return the least cost over all paths of all units; the oracle."""
     starts = [t for number, t in enumerate(problem.entries) for _ in range(t.count)]
     ends = [t for t in problem.exits for _ in range(t.count)]
     layers = [range(len(layer)) for layer in problem.capacity]
@@ -76,30 +76,30 @@ def every_way(problem: PathProgram) -> float:
 def test_a_window_is_solved_exactly(seed: int) -> None:
     random = Random(seed)
 
-    def drawn() -> Numbers:
+    def costs() -> Numbers:
         return np.array([float(random.randint(1, 20)) for _ in range(2)])
 
     problem = PathProgram(
         [[2, 1], [1, 2]],
-        [np.array([drawn(), drawn()])],
-        [Terminal(0, 0, 1, drawn()), Terminal(0, 0, 1, drawn()), Terminal(1, 0, 1, drawn())],
-        [Terminal(0, 1, 1, drawn()), Terminal(0, 1, 1, drawn()), Terminal(1, 1, 1, drawn())],
+        [np.array([costs(), costs()])],
+        [Terminal(0, 0, 1, costs()), Terminal(0, 0, 1, costs()), Terminal(1, 0, 1, costs())],
+        [Terminal(0, 1, 1, costs()), Terminal(0, 1, 1, costs()), Terminal(1, 1, 1, costs())],
     )
-    assert cost_of(problem, solved(solve(problem, random))) == pytest.approx(every_way(problem))
+    assert cost_of(problem, solved(solve(problem, random))) == pytest.approx(cheapest_by_enumeration(problem))
 
 
 @pytest.mark.parametrize("seed", [28, 90, 98, 314])
 def test_a_window_whose_relaxation_is_not_whole_is_solved_in_whole_numbers(seed: int) -> None:
     random = Random(seed)
 
-    def drawn() -> Numbers:
+    def costs() -> Numbers:
         return np.array([float(random.randint(1, 20)) for _ in range(3)])
 
     problem = PathProgram(
         [[1, 1, 1], [1, 1, 1]],
-        [np.array([drawn(), drawn(), drawn()])],
-        [Terminal(k, 0, 1, drawn()) for k in range(3)],
-        [Terminal(k, 1, 1, drawn()) for k in range(3)],
+        [np.array([costs(), costs(), costs()])],
+        [Terminal(k, 0, 1, costs()) for k in range(3)],
+        [Terminal(k, 1, 1, costs()) for k in range(3)],
     )
     paths = solved(Simplex(problem, Random(seed)).solve())
     assert any(0.1 < units < 0.9 for units in hops_of(problem, paths).values())
@@ -107,13 +107,13 @@ def test_a_window_whose_relaxation_is_not_whole_is_solved_in_whole_numbers(seed:
     into = [[sum(n for (at, _, b, _), n in flows.items() if at == k - 1 and b == v) for v in range(3)] for k in (0, 1)]
     assert into == [[1, 1, 1], [1, 1, 1]]
     relaxed = cost_of(problem, hops_of(problem, paths))
-    best = every_way(problem)
+    best = cheapest_by_enumeration(problem)
     assert relaxed - 1e-3 <= best <= cost_of(problem, flows) <= 1.2 * best
 
 
 @pytest.mark.parametrize("known", [0, 1, 3])
-def test_a_window_moves_what_both_ends_of_a_link_know_of(known: int) -> None:
-    """b sends to a dear node, and may send to a cheap one; of 3 units that the dear one has, b knows only some."""
+def test_a_window_moves_the_units_on_which_both_ends_of_a_link_agree(known: int) -> None:
+    """A node sends to an expensive one, which has 3 units of it in its books; the sender has only some of them."""
     dear, cheap, before, after = (ProcessId(name, 0) for name in ("dear", "cheap", "before", "after"))
     exchange = Exchange(dear, 1)
     costs = ((before, 9.0), (after, 1.0))
@@ -129,7 +129,7 @@ def test_a_window_moves_what_both_ends_of_a_link_know_of(known: int) -> None:
 
 
 def solved(work: Generator[None, None, Result | None]) -> Result:
-    """What a sliced computation comes to."""
+    """Return the result of a sliced computation."""
     result: list[Result | None] = []
 
     def run() -> Generator[None, None, None]:
@@ -142,7 +142,7 @@ def solved(work: Generator[None, None, Result | None]) -> Result:
 
 
 def cost_of(problem: PathProgram, flows: Mapping[Hop, float]) -> float:
-    """The sum of all hops."""
+    """Return the total cost of all hops."""
     total = 0.0
     for (layer, a, b, _), units in flows.items():
         if layer == ENTERS:
@@ -155,7 +155,7 @@ def cost_of(problem: PathProgram, flows: Mapping[Hop, float]) -> float:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_flows_are_given_to_the_data_nodes_that_they_cost_least(seed: int) -> None:
+def test_paths_are_given_to_the_data_nodes_for_which_they_cost_least(seed: int) -> None:
     random = Random(seed)
     relays = [ProcessId(f"r{i}", 0) for i in range(6)]
     sources = (A, B, C)
@@ -190,7 +190,7 @@ def test_flows_are_given_to_the_data_nodes_that_they_cost_least(seed: int) -> No
     assert before - saved == pytest.approx(best)
 
 
-def test_the_books_hold_capacity_for_loose_units_and_orphans_and_refuse_what_does_not_fit() -> None:
+def test_loose_units_and_orphans_hold_capacity_and_changes_that_do_not_fit_are_refused() -> None:
     books = Books(A, 3)
     books.add(False, B, D, 2, 0.0)
     books.add(True, C, D, 1, 0.0)
@@ -224,7 +224,7 @@ def test_a_side_is_locked_for_one_exchange_at_a_time_and_for_none_that_is_finish
     assert lock.acquire(second, (True,), 0.0)
 
 
-def test_a_reservation_is_asked_again_under_its_number_and_given_up_in_the_end() -> None:
+def test_a_reservation_is_repeated_under_its_number_and_given_up_in_the_end() -> None:
     reservations = Reservations(1.0)
     first = reservations.ask(B, D, 2, 0.0, "")
     now = 0.0
@@ -238,7 +238,7 @@ def test_a_reservation_is_asked_again_under_its_number_and_given_up_in_the_end()
     assert reservations.units(D) == 0
 
 
-def test_a_handover_waits_for_what_its_taker_wants_by_now() -> None:
+def test_a_handover_gives_no_data_node_more_than_it_wants_by_now() -> None:
     relay = ProcessId("r", 0)
     exchange = Exchange(A, 1)
 
@@ -256,9 +256,9 @@ def test_a_handover_waits_for_what_its_taker_wants_by_now() -> None:
     assert changes([Handover((relay,), A, B)], {A: offers[A], B: offers[B]}) == {}
 
 
-def test_what_is_sure_is_sent_until_it_is_acknowledged_and_heard_once() -> None:
+def test_a_reliable_message_is_repeated_until_it_is_acknowledged_and_handled_once() -> None:
     sender, receiver = ReliableDelivery(1.0), ReliableDelivery(1.0)
-    message = sender.wrap(FlowSend(B, "words"), 0.0).message
+    message = sender.wrap(FlowSend(B, "content"), 0.0).message
     assert isinstance(message, Reliable)
     assert sender.repeat(1.0) == []
     assert [send.message for send in sender.repeat(ACKNOWLEDGED_AFTER)] == [message]
@@ -267,7 +267,7 @@ def test_what_is_sure_is_sent_until_it_is_acknowledged_and_heard_once() -> None:
     assert sender.repeat(100.0) == []
 
 
-def test_a_node_knows_what_the_narrowest_stage_ahead_can_hold() -> None:
+def test_a_node_knows_the_capacity_of_the_narrowest_stage_ahead() -> None:
     labels = Labels({B: 1.0, C: 2.0})
     labels.received(B, Label(3, ((D, 5.0, 0),), 4, 7))
     labels.received(C, Label(0, (), 5, 7))
@@ -277,7 +277,7 @@ def test_a_node_knows_what_the_narrowest_stage_ahead_can_hold() -> None:
     assert [(path.node, path.units, path.cost) for path in labels.paths(D)] == [(B, 3, 6.0)]
 
 
-def test_a_price_that_was_lost_is_told_again() -> None:
+def test_a_price_that_was_lost_is_announced_again() -> None:
     source = FlowSource(View(A, -1, 1, 3, before=(C,), beside=(B,), after=(D,), cost={C: 1.0, D: 1.0}))
     source.handle(D, Label(3, ((A, 5.0, 0),), 4, 7), 0.0)
     [price] = [send.message for send in source.tick(0.0) if isinstance(send.message, Price)]

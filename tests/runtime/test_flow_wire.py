@@ -1,4 +1,4 @@
-"""Words of the negotiation on the wire: each comes back as it was, and what is none is refused."""
+"""Flow messages on the wire: each is decoded as it was encoded, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = [kind for kind in get_args(FlowMessage) if kind is not Reliable]
 
 
 def comparable(value: object) -> bool:
-    """No number in it is longer than 64 bits or is none."""
+    """Return whether each number has at most 64 bits and is not NaN."""
     if isinstance(value, tuple):
         return all(map(comparable, value))
     if isinstance(value, float | int):
@@ -37,7 +37,7 @@ def payloads() -> st.SearchStrategy[FlowMessage]:
 
 
 @given(payloads())
-def test_every_payload_comes_back(payload: FlowMessage) -> None:
+def test_every_payload_is_decoded_as_it_was_encoded(payload: FlowMessage) -> None:
     header = encode_header(Negotiate(2, payload, A, B))
     assert decode_header(header) == Negotiate(2, payload, A, B)
     assert message_name(header) == "Negotiate"
@@ -57,13 +57,13 @@ def test_every_payload_comes_back(payload: FlowMessage) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_payload_is_refused(payload: object) -> None:
+def test_anything_else_is_refused(payload: object) -> None:
     header = msgspec.msgpack.encode(("Negotiate", {"stage": 0, "word": payload, "origin": None, "to": None}))
     with pytest.raises(FrameError):
         decode_header(header)
 
 
-def test_a_word_is_as_long_as_what_it_says() -> None:
+def test_a_message_is_not_much_longer_than_its_content() -> None:
     label = Label(4, ((A, 0.5, 0), (B, 0.25, 1)), 4, 8)
     assert len(encode_header(Negotiate(0, label))) < 150
     assert len(encode_header(Negotiate(0, ExchangeTurn(0)))) < 60

@@ -1,4 +1,4 @@
-"""Simulated annealing: now and then a change for the worse, ever more rarely (GWTF, V-C; Johnson et al., 1989)."""
+"""Simulated annealing: changes for the worse, with a falling probability (GWTF, V-C; Johnson et al., 1989)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ COOLING = 0.95
 
 @dataclass(slots=True)
 class Annealing:
-    """temperature: T, in the unit of the costs; cooling: alpha, by which T is multiplied after each accepted change."""
+    """The temperature of one node, and its decisions."""
 
     random: Random
-    temperature: float = TEMPERATURE
-    cooling: float = COOLING
+    temperature: float = TEMPERATURE  # T, in the unit of the costs
+    cooling: float = COOLING  # alpha, by which T is multiplied after each accepted change
 
     def wants(self, gain: float) -> bool:
-        """Whether to make a change that saves `gain`: exp(gain / T) > U(0, 1)."""
+        """Return whether to make a change that saves `gain`: exp(gain / T) > U(0, 1)."""
         if gain > 0:
             return True
         if self.temperature <= 0 or gain == 0:  # a change that saves nothing only costs messages
@@ -27,5 +27,5 @@ class Annealing:
         return math.exp(gain / self.temperature) > self.random.random()
 
     def changed(self) -> None:
-        """A change was accepted."""
+        """Cool down: a change was accepted."""
         self.temperature *= self.cooling

@@ -226,7 +226,7 @@ class Solver:
             if not current.answered and now - current.since < ANSWERS_WAITED * self.round_s:
                 return self._repeat(current, now)
             current.begin_solving(self.random)
-        assert current.work is not None, f"an exchange that is {current.state} has a solution under way"
+        assert current.work is not None, f"an exchange that is {current.state} has no work to continue"
         try:
             next(current.work)
         except StopIteration as stop:

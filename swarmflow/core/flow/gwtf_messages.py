@@ -1,4 +1,4 @@
-"""What nodes say to each other in GWTF's negotiation (GWTF, V-C)."""
+"""The messages of GWTF's negotiation (GWTF, V-C)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from swarmflow.core.types import ProcessId
 
 @dataclass(frozen=True, order=True, slots=True)
 class FlowId:
-    """The name of an outflow: of the node that made it, and a number."""
+    """The name of an outflow: the node that made it, and a number."""
 
     node: ProcessId
     number: int
@@ -17,180 +17,169 @@ class FlowId:
 
 @dataclass(frozen=True, slots=True)
 class CostIs:
-    """The cheapest unpaired outflow to a data node costs this much to the sink; infinite: there is none."""
+    """To the stage before: the cost of the cheapest unpaired outflow to a data node."""
 
     source: ProcessId
-    cost: float
+    cost: float  # to the sink; infinite: there is none
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFlow:
-    """I should like to send my outflow `flow` to your unpaired outflow to this data node, at this cost."""
+    """A request to pair an outflow of the sender with an unpaired outflow of the receiver."""
 
     source: ProcessId
-    cost: float
-    flow: FlowId
+    cost: float  # of the unpaired outflow, as announced
+    flow: FlowId  # the sender's outflow
 
 
 @dataclass(frozen=True, slots=True)
 class FlowApproved:
-    """You may send `flow`; it is connected to the outflow `below`.
+    """The answer to RequestFlow: `flow` is paired with the outflow `below`.
 
-    turn: how often the sender of `below` has changed; moves: how often `below` itself has. Both are told with every
-    change, for messages of different nodes overtake each other.
+    The two counters are sent with every change, since messages of different nodes overtake each other.
     """
 
     source: ProcessId
     cost: float
     flow: FlowId
     below: FlowId
-    turn: int
-    moves: int
+    turn: int  # changes of the node that sends to `below`
+    moves: int  # changes of the node that has `below`
 
 
 @dataclass(frozen=True, slots=True)
 class FlowRejected:
-    """There is none at that cost (any more); cost: the current one, infinite without any."""
+    """The answer to RequestFlow: there is no unpaired outflow at that cost (any more)."""
 
     source: ProcessId
-    cost: float
+    cost: float  # of the cheapest one now; infinite: there is none
     flow: FlowId
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """To all of the same stage: tell me your flows."""
+    """To all relays of the same stage: a request for their flows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An outflow as others of the stage see it. before: None while it is unpaired."""
+    """An outflow as other relays of the stage see it."""
 
     flow: FlowId
     source: ProcessId
-    before: ProcessId | None
+    before: ProcessId | None  # None: it is unpaired
     after: ProcessId
-    cost_before: float
-    cost_after: float
+    cost_before: float  # of the link to `before`; infinite where it is unpaired
+    cost_after: float  # of the link to `after`
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """The answer to a query, with the costs of sending to each of the next stage."""
+    """The answer to a query."""
 
     shown: tuple[Shown, ...]
-    costs: tuple[tuple[ProcessId, float], ...]
+    costs: tuple[tuple[ProcessId, float], ...]  # of the links to the next stage
 
 
 @dataclass(frozen=True, slots=True)
 class RequestChange:
-    """Let my outflow and yours change places: I send to `theirs_after`, you to `mine_after`.
+    """A request to swap receivers: the sender's outflow goes to `theirs_after`, the receiver's to `mine_after`."""
 
-    costs: of my link now and of the one that I would get. anneal: it costs more, and the requester's annealing wants
-    it all the same. turn, moves: of `mine_below`.
-    """
-
-    mine: FlowId
+    mine: FlowId  # the sender's outflow
     mine_after: ProcessId
     mine_below: FlowId
-    turn: int
+    turn: int  # counters of `mine_below`
     moves: int
-    theirs: FlowId
+    theirs: FlowId  # the receiver's outflow
     theirs_after: ProcessId
-    costs: tuple[float, float]
-    anneal: bool
+    costs: tuple[float, float]  # of the sender's link now, and of the one that it would get
+    anneal: bool  # it saves nothing, and the sender's annealing takes it all the same
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeAccepted:
-    """We have changed: your outflow `mine` goes to `below` at `after` now. turn, moves: of `below` before that."""
+    """The answer to RequestChange: the requester's outflow `mine` goes to `below` at `after` from now on."""
 
     mine: FlowId
     theirs: FlowId
     after: ProcessId
     below: FlowId
-    turn: int
+    turn: int  # counters of `below` before the change
     moves: int
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRedirect:
-    """Let me take this outflow from you, under its name: `before` sends it to me, and I to `after`, at this cost."""
+    """A request to take over an outflow of the receiver, which keeps its name and its ends."""
 
     flow: FlowId
     before: ProcessId
     after: ProcessId
-    cost: float
-    anneal: bool
+    cost: float  # of the two links through the sender
+    anneal: bool  # it saves nothing, and the sender's annealing takes it all the same
 
 
 @dataclass(frozen=True, slots=True)
 class RedirectAccepted:
-    """It is yours. above: what it is called at `before`; below: at `after`; cost: from `after` to the sink.
-
-    turn, moves: of `below`; own_turn, own_moves: of the outflow, before that.
-    """
+    """The answer to RequestRedirect: the requester has the outflow from now on."""
 
     flow: FlowId
     source: ProcessId
     before: ProcessId
     after: ProcessId
-    above: FlowId
-    below: FlowId
-    cost: float
-    turn: int
+    above: FlowId  # its name at `before`
+    below: FlowId  # its name at `after`
+    cost: float  # from `after` to the sink
+    turn: int  # counters of `below` before the redirect
     moves: int
-    own_turn: int
+    own_turn: int  # counters of the outflow before the redirect
     own_moves: int
 
 
 @dataclass(frozen=True, slots=True)
 class SwapRefused:
-    """No change and no redirect of this outflow."""
+    """The answer that refuses a change or a redirect of this outflow."""
 
     flow: FlowId
 
 
 @dataclass(frozen=True, slots=True)
 class NewBefore:
-    """To the next stage: `flow` of yours comes from `before` now, where the outflow is called `above`.
-
-    passed: as in the three below, by how many it was sent on, since the flow was another's by then.
-    """
+    """To the next stage: the receiver's `flow` comes from `above` at `before` from now on."""
 
     flow: FlowId
     before: ProcessId
     above: FlowId
     turn: int
-    passed: int = 0
+    passed: int = 0  # nodes that have forwarded this message because another node had the flow by then
 
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """To the stage before (GWTF, V-D): `below`, to which your `flow` goes if it goes to `after`, is no more."""
+    """To the stage before (GWTF, V-D): `below` at `after`, to which the receiver's `flow` goes, has ended."""
 
     flow: FlowId
     below: FlowId
     after: ProcessId
-    passed: int = 0
+    passed: int = 0  # as in NewBefore
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """To the next stage: nobody sends to your `flow` any more, if it comes from `above` at `before`."""
+    """To the next stage: the outflow `above` at `before`, which comes to the receiver's `flow`, has ended."""
 
     flow: FlowId
     before: ProcessId
     above: FlowId
-    passed: int = 0
+    passed: int = 0  # as in NewBefore
 
 
 @dataclass(frozen=True, slots=True)
 class NewAfter:
-    """To the stage before: `below`, to which your `flow` goes, is at `after` now."""
+    """To the stage before: `below`, to which the receiver's `flow` goes, is at `after` from now on."""
 
     flow: FlowId
     after: ProcessId
     below: FlowId
     moves: int
-    passed: int = 0
+    passed: int = 0  # as in NewBefore

@@ -1,4 +1,4 @@
-"""Where a candidate helps most (GWTF, V-B): by utilisation as GWTF has it, or by what a stage would save with it."""
+"""The stage in which a new peer helps most (GWTF, V-B): by utilisation, as in GWTF, or by what its flows would save."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from swarmflow.core.types import ProcessId
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The stage that a candidate is to join, and why."""
+    """The stage that a candidate joins, and why."""
 
     stage: int
     reason: str
 
 
 def most_utilised(flows: Sequence[int], capacity: Sequence[int]) -> Placement:
-    """GWTF's rule: the stage with the highest ratio of flows to capacity; ties go to the first one.
+    """Return the stage with the highest ratio of flows to capacity (GWTF's rule); the first one of equal stages.
 
-    Its leader gives it the candidate with the highest capacity first.
+    GWTF places the candidate with the highest capacity first.
     """
     used = [f / c if c else float("inf") for f, c in zip(flows, capacity, strict=True)]
     stage = used.index(max(used))
@@ -31,9 +31,9 @@ def most_utilised(flows: Sequence[int], capacity: Sequence[int]) -> Placement:
 
 
 def gain(offers: Mapping[ProcessId, Locked], candidate: Locked, name: ProcessId, random: Random) -> float:
-    """What one stage saves if its flows are assigned anew with the candidate, those before and after held fixed.
+    """Return the cost that a stage saves if its flows are optimised with the candidate, the other stages fixed.
 
-    offers: what the members of the stage showed; candidate: its capacity and costs, without links.
+    offers: the links of the stage's members. candidate: its capacity and costs, without links.
     """
     before: dict[ProcessId, dict[Link, int]] = {}
     after: dict[ProcessId, dict[Link, int]] = {}
@@ -48,9 +48,9 @@ def gain(offers: Mapping[ProcessId, Locked], candidate: Locked, name: ProcessId,
 
 
 def best_stage(gains: Sequence[float], flows: Sequence[int], capacity: Sequence[int], wanted: int) -> Placement:
-    """Ours: where most is saved; but the narrowest stage first while it keeps flows from being established.
+    """Return the stage that saves most (swarmflow's rule), or the narrowest one while it holds too few flows.
 
-    wanted: flows that the data nodes ask for.
+    gains: of each stage, from `gain`. wanted: flows that the data nodes want.
     """
     narrowest = min(range(len(capacity)), key=lambda stage: capacity[stage])
     if capacity[narrowest] < wanted:

@@ -1,4 +1,4 @@
-"""What nodes say to each other to build flows, to make them cheaper, and to agree on them after losses."""
+"""The messages by which nodes build flows, make them cheaper, and agree on them after losses."""
 
 from __future__ import annotations
 
@@ -7,65 +7,61 @@ from typing import Any
 
 from swarmflow.core.types import ProcessId
 
-Counts = tuple[tuple[ProcessId, ProcessId, int], ...]  # (node at the other end, data node, units), in order
+Counts = tuple[tuple[ProcessId, ProcessId, int], ...]  # (node at the other end, data node, units), sorted
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """To the stage before: room for so many more units, and per data node (cost to it from here, orphans).
+    """To the stage before: the units that this node accepts, and their cost to each data node.
 
-    Orphans are outflows that nobody sends to any more: taking one up needs no room. capacity: of this node; width: of
-    the narrowest stage after it.
+    An orphan is an outflow without an inflow: continuing it needs no room.
     """
 
-    room: int
-    costs: tuple[tuple[ProcessId, float, int], ...]
-    capacity: int
-    width: int
+    room: int  # free units of capacity
+    costs: tuple[tuple[ProcessId, float, int], ...]  # (data node, cost from here to it, orphans)
+    capacity: int  # of this node
+    width: int  # the capacity of the narrowest stage after this one
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """To a neighbour, what was measured here: a microbatch's computing, forth and back, and a tensor's way to you.
+    """To a neighbour: measured times, from which both ends derive the same link cost. Below 0: not measured."""
 
-    Below 0: it is not known. Both ends work out the same cost of the link between them.
-    """
-
-    compute_s: float
-    tensor_s: float
+    compute_s: float  # a microbatch's forward and backward here
+    tensor_s: float  # the transfer of a tensor from here to the receiver
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Between data nodes: what my next flow would cost, and how many I have."""
+    """Between data nodes: the cost of the sender's next flow, and the number of its flows."""
 
-    cost: float
+    cost: float  # infinite: it wants or finds none
     flows: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReserveUnits:
-    """Take so many units of this data node from me."""
+    """To the next stage: a request to accept units of a data node."""
 
     source: ProcessId
     count: int
-    number: int
+    number: int  # of the request; repeated requests have the same one
 
 
 @dataclass(frozen=True, slots=True)
 class UnitsReserved:
-    """So many of them are taken; label: how things are now. busy: none, but perhaps in a moment."""
+    """The answer to ReserveUnits."""
 
     source: ProcessId
-    count: int
-    number: int
-    label: Label
-    busy: bool = False
+    count: int  # units that are accepted
+    number: int  # of the request
+    label: Label  # the label after that
+    busy: bool = False  # none is accepted because the node is locked: ask again later
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """To the stage before: I cannot pass on so many units that you send to me; they are yours again."""
+    """To the stage before: units that the sender of this cannot pass on; they are loose at the receiver again."""
 
     source: ProcessId
     count: int
@@ -73,7 +69,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseUnits:
-    """To the next stage: I send so many units fewer to you."""
+    """To the next stage: units that the sender of this sends no more."""
 
     source: ProcessId
     count: int
@@ -81,19 +77,16 @@ class ReleaseUnits:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What I have in my books of the link between us, per data node; both ends keep the smaller number.
+    """The units of a link in the sender's books, by data node. Both ends keep the smaller number."""
 
-    outward: the sender of this is the one who sends the units. answer: to an audit, which ends it.
-    """
-
-    counts: tuple[tuple[ProcessId, int], ...]
-    outward: bool
-    answer: bool
+    counts: tuple[tuple[ProcessId, int], ...]  # (data node, units)
+    outward: bool  # the units go from the sender of this message to its receiver
+    answer: bool  # this answers an audit, and ends it
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Exchange:
-    """The name of one exchange: who solves it, and a number."""
+    """The name of an exchange: its solver, and a number."""
 
     solver: ProcessId
     number: int
@@ -101,39 +94,36 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:
-    """Stand still and show me your links. before, after: have those beyond them stand still as well.
-
-    patient: the answer may come when the node stands still for nobody else any more.
-    """
+    """To a member: a request to lock both sides and to report the links."""
 
     exchange: Exchange
-    before: bool
-    after: bool
-    patient: bool = False
+    before: bool  # have the neighbours of the stage before lock their outward side
+    after: bool  # have the neighbours of the stage after lock their inward side
+    patient: bool = False  # a locked node answers once it is unlocked, instead of denying
 
 
 @dataclass(frozen=True, slots=True)
 class SideLockRequest:
-    """Passed on by a member: leave your outflows (outward), or inflows, as they are until the solver says."""
+    """From a member or the solver, to a neighbour of the window: a request to lock one side."""
 
     exchange: Exchange
-    outward: bool
+    outward: bool  # the side to lock: outflows, else inflows
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """A member stands still, and this is what it has. costs: of its links to those that it knows before and after."""
+    """To the solver: a member has locked both sides, and reports them."""
 
     exchange: Exchange
     capacity: int
     inflow: Counts
     outflow: Counts
-    costs: tuple[tuple[ProcessId, float], ...]
+    costs: tuple[tuple[ProcessId, float], ...]  # of the links to all nodes before and after that it knows
 
 
 @dataclass(frozen=True, slots=True)
 class SideLocked:
-    """A neighbour of the window stands still on that side, and this is what it has there."""
+    """To the solver: a neighbour of the window has locked one side, and reports it."""
 
     exchange: Exchange
     outward: bool
@@ -142,66 +132,60 @@ class SideLocked:
 
 @dataclass(frozen=True, slots=True)
 class LockDenied:
-    """Not now. outward: which side was asked for; None: the whole node."""
+    """To the solver: this node cannot lock now."""
 
     exchange: Exchange
-    outward: bool | None = None
+    outward: bool | None = None  # the side that was requested; None: both
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyExchange:
-    """Change your links by so much (nothing: all stays as it is), and go on.
-
-    stir: look at it again soon; the flows of other data nodes than before pass there now.
-    """
+    """From the solver: the outcome for one node, which applies it and unlocks."""
 
     exchange: Exchange
-    inflow: Counts = ()
-    outflow: Counts = ()
-    stir: bool = False
+    inflow: Counts = ()  # changes
+    outflow: Counts = ()  # changes
+    stir: bool = False  # call an exchange soon: flows of other data nodes than before pass here now
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFlow:
-    """Follows one unit of a data node from hop to hop, back to it; path: the relays so far."""
+    """Follows one unit of a data node from hop to hop, back to it."""
 
     source: ProcessId
-    number: int
-    path: tuple[ProcessId, ...]
+    number: int  # of the trace; there is one such message for each of its units
+    path: tuple[ProcessId, ...]  # the relays so far
 
 
 @dataclass(frozen=True, slots=True)
 class RetraceFlows:
-    """To the data nodes: some of the paths that you told are no more."""
+    """To the data nodes: some reported paths have changed, trace again."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnFlows:
-    """From a data node to the first of them: its paths, what it wants, and its costs to both ends of any path."""
+    """From each data node to the first of them: its paths and the costs of its links."""
 
-    wanted: int
+    wanted: int  # flows
     paths: tuple[tuple[ProcessId, ...], ...]
-    costs: tuple[tuple[ProcessId, float], ...]
+    costs: tuple[tuple[ProcessId, float], ...]  # of its links to nodes of the first and the last stage
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTurn:
-    """Call the next exchange; a data node sends it on to the first stage.
+    """The turn to call the next exchange. A data node forwards it to the first stage."""
 
-    idle: 2 for each exchange since the last one that saved something, 1 where not everybody could take part.
-    """
-
-    idle: int
+    idle: int  # 2 for each exchange since the last one that gained, 1 for those in which some nodes took no part
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTurnTaken:
-    """The turn has come."""
+    """Acknowledges an ExchangeTurn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reliable:
-    """A message that is sent again until its number is acknowledged."""
+    """Wraps a message that is repeated until its number is acknowledged."""
 
     number: int
     message: Any
@@ -209,14 +193,14 @@ class Reliable:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """It has come."""
+    """Acknowledges a Reliable."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Inquire:
-    """I still stand still for this exchange: what has come of it?"""
+    """To the solver: this node is still locked for the exchange; send its outcome."""
 
     exchange: Exchange
 

@@ -97,7 +97,7 @@ class FlowRouter:
         self.shortest.measured(process, seconds, inside_s)
 
     def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
-        """How long the best way beyond it takes, forth and back."""
+        """Record a peer's downstream cost: the expected seconds of the best path beyond it, forth and back."""
         self.shortest.downstream_cost(process, downstream_s)
 
     def arrived(self, process: ProcessId, seconds: float, now: float) -> None:

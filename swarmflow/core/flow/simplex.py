@@ -1,11 +1,10 @@
 """The cheapest paths through a window for all data nodes at once: a linear program over paths.
 
-The program has a row for each terminal and each node, and a column for each path. Columns are not listed but found: the
-path of least reduced cost is a shortest path (column generation). The relaxation is nearly always whole-numbered;
-`whole.py` rounds what is not.
+The program has a row for each terminal and each node, and a column for each path. Columns are generated: the path of
+least reduced cost is a shortest path. The relaxation is nearly always integral; `whole.py` handles the rest.
 
-In numpy, by element alone (no products of matrices): each number comes out the same on any machine. With lists of
-numbers a window of 300 nodes took 30 times as long.
+All numpy operations are elementwise, without matrix products, so that results are the same on any machine. With lists
+of numbers, a window of 300 nodes took 30 times as long.
 """
 
 from __future__ import annotations
@@ -18,60 +17,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 INFINITE = float("inf")
-EPSILON = 1e-7  # of a reduced cost, relative to the largest cost
-NOISE = 1e-6  # on costs, relative to the largest, so that one optimum alone remains
-SLACK = 1e-5  # on capacities, against cycling
-WHOLE = 0.01  # how far from a whole number a flow may be
-PIVOTS_A_ROW = 40  # more are not tried
+EPSILON = 1e-7  # tolerance of a reduced cost, relative to the largest cost
+NOISE = 1e-6  # added to costs, relative to the largest one, so that the optimum is unique
+SLACK = 1e-5  # added to capacities, against cycling
+WHOLE = 0.01  # tolerance of an integral flow
+PIVOTS_A_ROW = 40  # limit of pivots
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(slots=True)
 class Terminal:
-    """Where units of one commodity come into the window, or leave it: so many, at one layer, at that cost per node."""
+    """Where units of one commodity enter the window, or leave it."""
 
     commodity: int
     layer: int
-    count: int
-    cost: Numbers
+    count: int  # units
+    cost: Numbers  # [node] of that layer
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """From an entry through `nodes`, one a layer from `layer` on, to an exit."""
+    """A path from an entry through one node of each layer to an exit."""
 
     entry: int
     exit: int
-    layer: int
+    layer: int  # of the first node
     nodes: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class PathProgram:
-    """`capacity[layer][node]`; `arcs[layer][to, from]`: the cost from a node of this layer to one of the next.
+    """The cheapest paths for all terminals, within the capacities of the nodes."""
 
-    known: paths that are good to begin with.
-    """
-
-    capacity: list[list[int]]
-    arcs: list[Numbers]
+    capacity: list[list[int]]  # [layer][node]
+    arcs: list[Numbers]  # [layer][to, from]: the cost from a node of this layer to one of the next
     entries: list[Terminal]
     exits: list[Terminal]
-    known: list[Path] = field(default_factory=list)
+    known: list[Path] = field(default_factory=list)  # good paths, with which the solution begins
 
 
 @dataclass(slots=True)
 class Column:
-    """rows: where it has a 1. cost: with the noise."""
+    """A column of the program."""
 
     path: Path
-    cost: float
-    rows: tuple[int, ...]
+    cost: float  # with the noise
+    rows: tuple[int, ...]  # in which it has a 1
 
 
 class Pool:
-    """Columns that may be brought in, each once. rows: of the program, which has `size`."""
+    """Columns that may enter the basis, each once. size: rows of the program."""
 
     def __init__(self, columns: Sequence[Column], size: int) -> None:
         self.columns = columns
@@ -82,7 +78,10 @@ class Pool:
         self.rows = np.array(padded, dtype=np.intp).reshape(len(columns), width).T
 
     def least(self, duals: Numbers) -> tuple[float, int]:
-        """The least reduced cost and the number of that column; (0.0, -1): none is left. duals: and a 0."""
+        """Return the least reduced cost and the number of its column; (0.0, -1): none is left.
+
+        duals: the price of each row, and 0 for the row beyond the last.
+        """
         if not self.columns:
             return 0.0, -1
         prices = np.zeros(len(self.columns))
@@ -93,22 +92,22 @@ class Pool:
         return float(reduced[number]), number
 
     def take(self, number: int) -> Column:
-        """That one, which is not in it any more."""
+        """Remove a column and return it."""
         self.costs[number] = INFINITE
         return self.columns[number]
 
 
 @dataclass(slots=True)
 class Ends:
-    """The terminals of one commodity at one layer. numbers: of the terminals. costs: [terminal, node]."""
+    """The terminals of one commodity at one layer."""
 
     layer: int
-    numbers: list[int]
-    costs: Numbers
+    numbers: list[int]  # of the terminals
+    costs: Numbers  # [terminal, node]
 
 
 class Simplex:
-    """Revised simplex with the inverse of the basis kept; iterate `solve` to its end.
+    """The revised simplex method with an explicit inverse of the basis; `solve` is iterated to its end.
 
     A slice of work is a pivot, or a search for columns: a fraction of a millisecond in a window of 300 nodes.
     """
@@ -126,7 +125,7 @@ class Simplex:
         self.pivots = 0
 
     def solve(self) -> Generator[None, None, list[tuple[Path, float]] | None]:
-        """Yields after each slice; returns the cheapest flows, as units on paths, or None."""
+        """Yield after each slice of work; return the cheapest flows as units on paths, or None."""
         yield from self._prepare()
         limit = -EPSILON * self.largest
         pool = Pool([self._column(path) for path in self.problem.known], self.size)
@@ -146,15 +145,15 @@ class Simplex:
             pool = Pool(found, self.size)
 
     def _prepare(self) -> Generator[None, None, None]:
-        """The first basis: an artificial column for each terminal, the slack of each node."""
+        """Make the first basis: an artificial column for each terminal, and the slack of each node."""
         problem, random, size = self.problem, self.random, self.size
         ends = (*problem.entries, *problem.exits)
         self.largest = max([1.0, *(_largest(end.cost) for end in ends), *map(_largest, problem.arcs)])
         noise = NOISE * self.largest
         self.arcs: list[Numbers] = []
         for arcs in problem.arcs:
-            drawn = np.array([random.random() for _ in range(arcs.size)])
-            self.arcs.append(arcs + noise * drawn.reshape(arcs.shape))
+            uniform = np.array([random.random() for _ in range(arcs.size)])
+            self.arcs.append(arcs + noise * uniform.reshape(arcs.shape))
             yield
         commodities = sorted({end.commodity for end in problem.entries})
         self.commodities = [(_ends(problem.entries, each), _ends(problem.exits, each)) for each in commodities]
@@ -162,14 +161,14 @@ class Simplex:
         self.values = np.array([float(end.count) for end in ends] + room)
         self.inverse = np.eye(size)
         self.product = np.empty((size, size))
-        self.duals = np.zeros(size + 1)  # and the price of no row
+        self.duals = np.zeros(size + 1)  # the last one is the price of the row that padding refers to
         self.duals[: self.first_node] = 100.0 * self.largest
         self.basis: list[Column | None] = [None] * size  # None: an artificial column, or the slack of a node
         self.artificial = [row < self.first_node for row in range(size)]
         yield
 
     def _enter(self, pool: Pool, limit: float) -> bool:
-        """Bring in what promises most: a column, or the slack of a node whose capacity has a price above 0."""
+        """Let the variable of least reduced cost enter the basis, a column or a node's slack. False: none is left."""
         prices = self.duals[self.first_node : self.size]
         dearest = int(prices.argmax())
         highest = float(prices[dearest])
@@ -184,7 +183,7 @@ class Simplex:
         return True
 
     def _shortest(self, entries: list[Ends], exits: list[Ends], limit: float) -> list[Column]:
-        """For each exit of a commodity the path of least reduced cost to it, if that is below the limit."""
+        """Return the path of least reduced cost to each exit of a commodity, if that cost is below the limit."""
         duals = self.duals
         best: list[Numbers] = []
         origins: list[list[tuple[bool, int]]] = []  # (from an entry, its number or that of the node before)
@@ -229,7 +228,7 @@ class Simplex:
         return Column(path, cost, tuple(rows))
 
     def _pivot(self, rows: tuple[int, ...], reduced: float, column: Column | None) -> None:
-        """Bring a column in. rows: where it has a 1."""
+        """Let a column enter the basis; None: a slack. rows: where it has a 1; reduced: its reduced cost."""
         self.pivots += 1
         inverse, values = self.inverse, self.values
         direction = inverse[:, rows[0]].copy()
@@ -253,7 +252,7 @@ class Simplex:
         self.duals[: self.size] += reduced * pivot_row
 
     def _found(self) -> list[tuple[Path, float]] | None:
-        """Units on paths; None where some find no way."""
+        """Return the units on paths; None: some units have no path."""
         values: list[float] = self.values.tolist()
         if any(artificial and value > WHOLE for artificial, value in zip(self.artificial, values, strict=True)):
             return None
@@ -265,12 +264,12 @@ class Simplex:
 
 
 def _largest(costs: Numbers) -> float:
-    """Of those that are possible."""
+    """Return the largest finite cost, at least 0."""
     return float(costs.max(initial=0.0, where=costs < INFINITE))
 
 
 def _ends(terminals: list[Terminal], commodity: int) -> list[Ends]:
-    """Those of a commodity, by layer."""
+    """Return the terminals of a commodity, by layer."""
     by_layer: dict[int, list[int]] = {}
     for number, end in enumerate(terminals):
         if end.commodity == commodity:
@@ -279,7 +278,7 @@ def _ends(terminals: list[Terminal], commodity: int) -> list[Ends]:
 
 
 def _trace(number: int, layer: int, node: int, origins: list[list[tuple[bool, int]]]) -> Path:
-    """The path to an exit, followed back to its entry."""
+    """Return the path to an exit, which is followed back to its entry."""
     nodes = [node]
     starts, origin = origins[layer][node]
     while not starts:

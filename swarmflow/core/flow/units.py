@@ -1,4 +1,4 @@
-"""How many units of flow a peer offers: its part of what its stage has to carry at a time."""
+"""The units of flow that a peer offers: its part of the microbatches that its stage has to carry at a time."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections.abc import Mapping
 
 from swarmflow.core.types import ProcessId
 
-SLACK = 1.5  # times what the stage has to carry: flows are to have a choice
+SLACK = 1.5  # units that a stage offers, as a multiple of a step's microbatches: flows need a choice
 
 
 def units(
     me: ProcessId, capacity: Mapping[ProcessId, int], rate: Mapping[ProcessId, float], microbatches: int, most: int
 ) -> int:
-    """Of one peer of a stage. capacity: graphs that fit into memory; rate: microbatches a second; both by peer.
+    """Return the units of one peer of a stage.
 
-    As many as memory holds would let the cheapest peers have all the work, where memory is large. So each gets its part
-    by its speed, but not more than it can hold; where all memory together is too small, by its memory, and the surplus
-    goes without graphs. most: times its capacity.
+    capacity: graphs that fit into memory; rate: microbatches/s; both by peer. most: units that a peer may hold, as a
+    multiple of its capacity, where it computes without graphs.
+
+    If each peer offered what its memory holds, the cheapest peers would get all the work where memory is large.
+    Therefore each peer offers a part in proportion to its speed, at most its capacity. Where the capacities together
+    are too small, the part is in proportion to the capacity, and the surplus is computed without graphs.
     """
     wanted = SLACK * microbatches
     total = sum(capacity.values())

@@ -1,4 +1,4 @@
-"""Whole-numbered flows through a window: what a linear program leaves fractional is solved again, bit by bit."""
+"""Integral flows through a window: what the linear program leaves fractional is fixed step by step (diving)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Flows = dict[Hop, int]
 
 
 def solve(problem: PathProgram, random: Random) -> Generator[None, None, Flows | None]:
-    """Yields now and then; returns whole-numbered flows, the cheapest if the relaxation is whole, or None.
+    """Yield after each slice of work; return integral flows, the cheapest if the relaxation is integral, or None.
 
-    Where it is not, the whole part of each path stays, or one unit of the fullest path where nothing is whole, and
-    the rest is solved again (diving).
+    Where the relaxation is fractional, the integral part of each path is fixed, or one unit of the fullest path where
+    no path has a whole unit, and the rest is solved again (diving).
     """
     kept: Flows = {}
     while True:
@@ -38,7 +38,7 @@ def solve(problem: PathProgram, random: Random) -> Generator[None, None, Flows |
 
 
 def hops_of(problem: PathProgram, found: Sequence[tuple[Path, float]]) -> dict[Hop, float]:
-    """What these paths put on each hop."""
+    """Return the units that these paths put on each hop."""
     hops: dict[Hop, float] = {}
     for path, units in found:
         commodity = problem.entries[path.entry].commodity
@@ -56,7 +56,7 @@ def _sum(kept: Flows, hops: Mapping[Hop, float]) -> Flows:
 
 
 def _without(problem: PathProgram, fixed: Sequence[tuple[Path, int]], known: list[Path]) -> PathProgram:
-    """What is left to be solved when these flows stay."""
+    """Return the program that remains when these flows are fixed."""
     entries = [replace(end) for end in problem.entries]
     exits = [replace(end) for end in problem.exits]
     capacity = [list(layer) for layer in problem.capacity]

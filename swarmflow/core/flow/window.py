@@ -1,4 +1,4 @@
-"""A window of neighbouring stages as one problem: what its members showed, solved anew, gives what has to change."""
+"""A window of neighbouring stages as one optimisation problem: from the links of its members to the changes."""
 
 from __future__ import annotations
 
@@ -13,47 +13,48 @@ from swarmflow.core.flow.messages import Locked
 from swarmflow.core.flow.node_types import Link
 from swarmflow.core.flow.simplex import INFINITE, Numbers, PathProgram, Terminal
 from swarmflow.core.flow.whole import ENTERS, LEAVES, Flows, solve
-from swarmflow.core.flow.window_paths import End, Links, WindowPaths
+from swarmflow.core.flow.window_paths import Links, WindowEnd, WindowPaths
 from swarmflow.core.types import ProcessId
 
 Sides = Mapping[ProcessId, Mapping[Link, int]]
 
 NEGLIGIBLE = 1e-9
-MEMBERS_A_SLICE = 32  # are read before others have their turn: about a millisecond
-ROWS_MAX = 500  # of the linear program; a window with more leaves some data nodes' flows as they are
+MEMBERS_A_SLICE = 32  # members that are read in one slice of work, about a millisecond
+ROWS_MAX = 500  # of the linear program; in a window with more, the flows of some data nodes stay as they are
 
 
 @dataclass(slots=True)
 class LinkChange:
-    """What one participant has to change, by (other end, data node)."""
+    """The changes of one participant, by (other end, data node)."""
 
     inflow: dict[tuple[ProcessId, ProcessId], int] = field(default_factory=dict)
     outflow: dict[tuple[ProcessId, ProcessId], int] = field(default_factory=dict)
 
 
 class Window:
-    """`offers[layer][member]`: up to three stages. before, after: neighbours outside that stand still on that side, and
-    what they have there. What only one end of a link knows of stays as it is, and is settled between the two.
+    """The links of up to three neighbouring stages, all locked, and the neighbours outside that are locked as well.
 
-    A unit's way through the window begins and ends at a terminal. Where the neighbour outside stands still, the
-    terminal is that neighbour, and the unit may come to (or leave from) another member of that layer. Where it does
-    not, or where the unit hangs loose, it keeps its member.
+    The path of a unit through the window begins and ends at a terminal. Where the neighbour outside is locked, the
+    terminal is that neighbour, and the unit may enter at (or leave from) another member of that layer. Where it is not,
+    or where the unit is loose or an orphan, the unit keeps its member. Units that only one end of a link has in its
+    books stay as they are; an audit settles them.
     """
 
     def __init__(self, offers: list[dict[ProcessId, Locked]], before: Sides, after: Sides) -> None:
-        self.offers = offers
+        self.offers = offers  # `offers[layer][member]`
         self.nodes = [sorted(layer) for layer in offers]
-        self.costs: dict[ProcessId, dict[ProcessId, float]] = {}
-        self.inflow: dict[ProcessId, dict[Link, int]] = {}
-        self.outflow: dict[ProcessId, dict[Link, int]] = {}
-        self.before, self.after = before, after
-        self.saved = self.before_it = 0.0
-        self.links: Links = {}
-        self.entries: dict[End, int] = {}
-        self.exits: dict[End, int] = {}
+        self.costs: dict[ProcessId, dict[ProcessId, float]] = {}  # of a member's links
+        self.inflow: dict[ProcessId, dict[Link, int]] = {}  # of each member
+        self.outflow: dict[ProcessId, dict[Link, int]] = {}  # of each member
+        self.before, self.after = before, after  # the links of locked neighbours on the side of the window
+        self.saved = 0.0  # cost that the solution saves
+        self.former_cost = 0.0  # of the links that may change, before the solution
+        self.links: Links = {}  # on which both ends agree
+        self.entries: dict[WindowEnd, int] = {}  # units
+        self.exits: dict[WindowEnd, int] = {}  # units
 
     def _open(self) -> Generator[None, None, None]:
-        """Read what the members showed."""
+        """Read the links of the members."""
         for layer in self.offers:
             for number, (name, offer) in enumerate(layer.items()):
                 self.costs[name] = dict(offer.costs)
@@ -81,27 +82,27 @@ class Window:
                 if agreed:
                     self.links[(name, node, source) if outward else (node, name, source)] = agreed
                 if outside:
-                    self._terminal(ends, (layer, source, node, True), agreed)
-                self._terminal(ends, (layer, source, name, False), count - agreed)
+                    self._terminal(ends, WindowEnd(layer, source, node, True), agreed)
+                self._terminal(ends, WindowEnd(layer, source, name, False), count - agreed)
         for source in {**into, **out}:
             loose = into.get(source, 0) - out.get(source, 0)
-            self._terminal(self.exits, (layer, source, name, False), loose)
-            self._terminal(self.entries, (layer, source, name, False), -loose)
+            self._terminal(self.exits, WindowEnd(layer, source, name, False), loose)
+            self._terminal(self.entries, WindowEnd(layer, source, name, False), -loose)
 
     def _far_end(self, layer: int, node: ProcessId, outward: bool) -> tuple[Mapping[Link, int], bool]:
-        """What the other end of a link has on that side, nothing if it takes no part; whether it is outside."""
+        """Return the links of a link's other end on that side, empty if it takes no part; and whether it is outside."""
         at = layer + (1 if outward else -1)
         if 0 <= at < len(self.offers):
             return (self.inflow if outward else self.outflow)[node] if node in self.offers[at] else {}, False
         return (self.after if outward else self.before).get(node, {}), True
 
     @staticmethod
-    def _terminal(table: dict[End, int], key: End, count: int) -> None:
+    def _terminal(table: dict[WindowEnd, int], key: WindowEnd, count: int) -> None:
         if count > 0:
             table[key] = table.get(key, 0) + count
 
     def cost(self, links: Mapping[tuple[ProcessId, ProcessId, ProcessId], int]) -> float:
-        """Of these links together."""
+        """Return the total cost of links."""
         total = 0.0
         for (sender, receiver, _), count in links.items():
             known = self.costs.get(receiver, {}).get(sender)
@@ -109,13 +110,13 @@ class Window:
         return total
 
     def saves(self, share: float) -> bool:
-        """Whether the solution saves more than this share of what the links cost before it."""
-        return self.saved > share * self.before_it
+        """Return whether the solution saves more than this share of the former cost."""
+        return self.saved > share * self.former_cost
 
     def solve(self, random: Random) -> Generator[None, None, dict[ProcessId, LinkChange]]:
-        """Yields now and then; returns what has to change, nothing if nothing would save anything."""
+        """Yield after each slice of work; return the changes, none if no solution saves cost."""
         yield from self._open()
-        sources = sorted({key[1] for key in (*self.entries, *self.exits)})
+        sources = sorted({key.source for key in (*self.entries, *self.exits)})
         random.shuffle(sources)
         chosen = self._fitting(sources)
         while chosen:
@@ -124,24 +125,25 @@ class Window:
             if links is not None and (changes := self._changes(chosen, links)) is not None:
                 yield
                 return changes
-            random.shuffle(chosen)  # what was rounded badly mostly is whole with fewer data nodes
+            random.shuffle(chosen)  # the relaxation of fewer data nodes is more often integral
             chosen = chosen[: len(chosen) // 2]
         return {}
 
     def _fitting(self, sources: list[ProcessId]) -> list[ProcessId]:
-        """As many data nodes as the rows allow, at least one."""
+        """Return as many data nodes as the rows allow, at least one."""
         rows = sum(map(len, self.nodes))
         chosen: list[ProcessId] = []
         for source in sources:
-            rows += sum(key[1] == source for table in (self.entries, self.exits) for key in table)
+            rows += sum(key.source == source for table in (self.entries, self.exits) for key in table)
             if chosen and rows > ROWS_MAX:
                 break
             chosen.append(source)
         return chosen
 
     def _solve(self, chosen: list[ProcessId], random: Random) -> Generator[None, None, Links | None]:
-        entries = [key for key in sorted(self.entries) if key[1] in chosen]
-        exits = [key for key in sorted(self.exits) if key[1] in chosen]
+        """Return the cheapest links for the flows of some data nodes; the others stay as they are."""
+        entries = [key for key in sorted(self.entries) if key.source in chosen]
+        exits = [key for key in sorted(self.exits) if key.source in chosen]
         capacity = [[self._capacity(at, name, chosen) for name in names] for at, names in enumerate(self.nodes)]
         arcs = []
         for senders, receivers in pairwise(self.nodes):
@@ -162,7 +164,7 @@ class Window:
         return None if flows is None else self._as_links(flows, chosen, entries, exits)
 
     def _capacity(self, layer: int, name: ProcessId, chosen: list[ProcessId]) -> int:
-        """What the flows that stay as they are leave of a member."""
+        """Return the capacity of a member, less the flows that stay as they are."""
         into: dict[ProcessId, int] = {}
         out: dict[ProcessId, int] = {}
         for sums, table in ((into, self.inflow[name]), (out, self.outflow[name])):
@@ -170,11 +172,11 @@ class Window:
                 sums[source] = sums.get(source, 0) + count
         held = {source: max(into.get(source, 0), out.get(source, 0)) for source in {**into, **out}}
         fixed = sum(count for source, count in held.items() if source not in chosen)
-        mine = sum(count for source, count in held.items() if source in chosen)
-        return max(mine, self.offers[layer][name].capacity - fixed)
+        movable = sum(count for source, count in held.items() if source in chosen)
+        return max(movable, self.offers[layer][name].capacity - fixed)
 
     def _costs(self, members: Sequence[ProcessId], others: Sequence[ProcessId]) -> Generator[None, None, Numbers]:
-        """[member, other], as the members know them."""
+        """Return the link costs [member, other], as the members know them."""
         costs = np.full((len(members), len(others)), INFINITE)
         for number, name in enumerate(members):
             known = self.costs[name]
@@ -184,9 +186,9 @@ class Window:
         return costs
 
     def _terminals(
-        self, keys: Sequence[End], counts: Mapping[End, int], number: Mapping[ProcessId, int]
+        self, keys: Sequence[WindowEnd], counts: Mapping[WindowEnd, int], number: Mapping[ProcessId, int]
     ) -> Generator[None, None, list[Terminal]]:
-        """number: of each data node."""
+        """Return the terminals of the program. number: the commodity of each data node."""
         outside = sorted({(layer, node) for layer, _, node, outside in keys if outside})
         costs: dict[tuple[int, ProcessId, bool], Numbers] = {}
         for layer, members in enumerate(self.nodes):
@@ -196,9 +198,15 @@ class Window:
             for i, name in enumerate(members):
                 costs[layer, name, False] = alone = np.full(len(members), INFINITE)
                 alone[i] = 0.0
-        return [Terminal(number[key[1]], key[0], counts[key], costs[key[0], key[2], key[3]]) for key in keys]
+        return [
+            Terminal(number[key.source], key.layer, counts[key], costs[key.layer, key.node, key.outside])
+            for key in keys
+        ]
 
-    def _as_links(self, flows: Flows, chosen: list[ProcessId], entries: list[End], exits: list[End]) -> Links:
+    def _as_links(
+        self, flows: Flows, chosen: list[ProcessId], entries: list[WindowEnd], exits: list[WindowEnd]
+    ) -> Links:
+        """Return the units on each link, by names, from the flows of the program."""
         links: Links = {}
         for (layer, a, b, commodity), units in flows.items():
             source = chosen[commodity]
@@ -216,14 +224,14 @@ class Window:
         return links
 
     def _changes(self, chosen: list[ProcessId], links: Links) -> dict[ProcessId, LinkChange] | None:
-        """None: it would cost more than now."""
+        """Return the changes from the present links to these; None: these would cost more."""
         old = {key: units for key, units in self.links.items() if key[2] in chosen}
         before = self.cost(old)
         saved = before - self.cost(links)
         if saved < -NEGLIGIBLE * before:
             return None
         self.saved = saved if saved > NEGLIGIBLE * before else 0.0
-        self.before_it = before
+        self.former_cost = before
         changes: dict[ProcessId, LinkChange] = {}
         for key in sorted({**old, **links}):
             units = links.get(key, 0) - old.get(key, 0)

@@ -1,21 +1,37 @@
-"""The ways that units take through a window now: what a solver begins with."""
+"""The paths of units through a window before it is solved: the columns with which the solver begins."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from swarmflow.core.flow.simplex import Path
 from swarmflow.core.types import ProcessId
 
 Links = dict[tuple[ProcessId, ProcessId, ProcessId], int]  # (from, to, data node) -> units
-End = tuple[int, ProcessId, ProcessId, bool]  # (layer, data node, node, whether that node is outside)
+
+
+class WindowEnd(NamedTuple):
+    """Where units enter a window, or leave it: at a neighbour outside, or at a member that they do not change."""
+
+    layer: int
+    source: ProcessId  # their data node
+    node: ProcessId
+    outside: bool  # the node is a neighbour of that layer, not a member
 
 
 class WindowPaths:
-    """nodes: the members of each layer; entries, exits: numbered in their order, as in the problem."""
+    """Decomposes the links of a window into paths.
+
+    nodes: the members of each layer. entries, exits: units by end, in the order of the program's terminals.
+    """
 
     def __init__(
-        self, nodes: Sequence[Sequence[ProcessId]], links: Links, entries: Mapping[End, int], exits: Mapping[End, int]
+        self,
+        nodes: Sequence[Sequence[ProcessId]],
+        links: Links,
+        entries: Mapping[WindowEnd, int],
+        exits: Mapping[WindowEnd, int],
     ) -> None:
         self.at = {name: (layer, i) for layer, names in enumerate(nodes) for i, name in enumerate(names)}
         self.links = dict(links)
@@ -26,7 +42,7 @@ class WindowPaths:
             self.receivers.setdefault((sender, source), []).append(receiver)
 
     def paths(self) -> list[Path]:
-        """One for each way; units whose way is not to be seen are left out."""
+        """Return the paths. Units that no chain of links leads to an exit are left out."""
         number = {key: i for i, key in enumerate(self.exits)}
         found = []
         for entry, (key, count) in enumerate(self.entries.items()):
@@ -38,18 +54,18 @@ class WindowPaths:
                 self.exits[end] -= units
                 for link in links:
                     self.links[link] -= units
-                names = [key[2], *(receiver for _, receiver, _ in links)]
+                names = [key.node, *(receiver for _, receiver, _ in links)]
                 inside = [self.at[name] for name in names if name in self.at]
                 found.append(Path(entry, number[end], inside[0][0], tuple(i for _, i in inside)))
         return found
 
-    def _follow(self, key: End) -> tuple[list[tuple[ProcessId, ProcessId, ProcessId]], End] | None:
-        """The links from an entry to an exit that still has units to get."""
+    def _follow(self, key: WindowEnd) -> tuple[list[tuple[ProcessId, ProcessId, ProcessId]], WindowEnd] | None:
+        """Return the links from an entry to an exit that has units left, and that exit."""
         _, source, node, _ = key
         links: list[tuple[ProcessId, ProcessId, ProcessId]] = []
         while True:
             if node in self.at:
-                end = self.at[node][0], source, node, False
+                end = WindowEnd(self.at[node][0], source, node, False)
                 if self.exits.get(end, 0) > 0:
                     return links, end
             onward = (r for r in self.receivers.get((node, source), ()) if self.links[node, r, source] > 0)
@@ -58,6 +74,6 @@ class WindowPaths:
                 return None
             links.append((node, receiver, source))
             if receiver not in self.at:
-                end = self.at[node][0], source, receiver, True
+                end = WindowEnd(self.at[node][0], source, receiver, True)
                 return (links, end) if self.exits.get(end, 0) > 0 else None
             node = receiver
