@@ -113,12 +113,12 @@ def test_a_scheduled_call_is_replaced_by_another_exchange_and_a_turn_is_not() ->
     assert not calls.due(1e9)
     calls.changed(0.0)
     assert state_of(calls) is ExchangeCallState.SCHEDULED
-    calls.locked(1.0)
+    calls.preempted(1.0)
     assert state_of(calls) is ExchangeCallState.IDLE
     calls.drifted(2.0)
     calls.turn_arrived(ExchangeTurn(3), 3.0)
     assert calls.due(3.0)
-    calls.locked(3.0)
+    calls.preempted(3.0)
     calls.changed(3.0)
     assert state_of(calls) is ExchangeCallState.TURN
     assert not calls.due(3.0)

@@ -1,1 +1,1 @@
-"""Decentralized min-cost flow: who sends how many microbatches of which data node to whom (GWTF, V)."""
+"""Decentralized min-cost flow: how many microbatches of each data node go along each link at a time (GWTF, V)."""

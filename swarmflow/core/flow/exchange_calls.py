@@ -97,7 +97,7 @@ class ExchangeCalls:
         """Note that the receiver of the own turn has acknowledged it."""
         self._passed = None
 
-    def locked(self, now: float) -> None:
+    def preempted(self, now: float) -> None:
         """Give way to another node's exchange that has locked this node."""
         if self.state is ExchangeCallState.TURN:
             self.postpone(now)

@@ -31,7 +31,7 @@ ANSWERS_WAITED = 4.0  # rounds before a query is repeated or a request is given 
 
 
 class GwtfSwapState(StrEnum):
-    """How far a relay is with asking for a change or a redirect, one at a time."""
+    """How far a relay of GWTF's negotiation is with a change or a redirect that it asks for, one at a time."""
 
     IDLE = "idle"  # it asks for none
     QUERYING = "querying"  # it has asked the other relays of its stage for their flows
@@ -39,7 +39,7 @@ class GwtfSwapState(StrEnum):
 
 
 GWTF_SWAP_STATES = Transitions(
-    "GWTF swap",
+    "flow swap",
     GwtfSwapState.IDLE,
     {
         GwtfSwapState.IDLE: {GwtfSwapState.QUERYING: "there is no flow to request"},

@@ -58,7 +58,7 @@ class FlowNegotiation:
     router: FlowRouter  # follows the negotiated flows
     random: Random  # of this process alone
     most: int = 1  # microbatches that this process takes at a time, as a multiple of its capacity
-    pace: Pace = field(init=False, default_factory=Pace)
+    pace: Pace = field(init=False, default_factory=Pace)  # measures the compute time here
     node: Relay | FlowSource | None = field(init=False, default=None)  # None: this process takes no part
     costs: FlowCosts = field(init=False)
     _places: dict[ProcessId, int] = field(init=False, default_factory=dict)  # stages of the processes known here
@@ -160,9 +160,9 @@ class FlowNegotiation:
         if message.to is not None and message.to != self.me:
             return self._forward(sender, message)
         payload, origin = message.word, message.origin or sender
-        direct = origin == sender or isinstance(payload, DISTANT)
+        allowed = origin == sender or isinstance(payload, DISTANT)
         placed = self._places[sender] == message.stage
-        if not (placed and direct and believable(payload, origin, self.node.view, self._sources, self.node.dead)):
+        if not (placed and allowed and believable(payload, origin, self.node.view, self._sources, self.node.dead)):
             return [Count("messages_ignored", "Negotiate")]
         if isinstance(payload, Times):
             self.costs.learn(sender, payload)

@@ -292,7 +292,7 @@ class Relay(NodeBase):
             return []
         if self.reservations.pending or not self.lock.acquire(exchange, (False, True), now):
             return [FlowSend(exchange.solver, LockDenied(exchange), "a reservation is pending, or locked")]
-        self.calls.locked(now)
+        self.calls.preempted(now)
         sends = [FlowSend(exchange.solver, self._offer(message), "locked")]
         for wanted, outward in ((message.before, False), (message.after, True)):
             if wanted:
