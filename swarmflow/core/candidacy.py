@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.actions import Action, Connect, Send
-from swarmflow.core.dispatcher import TAKEOVER
 from swarmflow.core.epoch_view import EpochView
 from swarmflow.core.messages import Elect, ElectionReport, OpenStep, RosterPart
 from swarmflow.core.quorum import Quorum
 from swarmflow.core.roster_parts import GatheredRoster, RosterAssembly
-from swarmflow.core.step import Step
+from swarmflow.core.step import Step, StepFailure
 from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
 
 
@@ -192,14 +191,11 @@ def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: fl
     dead = {process for report in current.values() for process in report.gone}
     gone = tuple(p for p in said.roster.processes() if p in dead or p not in candidacy.reports)
     step = Step(plan, candidacy.term, said, learning_rate, clip, now)
-    step.newcomers = newcomers
-    entered = {process for report in current.values() for process in report.entered}
-    for process in newcomers.keys() - entered:
-        step.opened = step.opened.without(process)
-    living = {process: report for process, report in current.items() if process not in dead}
-    doubtful = _resume(step, living, gone)
+    step.members.resume(newcomers, {process for report in current.values() for process in report.entered})
+    alive = {process: report for process, report in current.items() if process not in dead}
+    doubtful = _resume(step, alive, gone)
     spared = {*gone, candidacy.me.process}  # who leads has not lost itself
-    lost = [(accuser, accused) for accuser, report in living.items() for accused in report.suspects]
+    lost = [(accuser, accused) for accuser, report in alive.items() for accused in report.suspects]
     return Takeover(
         step,
         {p: r for p, r in sorted(candidacy.reports.items()) if p not in dead},
@@ -228,52 +224,50 @@ def _said(opened: OpenStep, current: list[ElectionReport], term: int) -> tuple[O
     return said, newcomers
 
 
-def _resume(step: Step, living: dict[ProcessId, ElectionReport], gone: tuple[ProcessId, ...]) -> bool:
+def _resume(step: Step, alive: dict[ProcessId, ElectionReport], gone: tuple[ProcessId, ...]) -> bool:
     """Bring a step to where those who are left have come.
 
     Returns whether it may be committed elsewhere while too little is left here to do the same.
     """
-    if not living:
-        step.give_up("nobody who is left knows how far it has come")
+    if not alive:
+        step.fail(StepFailure("nobody who is left knows how far it has come"))
         return True
-    for process, report in living.items():
-        step.owners |= dict.fromkeys(report.indices, process)
-    step.attempt = TAKEOVER + max(report.attempt for report in living.values())
-    step.ballot = max(report.ballot for report in living.values())
+    step.assignment.resume(alive.values())
+    step.ballot.number = max(report.ballot for report in alive.values())
     left = step.roster
     for process in gone:
         left = left.without(process)
-    members = {member.process: living.get(member.process) for member in left.members()}
-    commits = [report.commit for report in living.values() if report.commit is not None]
+    members = {member.process: alive.get(member.process) for member in left.members()}
+    commits = [report.commit for report in alive.values() if report.commit is not None]
     if commits:
-        step.roster = left
+        step.members.roster = left
         step.resume_commit(commits[0], {p: report.digest for p, report in members.items() if report and report.digest})
         return False
-    reduced = {p: r for p, r in members.items() if r is not None and r.ballot == step.ballot and r.results}
+    reduced = {p: r for p, r in members.items() if r is not None and r.ballot == step.ballot.number and r.results}
     missed = tuple(process for process in members if process not in reduced)
-    if reduced and (not missed or _may_be_committed(step, living, missed)):
+    if reduced and (not missed or _may_be_committed(step, alive, missed)):
         if missed or not all(left.stages):
-            step.give_up("another leader may have committed it, with peers that cannot be reached")
+            step.fail(StepFailure("another leader may have committed it, with peers that cannot be reached"))
             return True
-        step.roster = left
+        step.members.roster = left
         tally = next(report.tally for report in reduced.values() if report.tally is not None)
         step.resume_prepared(tally, {process: report.results for process, report in reduced.items()})
         return False
-    for process, report in living.items():
+    for process, report in alive.items():
         step.dropped |= {(report.member.stage, index) for index in report.dropped}
         for done in report.done:
             step.done(process, done)
     return False
 
 
-def _may_be_committed(step: Step, living: dict[ProcessId, ElectionReport], missed: tuple[ProcessId, ...]) -> bool:
+def _may_be_committed(step: Step, alive: dict[ProcessId, ElectionReport], missed: tuple[ProcessId, ...]) -> bool:
     """Return whether the former leader may have committed its last ballot, in which not all who are left have reduced.
 
     It may, if those who have not are none of the ballot's members: it took them for dead, and nobody who is left was
     told so, since a death is told to the trainers and around its stage. So where a trainer or somebody of a stage
     beside has heard of the ballot, whoever is not reported as dead is a member of it.
     """
-    heard = {process: report.member.stage for process, report in living.items() if report.ballot == step.ballot}
+    heard = {process: report.member.stage for process, report in alive.items() if report.ballot == step.ballot.number}
     if -1 in heard.values() or not heard.keys().isdisjoint(missed):
         return False
     near = {stage + offset for stage in heard.values() for offset in (-1, 0, 1)}

@@ -45,7 +45,8 @@ from swarmflow.core.messages import (
 )
 from swarmflow.core.quorum import electorate, electorate_before
 from swarmflow.core.roster_parts import tell
-from swarmflow.core.step import AboutStep, Step
+from swarmflow.core.step import AboutStep, Step, received, summary, waits_for
+from swarmflow.core.step_phase import OVER, StepPhase
 from swarmflow.core.types import ProcessId, Roster
 
 
@@ -85,7 +86,7 @@ class Leader(LeaderState):
         )
         if estate.doubtful:
             self.lineage = self.settings.new_lineage()
-        actions: list[Action] = [Log("info", f"leading from here on, in term {self.term}: {step.summary()}")]
+        actions: list[Action] = [Log("info", f"leading from here on, in term {self.term}: {summary(step)}")]
         actions += [Send(process, Evicted("the former leader took it for dead")) for process in estate.expelled]
         for report in estate.reports.values():
             known = self.membership.enter(report.join, report.member.stage, now)
@@ -102,7 +103,7 @@ class Leader(LeaderState):
             actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")
         self.step, self.phase = step, "running"
         actions += [*step.entered(), *step.commit_again()]
-        if step.phase == "prepared":
+        if step.phase is StepPhase.PREPARED:
             actions += step.ask_trainers(self.bound)
             self._ballot_due_s = now + self.timeouts.ballot_s
         why = "not heard of after the former leader was lost"
@@ -113,7 +114,7 @@ class Leader(LeaderState):
         for accuser, accused in estate.suspects:
             if accused in self.membership.known:
                 self.suspicions.accuse(accuser, accused, "lost while nobody led", now)
-        if not elected and step.phase in ("committing", "committed"):
+        if not elected and step.phase in (StepPhase.COMMITTING, StepPhase.COMMITTED):
             self.lineage, self.electors = self.settings.new_lineage(), None  # from the next step on
         elif not elected:
             actions += opening.fork(self, now)
@@ -165,9 +166,10 @@ class Leader(LeaderState):
 
     def _step_due_s(self) -> float:
         if self.phase == "running" and self.step is not None:
-            if self.complete_s is not None and self.step.phase == "complete":
+            if self.complete_s is not None and self.step.phase is StepPhase.COMPLETE:
                 return min(self._next_beat_s, self._held_until_s)
-            if self.step.phase == "preparing" or (self.step.phase == "prepared" and self.safe.saving != self.version):
+            waits = self.step.phase is StepPhase.PREPARED and self.safe.saving != self.version
+            if self.step.phase is StepPhase.PREPARING or waits:
                 return min(self._next_beat_s, self._ballot_due_s)
         return self._next_beat_s
 
@@ -180,7 +182,7 @@ class Leader(LeaderState):
         """What the run waits for, in words a person can act on."""
         if self.phase == "running" and self.step is not None:
             still = progress.standing_still(self)
-            return f"{self.step.waits_for()}; {still}" if still else self.step.waits_for()
+            return f"{waits_for(self.step)}; {still}" if still else waits_for(self.step)
         return self.waits_for or self.phase
 
     # --- time ---------------------------------------------------------------------------------------------------------
@@ -219,13 +221,13 @@ class Leader(LeaderState):
         heard = self.suspicions.heard(self.membership, now)
         actions = departures.weigh(self, now)
         step = self.step
-        if step is None or step.phase != "preparing" or not heard:
+        if step is None or step.phase is not StepPhase.PREPARING or not heard:
             return actions
         if not any(reduce_together(step.roster, self.plan.tied, *pair) for pair in heard):
             return actions
         return [
             *actions,
-            Log("info", f"ballot {step.ballot} is begun anew: a link between its members broke"),
+            Log("info", f"ballot {step.ballot.number} is begun anew: a link between its members broke"),
             Count("ballots_again"),
             *self._prepare(step, now),
         ]
@@ -244,18 +246,18 @@ class Leader(LeaderState):
         return self._advance_step(self.step, now) if self.phase == "running" and self.step is not None else []
 
     def _advance_step(self, step: Step, now: float) -> list[Action]:
-        if step.phase == "failed":
+        if step.phase is StepPhase.FAILED:
             out = departures.put_out_differing(self, step, now)
             return [*out, *opening.restart(self, now), *departures.let_go(self)]  # without who wants to leave
-        if step.phase == "committed":
+        if step.phase is StepPhase.COMMITTED:
             return between_steps.close(self, step, now)
-        if step.phase == "complete":
+        if step.phase is StepPhase.COMPLETE:
             return self._prepare(step, now) if self._held_long_enough(now) else []
-        if step.phase == "preparing" and now >= self._ballot_due_s:
+        if step.phase is StepPhase.PREPARING and now >= self._ballot_due_s:
             return self._late_ballot(step, now)
-        if step.phase != "prepared" or (self.safe.saving == self.version and not self.safe.copied):
+        if step.phase is not StepPhase.PREPARED or (self.safe.saving == self.version and not self.safe.copied):
             return []
-        if not step.may_commit(self.bound):
+        if not step.ballot.may_commit(step.members.quorum, self.bound):
             # What was to promise may be lost. Where too few are left for it, the fork comes first.
             return self._ask_again(step, now) if now >= self._ballot_due_s else []
         self.complete_s = None
@@ -284,7 +286,9 @@ class Leader(LeaderState):
             reason = f"holds up the all-reduce of step {self.version}, which was begun anew and stands still again"
             return progress.put_out(self, culprit, reason, now)
         alone = ", which nobody can do for them" if self._ballots > 1 else ""
-        late = f"ballot {step.ballot} of step {self.version} is begun anew: {step.waits_for()} does not end{alone}"
+        late = (
+            f"ballot {step.ballot.number} of step {self.version} is begun anew: {waits_for(step)} does not end{alone}"
+        )
         return [Log("warning", late), Count("ballots_again"), *self._prepare(step, now)]
 
     def _prepare(self, step: Step, now: float) -> list[Action]:
@@ -293,12 +297,12 @@ class Leader(LeaderState):
         ready, present = self.membership.roster(self.version).members(), step.roster.all_processes
         newcomers = tuple(member for member in ready if member.process not in present)
         # After two ballots in vain nobody sums for another stage: it may be to blame.
-        ways = self.membership.ways() if self._ballots < 2 else LinkTable()
-        return [*step.prepare(newcomers, ways), *step.ask_trainers(self.bound)]
+        links = self.membership.links() if self._ballots < 2 else LinkTable()
+        return [*step.prepare(newcomers, links), *step.ask_trainers(self.bound)]
 
     def _ask_again(self, step: Step, now: float) -> list[Action]:
         """Too few have promised what all have reduced: another ballot, unless this one may be committed elsewhere."""
-        if not step.inherited:
+        if not step.ballot.inherited:
             return self._prepare(step, now)
         self._ballot_due_s = now + self.timeouts.ballot_s
         return step.ask_trainers(self.bound)
@@ -307,8 +311,8 @@ class Leader(LeaderState):
         """Once most of those whom the OpenStep named are gone, a trainer among them, they may have another leader."""
         step = self.step
         alone = self.phase == "gathering" and not opening.has_majority(self)
-        if self.phase == "running" and step is not None and step.phase not in ("committing", "committed", "failed"):
-            alone = not step.has_majority(self.bound)
+        if self.phase == "running" and step is not None and step.phase not in OVER:
+            alone = not step.members.has_majority(self.bound)
         if not alone:
             self._alone_s = None
             return []
@@ -351,7 +355,7 @@ def _rates(leader: LeaderState, known: MemberRecord, message: LinkRateReport, no
 
 
 def _about_step(leader: LeaderState, known: MemberRecord, message: AboutStep, now: float) -> list[Action]:
-    return leader.step.heard(known.process, message) if leader.step is not None else []
+    return received(leader.step, known.process, message) if leader.step is not None else []
 
 
 _HANDLERS: dict[type, Callable[[LeaderState, MemberRecord, Any, float], list[Action]]] = {

@@ -189,7 +189,9 @@ def test_a_commit_that_one_has_heard_is_finished() -> None:
     told = [reduced(told) for told in peers()]
     told[2] = replace(told[2], commit=COMMIT, digest="applied")
     estate = inherit(*told)
-    assert (estate.step.phase, estate.step.result, estate.step.ballot) == ("committing", RESULT, 3)
+    assert (estate.step.phase, estate.step.ballot.number) == ("committing", 3)
+    assert estate.step.decision is not None
+    assert estate.step.decision.result == RESULT
     again = messages(estate.step.commit_again(), Commit)
     assert again == [(to, replace(COMMIT, term=2)) for to in (A, B, D)], "C has applied it"
     assert estate.gone == (T0, T2)
@@ -204,7 +206,7 @@ def test_a_commit_is_finished_although_a_stage_has_nobody_left() -> None:
 
 def test_a_ballot_that_all_who_are_left_have_reduced_is_finished_as_it_is() -> None:
     estate = inherit(*(reduced(told) for told in peers(B)))
-    assert (estate.step.phase, estate.step.ballot, estate.step.tally) == ("prepared", 3, TALLY)
+    assert (estate.step.phase, estate.step.ballot.number, estate.step.ballot.tally) == ("prepared", 3, TALLY)
     commit = dict(messages(estate.step.commit(BEGAN_S), Commit))
     assert list(commit) == [A, C, D]
     assert {(message.term, message.ballot, message.scale) for message in commit.values()} == {(2, 3, 1 / 30)}
@@ -222,7 +224,7 @@ def test_a_ballot_that_all_who_are_left_have_reduced_is_finished_as_it_is() -> N
 )
 def test_a_ballot_that_somebody_has_not_reduced_is_not_finished(odd: ElectionReport) -> None:
     estate = inherit(*(reduced(told) for told in peers(D)), odd)
-    assert (estate.step.phase, estate.step.ballot) == ("working", max(3, odd.ballot))
+    assert (estate.step.phase, estate.step.ballot.number) == ("working", max(3, odd.ballot))
 
 
 def test_a_ballot_of_a_stage_that_nobody_is_left_of_is_not_finished() -> None:
@@ -262,7 +264,8 @@ def test_a_ballot_that_left_out_a_death_nobody_here_was_told_of_may_be_committed
     line = LINE
     estate = line.estate(*line.reports(0, 1, 2))
     assert (estate.step.phase, estate.doubtful) == ("failed", True)
-    assert "another leader may have committed it" in estate.step.failure
+    assert estate.step.failure is not None
+    assert "another leader may have committed it" in estate.step.failure.reason
 
 
 @pytest.mark.parametrize(("stages", "ballot"), [((0, 1, 2, 3), 0), ((0, 1, 2), 3)])
@@ -359,11 +362,11 @@ def test_newcomers_take_part_in_the_update_but_take_no_work() -> None:
     told = [replace(reduced(told), newcomers=(came,)) for told in peers()]
     estate = inherit(*told, reduced(report(came, opened=heard)))
     step = estate.step
-    assert (step.phase, list(step.newcomers)) == ("prepared", [N])
+    assert (step.phase, list(step.members.newcomers)) == ("prepared", [N])
     assert [to for to, _ in messages(step.commit(BEGAN_S), Commit)] == [A, B, C, D, N]
-    assert N not in step.opened.processes()
+    assert N not in step.members.opened.processes()
     alone = inherit(*peers(), report(came, opened=heard))
-    assert list(alone.step.newcomers) == [N], "it may be the only one that has heard of itself"
+    assert list(alone.step.members.newcomers) == [N], "it may be the only one that has heard of itself"
     assert N in alone.step.roster.processes()
 
 
@@ -383,7 +386,7 @@ def test_newcomers_who_are_gone_again_cost_no_majority() -> None:
     estate = inherit(*told)
     for victim in estate.gone:
         estate.step.gone(victim, "not heard of")
-    assert estate.step.has_majority(set()), "who was elected may commit"
+    assert estate.step.members.has_majority(set()), "who was elected may commit"
 
 
 def test_newcomers_elect_nobody() -> None:

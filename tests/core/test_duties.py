@@ -178,7 +178,7 @@ def reducing(*helpers: ProcessId, ballot_s: float = 60.0) -> Bench:
 def done(bench: Bench, *peers: ProcessId) -> list[Action]:
     step = bench.leader.step
     assert step is not None
-    said = Prepared(step.epoch, step.ballot, (("stage-1", 1.0, "x"),))
+    said = Prepared(step.epoch, step.ballot.number, (("stage-1", 1.0, "x"),))
     return [action for peer in peers for action in bench.hear(peer, said)]
 
 

@@ -50,7 +50,7 @@ class Bench(test_leader.Bench):
         actions, epoch = self.work(), self.step.epoch
         for peer in self.serving:
             digest = odd.get(peer.name, "x")
-            actions = self.hear(peer, Prepared(epoch, self.step.ballot, (("stage-0", 1.0, digest),)))
+            actions = self.hear(peer, Prepared(epoch, self.step.ballot.number, (("stage-0", 1.0, digest),)))
         return actions
 
     def overflow(self, peer: ProcessId) -> list[Action]:
@@ -73,7 +73,7 @@ def serving(*peers: ProcessId) -> Bench:
 
 def unprepared(bench: Bench, peer: ProcessId) -> list[Action]:
     bench.work()
-    return bench.hear(peer, Unprepared(bench.step.epoch, bench.step.ballot, "one is missing"))
+    return bench.hear(peer, Unprepared(bench.step.epoch, bench.step.ballot.number, "one is missing"))
 
 
 def unrepairable(bench: Bench, peer: ProcessId) -> list[Action]:

@@ -83,7 +83,7 @@ class Bench:
     def reduce(self, norm: float = 1.0) -> list[Action]:
         actions: list[Action] = []
         for peer in self.serving:
-            actions = self.hear(peer, Prepared(self.step.epoch, self.step.ballot, (("stage-0", norm, "x"),)))
+            actions = self.hear(peer, Prepared(self.step.epoch, self.step.ballot.number, (("stage-0", norm, "x"),)))
         return actions
 
     def commit(self) -> list[Action]:
@@ -292,13 +292,14 @@ def test_the_update_of_a_stages_peer_is_its_own_loss_and_that_of_all_of_them_sto
 
 def test_a_leader_that_takes_over_commits_no_ballot_without_a_norm() -> None:
     said = OpenStep(1, EPOCH, Roster(((member("a"), member("b")),), (ME,)), LINEAGE)
-    step = Step(Plan(1, 2), 2, said, 0.1, 0.0, 0.0)
+    step = Step(Plan(1, 2), 1, said, 0.1, 0.0, 0.0)
     for index in range(2):
         step.done(A, Done(microbatch(index), 0, 0, 20.0, 10))
     [(_, prepare), _] = messages(step.prepare((), LinkTable()), Prepare)
     step.resume_prepared(prepare.tally, dict.fromkeys((A, B), (("stage-0", math.inf, "x"),)))
     assert step.phase == "failed"
-    assert step.finding == Finding(0, -1, -1, None, "gradient")
+    assert step.failure is not None
+    assert step.failure.finding == Finding(0, -1, -1, None, "gradient")
 
 
 # --- the record -------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from swarmflow.core.messages import (
     Welcome,
 )
 from swarmflow.core.settings import LeaderSettings
+from swarmflow.core.step import waits_for
 from swarmflow.core.timeouts import Timeouts
 from swarmflow.core.types import Plan, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process, written
@@ -81,7 +82,7 @@ class Bench:
         epoch, peers = step.epoch, [peer.process for peer in step.roster.members()]
         actions = self.hear(peers[0], Done(replace(microbatch(0), epoch=epoch), 0, 0, 2.0, 1))
         for asked, prepare in messages(actions, Prepare):
-            self.hear(asked, Prepared(epoch, step.ballot, (("stage-0", 1.0, "x"),) if prepare.groups else ()))
+            self.hear(asked, Prepared(epoch, step.ballot.number, (("stage-0", 1.0, "x"),) if prepare.groups else ()))
         for peer in [each.process for each in step.roster.members()]:
             actions = self.hear(peer, Committed(epoch, epoch.step + 1, "same"))
         return actions
@@ -124,7 +125,7 @@ def test_who_has_reduced_another_gradient_than_most_of_its_stage_is_put_out() ->
     assert step is not None
     bench.hear(A, Done(replace(microbatch(0), epoch=step.epoch), 0, 0, 2.0, 1))
     for peer, digest in ((A, "x"), (B, "odd"), (C, "x")):
-        actions = bench.hear(peer, Prepared(step.epoch, step.ballot, (("stage-0", 1.0, digest),)))
+        actions = bench.hear(peer, Prepared(step.epoch, step.ballot.number, (("stage-0", 1.0, digest),)))
     assert [to for to, _ in messages(actions, Evicted)] == [B]
     assert bench.leader.step is not None
     assert bench.leader.step.epoch > step.epoch
@@ -255,7 +256,10 @@ def test_who_is_ready_comes_in_when_one_of_its_stage_dies() -> None:
     assert sorted(to for to, said in messages(actions, MemberEntered) if said.member.process == B) == [A, B, ME.process]
     assert [to for to, _ in messages(actions, OpenStep)] == [B]
     assert bench.leader.step is not None
-    assert (bench.leader.step.phase, [m.process for m in bench.leader.step.opened.stages[0]]) == ("working", [B])
+    assert (bench.leader.step.phase, [m.process for m in bench.leader.step.members.opened.stages[0]]) == (
+        "working",
+        [B],
+    )
 
 
 def test_who_loads_hears_of_a_death_for_it_may_be_waiting_for_the_dead() -> None:
@@ -329,7 +333,7 @@ def test_a_ballot_that_does_not_end_is_begun_anew_with_more_time() -> None:
         begun.append({message.ballot for _, message in messages(actions, Prepare)})
     assert begun == [set(), set(), set(), {2}]
     bench.hear(A, Prepared(step.epoch, 1, (("stage-0", 1.0, "x"),)))
-    assert str(A) in step.waits_for(), "what it has reduced for a former ballot is void"
+    assert str(A) in waits_for(step), "what it has reduced for a former ballot is void"
     for bench.now in (9.0, 12.0, 15.0):
         bench.leader.handle(Tick(), bench.now)
     bench.now = 15.9

@@ -17,10 +17,13 @@ from swarmflow.core.messages import (
     OpenStep,
     Prepare,
     Prepared,
+    Tally,
     Unprepared,
 )
-from swarmflow.core.reduce import reduction_groups
+from swarmflow.core.reduce import diverged, reduction_groups
 from swarmflow.core.step import Step
+from swarmflow.core.step_phase import STEP, StepPhase
+from swarmflow.core.transitions import IllegalTransition
 from swarmflow.core.types import Epoch, Group, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process
 
@@ -40,15 +43,15 @@ def complete(machine: Step, holders: tuple[ProcessId, ProcessId] = (A, B)) -> No
 
 
 def prepared(machine: Step, norms: tuple[float, float] = (9.0, 16.0), digest_of_b: str = "x") -> None:
-    ballot = machine.ballot
+    ballot = machine.ballot.number
     machine.prepared(A, Prepared(EPOCH, ballot, (("stage-0", norms[0], "x"),)))
     machine.prepared(B, Prepared(EPOCH, ballot, (("stage-0", norms[0], digest_of_b),)))
     machine.prepared(C, Prepared(EPOCH, ballot, (("stage-1", norms[1], "y"),)))
 
 
-def test_the_way_of_a_step() -> None:
+def test_a_step_commits_once_everywhere() -> None:
     machine = step()
-    assert [to for to, _ in messages(machine.open(), OpenStep)] == [A, B, C, T]
+    assert [to for to, _ in messages(machine.members.open(), OpenStep)] == [A, B, C, T]
     complete(machine)
     assert machine.phase == "complete"
     prepare = dict(messages(machine.prepare((), LinkTable()), Prepare))
@@ -62,8 +65,9 @@ def test_the_way_of_a_step() -> None:
         assert machine.phase == "committing"
         machine.committed(peer, Committed(EPOCH, 1, "same"))
     assert machine.phase == "committed"
-    assert machine.diverged() == []
-    result = machine.result
+    assert diverged(machine.roster, machine.digests) == []
+    assert machine.decision is not None
+    result = machine.decision.result
     assert result is not None
     assert (result.loss, result.tokens, result.seconds, result.grad_norm) == (2.0, 4, 3.0, 5.0 / 4)
     assert (result.peers, result.retries) == ((2, 1), 0)
@@ -82,8 +86,8 @@ def test_the_clip_factor_is_that_of_torch(values: list[float], clip: float) -> N
     machine.prepare((), LinkTable())
     prepared(machine, (sum(value**2 for value in values[1:]), values[0] ** 2))
     [scale] = {message.scale for _, message in messages(machine.commit(1.0), Commit)}
-    assert machine.result is not None
-    assert machine.result.grad_norm == pytest.approx(norm.item())
+    assert machine.decision is not None
+    assert machine.decision.result.grad_norm == pytest.approx(norm.item())
     for parameter, value in zip(parameters, values, strict=True):
         assert parameter.grad is not None
         assert scale * value == pytest.approx(parameter.grad.item(), abs=1e-12)
@@ -129,7 +133,7 @@ def test_a_death_opens_its_hops_again_and_revokes_the_ballot() -> None:
     assert machine.phase == "complete"
     entries = {to: message.entries for to, message in messages(machine.prepare((), LinkTable()), Prepare)}
     assert entries == {B: ((0, 1000), (1, 0)), C: ((0, 0), (1, 0))}
-    assert machine.ballot == 2
+    assert machine.ballot.number == 2
     machine.prepared(B, Prepared(EPOCH, 1, (("stage-0", 1.0, "x"),)))
     machine.prepared(C, Prepared(EPOCH, 1, (("stage-1", 1.0, "y"),)))
     assert machine.phase == "preparing", "answers to the lower ballot do not count"
@@ -151,7 +155,8 @@ def test_a_step_that_lost_a_stage_starts_over() -> None:
     machine = step()
     machine.gone(C, "test")
     assert machine.phase == "failed"
-    assert "nobody is left on a stage" in machine.failure
+    assert machine.failure is not None
+    assert "nobody is left on a stage" in machine.failure.reason
 
 
 def test_the_microbatches_of_a_dead_trainer_fall_to_those_who_live() -> None:
@@ -176,27 +181,28 @@ def test_members_that_disagree_start_the_step_over() -> None:
     complete(machine)
     machine.prepare((), LinkTable())
     machine.unprepared(B, Unprepared(EPOCH, 1, "one is missing"))
-    assert (machine.phase, "one is missing" in machine.failure) == ("failed", True)
+    assert machine.failure is not None
+    assert (machine.phase, "one is missing" in machine.failure.reason) == (StepPhase.FAILED, True)
 
 
 def test_the_norm_is_that_of_all_members_of_a_group() -> None:
     three = Roster(((member("a"), member("b"), member("c")),), (member("t", -1),))
     for norms, phase, odd in (
-        ((9.0, 9.0, 9.0 + 1e-9), "prepared", ()),
-        ((1e30, 9.0, 9.0), "failed", (A,)),
-        ((9.0, 9.0, 0.0), "failed", (C,)),
-        ((9.0, 16.0, 25.0), "failed", ()),
+        ((9.0, 9.0, 9.0 + 1e-9), StepPhase.PREPARED, ()),
+        ((1e30, 9.0, 9.0), StepPhase.FAILED, (A,)),
+        ((9.0, 9.0, 0.0), StepPhase.FAILED, (C,)),
+        ((9.0, 16.0, 25.0), StepPhase.FAILED, ()),
     ):
         machine = Step(Plan(1, 1), 1, OpenStep(1, EPOCH, three, LINEAGE), 0.1, 0.0, opened_s=0.0)
         machine.done(A, Done(microbatch(0), 0, 0, loss_sum=1.0, tokens=1))
         machine.prepare((), LinkTable())
         for peer, norm in zip((A, B, C), norms, strict=True):
             machine.prepared(peer, Prepared(EPOCH, 1, (("stage-0", norm, "x"),)))
-        assert (machine.phase, machine.differing) == (phase, odd)
-        if phase == "prepared":
+        assert (machine.phase, machine.failure.differing if machine.failure is not None else ()) == (phase, odd)
+        if phase is StepPhase.PREPARED:
             machine.commit(1.0)
-            assert machine.result is not None
-            assert machine.result.grad_norm == 3.0
+            assert machine.decision is not None
+            assert machine.decision.result.grad_norm == 3.0
 
 
 def test_newcomers_take_part_in_the_update_but_not_in_the_work() -> None:
@@ -223,7 +229,7 @@ def test_members_whose_parameters_stray_are_found() -> None:
     machine.commit(1.0)
     for peer, digest in ((A, "usual"), (B, "other"), (C, "usual")):
         machine.committed(peer, Committed(EPOCH, 1, digest))
-    assert machine.diverged() == [B]
+    assert diverged(machine.roster, machine.digests) == [B]
 
 
 def test_a_tied_weight_is_reduced_over_both_ends() -> None:
@@ -235,11 +241,39 @@ def test_a_death_is_told_to_those_around_and_amid_a_ballot_to_everybody() -> Non
     stages = tuple((member(f"a{stage}", stage), member(f"b{stage}", stage)) for stage in range(5))
     roster = Roster(stages, (member("t", -1), member("u", -1)))
 
-    def hearers(phase: str, dead: str) -> set[str]:
+    def recipients(phase: StepPhase, dead: str) -> set[str]:
         machine = Step(Plan(stages=5, microbatches=1), 1, OpenStep(1, EPOCH, roster, LINEAGE), 0.1, 0.0, opened_s=0.0)
-        machine.phase = phase
+        if phase is not StepPhase.WORKING:
+            for stage in range(5):
+                machine.done(process(f"a{stage}"), Done(microbatch(0), stage, 0, loss_sum=1.0, tokens=1))
+            machine.prepare((), LinkTable())
+        if phase is StepPhase.PREPARED:
+            for peer in roster.members():
+                result = (f"stage-{peer.stage}", 1.0, "x")
+                machine.prepared(peer.process, Prepared(EPOCH, 1, (result,)))
+        assert machine.phase is phase
         return {to.name for to, _ in messages(machine.gone(process(dead), "killed"), MemberFailed)}
 
-    assert hearers("working", "a3") == {"a2", "b2", "a3", "b3", "a4", "b4", "t", "u"}
-    everybody = {m.process.name for m in roster.all_members}
-    assert hearers("preparing", "a3") == hearers("prepared", "a3") == hearers("working", "u") == everybody
+    assert recipients(StepPhase.WORKING, "a3") == {"a2", "b2", "a3", "b3", "a4", "b4", "t", "u"}
+    members = {m.process.name for m in roster.all_members}
+    assert recipients(StepPhase.PREPARING, "a3") == recipients(StepPhase.PREPARED, "a3") == members
+    assert recipients(StepPhase.WORKING, "u") == members
+
+
+def test_a_phase_that_cannot_follow_leaves_the_step_as_it_was() -> None:
+    machine = step()
+    complete(machine)
+    with pytest.raises(IllegalTransition, match="committing cannot follow complete"):
+        STEP.move(machine.phase, StepPhase.COMMITTING)
+    with pytest.raises(IllegalTransition, match="prepared cannot follow complete"):
+        machine.resume_prepared(
+            Tally(1.0, 1, 0), dict.fromkeys((A, B, C), (("stage-0", 1.0, "x"), ("stage-1", 1.0, "x")))
+        )
+    assert machine.phase == "complete"
+
+
+def test_no_ballot_begins_before_every_hop_is_done() -> None:
+    machine = step()
+    with pytest.raises(IllegalTransition, match="preparing cannot follow working"):
+        machine.prepare((), LinkTable())
+    assert machine.phase == "working"

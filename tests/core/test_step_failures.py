@@ -19,6 +19,7 @@ from swarmflow.core.messages import (
     Unrepairable,
 )
 from swarmflow.core.step import Step
+from swarmflow.core.step_phase import StepPhase
 from swarmflow.core.types import Epoch, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process
 
@@ -44,7 +45,7 @@ def reduced(machine: Step) -> None:
     for stage, group in enumerate(STAGES):
         for peer in group:
             results = ((f"stage-{stage}", 1.0, "x"),)
-            machine.prepared(peer.process, Prepared(EPOCH, machine.ballot, results))
+            machine.prepared(peer.process, Prepared(EPOCH, machine.ballot.number, results))
 
 
 def test_a_ballot_says_what_another_leader_needs_to_finish_it() -> None:
@@ -56,9 +57,10 @@ def test_a_ballot_says_what_another_leader_needs_to_finish_it() -> None:
     machine.prepared(process("n"), Prepared(EPOCH, 1, (("stage-1", 1.0, "x"),)))
     reduced(machine)
     commit = messages(machine.commit(3.0), Commit)
-    assert {message.result for _, message in commit} == {machine.result}
-    assert machine.result is not None
-    assert (machine.result.epoch, machine.result.step, machine.result.seconds) == (EPOCH, 0, 3.0)
+    assert machine.decision is not None
+    result = machine.decision.result
+    assert {message.result for _, message in commit} == {result}
+    assert (result.epoch, result.step, result.seconds) == (EPOCH, 0, 3.0)
 
 
 def test_a_newcomer_is_told_who_is_there_and_that_it_is_new() -> None:
@@ -78,7 +80,7 @@ def test_a_dead_trainers_microbatches_are_dealt_out_and_what_is_done_stays_done(
     assert {to for to, _ in messages(actions, MemberFailed)} >= {A, B, C, T, V}
     told = messages(actions, Assign)
     assert told == [(T, Assign(1, EPOCH, (1,), TAKEOVER)), (V, Assign(1, EPOCH, (4,), TAKEOVER))]
-    assert (machine.phase, machine.ledger.done_hops) == ("working", 1)
+    assert (machine.phase, machine.ledger.done_hops) == (StepPhase.WORKING, 1)
 
 
 def test_a_trainers_death_revokes_the_ballot_and_reopens_no_hop() -> None:
@@ -105,7 +107,7 @@ def test_a_majority_of_those_named_is_needed_once_a_trainer_is_gone(dead: tuple[
     machine = step()
     for victim in dead:
         machine.gone(victim, "test")
-    assert machine.has_majority(set()) is enough
+    assert machine.members.has_majority(set()) is enough
 
 
 def test_newcomers_make_no_majority() -> None:
@@ -114,15 +116,16 @@ def test_newcomers_make_no_majority() -> None:
     machine.prepare((member("n", 1), member("o", 1)), LinkTable())
     for victim in (U, V, B):
         machine.gone(victim, "test")
-    assert not machine.has_majority(set())
+    assert not machine.members.has_majority(set())
 
 
 def test_a_gradient_that_does_not_fit_starts_the_step_over() -> None:
     machine = step()
     overflow = Overflow(microbatch(1))
     machine.overflowed(A, overflow)
-    assert (machine.phase, machine.overflow) == ("failed", overflow)
-    assert machine.failure == f"a gradient of microbatch 0/1 is too large to be added up exactly, on {A}"
+    assert machine.failure is not None
+    assert (machine.phase, machine.failure.overflow) == (StepPhase.FAILED, overflow)
+    assert machine.failure.reason == f"a gradient of microbatch 0/1 is too large to be added up exactly, on {A}"
 
 
 def test_what_is_committed_or_of_another_epoch_does_not_start_over() -> None:

@@ -149,7 +149,7 @@ def test_who_came_in_amid_the_step_is_told_to_all_once_more() -> None:
     told = [to for to, said in messages(bench.began, MemberEntered) if said.member == d]
     assert sorted(told) == sorted([A, B, C, d.process, T0, ME, T2])
     assert bench.leader.step is not None
-    assert d in bench.leader.step.opened.stages[0]
+    assert d in bench.leader.step.members.opened.stages[0]
 
 
 def test_a_ballot_that_everybody_has_reduced_is_committed_at_once() -> None:

@@ -13,19 +13,21 @@ from swarmflow.core.leading.opening import try_open
 from swarmflow.core.leading.saving import goodbye, save, spread, stop_now, stopped
 from swarmflow.core.messages import state_name
 from swarmflow.core.quorum import electorate
+from swarmflow.core.reduce import diverged
 from swarmflow.core.step import Step
 from swarmflow.core.types import EXPONENT, Roster
 
 
 def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
     """A step is committed everywhere: count it, and go on."""
+    assert step.decision is not None, "a step is committed by a decision"
     actions = settle_findings(leader, step, now)
-    for process in step.diverged():
+    for process in diverged(step.roster, step.digests):
         reason = "its parameters differ from its stage's"
         actions += [Count("resynchronisations"), *evict(leader, process, reason)]
     leader.version += 1
     leader.restored = False
-    leader.name, leader.commit = state_name(step.open_step.lineage, step.epoch, step.ballot), step.decision
+    leader.name, leader.commit = state_name(step.open_step.lineage, step.epoch, step.ballot.number), step.decision
     leader.absent.keep(leader.version, leader.name)
     if step.open_step.lineage == leader.lineage:  # else it was finished for a history that this leader has left
         leader.electors = electorate(step.open_step)
@@ -33,7 +35,7 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
     for member in step.roster.members():
         if (known := leader.membership.known.get(member.process)) is not None:
             known.version = leader.version
-    leader.last, leader.step, leader.exponent = step.result, None, EXPONENT
+    leader.last, leader.step, leader.exponent = step.decision.result, None, EXPONENT
     for entry in leader.membership.peers():
         if entry.phase in ("loading", "ready") and entry.version != leader.version:
             entry.tries += 1

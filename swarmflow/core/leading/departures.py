@@ -11,7 +11,8 @@ from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.opening import try_open
 from swarmflow.core.leading.saving import save, stop_run
 from swarmflow.core.messages import Drain, Evicted, Left, MemberFailed, Needed, NotFinite, Released, Suspect
-from swarmflow.core.step import Step
+from swarmflow.core.step import Step, received
+from swarmflow.core.step_phase import StepPhase
 from swarmflow.core.types import ProcessId
 
 
@@ -168,7 +169,7 @@ def settle_findings(leader: LeaderState, step: Step, now: float) -> list[Action]
 def put_out_differing(leader: LeaderState, step: Step, now: float) -> list[Action]:
     """Who has reduced another gradient than most of its stage goes, if the stage has somebody else."""
     actions: list[Action] = []
-    for process in step.differing:
+    for process in step.failure.differing if step.failure is not None else ():
         if not _stage_is_lost_with(leader, process):
             actions += put_out(leader, process, "its reduced gradient is not that of most of its stage", now)
     return actions
@@ -188,8 +189,8 @@ def not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, now
     """A value is not finite: the try at the step is void; or, of an update that is decided, the peer's own state."""
     step, process = leader.step, known.process
     if step is None or message.epoch != step.epoch or message.value != "update":
-        return step.heard(process, message) if step is not None else []
-    if step.phase not in ("committing", "committed") or process not in step.roster.serving:
+        return received(step, process, message) if step is not None else []
+    if step.phase not in (StepPhase.COMMITTING, StepPhase.COMMITTED) or process not in step.roster.serving:
         return []
     finding = Finding(leader.version, -1, known.member.stage, process, "update", plain(message.layer))
     others = any(entry.process != process for entry in leader.membership.peers(known.member.stage))

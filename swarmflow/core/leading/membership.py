@@ -249,13 +249,13 @@ class Membership:
         """The longest time between two signs of progress that is usual with the peers of a stage, 0: not known."""
         return max((entry.duty.usual_s.get(task, 0.0) for entry in self._stages[stage].entries.values()), default=0.0)
 
-    def ways(self) -> LinkTable:
-        """What the peers have told of the ways between them."""
-        ways = LinkTable()
+    def links(self) -> LinkTable:
+        """Return the link rates that the peers have reported."""
+        links = LinkTable()
         for entry in self.known.values():
             if entry.rates is not None:
-                ways.learn(entry.process, entry.member.stage, entry.rates)
-        return ways
+                links.learn(entry.process, entry.member.stage, entry.rates)
+        return links
 
     def hear_all(self, now: float) -> None:
         """Count everybody as heard of."""

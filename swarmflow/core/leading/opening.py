@@ -17,7 +17,7 @@ from swarmflow.core.leading.restoring import Restoring
 from swarmflow.core.leading.saving import finish, stop_now, stop_run
 from swarmflow.core.messages import OpenStep
 from swarmflow.core.quorum import change_since, electorate
-from swarmflow.core.step import Step
+from swarmflow.core.step import Step, StepFailure
 from swarmflow.core.types import Epoch, ProcessId
 
 
@@ -51,7 +51,7 @@ def try_open(leader: LeaderState, now: float) -> list[Action]:
     )
     leader.electors = leader.electors or electorate(said)
     leader.step = Step(leader.plan, leader.term, said, settings.learning_rate(leader.version), settings.clip, now)
-    begun = leader.step.open(leader.opened, leader.told)
+    begun = leader.step.members.open(leader.opened, leader.told)
     leader.opened, leader.told = said, {member.process: member.stage for member in roster.all_members}
     return [Connect(tuple(m for m in roster.all_members if m.process != leader.me.process)), *begun]
 
@@ -198,11 +198,12 @@ def restart(leader: LeaderState, now: float) -> list[Action]:
     it fail again and again.
     """
     step = leader.step
-    if step is not None:
-        reason = suspend(leader, step.finding) if step.finding is not None else leave_out(leader, step)
+    failure = step.failure if step is not None else None
+    if step is not None and failure is not None:
+        reason = leave_out(leader, step, failure) if failure.finding is None else suspend(leader, failure.finding)
         if reason:
             return stop_run(leader, reason)
-    if step is not None and step.inherited:  # it may be committed elsewhere, with those who cannot be reached
+    if step is not None and step.ballot.inherited:  # it may be committed elsewhere, with those who cannot be reached
         leader.lineage = leader.settings.new_lineage()
     leader.generation += 1
     leader.step = leader.complete_s = None
@@ -221,10 +222,10 @@ def suspend(leader: LeaderState, finding: Finding) -> str:
     return reason
 
 
-def leave_out(leader: LeaderState, step: Step) -> str:
+def leave_out(leader: LeaderState, step: Step, failure: StepFailure) -> str:
     """Leave out who makes the step fail again, while others can stand in for it. Returns why the run has to stop."""
     membership, failures = leader.membership, leader.failures
-    culprits = [process for process in step.culprits if process in membership.known]
+    culprits = [process for process in failure.culprits if process in membership.known]
     if not culprits:
         return ""
     before = failures.left_out
@@ -234,8 +235,8 @@ def leave_out(leader: LeaderState, step: Step) -> str:
         return [mate for mate in membership.mates(process, leader.version) if mate not in otherwise]
 
     culprits.sort(key=lambda process: (leader.findings.outside_s(process.name), process))
-    exponent = step.open_step.exponent if step.overflow is not None else None
-    reason = failures.add(Failure(leader.version, tuple(culprits), step.failure, exponent), mates)
+    exponent = step.open_step.exponent if failure.overflow is not None else None
+    reason = failures.add(Failure(leader.version, tuple(culprits), failure.reason, exponent), mates)
     for process in before:
         membership.suspended.pop(process, None)
     membership.suspended |= {process: None for process in failures.left_out if process in membership.known}

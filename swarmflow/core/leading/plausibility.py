@@ -22,6 +22,7 @@ from swarmflow.core.messages import (
     Unprepared,
 )
 from swarmflow.core.step import Step
+from swarmflow.core.step_phase import StepPhase
 from swarmflow.core.types import ProcessId
 
 _OF_PEERS = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed))
@@ -51,9 +52,13 @@ def _about_step(step: Step, sender: ProcessId, message: Message) -> str | None:
     match message:
         case Done() if message.microbatch.epoch == step.epoch and message.stage != step.roster.places[sender]:
             return f"a Done of stage {message.stage} from stage {step.roster.places[sender]}"
-        case Prepared() if (message.epoch, message.ballot, step.phase) == (step.epoch, step.ballot, "preparing"):
-            own, said = step.groups_of(sender), tuple(name for name, _, _ in message.results)
-            return None if sorted(own) == sorted(said) else f"the results of {said} where {own} are due"
+        case Prepared() if (message.epoch, message.ballot, step.phase) == (
+            step.epoch,
+            step.ballot.number,
+            StepPhase.PREPARING,
+        ):
+            own, named = step.members.groups_of(sender), tuple(name for name, _, _ in message.results)
+            return None if sorted(own) == sorted(named) else f"the results of {named} where {own} are due"
         case Committed() if message.epoch == step.epoch and message.version != step.epoch.step + 1:
             return f"a Committed of version {message.version} in step {step.epoch.step}"
     return None

@@ -17,11 +17,16 @@ from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.step import Step
+from swarmflow.core.step_phase import StepPhase
 from swarmflow.core.types import ProcessId
 
 FEED, WORK, REDUCE, UPDATE, LOAD, WRITE = "feed", "work", "reduce", "update", "load", "write"
 TRANSFER_FACTOR = 2.0  # of the least time: who asks another for a part of a state gives it a minute before the next
-_TASKS = {"working": WORK, "preparing": REDUCE, "committing": UPDATE}  # of a member, by the phase of the step
+_TASKS = {
+    StepPhase.WORKING: WORK,
+    StepPhase.PREPARING: REDUCE,
+    StepPhase.COMMITTING: UPDATE,
+}  # of a member, by the phase of the step
 _DOES = {
     FEED: "forms none of the microbatches that are its to form",
     WORK: "computes none of the microbatches that it has",
@@ -109,12 +114,12 @@ def standing_still(leader: LeaderState) -> str:
 def _unfed(leader: LeaderState) -> Counter[ProcessId]:
     """How many microbatches each trainer still has to bring to the first stage, when there is nothing else there."""
     step = leader.step
-    if leader.phase != "running" or step is None or step.phase != "working":
+    if leader.phase != "running" or step is None or step.phase is not StepPhase.WORKING:
         return Counter()
-    known = (leader.membership.known.get(member.process) for member in step.opened.stages[0])
+    known = (leader.membership.known.get(member.process) for member in step.members.opened.stages[0])
     if any(entry is not None and (entry.load.held or entry.load.queued) for entry in known):
         return Counter()
-    return Counter(step.owners[index] for stage, index in step.ledger.missing() if stage == 0)
+    return Counter(step.assignment.owners[index] for stage, index in step.ledger.missing() if stage == 0)
 
 
 def _task(leader: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -> str:
@@ -157,7 +162,7 @@ def _has_mate(leader: LeaderState, entry: MemberRecord) -> bool:
     if step is None:
         return False
     mates = [m.process for m in step.roster.stages[entry.member.stage] if m.process != entry.process]
-    return any(step.phase != "committing" or not step.owes(mate) for mate in mates)
+    return any(step.phase is not StepPhase.COMMITTING or not step.owes(mate) for mate in mates)
 
 
 def _alone(entry: MemberRecord) -> str:

@@ -7,6 +7,7 @@ from swarmflow.core.events import Rival, SaveAsked
 from swarmflow.core.leading.durability import SaveRequest
 from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.messages import Evicted, Finished
+from swarmflow.core.step_phase import StepPhase
 
 
 def save(leader: LeaderState, last: bool = False) -> list[Action]:
@@ -53,7 +54,7 @@ def stop(leader: LeaderState) -> list[Action]:
     leader.stopping = True
     if leader.phase == "finished":
         return [Log("info", "the output is being written; leaving after that")]
-    committing = leader.step is not None and leader.step.phase == "committing"
+    committing = leader.step is not None and leader.step.phase is StepPhase.COMMITTING
     if committing or leader.phase in ("unmeasured", "validating"):
         return [Log("info", "stopping after this step")]  # its update is made: its result must not be lost
     return stop_now(leader)
