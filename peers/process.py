@@ -192,7 +192,7 @@ class _Life:
         machine = PeerMachine(session.me, lease, manifest.plan, settings)
         session.announce(
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
-            lambda: {"phase": machine.phase, "version": machine.version, "load": machine.load},
+            lambda: {"phase": str(machine.phase), "version": machine.version, "load": machine.load},
         )
         session.spawn(_measure(machine, session.metrics, memory), "the metrics")
         session.driver.run(machine, [])

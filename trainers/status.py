@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from swarmflow.core.leader import Leader
+from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.manifest import Manifest
 
@@ -17,7 +18,7 @@ def status_of(leader: Leader, manifest: Manifest) -> dict[str, Any]:
     def phase(entry: MemberRecord) -> str:
         if entry.draining:
             return "draining"
-        return "serving" if entry.process in serving and entry.phase == "ready" else entry.phase
+        return "serving" if entry.process in serving and entry.phase is MemberPhase.READY else str(entry.phase)
 
     stages = [
         {
@@ -41,7 +42,7 @@ def status_of(leader: Leader, manifest: Manifest) -> dict[str, Any]:
     return {
         "run": manifest.name,
         "run_id": manifest.run_id,
-        "phase": leader.phase,
+        "phase": str(leader.phase),
         "waiting_for": leader.waiting_for,
         "step": leader.version,
         "version": leader.version,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
+from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import Membership
 from swarmflow.core.messages import Join
 from swarmflow.core.types import Member, Plan, ProcessId
@@ -116,7 +117,7 @@ class ProductionTable:
     def enter(self, peer: int, stage: int, now_s: float) -> None:
         """As a peer joins."""
         join = Join("peer", "", "", Member(_id(peer), -1), 1.0, self.rebalance_s)
-        self.membership.mark(self.membership.enter(join, stage, now_s), "loading")
+        self.membership.mark(self.membership.enter(join, stage, now_s), MemberPhase.LOADING)
 
     def gone(self, peer: int) -> None:
         """As a peer is forgotten that is lost."""
@@ -125,7 +126,7 @@ class ProductionTable:
     def loaded(self, peer: int) -> None:
         """As a peer says that it is ready."""
         known = self.membership.known[_id(peer)]
-        self.membership.mark(known, "ready")
+        self.membership.mark(known, MemberPhase.READY)
         known.version = 0
 
     def move(self, stages: Stages, now_s: float) -> tuple[int, int] | None:
@@ -143,7 +144,7 @@ class ProductionTable:
         if known is None:
             return None
         self.membership.move(known, stage)
-        self.membership.mark(known, "loading")
+        self.membership.mark(known, MemberPhase.LOADING)
         return int(known.process.name[1:]), stage
 
 

@@ -23,7 +23,9 @@ from swarmflow.core.events import (
 )
 from swarmflow.core.leading import between_steps, departures, joining, opening, plausibility, progress, saving
 from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.leader_phase import LeaderPhase
 from swarmflow.core.leading.leader_state import LeaderState
+from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.piece_owners import LinkTable
 from swarmflow.core.leading.suspicions import reduce_together
@@ -95,13 +97,15 @@ class Leader(LeaderState):
                 self.stopping = True
             elif report.draining:
                 self.membership.drain(known)
-            self.membership.mark(known, "ready" if report.ready or known.role == "trainer" else "loading")
+            if known.role == "peer":
+                self.membership.mark(known, MemberPhase.READY if report.ready else MemberPhase.LOADING)
             self.safe.copies.says(known.member, report.join.copies)
             if report.opened.epoch < step.epoch and known.process in step.open_step.roster.all_processes:
                 actions += tell(step.open_step, (known.member,), self.plan.tied)
         for known in self.membership.loading():
             actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")
-        self.step, self.phase = step, "running"
+        self.step = step
+        self.move(LeaderPhase.RUNNING)
         actions += [*step.entered(), *step.commit_again()]
         if step.phase is StepPhase.PREPARED:
             actions += step.ask_trainers(self.bound)
@@ -165,7 +169,7 @@ class Leader(LeaderState):
         return due_s if weighed_s is None else min(due_s, weighed_s)
 
     def _step_due_s(self) -> float:
-        if self.phase == "running" and self.step is not None:
+        if self.phase is LeaderPhase.RUNNING and self.step is not None:
             if self.complete_s is not None and self.step.phase is StepPhase.COMPLETE:
                 return min(self._next_beat_s, self._held_until_s)
             waits = self.step.phase is StepPhase.PREPARED and self.safe.saving != self.version
@@ -180,10 +184,10 @@ class Leader(LeaderState):
     @property
     def waiting_for(self) -> str:
         """What the run waits for, in words a person can act on."""
-        if self.phase == "running" and self.step is not None:
+        if self.phase is LeaderPhase.RUNNING and self.step is not None:
             still = progress.standing_still(self)
             return f"{waits_for(self.step)}; {still}" if still else waits_for(self.step)
-        return self.waits_for or self.phase
+        return self.waits_for or str(self.phase)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -203,7 +207,7 @@ class Leader(LeaderState):
                 actions += departures.gone(self, process, f"silent for more than {self.timeouts.silence_s:.0f} s", now)
             actions += joining.readmit(self, now)
             awaits = self._alone_s is not None or self.absent or self.safe.landing >= 0
-            actions += opening.try_open(self, now) if self.phase == "gathering" and awaits else []
+            actions += opening.try_open(self, now) if self.phase is LeaderPhase.GATHERING and awaits else []
         if watch:
             self._watched = roster
             actions += self._watch_majority(now)
@@ -234,16 +238,16 @@ class Leader(LeaderState):
 
     def _advance(self, now: float) -> list[Action]:
         """Move on where something other than a message was awaited."""
-        if self.phase == "finished" and self.safe.due_again(now):
-            self.phase = "gathering"
+        if self.phase is LeaderPhase.FINISHED and self.safe.due_again(now):
+            self.move(LeaderPhase.GATHERING)
             return opening.try_open(self, now)
-        if self.phase == "gathering" and self.restoring is not None:
+        if self.phase is LeaderPhase.GATHERING and self.restoring is not None:
             return opening.restore(self, self.restoring, now)
-        if self.phase == "gathering" and self.safe.trouble:
+        if self.phase is LeaderPhase.GATHERING and self.safe.trouble:
             return saving.save(self) if self.safe.due_again(now) else opening.try_open(self, now)
-        if self.phase == "unmeasured":
+        if self.phase is LeaderPhase.UNMEASURED:
             return between_steps.measure(self, now)
-        return self._advance_step(self.step, now) if self.phase == "running" and self.step is not None else []
+        return self._advance_step(self.step, now) if self.phase is LeaderPhase.RUNNING and self.step is not None else []
 
     def _advance_step(self, step: Step, now: float) -> list[Action]:
         if step.phase is StepPhase.FAILED:
@@ -310,8 +314,8 @@ class Leader(LeaderState):
     def _watch_majority(self, now: float) -> list[Action]:
         """Once most of those whom the OpenStep named are gone, a trainer among them, they may have another leader."""
         step = self.step
-        alone = self.phase == "gathering" and not opening.has_majority(self)
-        if self.phase == "running" and step is not None and step.phase not in OVER:
+        alone = self.phase is LeaderPhase.GATHERING and not opening.has_majority(self)
+        if self.phase is LeaderPhase.RUNNING and step is not None and step.phase not in OVER:
             alone = not step.members.has_majority(self.bound)
         if not alone:
             self._alone_s = None

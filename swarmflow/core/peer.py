@@ -38,6 +38,7 @@ from swarmflow.core.relays import Relays
 from swarmflow.core.serving import ballots, leaders, leaving, microbatches, refusing, stages
 from swarmflow.core.serving.inbound import INBOUND, Inbound, Scope
 from swarmflow.core.serving.memory import Memory
+from swarmflow.core.serving.peer_phase import PeerPhase
 from swarmflow.core.serving.peer_state import PeerState, release
 from swarmflow.core.serving.places import misplaced
 from swarmflow.core.types import Epoch, ProcessId
@@ -83,19 +84,19 @@ class PeerMachine(PeerState):
     def _beat(self, event: Received, now: float) -> list[Action]:
         """As many events are this one as all others. Nothing waits for it, and what time brings comes with a Tick."""
         self.lease.heard(now)
-        if self.counter.received(event) or self.phase == "gone":
+        if self.counter.received(event) or self.phase is PeerPhase.GONE:
             return []
         return self.leave(f"the link from the leader {self.leader} loses messages")
 
     def _handle(self, event: Event, now: float) -> list[Action]:
         if type(event) is Received:
-            if not self.counter.received(event) and event.sender == self.leader and self.phase != "gone":
+            if not self.counter.received(event) and event.sender == self.leader and self.phase is not PeerPhase.GONE:
                 return self.leave(f"the link from the leader {self.leader} loses messages")
             wrong = self.checks.wrong(event.message, len(event.bodies))
             return self._received(event, now) if wrong is None else refusing.refused(self, event, wrong, now)
-        if isinstance(event, Lost) and (event.process != self.leader or self.phase == "joining"):
+        if isinstance(event, Lost) and (event.process != self.leader or self.phase is PeerPhase.JOINING):
             self.counter.lost(event.process)  # a leader that comes back has to notice what it has missed
-        if self.phase == "gone" and type(event) is not StateStored:
+        if self.phase is PeerPhase.GONE and type(event) is not StateStored:
             return []  # it has made its last promise, and waits for its disk alone
         self.done += type(event) in _WORK
         handler = _LOCAL.get(type(event))
@@ -105,10 +106,10 @@ class PeerMachine(PeerState):
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
-        if self.phase == "gone":
+        if self.phase is PeerPhase.GONE:
             return math.inf
         due_s = self._next_heartbeat_s
-        if self.phase == "joining":
+        if self.phase is PeerPhase.JOINING:
             due_s = min(due_s, self._next_join_s)
         if self.drain_until_s is not None:
             due_s = min(due_s, self.drain_until_s)
@@ -123,10 +124,10 @@ class PeerMachine(PeerState):
 
     def _due(self, now: float) -> list[Action]:
         """What time brings, counted where it is said."""
-        if self.phase == "gone":
+        if self.phase is PeerPhase.GONE:
             return []
         actions: list[Action] = []
-        if self.phase == "joining" and now >= self._next_join_s:
+        if self.phase is PeerPhase.JOINING and now >= self._next_join_s:
             self._next_join_s = now + self.plan.timeouts.rejoin_s
             actions += self.counter.sent([Send(self.leader, self.join())])
         if now >= self._next_heartbeat_s:
@@ -170,10 +171,10 @@ class PeerMachine(PeerState):
             self.lease.heard(now)
         if self.epoch_view is not None and self.epoch_view.suspects:
             self.epoch_view.suspects.pop(event.sender, None)
-        if isinstance(message, RelayedTensor) and message.origin != self.leader and self.phase != "gone":
+        if isinstance(message, RelayedTensor) and message.origin != self.leader and self.phase is not PeerPhase.GONE:
             return self._relayed(event, message, now)
         inbound = INBOUND.get(type(message))
-        if inbound is None or self.phase == "gone":
+        if inbound is None or self.phase is PeerPhase.GONE:
             return [Count("messages_ignored", type(message).__name__), *release(event.bodies)]
         if inbound.scope is Scope.LEADER:
             if event.sender != leader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import DONORS_MAX, Membership
 from swarmflow.core.messages import Join
 from swarmflow.core.types import Member, Plan, ProcessId
@@ -55,7 +56,7 @@ def test_the_roster_has_who_is_ready_at_the_version_and_stays() -> None:
     table = Membership(Plan(1, 8))
     for name in ("ready", "loading", "old", "leaving"):
         entry = table.enter(join(name), 0, 0.0)
-        table.mark(entry, "loading" if name == "loading" else "ready")
+        table.mark(entry, MemberPhase.LOADING if name == "loading" else MemberPhase.READY)
         entry.version, entry.draining = (3 if name == "old" else 4), name == "leaving"
     table.enter(join("t", role="trainer"), -1, 0.0)
     roster = table.roster(4)
@@ -96,12 +97,12 @@ def test_those_who_load_together_begin_with_different_donors() -> None:
     ready = [ProcessId(f"r{number:02}", 1) for number in range(12)]
     for donor in ready:
         known = table.enter(Join("peer", "v", "run", Member(donor, -1)), 1, 0.0)
-        table.mark(known, "ready")
+        table.mark(known, MemberPhase.READY)
         known.version = 3
     firsts = []
     for number in range(24):
         loading = ProcessId(f"l{number:02}", 1)
-        table.mark(table.enter(Join("peer", "v", "run", Member(loading, -1)), 1, 0.0), "loading")
+        table.mark(table.enter(Join("peer", "v", "run", Member(loading, -1)), 1, 0.0), MemberPhase.LOADING)
         donors = table.donors(1, 3, loading)
         assert len({member.process for member in donors} & set(ready)) == DONORS_MAX
         firsts.append(donors[0].process)
@@ -116,16 +117,16 @@ def settled(*sizes: int, rebalance_s: float = 60.0) -> Membership:
         for number in range(size):
             wish = Join("peer", "v", "run", member(f"p{stage}-{number:03}", -1), 1.0, rebalance_s)
             known = table.enter(wish, stage, 0.0)
-            table.mark(known, "ready")
+            table.mark(known, MemberPhase.READY)
             known.version = 4
     return table
 
 
 def test_a_newcomer_that_loads_keeps_nobody_from_moving_but_counts_for_its_stage() -> None:
     table = settled(1, 3)
-    table.mark(table.enter(join("late"), 0, 100.0), "loading")
+    table.mark(table.enter(join("late"), 0, 100.0), MemberPhase.LOADING)
     assert table.better_placed(4, 100.0) is None, "with it the stages are as even as they can be"
-    table.mark(table.enter(join("later"), 1, 100.0), "loading")
+    table.mark(table.enter(join("later"), 1, 100.0), MemberPhase.LOADING)
     move = table.better_placed(4, 100.0)
     assert move is not None
     assert (move.process.name, move.stage) == ("p1-000", 0)
@@ -134,9 +135,9 @@ def test_a_newcomer_that_loads_keeps_nobody_from_moving_but_counts_for_its_stage
 def test_the_last_ready_peer_stays_whoever_is_loading_beside_it() -> None:
     table = settled(1, 1)
     for number in range(4):
-        table.mark(table.enter(join(f"late{number}"), 1, 0.0), "loading")
+        table.mark(table.enter(join(f"late{number}"), 1, 0.0), MemberPhase.LOADING)
     assert table.better_placed(4, 100.0) is None
-    table.mark(table.known[process("late0")], "ready")
+    table.mark(table.known[process("late0")], MemberPhase.READY)
     assert table.better_placed(4, 100.0) is None, "it has another version"
 
 

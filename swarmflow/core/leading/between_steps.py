@@ -8,7 +8,9 @@ from swarmflow.core.actions import Abandon, Action, Count, Log, Send, Validate
 from swarmflow.core.events import CheckpointWritten, DiskChanged, Progressed, Validated
 from swarmflow.core.leading.departures import evict, let_go, settle_findings
 from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.leader_phase import LeaderPhase
 from swarmflow.core.leading.leader_state import LeaderState, ValidationState
+from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.opening import try_open
 from swarmflow.core.leading.saving import goodbye, save, spread, stop_now, stopped
 from swarmflow.core.messages import state_name
@@ -37,7 +39,7 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
             known.version = leader.version
     leader.last, leader.step, leader.exponent = step.decision.result, None, EXPONENT
     for entry in leader.membership.peers():
-        if entry.phase in ("loading", "ready") and entry.version != leader.version:
+        if entry.phase in (MemberPhase.LOADING, MemberPhase.READY) and entry.version != leader.version:
             entry.tries += 1
             actions += grant(leader, entry, entry.member.stage, "it came too late for this step")
     every = leader.settings.validate_every
@@ -50,14 +52,14 @@ def measure(leader: LeaderState, now: float) -> list[Action]:
     """Have the validation loss measured on those who are there; a version that has lost a stage has none."""
     if not all(leader.membership.served(stage, leader.version) for stage in range(leader.plan.stages)):
         return _next(leader, now)
-    leader.phase = "validating"
+    leader.move(LeaderPhase.VALIDATING)
     leader.measuring = ValidationState(leader.membership.roster(leader.version))
     return [Validate(leader.version, leader.measuring.roster)]
 
 
 def measured_some(leader: LeaderState, event: Progressed, now: float) -> None:
     """A validation batch has come back."""
-    if leader.phase == "validating":
+    if leader.phase is LeaderPhase.VALIDATING:
         leader.measuring.batches += 1
         leader.measuring.proven.update(event.through)
 
@@ -65,7 +67,7 @@ def measured_some(leader: LeaderState, event: Progressed, now: float) -> None:
 def see_validation(leader: LeaderState, now: float) -> list[Action]:
     """Where no batch comes back any more, those through whom some did are tried alone; then there is no result."""
     measuring, last = leader.measuring, leader.last
-    if leader.phase != "validating" or last is None:
+    if leader.phase is not LeaderPhase.VALIDATING or last is None:
         return []
     measuring.duty.see("measure", (measuring.batches,), now)
     if now <= measuring.duty.due_s(max(leader.timeouts.stall_s, 2 * last.seconds)):
@@ -82,14 +84,14 @@ def see_validation(leader: LeaderState, now: float) -> list[Action]:
 
 def validated(leader: LeaderState, event: Validated, now: float) -> list[Action]:
     """The validation loss is there."""
-    if leader.phase != "validating" or event.version != leader.version or leader.last is None:
+    if leader.phase is not LeaderPhase.VALIDATING or event.version != leader.version or leader.last is None:
         return []
     leader.last = replace(leader.last, validation_loss=event.loss)
     return _next(leader, now)
 
 
 def _next(leader: LeaderState, now: float) -> list[Action]:
-    leader.phase = "gathering"
+    leader.gather()
     actions: list[Action] = []
     if leader.last is not None:
         trainers = [e.process for e in leader.membership.known.values() if e.role == "trainer"]
@@ -132,18 +134,18 @@ def checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: float
     if event.ok:
         actions += leader.safe.share(leader.me, [entry.member for entry in leader.membership.trainers()])
         actions += spread(leader)
-    if leader.restoring is not None and leader.phase == "gathering":
+    if leader.restoring is not None and leader.phase is LeaderPhase.GATHERING:
         if not event.ok:
             leader.restoring.failed(now, leader.timeouts.silence_s)
         return actions + try_open(leader, now)
-    if leader.stopping and leader.phase == "saving":
+    if leader.stopping and leader.phase is LeaderPhase.SAVING:
         return actions + (save(leader) if event.version < leader.version else stopped(leader, event.ok))
-    if leader.phase == "finished":
+    if leader.phase is LeaderPhase.FINISHED:
         return actions + _last_written(leader, event)
-    if leader.phase == "saving":
-        leader.phase = "gathering"
+    if leader.phase is LeaderPhase.SAVING:
+        leader.move(LeaderPhase.GATHERING)
         return actions + (let_go(leader) if event.ok else []) + try_open(leader, now)
-    return actions + (try_open(leader, now) if leader.phase == "gathering" else [])
+    return actions + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
 
 
 def _last_written(leader: LeaderState, event: CheckpointWritten) -> list[Action]:
@@ -159,4 +161,4 @@ def disk_changed(leader: LeaderState, event: DiskChanged, now: float) -> list[Ac
     """Something that was on the own disk is of no use any more: it is written again, or fetched from who has it."""
     leader.safe.lost(event, leader.me)
     log = Log("warning", f"this trainer's disk: {event.reason}; its newest whole version is {event.version}")
-    return [log, *(try_open(leader, now) if leader.phase == "gathering" else [])]
+    return [log, *(try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])]

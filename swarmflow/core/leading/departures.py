@@ -6,7 +6,9 @@ from functools import partial
 
 from swarmflow.core.actions import Action, Count, Forget, Log, Send
 from swarmflow.core.leading.findings import Finding, plain
+from swarmflow.core.leading.leader_phase import LeaderPhase
 from swarmflow.core.leading.leader_state import LeaderState
+from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.opening import try_open
 from swarmflow.core.leading.saving import save, stop_run
@@ -23,19 +25,19 @@ def drain(leader: LeaderState, known: MemberRecord, message: Drain, now: float) 
     serving = leader.step is not None and known.process in leader.step.roster.all_processes
     if serving and known.process != leader.me.process:
         return [Log("info", f"{known.process} leaves after this step"), *told]
-    return told + let_go(leader) + (try_open(leader, now) if leader.phase == "gathering" else [])
+    return told + let_go(leader) + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
 
 
 def let_go(leader: LeaderState) -> list[Action]:
     """Release who is draining, unless its stage would be lost: then its state is brought to safety first."""
     actions: list[Action] = []
     serving = leader.step.roster.all_processes if leader.step is not None else ()
-    if leader.phase in ("finished", "unmeasured", "validating"):
+    if leader.phase in (LeaderPhase.FINISHED, LeaderPhase.UNMEASURED, LeaderPhase.VALIDATING):
         return []  # told to go as soon as the output is written, or the result is known
     for entry in [e for e in leader.membership.known.values() if e.draining and e.process not in serving]:
         if _alone(leader, entry) and leader.step is None and leader.safe.durable < leader.version:
             actions += [*save(leader), *_needed(leader, entry, saving=True)]
-            leader.phase = "saving"
+            leader.move(LeaderPhase.SAVING)
             leader.waits_for = f"a copy of stage {entry.member.stage}, whose last peer wants to leave"
             continue
         _forget(leader, entry.process)
@@ -51,7 +53,7 @@ def _alone(leader: LeaderState, entry: MemberRecord) -> bool:
 def _needed(leader: LeaderState, entry: MemberRecord, saving: bool = False) -> list[Action]:
     """Tell who drains, once for each, what it waits for and what would be lost."""
     told, entry.needed = entry.needed, (leader.version, saving)
-    if told == entry.needed or entry.phase != "ready":
+    if told == entry.needed or entry.phase is not MemberPhase.READY:
         return []
     wait_s = _absence_s(leader)
     return [Send(entry.process, Needed(leader.version, min(leader.safe.durable, leader.version), saving, wait_s))]
@@ -76,7 +78,7 @@ def left(leader: LeaderState, process: ProcessId, message: Left, now: float) -> 
     else:
         leader.absent.left(process.name, held, now + _absence_s(leader))
         return gone(leader, process, "it left, with its state in its folder", now)
-    return try_open(leader, now) if leader.phase == "gathering" else []
+    return try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
 
 
 def suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: float) -> list[Action]:
@@ -131,10 +133,10 @@ def gone(leader: LeaderState, process: ProcessId, reason: str, now: float) -> li
     if leader.step is not None:
         ready = () if stage < 0 else leader.membership.roster(leader.version).stages[stage]
         actions += leader.step.gone(process, reason, ready=ready)
-    elif leader.phase == "gathering":
+    elif leader.phase is LeaderPhase.GATHERING:
         actions += try_open(leader, now)
-    elif leader.phase == "validating":
-        leader.phase = "unmeasured"
+    elif leader.phase is LeaderPhase.VALIDATING:
+        leader.move(LeaderPhase.UNMEASURED)
     return actions
 
 

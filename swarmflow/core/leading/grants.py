@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.actions import Action, Connect, Log, Send
 from swarmflow.core.leading.leader_state import LeaderState
+from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import DONORS_MAX, MemberRecord
 from swarmflow.core.leading.memories import holds
 from swarmflow.core.messages import Granted
@@ -25,7 +26,7 @@ def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, tur
     if not donors and not (leader.version == 0 and leader.settings.from_seed):
         donors = (leader.me,)
     leader.membership.move(entry, stage)
-    leader.membership.mark(entry, "loading")
+    leader.membership.mark(entry, MemberPhase.LOADING)
     entry.version, entry.grants = leader.version, entry.grants + 1
     granted = Granted(leader.term, stage, leader.version, donors, entry.grants, leader.name, leader.commit)
     return [

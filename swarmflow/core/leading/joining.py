@@ -7,7 +7,9 @@ from dataclasses import replace
 from swarmflow.core.actions import Action, Connect, Log, Send
 from swarmflow.core.leading.departures import gone
 from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.leader_phase import LeaderPhase
 from swarmflow.core.leading.leader_state import LeaderState
+from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.memories import holds
 from swarmflow.core.leading.opening import learnt, try_open
@@ -53,15 +55,15 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
         stage, reason = held.stage, "it holds that one"
     entry = leader.membership.enter(message, stage, now)
     if outside := _outside(leader, sender.name, now):
-        leader.membership.mark(entry, "barred")
+        leader.membership.mark(entry, MemberPhase.BARRED)
     leader.safe.copies.says(entry.member, message.copies)
     actions += learnt(leader, now)
     if leader.restoring is not None:
         return [*actions, Connect((entry.member,)), Log("info", f"peer {sender} waits to serve stage {stage}")]
-    if held is not None and held.version > leader.version and entry.phase != "loading":
+    if held is not None and held.version > leader.version and entry.phase is not MemberPhase.LOADING:
         text = f"peer {sender} still held version {held.version}; this run has gone on from an earlier one meanwhile"
         actions.append(Log("warning", text))
-    if entry.phase == "loading":
+    if entry.phase is MemberPhase.LOADING:
         return actions
     if outside:
         log = Log("info", f"peer {sender} was put out a while ago: it is granted nothing yet")
@@ -69,7 +71,7 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
             *actions,
             Connect((entry.member,)),
             log,
-            *(try_open(leader, now) if leader.phase == "gathering" else []),
+            *(try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []),
         ]
     return [*actions, *grant(leader, entry, stage, reason)]
 
@@ -94,7 +96,7 @@ def readmit(leader: LeaderState, now: float) -> list[Action]:
         if _outside(leader, entry.process.name, now):
             continue
         if leader.restoring is not None:
-            leader.membership.mark(entry, "waiting")
+            leader.membership.mark(entry, MemberPhase.WAITING)
         else:
             stage, reason = leader.membership.place(entry.wish)
             actions += grant(leader, entry, stage, f"its time outside is over; {reason}")
@@ -120,22 +122,22 @@ def ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) 
     if message.version != leader.version:
         known.tries += 1
         return grant(leader, known, known.member.stage, f"version {message.version} is out of date")
-    leader.membership.mark(known, "ready")
+    leader.membership.mark(known, MemberPhase.READY)
     leader.memories.leave(known.process)
     known.version, known.tries = message.version, 0
     known.member = replace(known.member, capacity=max(1, message.capacity))
-    return try_open(leader, now) if leader.phase == "gathering" else []
+    return try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
 
 
 def load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:
     """A peer could not load what it was granted."""
     if not _answers(known, message):
         return []
-    leader.membership.mark(known, "failed")
+    leader.membership.mark(known, MemberPhase.FAILED)
     leader.memories.leave(known.process)
     known.tries += message.version != leader.version
-    actions = try_open(leader, now) if leader.phase == "gathering" else []
-    if known.phase != "failed":
+    actions = try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
+    if known.phase is not MemberPhase.FAILED:
         return actions  # the run went back, which granted a stage to everybody
     stage, reason = leader.membership.place(known.wish)
     return [*actions, *grant(leader, known, stage, f"{message.reason}; {reason}")]
@@ -143,4 +145,4 @@ def load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, n
 
 def _answers(known: MemberRecord, message: Ready | LoadFailed) -> bool:
     """Whether it is about the grant that holds."""
-    return (message.grant, message.stage, known.phase) == (known.grants, known.member.stage, "loading")
+    return (message.grant, message.stage, known.phase) == (known.grants, known.member.stage, MemberPhase.LOADING)

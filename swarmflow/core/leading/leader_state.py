@@ -10,6 +10,7 @@ from swarmflow.core.leading.durability import Durability
 from swarmflow.core.leading.duties import Duty, Pauses
 from swarmflow.core.leading.failures import Failures
 from swarmflow.core.leading.findings import Findings
+from swarmflow.core.leading.leader_phase import LEADER, LeaderPhase
 from swarmflow.core.leading.membership import Membership
 from swarmflow.core.leading.memories import NOTHING, Former, Memories
 from swarmflow.core.leading.restoring import Restoring
@@ -60,7 +61,7 @@ class LeaderState:
     known: InitVar[int] = 0
     former: Former = NOTHING
     generation: int = 0
-    phase: str = "gathering"  # gathering, running, unmeasured, validating, saving, finished
+    phase: LeaderPhase = field(init=False, default=LEADER.initial)
     step: Step | None = None
     exponent: int = EXPONENT
     lineage: str = field(init=False)
@@ -100,6 +101,19 @@ class LeaderState:
         copies = Copies(stages, steps)
         self.safe = Durability(on_disk, timeouts.silence_s, copies, known, digests, settings.checkpoint_every)
         self.safe.number = self.term << 32
+
+    def move(self, to: LeaderPhase) -> None:
+        """Enter a phase. A step is open in none but `running`, and always there."""
+        phase = LEADER.move(self.phase, to)
+        assert phase is not LeaderPhase.RUNNING or self.step is not None, "running without a step"
+        measures = phase in (LeaderPhase.VALIDATING, LeaderPhase.UNMEASURED)
+        assert not measures or (self.step is None and self.last is not None), f"{phase} with the step {self.step}"
+        self.phase = phase
+
+    def gather(self) -> None:
+        """Gather members for the next step, unless the leader does so already."""
+        if self.phase is not LeaderPhase.GATHERING:
+            self.move(LeaderPhase.GATHERING)
 
     @property
     def timeouts(self) -> Timeouts:

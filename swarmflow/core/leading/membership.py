@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.leading.duties import Duty
+from swarmflow.core.leading.member_phase import MEMBER, MemberPhase
 from swarmflow.core.leading.piece_owners import LinkTable
 from swarmflow.core.leading.rebalance import Move, Server, rebalance
 from swarmflow.core.messages import Heartbeat, Join, LinkRateReport
@@ -36,7 +37,7 @@ class MemberRecord:
     rebalance_s: float
     settled_s: float
     heard_s: float
-    phase: str = "loading"
+    phase: MemberPhase = field(init=False, default=MEMBER.initial)
     version: int = -1
     draining: bool = False
     hopeful: bool = True
@@ -53,6 +54,14 @@ class MemberRecord:
     def process(self) -> ProcessId:
         """Its id."""
         return self.member.process
+
+    def holds(self, version: int) -> bool:
+        """Return whether its state is at this version."""
+        return self.phase is MemberPhase.READY and self.version == version
+
+    def stays_with(self, version: int) -> bool:
+        """Return whether its state is at this version and it means to stay."""
+        return self.holds(version) and not self.draining
 
     @property
     def movable(self) -> bool:
@@ -97,15 +106,14 @@ class Membership:
 
     def enter(self, join: Join, stage: int, now: float) -> MemberRecord:
         """A process joins, on a stage (-1: a trainer)."""
-        phase = "ready" if join.role == "trainer" else "waiting"
         member = replace(join.member, stage=stage)
         speed = max(join.speed, 1e-9)
-        entry = MemberRecord(
-            member, join.role, join.member.stage, speed, join.rebalance_s, now, now, phase, keeps=join.keeps
-        )
+        entry = MemberRecord(member, join.role, join.member.stage, speed, join.rebalance_s, now, now, keeps=join.keeps)
         self.known[member.process] = entry
         self._names[member.process.name] = member.process
         self._list(entry)
+        if join.role == "trainer":
+            self.mark(entry, MemberPhase.READY)
         return entry
 
     def leave(self, process: ProcessId) -> MemberRecord | None:
@@ -113,7 +121,7 @@ class Membership:
         entry = self.known.pop(process, None)
         self.suspended.pop(process, None)
         if entry is not None:
-            self.mark(entry, "gone")
+            self.mark(entry, MemberPhase.GONE)
             self._unlist(entry)
             if self._names.get(process.name) == process:
                 del self._names[process.name]
@@ -125,16 +133,17 @@ class Membership:
         if len(self._retired) > RETIRED_MAX:
             del self._retired[next(iter(self._retired))]
 
-    def mark(self, entry: MemberRecord, phase: str) -> None:
-        """Its phase changes."""
+    def mark(self, entry: MemberRecord, to: MemberPhase) -> None:
+        """Move a member to another phase."""
+        phase = MEMBER.move(entry.phase, to)
         if entry.role == "peer":
-            self._ready += (phase == "ready") - (entry.phase == "ready")
-            if phase == "loading":
+            self._ready += (phase is MemberPhase.READY) - (entry.phase is MemberPhase.READY)
+            if phase is MemberPhase.LOADING:
                 self._loading[entry.process] = entry
             else:
                 self._loading.pop(entry.process, None)
-            if "barred" in (phase, entry.phase):
-                self._barred += (phase == "barred") - (entry.phase == "barred")
+            if MemberPhase.BARRED in (phase, entry.phase):
+                self._barred += (phase is MemberPhase.BARRED) - (entry.phase is MemberPhase.BARRED)
                 self._stages[entry.member.stage].speed = None
         entry.phase = phase
 
@@ -182,7 +191,7 @@ class Membership:
     def served(self, stage: int, version: int) -> bool:
         """Whether a peer holds a stage at a version and means to stay."""
         entries = self._stages[stage].entries.values()
-        return any(e.phase == "ready" and e.version == version and not e.draining for e in entries)
+        return any(e.stays_with(version) for e in entries)
 
     def lost(self, version: int) -> list[int]:
         """Stages that nobody serves who means to stay, and that nobody can be expected to serve soon."""
@@ -195,7 +204,7 @@ class Membership:
 
     def ready(self, stage: int, version: int) -> list[MemberRecord]:
         """Peers that hold a stage at a version and mean to stay, but for those suspended while there are others."""
-        found = [e for e in self.peers(stage) if e.phase == "ready" and e.version == version and not e.draining]
+        found = [e for e in self.peers(stage) if e.stays_with(version)]
         return self._trusted(found) if self.suspended else found
 
     def ready_peers(self) -> int:
@@ -213,22 +222,20 @@ class Membership:
         if entry is None:
             return []
         alike = self.peers(entry.member.stage) if entry.role == "peer" else self.known.values()
-        able = (e for e in alike if e.role == entry.role and e.phase == "ready" and not e.draining)
+        able = (e for e in alike if e.role == entry.role and e.phase is MemberPhase.READY and not e.draining)
         return [e.process for e in able if e.process != process and (e.role == "trainer" or e.version == version)]
 
     def keepers(self, version: int) -> list[Member]:
         """Peers that keep copies, as soon as they hold the version that they serve."""
-        return [
-            e.member for e in self.peers() if e.keeps and e.phase == "ready" and e.version == version and not e.draining
-        ]
+        return [e.member for e in self.peers() if e.keeps and e.stays_with(version)]
 
     def barred(self) -> list[MemberRecord]:
         """The peers that were put out a while ago and are granted nothing yet."""
-        return [entry for entry in self.peers() if entry.phase == "barred"] if self._barred else []
+        return [entry for entry in self.peers() if entry.phase is MemberPhase.BARRED] if self._barred else []
 
     def only_barred(self, stage: int) -> bool:
         """Whether nobody but peers that were put out a while ago is there for a stage."""
-        return all(entry.phase == "barred" for entry in self._stages[stage].entries.values())
+        return all(entry.phase is MemberPhase.BARRED for entry in self._stages[stage].entries.values())
 
     def loading(self, version: int | None = None) -> list[MemberRecord]:
         """Peers that are loading this version now, or any."""
@@ -241,8 +248,8 @@ class Membership:
         Those who load the stage at the same time begin with different donors: one uplink for all would be the limit.
         """
         peers = [e for e in self.peers(stage) if e.process != but]
-        found = [e.member for e in self._trusted([e for e in peers if e.phase == "ready" and e.version == version])]
-        turn = (turn + sum(e.phase == "loading" for e in peers)) % len(found) if found else 0
+        found = [e.member for e in self._trusted([e for e in peers if e.holds(version)])]
+        turn = (turn + sum(e.phase is MemberPhase.LOADING for e in peers)) % len(found) if found else 0
         return tuple([*found[turn:], *found[:turn]][:DONORS_MAX])
 
     def usual_s(self, stage: int, task: str) -> float:
@@ -273,7 +280,7 @@ class Membership:
 
     def holders(self, version: int) -> Roster:
         """The peers that have a version, those that want to leave too."""
-        ready = [e for e in self.peers() if e.version == version and e.phase == "ready"]
+        ready = [e for e in self.peers() if e.holds(version)]
         stages = [self._trusted([e for e in ready if e.member.stage == s]) for s in range(self.plan.stages)]
         return Roster(tuple(tuple(e.member for e in stage) for stage in stages))
 
@@ -304,13 +311,13 @@ class Membership:
     def _speed(self, stage: int) -> float:
         found = self._stages[stage]
         if found.speed is None:
-            serving = (e.speed for e in found.entries.values() if not e.draining and e.phase != "barred")
+            serving = (e.speed for e in found.entries.values() if not e.draining and e.phase is not MemberPhase.BARRED)
             found.speed = sum(serving, 0.0)
         return found.speed
 
     def homeward(self, version: int) -> list[MemberRecord]:
         """Those who stand in on a stage that others serve by now: they may go back to the one that they asked for."""
-        here = [e for e in self.peers() if e.stands_in and e.phase == "ready" and e.version == version]
+        here = [e for e in self.peers() if e.stands_in and e.holds(version)]
         found: list[MemberRecord] = []
         for entry in here:
             left = [e for e in self.ready(entry.member.stage, version) if e not in found]
@@ -333,7 +340,7 @@ class Membership:
             ready = {e.process for e in self.ready(stage, version)}
             servers: list[Server] = []
             for e in self.peers(stage):
-                if e.phase in ("ready", "loading") and not e.draining:
+                if e.phase in (MemberPhase.READY, MemberPhase.LOADING) and not e.draining:
                     rested = 0 < e.rebalance_s <= now - e.settled_s and pace * e.rebalance_s <= now - self.moved_s
                     servers.append(Server(e.process, e.speed, rested and e.process in ready and len(ready) > 1))
             stages.append(servers)
@@ -353,4 +360,4 @@ class Membership:
 
 
 def _coming(entry: MemberRecord) -> bool:
-    return entry.phase == "waiting" or (entry.phase == "loading" and entry.hopeful)
+    return entry.phase is MemberPhase.WAITING or (entry.phase is MemberPhase.LOADING and entry.hopeful)

@@ -10,7 +10,9 @@ from swarmflow.core.leading.durability import NO_DISK
 from swarmflow.core.leading.failures import Failure
 from swarmflow.core.leading.findings import Finding
 from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.leader_phase import LeaderPhase
 from swarmflow.core.leading.leader_state import LeaderState
+from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.memories import NOTHING, Former, Remembered, holds
 from swarmflow.core.leading.restoring import Restoring
@@ -23,9 +25,9 @@ from swarmflow.core.types import Epoch, ProcessId
 
 def try_open(leader: LeaderState, now: float) -> list[Action]:
     """Open the next step if every stage is served, or do something about it."""
-    if leader.phase in ("finished", "saving") or leader.stopping:
+    if leader.phase in (LeaderPhase.FINISHED, LeaderPhase.SAVING) or leader.stopping:
         return []
-    leader.phase = "gathering"
+    leader.gather()
     if leader.restoring is not None:
         return restore(leader, leader.restoring, now)
     membership, settings = leader.membership, leader.settings
@@ -42,7 +44,7 @@ def try_open(leader: LeaderState, now: float) -> list[Action]:
         return []
     if lack := leader.safe.holds_up(leader.version):
         return _pause(leader, lack)
-    leader.waits_for, leader.phase = "", "running"
+    leader.waits_for = ""
     roster = membership.roster(leader.version)
     change = change_since(leader.electors, roster)
     careful = bool(leader.findings.of(leader.version))
@@ -51,6 +53,7 @@ def try_open(leader: LeaderState, now: float) -> list[Action]:
     )
     leader.electors = leader.electors or electorate(said)
     leader.step = Step(leader.plan, leader.term, said, settings.learning_rate(leader.version), settings.clip, now)
+    leader.move(LeaderPhase.RUNNING)
     begun = leader.step.members.open(leader.opened, leader.told)
     leader.opened, leader.told = said, {member.process: member.stage for member in roster.all_members}
     return [Connect(tuple(m for m in roster.all_members if m.process != leader.me.process)), *begun]
@@ -113,8 +116,8 @@ def seek(leader: LeaderState, now: float, former: Former = NOTHING) -> None:
     timeouts = leader.timeouts
     leader.restoring = Restoring(leader.safe.known, now, timeouts.copies_s, former, timeouts.memory_s)
     for entry in leader.membership.peers():
-        if entry.phase != "barred":
-            leader.membership.mark(entry, "waiting")
+        if entry.phase is not MemberPhase.BARRED:
+            leader.membership.mark(entry, MemberPhase.WAITING)
         entry.grants += 1  # what it answers to an earlier grant is void
 
 
@@ -137,7 +140,7 @@ def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Actio
         leader.commit, leader.name = decision.memory.commit, decision.memory.name
         actions += [Log("info", f"going on from {decision.reason}"), *_tell_again(leader, decision.memory)]
     for entry in leader.membership.peers():
-        if entry.phase != "barred" or leader.membership.only_barred(entry.member.stage):
+        if entry.phase is not MemberPhase.BARRED or leader.membership.only_barred(entry.member.stage):
             actions += grant(leader, entry, entry.member.stage, decision.reason)
         else:
             _keep_out(leader, entry)
@@ -167,13 +170,15 @@ def learnt(leader: LeaderState, now: float) -> list[Action]:
     since. Those whom it took for dead may have lost it alone.
     """
     began_here = leader.founded and leader.last is None
-    begun = leader.phase == "running"
+    begun = leader.phase is LeaderPhase.RUNNING
     decided = leader.step is not None and leader.step.decision is not None
-    if leader.restoring is None and leader.restored and not decided and (begun or leader.phase == "gathering"):
+    may_go_back = begun or leader.phase is LeaderPhase.GATHERING
+    if leader.restoring is None and leader.restored and not decided and may_go_back:
         on_disks = began_here and leader.safe.later(leader.version, begun)
         if not (on_disks or leader.memories.later(leader.version)):
             return []
-        leader.step, leader.phase = None, "gathering"
+        leader.step = None
+        leader.gather()
         leader.generation += 1
         seek(leader, now)
     return try_open(leader, now) if leader.restoring is not None else []

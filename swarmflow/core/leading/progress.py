@@ -14,7 +14,9 @@ from swarmflow.core.leading import between_steps
 from swarmflow.core.leading.departures import gone
 from swarmflow.core.leading.duties import FIRST_FACTOR, Duty
 from swarmflow.core.leading.grants import grant
+from swarmflow.core.leading.leader_phase import LeaderPhase
 from swarmflow.core.leading.leader_state import LeaderState
+from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.step import Step
 from swarmflow.core.step_phase import StepPhase
@@ -114,7 +116,7 @@ def standing_still(leader: LeaderState) -> str:
 def _unfed(leader: LeaderState) -> Counter[ProcessId]:
     """How many microbatches each trainer still has to bring to the first stage, when there is nothing else there."""
     step = leader.step
-    if leader.phase != "running" or step is None or step.phase is not StepPhase.WORKING:
+    if leader.phase is not LeaderPhase.RUNNING or step is None or step.phase is not StepPhase.WORKING:
         return Counter()
     known = (leader.membership.known.get(member.process) for member in step.members.opened.stages[0])
     if any(entry is not None and (entry.load.held or entry.load.queued) for entry in known):
@@ -125,7 +127,7 @@ def _unfed(leader: LeaderState) -> Counter[ProcessId]:
 def _task(leader: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -> str:
     if entry.role == "trainer":
         return FEED if entry.process in unfed else ""
-    if entry.phase == "loading":
+    if entry.phase is MemberPhase.LOADING:
         return LOAD
     step = leader.step
     task = "" if step is None else _TASKS.get(step.phase, "")

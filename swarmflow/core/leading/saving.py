@@ -5,6 +5,7 @@ from __future__ import annotations
 from swarmflow.core.actions import Action, Count, Exit, Log, Rejoin, Send
 from swarmflow.core.events import Rival, SaveAsked
 from swarmflow.core.leading.durability import SaveRequest
+from swarmflow.core.leading.leader_phase import LeaderPhase
 from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.messages import Evicted, Finished
 from swarmflow.core.step_phase import StepPhase
@@ -24,7 +25,7 @@ def asked(leader: LeaderState, event: SaveAsked, now: float) -> list[Action]:
 def see(leader: LeaderState, now: float) -> list[Action]:
     """Answer those who asked for a version; where it could not be written, it is tried again."""
     answered = leader.safe.answers(now)
-    if not leader.safe.asked or leader.phase == "finished" or leader.restoring is not None:
+    if not leader.safe.asked or leader.phase is LeaderPhase.FINISHED or leader.restoring is not None:
         return answered  # the last version is being written with all that belongs to it
     waits = leader.safe.again_s is not None and now < leader.safe.again_s
     return answered if waits else [*answered, *save(leader)]
@@ -32,14 +33,15 @@ def see(leader: LeaderState, now: float) -> list[Action]:
 
 def spread(leader: LeaderState) -> list[Action]:
     """Have peers keep copies of what is on this trainer's disk."""
-    if leader.phase == "finished":
+    if leader.phase is LeaderPhase.FINISHED:
         return []
     return leader.safe.spread(leader.me, leader.membership.keepers(leader.version))
 
 
 def finish(leader: LeaderState) -> list[Action]:
     """All steps are committed: write the model, then say goodbye."""
-    leader.phase, leader.waits_for = "finished", "the output to be written"
+    leader.move(LeaderPhase.FINISHED)
+    leader.waits_for = "the output to be written"
     return [Log("info", f"all {leader.version} steps are committed; writing the model"), *save(leader, last=True)]
 
 
@@ -52,10 +54,10 @@ def goodbye(leader: LeaderState) -> list[Action]:
 def stop(leader: LeaderState) -> list[Action]:
     """The person wants this trainer to go: keep the weights as they are now, then exit."""
     leader.stopping = True
-    if leader.phase == "finished":
+    if leader.phase is LeaderPhase.FINISHED:
         return [Log("info", "the output is being written; leaving after that")]
     committing = leader.step is not None and leader.step.phase is StepPhase.COMMITTING
-    if committing or leader.phase in ("unmeasured", "validating"):
+    if committing or leader.phase in (LeaderPhase.UNMEASURED, LeaderPhase.VALIDATING):
         return [Log("info", "stopping after this step")]  # its update is made: its result must not be lost
     return stop_now(leader)
 
@@ -64,7 +66,7 @@ def stop_now(leader: LeaderState) -> list[Action]:
     """Exit as soon as the run's version is on disk."""
     if leader.safe.durable >= leader.version or not any(leader.membership.peers()):
         return stopped(leader)
-    leader.phase = "saving"
+    leader.move(LeaderPhase.SAVING)
     log = Log("info", f"stopping: writing version {leader.version} first")
     return [log] if leader.safe.saving == leader.version else [log, *save(leader)]
 
@@ -89,7 +91,7 @@ def stop_run(leader: LeaderState, reason: str) -> list[Action]:
 def met(leader: LeaderState, rival: Rival) -> list[Action]:
     """Two lineages have met: the one with more steps goes on, of equals the one of the greater name."""
     later = (leader.version, leader.me.process) < (rival.version, rival.leader)
-    if not later or rival.version > leader.settings.steps or leader.phase == "finished":
+    if not later or rival.version > leader.settings.steps or leader.phase is LeaderPhase.FINISHED:
         return []
     reason = f"{rival.leader} leads this run too, and is at version {rival.version}"
     return [

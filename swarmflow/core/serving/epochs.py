@@ -9,6 +9,7 @@ from swarmflow.core.events import Received
 from swarmflow.core.link_rates import NEAR_MAX
 from swarmflow.core.messages import MemberEntered, MemberFailed, OpenStep, RosterDelta, RosterPart
 from swarmflow.core.serving.ballots import revoke
+from swarmflow.core.serving.peer_phase import PeerPhase
 from swarmflow.core.serving.peer_state import PeerState
 
 
@@ -36,9 +37,9 @@ def opened(peer: PeerState, event: Received, now: float) -> list[Action]:
         return actions
     if peer.version != peer.epoch.step:
         return [*actions, *peer.leave(f"at version {peer.version}, but the swarm opened {peer.epoch.step}")]
-    if peer.phase == "ready":
+    if peer.phase is PeerPhase.READY:
         actions.append(Log("info", f"serving stage {peer.stage} from step {peer.epoch.step} on"))
-    peer.phase = "member"
+    peer.move(PeerPhase.MEMBER)
     around = message.roster.around(peer.stage, peer.plan.tied).all_members
     actions += [Connect(tuple([m for m in around if m.process != peer.me])), Reset(message.exponent, message.careful)]
     next_stage = ids[peer.stage + 1] if not peer.hops.last else ()
@@ -83,7 +84,7 @@ def gone(peer: PeerState, event: Received, now: float) -> list[Action]:
     message = event.message
     assert isinstance(message, MemberFailed)
     if message.epoch != peer.epoch or peer.hops is None or peer.epoch_view is None:
-        return [Forget(message.process)] if peer.phase == "loading" else []  # it may be what it loads from
+        return [Forget(message.process)] if peer.phase is PeerPhase.LOADING else []  # it may be what it loads from
     if message.process == peer.me:
         return peer.leave(f"taken for dead: {message.reason}")
     peer.epoch_view.died(message.process)

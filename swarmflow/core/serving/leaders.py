@@ -8,6 +8,7 @@ from swarmflow.core.actions import Action, Connect, Count, Log, Send
 from swarmflow.core.events import Lost, Received
 from swarmflow.core.messages import Deposed, Done, Elect, MemberFailed, Message, Suspect
 from swarmflow.core.roster_parts import answer
+from swarmflow.core.serving.peer_phase import PeerPhase
 from swarmflow.core.serving.peer_state import PeerState
 from swarmflow.core.types import ProcessId
 
@@ -26,7 +27,7 @@ def lost(peer: PeerState, event: Lost, now: float) -> list[Action]:
 
 def go_around(peer: PeerState, process: ProcessId, now: float) -> list[Action]:
     """Nothing may have reached a process, or come from it: what it holds of this peer's goes to others, or is asked."""
-    if peer.hops is None or peer.phase != "member":
+    if peer.hops is None or peer.phase is not PeerPhase.MEMBER:
         return []
     return peer.hops.unreachable(process, now)
 

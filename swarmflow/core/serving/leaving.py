@@ -5,18 +5,19 @@ from __future__ import annotations
 from swarmflow.core.actions import Action, Exit, Log, Send, StoreState
 from swarmflow.core.events import DrainAsked, Received, StateStored
 from swarmflow.core.messages import Drain, Evicted, Finished, Needed, Postponed, Refused
+from swarmflow.core.serving.peer_phase import PeerPhase
 from swarmflow.core.serving.peer_state import PeerState
 
 
 def drain_asked(peer: PeerState, event: DrainAsked, now: float) -> list[Action]:
     """Leave at the end of the step, and take no new work unless nobody else can. Asked again, leave at once."""
-    if peer.drain_until_s is not None or peer.phase in ("joining", "loading"):
+    if peer.drain_until_s is not None or peer.phase in (PeerPhase.JOINING, PeerPhase.LOADING):
         return leave_now(peer, "left" if peer.drain_until_s is None else "left at once")
     own_s = peer.settings.drain_s
     drain_s = peer.plan.timeouts.drain_s if own_s is None else own_s
     peer.drain_until_s = now + drain_s
     if peer.hops is not None:
-        peer.hops.admission.draining = not (peer.alone and peer.phase == "member")
+        peer.hops.admission.draining = not (peer.alone and peer.phase is PeerPhase.MEMBER)
     return [
         Send(peer.leader, Drain()),
         Log("info", f"draining: no new work; leaving after this step, in {drain_s:.0f} s at most"),
@@ -26,7 +27,7 @@ def drain_asked(peer: PeerState, event: DrainAsked, now: float) -> list[Action]:
 def leave_now(peer: PeerState, reason: str) -> list[Action]:
     """Wait for nothing more, but for the own disk to take what nobody else may have."""
     held = peer.outlives() if peer.settings.stores and peer.alone else None
-    peer.phase = "gone"
+    peer.move(PeerPhase.GONE)
     if held is None:
         return [*peer.last_promise(), Exit(reason)]
     text = f"writing stage {held.stage} at version {held.version} to the state folder: nobody else may have it"
@@ -64,7 +65,7 @@ def needed(peer: PeerState, event: Received, now: float) -> list[Action]:
 def refused(peer: PeerState, event: Received, now: float) -> list[Action]:
     """The leader does not let it in."""
     assert isinstance(event.message, Refused)
-    peer.phase = "gone"
+    peer.move(PeerPhase.GONE)
     return [Exit(event.message.reason, ok=False)]
 
 
@@ -72,7 +73,7 @@ def postponed(peer: PeerState, event: Received, now: float) -> list[Action]:
     """The leader has put it out for a while; it goes on asking."""
     message = event.message
     assert isinstance(message, Postponed)
-    if peer.phase != "joining" or message.reason == peer.postponed:
+    if peer.phase is not PeerPhase.JOINING or message.reason == peer.postponed:
         return []
     peer.postponed = message.reason
     return [Log("warning", f"not let in for {message.wait_s:.0f} s yet: {message.reason}")]
@@ -86,7 +87,7 @@ def evicted(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 def released(peer: PeerState, event: Received, now: float) -> list[Action]:
     """It has drained."""
-    peer.phase = "gone"
+    peer.move(PeerPhase.GONE)
     return [*peer.last_promise(), Exit("drained: nothing depends on this process any more")]
 
 
@@ -94,9 +95,9 @@ def finished(peer: PeerState, event: Received, now: float) -> list[Action]:
     """There are no more steps."""
     assert isinstance(event.message, Finished)
     if event.message.reason:
-        peer.phase = "gone"
+        peer.move(PeerPhase.GONE)
         return [Exit(f"the run stopped at version {event.message.version}: {event.message.reason}", ok=False)]
     if peer.settings.stay:
         return [Log("info", f"the run is finished at version {event.message.version}; staying")]
-    peer.phase = "gone"
+    peer.move(PeerPhase.GONE)
     return [Exit(f"the run is finished at version {event.message.version}")]

@@ -14,6 +14,7 @@ from swarmflow.core.reduce import Ballot
 from swarmflow.core.relays import Relays
 from swarmflow.core.roster_parts import RosterAssembly
 from swarmflow.core.serving.memory import Memory
+from swarmflow.core.serving.peer_phase import PEER, PeerPhase
 from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref
 
 
@@ -51,7 +52,7 @@ class PeerState:
     settings: PeerSettings
     stage: int = -1
     version: int = -1
-    phase: str = "joining"  # joining, loading, ready, member, gone
+    phase: PeerPhase = field(init=False, default=PEER.initial)
     epoch: Epoch = BEFORE_ALL
     hops: HopTable | None = None
     epoch_view: EpochView | None = None
@@ -80,6 +81,14 @@ class PeerState:
         """Microbatches that wait for, or are in, computation."""
         return self.hops.queued if self.hops is not None else 0
 
+    def move(self, to: PeerPhase) -> None:
+        """Enter a phase. A hop table stands for a stage that is loaded."""
+        phase = PEER.move(self.phase, to)
+        if phase is not PeerPhase.GONE:
+            assert (self.hops is None) == (phase in (PeerPhase.JOINING, PeerPhase.LOADING)), f"{phase} with {self.hops}"
+            assert self.stage >= 0, f"{phase} without a stage"
+        self.phase = phase
+
     def join(self) -> Join:
         """What it says of itself now."""
         join = replace(self.settings.join, held=self.memory.held)
@@ -90,7 +99,7 @@ class PeerState:
 
         leaderless: nobody leads the run any more, so that what this process holds may be the newest there is.
         """
-        self.phase = "gone"
+        self.move(PeerPhase.GONE)
         held = self.outlives() if leaderless else self.memory.held
         return [Log("warning", reason), *self.last_promise(), Rejoin(reason, held)]
 

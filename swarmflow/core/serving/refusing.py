@@ -6,13 +6,14 @@ from swarmflow.core.actions import Action, Count, Forget, Log, Send
 from swarmflow.core.events import Lost, Mishandled, Received
 from swarmflow.core.messages import Unrepairable
 from swarmflow.core.serving import leaders
+from swarmflow.core.serving.peer_phase import PeerPhase
 from swarmflow.core.serving.peer_state import PeerState, release
 from swarmflow.core.types import ProcessId
 
 
 def refused(peer: PeerState, event: Received, what: str, now: float) -> list[Action]:
     """A message that cannot be true is not looked at any further."""
-    if peer.phase == "gone":
+    if peer.phase is PeerPhase.GONE:
         return release(event.bodies)
     counted = Count("messages_refused", type(event.message).__name__)
     return [counted, *release(event.bodies), *_put_out(peer, event.sender, f"sent what cannot be: {what}", now)]
@@ -20,10 +21,10 @@ def refused(peer: PeerState, event: Received, what: str, now: float) -> list[Act
 
 def mishandled(peer: PeerState, event: Mishandled, now: float) -> list[Action]:
     """What was half changed belongs to the epoch at hand: the step starts over, and with it all of that is void."""
-    if peer.phase == "gone":
+    if peer.phase is PeerPhase.GONE:
         return []
     actions = _put_out(peer, event.process, event.reason, now)
-    if peer.phase == "member":
+    if peer.phase is PeerPhase.MEMBER:
         actions.append(Send(peer.leader, Unrepairable(peer.epoch, f"{event.process} {event.reason}")))
     return actions
 

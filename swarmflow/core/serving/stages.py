@@ -10,6 +10,7 @@ from swarmflow.core.hop_table import HopTable
 from swarmflow.core.messages import CopiesHeld, Granted, KeepCopy, LoadFailed, Ready, Surplus
 from swarmflow.core.routers import dispatcher_for
 from swarmflow.core.serving.ballots import revoke
+from swarmflow.core.serving.peer_phase import PeerPhase
 from swarmflow.core.serving.peer_state import PeerState
 
 
@@ -21,9 +22,10 @@ def granted(peer: PeerState, event: Received, now: float) -> list[Action]:
         return []
     moved: list[Action] = [Count("moves")] if peer.stage not in (-1, message.stage) else []
     peer.lease.term = message.term
-    peer.stage, peer.version, peer.phase, peer.grant = message.stage, -1, "loading", message.grant
+    peer.stage, peer.version, peer.grant = message.stage, -1, message.grant
     journal = peer.hops.clear() if peer.hops is not None else []
     peer.hops = peer.flows = None
+    peer.move(PeerPhase.LOADING)
     dropped = [*moved, *revoke(peer), *journal]
     resumed = peer.memory.granted(message)
     if resumed is not None:
@@ -40,11 +42,10 @@ def granted(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
     """The stage is there: it can be served from the next step on."""
-    if peer.phase != "loading" or event.stage != peer.stage:
+    if peer.phase is not PeerPhase.LOADING or event.stage != peer.stage:
         return []
     peer.version, peer.memory.held = event.version, None
     peer.elements, peer.element_bytes = dict(event.group_elements), event.element_bytes
-    peer.phase = "ready"
     dispatcher = dispatcher_for(peer.plan, peer.me, peer.stage + 1)
     own = peer.settings.journal_bytes_max, peer.settings.recompute
     peer.hops = HopTable(peer.stage, peer.plan.stages, event.capacity, dispatcher, peer.leader, *own)
@@ -52,6 +53,7 @@ def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
     # The last stage holds a microbatch but briefly.
     without_graph = WITHOUT_GRAPH if peer.settings.recompute or peer.hops.last else 0
     peer.flows = negotiation_of(peer.me, peer.stage, plan.stages, plan.microbatches, dispatcher.router, without_graph)
+    peer.move(PeerPhase.READY)
     return [
         Send(peer.leader, Ready(peer.stage, peer.version, event.digest, event.capacity, peer.grant)),
         Log("info", f"stage {peer.stage} is loaded at version {peer.version}, {event.capacity} microbatches fit"),
@@ -60,7 +62,7 @@ def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
 
 def not_loaded(peer: PeerState, event: StateNotLoaded, now: float) -> list[Action]:
     """Nobody could give the stage."""
-    if peer.phase != "loading" or event.stage != peer.stage:
+    if peer.phase is not PeerPhase.LOADING or event.stage != peer.stage:
         return []
     peer.version, peer.memory.held = -1, None
     failed = LoadFailed(event.stage, event.version, event.reason, peer.grant)
