@@ -127,7 +127,7 @@ class TrainerLife:
             disk.known,
             disk.former,
         )
-        leader.safe.copies.says(leader.me, disk.parts)
+        leader.safe.copies.record(leader.me, disk.parts)
         self._start(self._session.me, disk, leader)
 
     def join(self, found: FoundRun, disk: OnDisk) -> None:

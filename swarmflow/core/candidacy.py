@@ -34,7 +34,7 @@ class Candidacy:
     stage_s: float = 6.0
     reports: dict[ProcessId, ElectionReport] = field(default_factory=dict)
     _gathered: dict[Epoch, GatheredRoster] = field(default_factory=dict)
-    _naming: dict[ProcessId, RosterAssembly] = field(default_factory=dict)
+    _assemblies: dict[ProcessId, RosterAssembly] = field(default_factory=dict)
     _listed: Roster | None = None
     _asked: dict[ProcessId, Member] = field(default_factory=dict)
     _lost: set[ProcessId] = field(default_factory=set)
@@ -50,7 +50,7 @@ class Candidacy:
         """Somebody follows. It may know of others: those who came in with a Prepare, or with a later OpenStep."""
         if message.term != self.term or sender in self._refused:
             return []
-        opened = self._as_heard(sender, message)
+        opened = self._with_roster(sender, message)
         if opened is None or not self._is_about(sender, message, opened):
             return []
         self.reports[sender] = replace(message, opened=opened)
@@ -62,16 +62,16 @@ class Candidacy:
         self._asked |= {member.process: member for member in fresh}
         return self._ask([member for member in fresh if member.process != self.me.process])
 
-    def named(self, sender: ProcessId, message: RosterPart) -> list[Action]:
+    def add_part(self, sender: ProcessId, message: RosterPart) -> list[Action]:
         """Somebody begins to tell of an epoch with too many members for its report."""
-        self._naming.setdefault(sender, RosterAssembly()).hear(message)
+        self._assemblies.setdefault(sender, RosterAssembly()).add(message)
         return []
 
-    def _as_heard(self, sender: ProcessId, message: ElectionReport) -> OpenStep | None:
+    def _with_roster(self, sender: ProcessId, message: ElectionReport) -> OpenStep | None:
         """The OpenStep that it has heard. None: not all of it was told."""
         own, opened = self.epoch_view.opened, message.opened
         if opened.roster != Roster():
-            return opened if opened.before == 0 else self._naming.setdefault(sender, RosterAssembly()).whole(opened)
+            return opened if opened.before == 0 else self._assemblies.setdefault(sender, RosterAssembly()).whole(opened)
         roster = own.roster if message.change is None else message.change.unfolded(own).roster
         if opened.whole and roster.digest != opened.whole:
             return None
@@ -110,7 +110,7 @@ class Candidacy:
         return next((process for process, report in others if raises(self._of({**own, process: report}))), None)
 
     def _of(self, reports: dict[ProcessId, ElectionReport]) -> Candidacy:
-        alone = replace(self, reports={}, _gathered={}, _naming={}, _listed=None, _asked={}, _lost=set())
+        alone = replace(self, reports={}, _gathered={}, _assemblies={}, _listed=None, _asked={}, _lost=set())
         for process, report in reports.items():
             alone.report(process, report)
         return alone
@@ -187,10 +187,10 @@ def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: fl
     """
     epoch = candidacy.latest().epoch
     current = {p: r for p, r in sorted(candidacy.reports.items()) if r.opened.epoch == epoch}
-    said, newcomers = _said(candidacy.latest(), list(current.values()), candidacy.term)
+    open_step, newcomers = _with_newcomers(candidacy.latest(), list(current.values()), candidacy.term)
     dead = {process for report in current.values() for process in report.gone}
-    gone = tuple(p for p in said.roster.processes() if p in dead or p not in candidacy.reports)
-    step = Step(plan, candidacy.term, said, learning_rate, clip, now)
+    gone = tuple(p for p in open_step.roster.processes() if p in dead or p not in candidacy.reports)
+    step = Step(plan, candidacy.term, open_step, learning_rate, clip, now)
     step.members.resume(newcomers, {process for report in current.values() for process in report.entered})
     alive = {process: report for process, report in current.items() if process not in dead}
     doubtful = _resume(step, alive, gone)
@@ -206,7 +206,9 @@ def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: fl
     )
 
 
-def _said(opened: OpenStep, current: list[ElectionReport], term: int) -> tuple[OpenStep, dict[ProcessId, Member]]:
+def _with_newcomers(
+    opened: OpenStep, current: list[ElectionReport], term: int
+) -> tuple[OpenStep, dict[ProcessId, Member]]:
     """The OpenStep of the epoch with everybody who came in meanwhile, and who that is."""
     newcomers = {member.process: member for report in current for member in report.newcomers}
     for report in (each for each in current if each.opened.newcomers):  # it may be the only one who knows of itself
@@ -214,14 +216,14 @@ def _said(opened: OpenStep, current: list[ElectionReport], term: int) -> tuple[O
         newcomers |= {process: named[process] for process in report.opened.newcomers if process in named}
     places = opened.roster.places
     newcomers = {p: member for p, member in newcomers.items() if 0 <= member.stage == places.get(p, member.stage)}
-    came = [member for process, member in newcomers.items() if process not in places]
+    added = [member for process, member in newcomers.items() if process not in places]
     stages = tuple(
-        tuple(sorted((*members, *(member for member in came if member.stage == stage))))
+        tuple(sorted((*members, *(member for member in added if member.stage == stage))))
         for stage, members in enumerate(opened.roster.stages)
     )
     roster = Roster(stages, opened.roster.trainers)
-    said = replace(opened, term=term, roster=roster, newcomers=tuple(sorted(newcomers)), whole="", named=0)
-    return said, newcomers
+    open_step = replace(opened, term=term, roster=roster, newcomers=tuple(sorted(newcomers)), whole="", named=0)
+    return open_step, newcomers
 
 
 def _resume(step: Step, alive: dict[ProcessId, ElectionReport], gone: tuple[ProcessId, ...]) -> bool:
@@ -267,8 +269,10 @@ def _may_be_committed(step: Step, alive: dict[ProcessId, ElectionReport], missed
     told so, since a death is told to the trainers and around its stage. So where a trainer or somebody of a stage
     beside has heard of the ballot, whoever is not reported as dead is a member of it.
     """
-    heard = {process: report.member.stage for process, report in alive.items() if report.ballot == step.ballot.number}
-    if -1 in heard.values() or not heard.keys().isdisjoint(missed):
+    ballot_stages = {
+        process: report.member.stage for process, report in alive.items() if report.ballot == step.ballot.number
+    }
+    if -1 in ballot_stages.values() or not ballot_stages.keys().isdisjoint(missed):
         return False
-    near = {stage + offset for stage in heard.values() for offset in (-1, 0, 1)}
+    near = {stage + offset for stage in ballot_stages.values() for offset in (-1, 0, 1)}
     return all(step.roster.stage_of(process) not in near for process in missed)

@@ -46,7 +46,7 @@ from swarmflow.core.messages import (
     Suspect,
 )
 from swarmflow.core.quorum import electorate, electorate_before
-from swarmflow.core.roster_parts import tell
+from swarmflow.core.roster_parts import announce
 from swarmflow.core.step import AboutStep, Step, received, summary, waits_for
 from swarmflow.core.step_phase import OVER, StepPhase
 from swarmflow.core.types import ProcessId, Roster
@@ -74,23 +74,23 @@ class Leader(LeaderState):
         opening.seek(self, now, self.former)
         return opening.try_open(self, now)
 
-    def take_over(self, estate: Takeover, now: float, elected: bool = True) -> list[Action]:
+    def take_over(self, takeover: Takeover, now: float, elected: bool = True) -> list[Action]:
         """Go on from what a former leader left; everybody in it follows this one already.
 
         elected: by a majority. Else others may have elected somebody too, and this leader begins a lineage.
         """
-        step = estate.step
+        step = takeover.step
         self.founded, self.electors = False, electorate_before(step.open_step) or electorate(step.open_step)
         self.lineage, self.generation, self.exponent = (
             step.open_step.lineage,
             step.epoch.generation,
             step.open_step.exponent,
         )
-        if estate.doubtful:
+        if takeover.doubtful:
             self.lineage = self.settings.new_lineage()
         actions: list[Action] = [Log("info", f"leading from here on, in term {self.term}: {summary(step)}")]
-        actions += [Send(process, Evicted("the former leader took it for dead")) for process in estate.expelled]
-        for report in estate.reports.values():
+        actions += [Send(process, Evicted("the former leader took it for dead")) for process in takeover.expelled]
+        for report in takeover.reports.values():
             known = self.membership.enter(report.join, report.member.stage, now)
             known.member, known.version = report.member, report.version
             if report.draining and known.process == self.me.process:  # asked to go before it led: as a leader stops
@@ -99,9 +99,9 @@ class Leader(LeaderState):
                 self.membership.drain(known)
             if known.role == "peer":
                 self.membership.mark(known, MemberPhase.READY if report.ready else MemberPhase.LOADING)
-            self.safe.copies.says(known.member, report.join.copies)
+            self.safe.copies.record(known.member, report.join.copies)
             if report.opened.epoch < step.epoch and known.process in step.open_step.roster.all_processes:
-                actions += tell(step.open_step, (known.member,), self.plan.tied)
+                actions += announce(step.open_step, (known.member,), self.plan.tied)
         for known in self.membership.loading():
             actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")
         self.step = step
@@ -111,11 +111,11 @@ class Leader(LeaderState):
             actions += step.ask_trainers(self.bound)
             self._ballot_due_s = now + self.timeouts.ballot_s
         why = "not heard of after the former leader was lost"
-        for process in estate.gone:
+        for process in takeover.gone:
             # Forgotten first: it may yet live, and then it has to hear that it is gone.
             actions += [Forget(process), *step.gone(process, why, taken_over=True)]
             actions += departures.tell_loading(self, process, why)
-        for accuser, accused in estate.suspects:
+        for accuser, accused in takeover.suspects:
             if accused in self.membership.known:
                 self.suspicions.accuse(accuser, accused, "lost while nobody led", now)
         if not elected and step.phase in (StepPhase.COMMITTING, StepPhase.COMMITTED):
@@ -215,19 +215,19 @@ class Leader(LeaderState):
 
     def _slept(self, seconds: float, now: float) -> None:
         """It was this process that did nothing: nobody could be heard, and the time counts against nobody."""
-        self.membership.hear_all(now)
+        self.membership.mark_all_seen(now)
         progress.slept(self, seconds)
         if self._alone_s is not None:
             self._alone_s += seconds
 
     def _weigh(self, now: float) -> list[Action]:
         """See to accusations. Amid a ballot, what its members had to say to each other may be lost: it begins anew."""
-        heard = self.suspicions.heard(self.membership, now)
+        answered = self.suspicions.answered(self.membership, now)
         actions = departures.weigh(self, now)
         step = self.step
-        if step is None or step.phase is not StepPhase.PREPARING or not heard:
+        if step is None or step.phase is not StepPhase.PREPARING or not answered:
             return actions
-        if not any(reduce_together(step.roster, self.plan.tied, *pair) for pair in heard):
+        if not any(reduce_together(step.roster, self.plan.tied, *pair) for pair in answered):
             return actions
         return [
             *actions,
@@ -343,7 +343,7 @@ class Leader(LeaderState):
             return [] if waits or isinstance(message, Suspect) else [Send(sender, Evicted("not known to the leader"))]
         if (wrong := plausibility.doubtful(self, known, message)) is not None:
             return self.refused(sender, message, wrong, now)
-        known.heard_s = now
+        known.last_seen_s = now
         handler = _HANDLERS.get(type(message))
         return handler(self, known, message, now) if handler is not None else []
 

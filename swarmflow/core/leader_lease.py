@@ -20,12 +20,12 @@ class LeaderLease:
     term: int = 0
     timeouts: Timeouts = field(default_factory=Timeouts)
     lost_s: float | None = None  # since when the leader is lost
-    _heard_s: float | None = None
+    _renewed_s: float | None = None
     _awake_s: float | None = None
 
-    def heard(self, now: float) -> None:
+    def renew(self, now: float) -> None:
         """Renew the lease: the leader sent a message."""
-        self._heard_s, self.lost_s = now, None
+        self._renewed_s, self.lost_s = now, None
 
     def lose(self, now: float) -> None:
         """Record that the leader is lost."""
@@ -35,20 +35,20 @@ class LeaderLease:
     def follow(self, leader: ProcessId, term: int, now: float) -> None:
         """Follow another leader; messages of earlier terms are void from now on."""
         self.leader, self.term = leader, term
-        self.heard(now)
+        self.renew(now)
 
     def suspects(self, now: float) -> bool:
         """Return whether another candidate may be followed."""
         doubt_s = self.timeouts.leader_doubt_s
-        return self.lost_s is not None or (self._heard_s is not None and now - self._heard_s > doubt_s)
+        return self.lost_s is not None or (self._renewed_s is not None and now - self._renewed_s > doubt_s)
 
     def tick(self, now: float) -> None:
         """Check for silence; called about each second. Silence while this process itself slept does not count."""
         slept = self._awake_s is not None and now - self._awake_s > self.timeouts.leader_silence_s / 2
         self._awake_s = now
-        if self._heard_s is None or (slept and self.lost_s is None):
-            self._heard_s = now
-        elif now - self._heard_s > self.timeouts.leader_silence_s:
+        if self._renewed_s is None or (slept and self.lost_s is None):
+            self._renewed_s = now
+        elif now - self._renewed_s > self.timeouts.leader_silence_s:
             self.lose(now)
 
     def passed_over(

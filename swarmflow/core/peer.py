@@ -83,7 +83,7 @@ class PeerMachine(PeerState):
 
     def _beat(self, event: Received, now: float) -> list[Action]:
         """As many events are this one as all others. Nothing waits for it, and what time brings comes with a Tick."""
-        self.lease.heard(now)
+        self.lease.renew(now)
         if self.counter.received(event) or self.phase is PeerPhase.GONE:
             return []
         return self.leave(f"the link from the leader {self.leader} loses messages")
@@ -134,7 +134,7 @@ class PeerMachine(PeerState):
             self._next_heartbeat_s = now + self.plan.timeouts.heartbeat_s
             actions += self._show_life(now)
         leaderless = self.lease.lost_s is not None
-        if leaderless and (self.lease.expired(now) or not leaders.heirs(self)):
+        if leaderless and (self.lease.expired(now) or not leaders.candidates(self)):
             reason = f"the leader {self.leader} was lost, and there is no other one"
             return [*actions, *self.leave(reason, leaderless=True)]
         if self.drain_until_s is not None and now >= self.drain_until_s:
@@ -157,7 +157,7 @@ class PeerMachine(PeerState):
         if self.lease.lost_s is None:
             actions.append(self.counter.heartbeat(self.lease.leader, beat))
         else:  # it shows which of the leader's heirs are dead too: what is sent to them is lost
-            actions += [self.counter.heartbeat(heir, beat) for heir in leaders.heirs(self)]
+            actions += [self.counter.heartbeat(candidate, beat) for candidate in leaders.candidates(self)]
         if self.hops is not None and (rates := self.hops.dispatcher.speeds.report(self.elements)) is not None:
             actions += self.counter.sent([Send(process, rates) for process in (self.leader, *self.relays.near)])
         return actions
@@ -168,7 +168,7 @@ class PeerMachine(PeerState):
         """Handle a message that passed the checks. by: the peer that relayed it for its sender."""
         message, leader = event.message, self.lease.leader
         if event.sender == leader:
-            self.lease.heard(now)
+            self.lease.renew(now)
         if self.epoch_view is not None and self.epoch_view.suspects:
             self.epoch_view.suspects.pop(event.sender, None)
         if isinstance(message, RelayedTensor) and message.origin != self.leader and self.phase is not PeerPhase.GONE:

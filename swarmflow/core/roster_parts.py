@@ -14,26 +14,26 @@ PART_MEMBERS = 1000  # in one message: a header has at most 1 MiB (runtime/frame
 NOBODY: Mapping[ProcessId, int] = MappingProxyType({})
 
 
-def tell(
-    said: OpenStep,
+def announce(
+    open_step: OpenStep,
     members: Iterable[Member],
     tied: bool,
     change: RosterDelta | None = None,
-    told: Mapping[ProcessId, int] = NOBODY,
+    stages: Mapping[ProcessId, int] = NOBODY,
 ) -> list[Action]:
     """Return the messages that open an epoch to these members.
 
     A trainer, which may have to lead, gets the whole roster, a peer the stages around its own. change: the difference
-    for those that have the OpenStep before; told: the stage that each of them served then.
+    for those that have the OpenStep before; stages: the stage that each of them served then.
     """
     parts: dict[int, tuple[RosterPart | OpenStep, ...]] = {}
     actions: list[Action] = []
     for member in members:
-        if change is not None and told.get(member.process) == member.stage:
+        if change is not None and stages.get(member.process) == member.stage:
             actions.append(Send(member.process, change))
             continue
         if member.stage not in parts:
-            parts[member.stage] = in_parts(said if member.stage < 0 else said.seen_from(member.stage, tied))
+            parts[member.stage] = in_parts(open_step if member.stage < 0 else open_step.seen_from(member.stage, tied))
         actions += [Send(member.process, part) for part in parts[member.stage]]
     return actions
 
@@ -62,7 +62,7 @@ class RosterAssembly:
     _about: tuple[int, Epoch] | None = None
     _members: list[Member] = field(default_factory=list)
 
-    def hear(self, message: RosterPart) -> None:
+    def add(self, message: RosterPart) -> None:
         """Add a part."""
         if self._about != (message.term, message.epoch):
             self._about, self._members = (message.term, message.epoch), []
@@ -91,8 +91,8 @@ class GatheredRoster:
     def add(self, opened: OpenStep) -> None:
         """Add the OpenStep of one member."""
 
-        def fullness(heard: OpenStep) -> tuple[bool, int, int]:
-            return not heard.partial, len(heard.roster.trainers), heard.size - len(heard.newcomers)
+        def fullness(received: OpenStep) -> tuple[bool, int, int]:
+            return not received.partial, len(received.roster.trainers), received.size - len(received.newcomers)
 
         if fullness(opened) > fullness(self.fullest):
             self.fullest = opened

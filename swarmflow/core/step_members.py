@@ -9,7 +9,7 @@ from swarmflow.core.actions import Action, Count, Send
 from swarmflow.core.messages import MemberEntered, OpenStep, RosterDelta
 from swarmflow.core.quorum import Quorum
 from swarmflow.core.reduce import reduction_groups
-from swarmflow.core.roster_parts import NOBODY, PART_MEMBERS, tell
+from swarmflow.core.roster_parts import NOBODY, PART_MEMBERS, announce
 from swarmflow.core.types import Group, Member, ProcessId, Roster
 
 
@@ -57,7 +57,7 @@ class StepMembers:
         change = RosterDelta.after(base, self.open_step) if base is not None else None
         if change is not None and len(change.gone) + len(change.came) > PART_MEMBERS:
             change = None
-        return tell(self.open_step, self.roster.all_members, self.tied, change, stages)
+        return announce(self.open_step, self.roster.all_members, self.tied, change, stages)
 
     def remove(self, process: ProcessId) -> None:
         """Remove a failed member."""
@@ -116,4 +116,4 @@ class StepMembers:
     def _introduce(self, members: Iterable[Member]) -> list[Action]:
         """Send new members the OpenStep as it would be now."""
         revised = replace(self.open_step, roster=self.roster, newcomers=tuple(self.newcomers))
-        return tell(revised, members, self.tied)
+        return announce(revised, members, self.tied)

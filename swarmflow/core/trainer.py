@@ -110,7 +110,7 @@ class TrainerMachine(TrainerState):
         """Decide what follows from an event."""
         if self.ended:
             return [Release(event.bodies)] if isinstance(event, Received) and event.bodies else []
-        actions = self._local(event, now) if not isinstance(event, Received) else self._heard_all(event, now)
+        actions = self._local(event, now) if not isinstance(event, Received) else self._arrived(event, now)
         self.ended |= self.lead is not None and self.lead.left
         return self.counter.sent(until_end(actions + self._due(now)))
 
@@ -149,10 +149,10 @@ class TrainerMachine(TrainerState):
 
     # --- what others say ----------------------------------------------------------------------------------------------
 
-    def _heard(self, sender: ProcessId, message: Message, now: float) -> list[Action]:
+    def _renew_lease(self, sender: ProcessId, message: Message, now: float) -> list[Action]:
         """The leader spoke; or one that is not followed any more, although it may know nothing of it."""
         if sender == self.leader and self.candidacy is None:
-            self.lease.heard(now)
+            self.lease.renew(now)
             return []
         term = getattr(message, "term", None)
         if not isinstance(message, LeaderHeartbeat) or term is None or term >= self.lease.term:
@@ -235,7 +235,7 @@ class TrainerMachine(TrainerState):
             return actions
         return [Send(self.leader, Drain()), Log("info", "leaving after this step")]
 
-    def _heard_all(self, event: Received, now: float) -> list[Action]:
+    def _arrived(self, event: Received, now: float) -> list[Action]:
         """A link to or from the leader that has lost something is as bad as a broken one."""
         itself, bodies = event.sender == self.me.process, len(event.bodies)
         wrong = None if itself else self.checks.wrong(event.message, bodies)
@@ -280,12 +280,12 @@ class TrainerMachine(TrainerState):
         drop: list[Action] = [Release(event.bodies)] if event.bodies else []
         if self.epoch_view is not None and self.epoch_view.suspects:
             self.epoch_view.suspects.pop(sender, None)
-        drop += self._heard(sender, message, now)
+        drop += self._renew_lease(sender, message, now)
         match message:
             case Elect():
                 return [*drop, *candidate.asked_to_follow(self, sender, message, now)]
             case RosterPart() if self.candidacy is not None and sender != self.leader:
-                return [*drop, *self.candidacy.named(sender, message)]
+                return [*drop, *self.candidacy.add_part(sender, message)]
             case ElectionReport() if self.candidacy is not None:
                 return [*drop, *self.candidacy.report(sender, message)]
             case ElectionReport() if self.lead is not None and message.term == self.lead.term:
@@ -325,8 +325,8 @@ class TrainerMachine(TrainerState):
         flows = self.flows.open(roster, now) if self.flows is not None else []
         return [Connect(others), *self.source.open(epoch_view.opened), *flows]
 
-    def _named(self, message: RosterPart, now: float) -> list[Action]:
-        self.assembly.hear(message)
+    def _roster_part(self, message: RosterPart, now: float) -> list[Action]:
+        self.assembly.add(message)
         return []
 
     def _entered(self, message: MemberEntered, now: float) -> list[Action]:
@@ -415,7 +415,7 @@ class TrainerMachine(TrainerState):
 
 
 _FROM_LEADER: dict[type, Callable[[TrainerMachine, Any, float], list[Action]]] = {
-    RosterPart: TrainerMachine._named,
+    RosterPart: TrainerMachine._roster_part,
     OpenStep: TrainerMachine._open,
     RosterDelta: TrainerMachine._open,
     MemberEntered: TrainerMachine._entered,

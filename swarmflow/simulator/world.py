@@ -115,7 +115,7 @@ class World:
             self._led.append(process)
             digests = self.disks.digests(newest)
             leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, digests, self.disks.known(), self._former())
-            leads.safe.copies.says(me, self.disks.holdings(name))
+            leads.safe.copies.record(me, self.disks.holdings(name))
         lease = LeaderLease(leader or process, timeouts=plan.timeouts)
         stages, digests = tuple(range(plan.stages)), self.disks.digests(max(held))
         copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()

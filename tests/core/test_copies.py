@@ -121,12 +121,12 @@ def test_nothing_is_given_up_while_a_stage_of_the_new_version_is_missing() -> No
 
 def test_two_versions_of_one_number_are_not_one_whole() -> None:
     copies = Copies(STAGES)
-    copies.says(SIX[0], (Holding(AT_8, (0, 1)),))
-    copies.says(SIX[1], (Holding(OF_ANOTHER_HISTORY, (2,)),))
+    copies.record(SIX[0], (Holding(AT_8, (0, 1)),))
+    copies.record(SIX[1], (Holding(OF_ANOTHER_HISTORY, (2,)),))
     assert copies.newest_whole() is None
-    copies.says(SIX[2], (Holding(AT_4, (0, 1, 2)),))
+    copies.record(SIX[2], (Holding(AT_4, (0, 1, 2)),))
     assert copies.newest_whole() == AT_4
-    copies.says(SIX[1], (Holding(AT_8, (2,)),))
+    copies.record(SIX[1], (Holding(AT_8, (2,)),))
     assert copies.newest_whole() == AT_8
     assert [[m.process.name for m in stage] for stage in copies.roster(AT_8).stages] == [["p0"], ["p0"], ["p1"]]
 
@@ -134,11 +134,11 @@ def test_two_versions_of_one_number_are_not_one_whole() -> None:
 def test_what_cannot_be_true_is_not_believed() -> None:
     copies = Copies(STAGES)
     wrong = [Holding(Snapshot(9, ("a",)), (0,)), Holding(Snapshot(-1, ("a", "b", "c")), (0,))]
-    copies.says(SIX[0], (*wrong, Holding(AT_4, (0, 7, -1))))
+    copies.record(SIX[0], (*wrong, Holding(AT_4, (0, 7, -1))))
     assert copies.newest_known() == AT_4
     assert copies.missing(AT_4) == [1, 2]
     many = tuple(Holding(Snapshot(version, ("a", "b", "c")), (0,)) for version in range(1, 100))
-    copies.says(SIX[1], many)
+    copies.record(SIX[1], many)
     assert copies.newest_known() == many[7].snapshot
 
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_true_is_not_believed() -> None:
 def holding(**by_peer: tuple[Snapshot, tuple[int, ...]]) -> Copies:
     copies = Copies(STAGES)
     for name, (snapshot, stages) in by_peer.items():
-        copies.says(member(name), (Holding(snapshot, stages),))
+        copies.record(member(name), (Holding(snapshot, stages),))
     return copies
 
 

@@ -261,7 +261,7 @@ def test_an_earlier_version_of_the_own_disk_is_not_spread_over_a_later_one_of_ot
     holder = replace(ME, process=process("b"), stage=0)
     assert safe_.spread(ME, [holder])
     safe_ = Durability(4, RETRY_S, Copies(1), 8, digests=("old",))
-    safe_.copies.says(holder, (Holding(Snapshot(8, ("new",)), (0,)),))
+    safe_.copies.record(holder, (Holding(Snapshot(8, ("new",)), (0,)),))
     assert not messages(safe_.spread(ME, [holder]), KeepCopy)
 
 
@@ -269,7 +269,7 @@ def test_what_is_left_of_a_version_on_the_own_disk_counts_with_what_others_hold(
     copies = Copies(2)
     safe_ = Durability(8, RETRY_S, copies, 8, digests=("a", "b"))
     at_8 = Snapshot(8, ("a", "b"))
-    copies.says(replace(ME, process=process("b"), stage=0), (Holding(at_8, (1,)),))
+    copies.record(replace(ME, process=process("b"), stage=0), (Holding(at_8, (1,)),))
     safe_.lost(DiskChanged(4, "stage-1 is corrupt", ("c", "d"), (Holding(at_8, (0,)),)), ME)
     assert copies.newest_whole() == at_8
     assert (safe_.durable, safe_.digests) == (4, ("c", "d"))

@@ -37,7 +37,7 @@ def test_a_broken_connection_is_a_loss_at_once_and_a_word_takes_it_back() -> Non
     lease = ticked(1)
     lease.lose(1.5)
     assert (lease.lost_s, lease.suspects(1.5)) == (1.5, True)
-    lease.heard(1.6)
+    lease.renew(1.6)
     assert (lease.lost_s, lease.suspects(1.6)) == (None, False)
 
 

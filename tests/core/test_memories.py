@@ -38,7 +38,7 @@ def memories(**kept: Held) -> Memories:
     """Of two stages; by the names of the peers."""
     found = Memories(2)
     for name, state in kept.items():
-        found.says(member(name, -1), state)
+        found.record(member(name, -1), state)
     return found
 
 
@@ -144,7 +144,7 @@ def test_what_a_disk_has_is_gone_on_from_at_once() -> None:
 
 def test_a_later_version_on_the_disks_of_others_goes_before_memory() -> None:
     copies = Copies(2)
-    copies.says(member("c", -1), (Holding(Snapshot(12, ("x", "y")), (0, 1)),))
+    copies.record(member("c", -1), (Holding(Snapshot(12, ("x", "y")), (0, 1)),))
     decision = restoring().decide(4, copies, 100.0, memories(a=held(0, 9), b=held(1, 9)), frozenset("abcd"))
     assert decision.fetch is not None
     assert decision.fetch.version == 12

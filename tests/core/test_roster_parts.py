@@ -15,7 +15,7 @@ from swarmflow.core.leader_lease import LeaderLease
 from swarmflow.core.messages import Elect, ElectionReport, Granted, Join, OpenStep, RosterDelta, RosterPart
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.quorum import electorate
-from swarmflow.core.roster_parts import PART_MEMBERS, GatheredRoster, RosterAssembly, in_parts, tell
+from swarmflow.core.roster_parts import PART_MEMBERS, GatheredRoster, RosterAssembly, announce, in_parts
 from swarmflow.core.serving.peer_state import PeerSettings
 from swarmflow.core.types import Epoch, Member, Plan, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, of_type, process
@@ -39,7 +39,7 @@ def heard(parts: tuple[RosterPart | OpenStep, ...], assembly: RosterAssembly | N
     for part in parts:
         if isinstance(part, OpenStep):
             return assembly.whole(part)
-        assembly.hear(part)
+        assembly.add(part)
     raise AssertionError("there was no Open")
 
 
@@ -66,14 +66,14 @@ def test_parts_come_together_to_what_was_opened(peers: int, members_max: int) ->
     if len(parts) > 1:
         assert heard(parts[1:]) is None, "one of them did not come"
         assembly = RosterAssembly()
-        assembly.hear(RosterPart(1, LATER, TRAINERS))
+        assembly.add(RosterPart(1, LATER, TRAINERS))
         assert heard(parts, assembly) == said, "what belongs to another epoch is void"
 
 
 def test_no_message_has_more_members_than_fit_and_all_are_told() -> None:
     said = opened(PART_MEMBERS * STAGES)  # three stages are too many for one message too
     for who, seen in ((said.roster.stages[1][0], said.seen_from(1, tied=False)), (TRAINERS[1], said)):
-        actions = tell(said, (who,), tied=False)
+        actions = announce(said, (who,), tied=False)
         parts = [part for _, part in messages(actions, RosterPart)]
         [(_, last)] = messages(actions, OpenStep)
         assert len(parts) == 1 + seen.roster.size // PART_MEMBERS
@@ -84,10 +84,10 @@ def test_no_message_has_more_members_than_fit_and_all_are_told() -> None:
 def test_a_peer_hears_of_its_neighbours_and_of_how_many_there_are() -> None:
     said = opened(60)
     for stage, near in ((0, {0, 1}), (3, {2, 3, 4}), (5, {4, 5})):
-        [(_, told)] = messages(tell(said, said.roster.stages[stage][:1], tied=False), OpenStep)
+        [(_, told)] = messages(announce(said, said.roster.stages[stage][:1], tied=False), OpenStep)
         assert {m.stage for m in told.roster.members()} == near
         assert (told.roster.trainers, told.digest, told.size) == (TRAINERS, said.roster.digest, 63)
-    [(_, first)] = messages(tell(said, said.roster.stages[0][:1], tied=True), OpenStep)
+    [(_, first)] = messages(announce(said, said.roster.stages[0][:1], tied=True), OpenStep)
     assert {m.stage for m in first.roster.members()} == {0, 1, 5}, "they share a weight"
 
 
@@ -95,7 +95,7 @@ def test_who_serves_another_stage_now_is_told_in_full() -> None:
     base, said = opened(12), opened(12, LATER)
     change = RosterDelta.after(base, said)
     stayed, moved = said.roster.stages[2]
-    actions = tell(said, (stayed, moved), False, change, {stayed.process: 2, moved.process: 4})
+    actions = announce(said, (stayed, moved), False, change, {stayed.process: 2, moved.process: 4})
     assert [to for to, _ in messages(actions, RosterDelta)] == [stayed.process]
     assert [to for to, _ in messages(actions, OpenStep)] == [moved.process]
 

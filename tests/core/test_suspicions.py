@@ -33,7 +33,7 @@ class Bench:
         return self.verdict()
 
     def verdict(self) -> ProcessId | None:
-        self.suspicions.heard(self.membership, self.now)
+        self.suspicions.answered(self.membership, self.now)
         found = self.suspicions.verdict(self.membership, self.now, self.spared.__contains__)
         return None if found is None else found[0]
 
@@ -42,7 +42,7 @@ class Bench:
         self.now += seconds
         for known in self.membership.known.values():
             if known.process not in silent:
-                known.heard_s = self.now
+                known.last_seen_s = self.now
         return self.verdict()
 
 
@@ -108,7 +108,7 @@ def test_who_is_silent_is_given_up_at_the_deadline_and_not_a_rounding_error_late
     bench = Bench()
     bench.now = said_s
     for known in bench.membership.known.values():
-        known.heard_s = said_s
+        known.last_seen_s = said_s
     assert bench.accuse(A, C) is None
     due_s = bench.suspicions.next_deadline()
     assert due_s is not None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarmflow.core.actions import Send
 from swarmflow.core.messages import CreditAvailable, LeaderHeartbeat, OpenStep
-from swarmflow.core.roster_parts import tell
+from swarmflow.core.roster_parts import announce
 from swarmflow.core.types import Epoch, Member, ProcessId, Roster
 from swarmflow.errors import FrameError
 from swarmflow.runtime.frames import FrameLimits
@@ -56,6 +56,8 @@ def test_no_open_of_a_large_swarm_is_larger_than_a_header_may_be() -> None:
     trainers = (Member(ProcessId("Q" * 46, 1 << 60), -1, 1, addresses),)
     opened = OpenStep(1, Epoch(0, 0), Roster(stages, trainers), "first")
     for who in (stages[2][0], trainers[0]):
-        sizes = [len(encode_header(send.message)) for send in tell(opened, (who,), tied=True) if isinstance(send, Send)]
+        sizes = [
+            len(encode_header(send.message)) for send in announce(opened, (who,), tied=True) if isinstance(send, Send)
+        ]
         assert sum(sizes) > FrameLimits().header_bytes_max
         assert max(sizes) <= FrameLimits().header_bytes_max

@@ -80,11 +80,11 @@ def _lead_on(trainer: TrainerState, candidacy: Candidacy, now: float, elected: b
     """Make a leader of what the reports say. Changes nothing of the trainer."""
     version = candidacy.latest().epoch.step
     rate = trainer.settings.learning_rate(version)
-    estate = takeover_of(candidacy, trainer.plan, rate, trainer.settings.clip, now)
+    takeover = takeover_of(candidacy, trainer.plan, rate, trainer.settings.clip, now)
     disk = trainer.on_disk, trainer.digests
     lead = Leader(trainer.me, trainer.plan, trainer.settings, candidacy.term, version, *disk)
-    lead.safe.copies.says(trainer.me, trainer.parts)
-    return lead, lead.take_over(estate, now, elected)
+    lead.safe.copies.record(trainer.me, trainer.parts)
+    return lead, lead.take_over(takeover, now, elected)
 
 
 def _report(trainer: TrainerState, known: str = "") -> ElectionReport:

@@ -31,7 +31,7 @@ class Copies:
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
-    def says(self, member: Member, copies: Sequence[Holding]) -> None:
+    def record(self, member: Member, copies: Sequence[Holding]) -> None:
         """A process has told what lies on its disk; what cannot be true is left out."""
         held: dict[Snapshot, set[int]] = {}
         for holding in copies[:HOLDINGS_MAX]:
@@ -119,7 +119,7 @@ class Copies:
     def kept(self, member: Member, message: CopiesHeld) -> list[Action]:
         """A process has copied what it was asked for, or could not. Two generations of what is whole stay on disk."""
         process = member.process
-        self.says(member, message.copies)
+        self.record(member, message.copies)
         snapshot, wanted = self._asked.get(process, (None, set()))
         if snapshot is not None and (message.failed or wanted <= self._held.get(process, {}).get(snapshot, set())):
             del self._asked[process]

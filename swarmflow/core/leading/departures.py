@@ -21,11 +21,11 @@ from swarmflow.core.types import ProcessId
 def drain(leader: LeaderState, known: MemberRecord, message: Drain, now: float) -> list[Action]:
     """A process wants to go: at once, or after the step that it takes part in."""
     leader.membership.drain(known)
-    told = _needed(leader, known) if _alone(leader, known) else []
+    needed = _needed(leader, known) if _alone(leader, known) else []
     serving = leader.step is not None and known.process in leader.step.roster.all_processes
     if serving and known.process != leader.me.process:
-        return [Log("info", f"{known.process} leaves after this step"), *told]
-    return told + let_go(leader) + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
+        return [Log("info", f"{known.process} leaves after this step"), *needed]
+    return needed + let_go(leader) + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
 
 
 def let_go(leader: LeaderState) -> list[Action]:
@@ -52,8 +52,8 @@ def _alone(leader: LeaderState, entry: MemberRecord) -> bool:
 
 def _needed(leader: LeaderState, entry: MemberRecord, saving: bool = False) -> list[Action]:
     """Tell who drains, once for each, what it waits for and what would be lost."""
-    told, entry.needed = entry.needed, (leader.version, saving)
-    if told == entry.needed or entry.phase is not MemberPhase.READY:
+    before, entry.needed = entry.needed, (leader.version, saving)
+    if before == entry.needed or entry.phase is not MemberPhase.READY:
         return []
     wait_s = _absence_s(leader)
     return [Send(entry.process, Needed(leader.version, min(leader.safe.durable, leader.version), saving, wait_s))]
@@ -90,10 +90,10 @@ def suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: flo
     if accused not in leader.membership.known or accused == leader.me.process:
         return []
     leader.suspicions.accuse(known.process, accused, message.reason, now)
-    told: list[Action] = [Count("accusations")]
+    actions: list[Action] = [Count("accusations")]
     if leader.step is not None and accused in leader.step.roster.all_processes:
-        told.append(Send(accused, Suspect(known.process, f"it accuses this process: {message.reason}")))
-    return told + weigh(leader, now)
+        actions.append(Send(accused, Suspect(known.process, f"it accuses this process: {message.reason}")))
+    return actions + weigh(leader, now)
 
 
 def weigh(leader: LeaderState, now: float) -> list[Action]:
@@ -213,6 +213,6 @@ def evict(leader: LeaderState, process: ProcessId, reason: str) -> list[Action]:
 def _forget(leader: LeaderState, process: ProcessId) -> None:
     leader.safe.copies.leave(process)
     leader.memories.leave(process)
-    leader.told.pop(process, None)
+    leader.recipients.pop(process, None)
     leader.suspicions.forget(process)
     leader.membership.leave(process)

@@ -132,16 +132,18 @@ class Durability:
 
     def answers(self, now: float) -> list[Action]:
         """Tell those who asked for a version that it is on disk, or that it could not be brought there in time."""
-        told: list[Action] = []
+        actions: list[Action] = []
         for number, asked in list(self.asked.items()):
             if self.durable >= asked.version:
-                told.append(Saved(number, self.durable))
+                actions.append(Saved(number, self.durable))
             elif now - asked.since_s >= ASKED_S:
-                told.append(Saved(number, self.durable, f"version {asked.version} is on no disk yet: {self.trouble}"))
+                actions.append(
+                    Saved(number, self.durable, f"version {asked.version} is on no disk yet: {self.trouble}")
+                )
             else:
                 continue
             del self.asked[number]
-        return told
+        return actions
 
     def _retry(self, event: CheckpointWritten, now: float) -> None:
         """At once after a death. Else it is the disk, which costs little to ask, or a death that is not known yet."""
@@ -153,7 +155,7 @@ class Durability:
     def lost(self, event: DiskChanged, me: Member) -> None:
         """Of what was on the own disk something is not there any more; what is left is as good as others' copies."""
         self.durable, self.digests = event.version, event.digests
-        self.copies.says(me, event.parts)
+        self.copies.record(me, event.parts)
 
     @property
     def landing(self) -> int:

@@ -108,8 +108,8 @@ def blame(version: int, accusers: Mapping[ProcessId, ProcessId], roster: Roster)
     whom each of them means.
     """
     accuser, owner = min(accusers.items())
-    told = [accusers.get(member.process) for member in roster.stages[roster.stage_of(accuser)]]
-    holder = owner if len(told) > 1 and set(told) == {owner} and owner in roster.serving else accuser
+    by_members = [accusers.get(member.process) for member in roster.stages[roster.stage_of(accuser)]]
+    holder = owner if len(by_members) > 1 and set(by_members) == {owner} and owner in roster.serving else accuser
     return Finding(version, -1, roster.stage_of(holder), holder, "sum")
 
 

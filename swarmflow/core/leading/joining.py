@@ -12,7 +12,7 @@ from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.memories import holds
-from swarmflow.core.leading.opening import learnt, try_open
+from swarmflow.core.leading.opening import reconsider_version, try_open
 from swarmflow.core.messages import CopiesHeld, Evicted, Join, LoadFailed, Postponed, Ready, Refused, Welcome
 from swarmflow.core.settings import refusal
 from swarmflow.core.types import ProcessId
@@ -32,7 +32,7 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
         return [Send(sender, Evicted("another life of this process has taken its place"))]
     known = leader.membership.known.get(sender)
     if known is not None:
-        known.heard_s = now
+        known.last_seen_s = now
         return []
     actions: list[Action] = []
     former = leader.membership.namesake(sender)
@@ -46,7 +46,7 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
         leader.membership.suspended[sender] = None
     if message.role == "trainer":
         return [*actions, *_join_trainer(leader, sender, message, now)]
-    leader.memories.says(message.member, message.held)
+    leader.memories.record(message.member, message.held)
     leader.absent.back(sender.name)
     held = leader.memories.of(sender)
     stage, reason = leader.membership.place(message.member.stage)
@@ -56,8 +56,8 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
     entry = leader.membership.enter(message, stage, now)
     if outside := _outside(leader, sender.name, now):
         leader.membership.mark(entry, MemberPhase.BARRED)
-    leader.safe.copies.says(entry.member, message.copies)
-    actions += learnt(leader, now)
+    leader.safe.copies.record(entry.member, message.copies)
+    actions += reconsider_version(leader, now)
     if leader.restoring is not None:
         return [*actions, Connect((entry.member,)), Log("info", f"peer {sender} waits to serve stage {stage}")]
     if held is not None and held.version > leader.version and entry.phase is not MemberPhase.LOADING:
@@ -105,14 +105,14 @@ def readmit(leader: LeaderState, now: float) -> list[Action]:
 
 def _join_trainer(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
     leader.membership.enter(message, -1, now)
-    leader.safe.copies.says(message.member, message.copies)
+    leader.safe.copies.record(message.member, message.copies)
     log = Log("info", f"trainer {sender} joined")
-    return [Connect((message.member,)), Send(sender, Welcome(leader.term)), log, *learnt(leader, now)]
+    return [Connect((message.member,)), Send(sender, Welcome(leader.term)), log, *reconsider_version(leader, now)]
 
 
 def kept(leader: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
     """What lies on a process's disk has changed."""
-    return [*leader.safe.copies.kept(known.member, message), *learnt(leader, now)]
+    return [*leader.safe.copies.kept(known.member, message), *reconsider_version(leader, now)]
 
 
 def ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:

@@ -46,9 +46,9 @@ class LeaderState:
     the next one waits for. name: of the version's states, empty: not known. memories: what peers that joined still
     hold. commit: the one that made the version, where it is known. absent: who may come back with it. former: what it
     knew of the run. stopping: the person wants this trainer to go, or (fate: why) the run cannot go on. findings:
-    values that were not finite; failures: other tries at the step that failed. opened: the last OpenStep, and told: who
-    was told it, and on which stage it was then. pauses: who was put out, and for how long. left: this trainer has given
-    up the lead.
+    values that were not finite; failures: other tries at the step that failed. opened: the last OpenStep, and
+    recipients: who was sent it, and on which stage it was then. pauses: who was put out, and for how long. left: this
+    trainer has given up the lead.
     """
 
     me: Member
@@ -80,7 +80,7 @@ class LeaderState:
     findings: Findings = field(init=False)
     failures: Failures = field(default_factory=Failures)
     opened: OpenStep | None = None
-    told: dict[ProcessId, int] = field(default_factory=dict)
+    recipients: dict[ProcessId, int] = field(default_factory=dict)
     waits_for: str = ""
     name: str = ""
     memories: Memories = field(init=False)

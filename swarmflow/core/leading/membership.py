@@ -23,7 +23,7 @@ class MemberRecord:
     `barred`: it was put out a while ago, and is granted nothing yet.
 
     wish: the stage that it asked for, -1: any. speed: relative, for the placement. rebalance_s: how often it may be
-    moved, 0: never. settled_s: when it was placed or moved last. heard_s: when it last spoke. hopeful: when it was
+    moved, 0: never. settled_s: when it was placed or moved last. last_seen_s: when it last spoke. hopeful: when it was
     granted its stage, somebody had the state that it is to load. tries: how often it has loaded a version that was out
     of date by then. grants: the number of its last grant. keeps: it has room for copies on its disk. duty: what
     it owes now. needed: what it was told last of why it cannot go yet. stands_in: it serves another stage than the one
@@ -36,7 +36,7 @@ class MemberRecord:
     speed: float
     rebalance_s: float
     settled_s: float
-    heard_s: float
+    last_seen_s: float
     phase: MemberPhase = field(init=False, default=MEMBER.initial)
     version: int = -1
     draining: bool = False
@@ -264,14 +264,14 @@ class Membership:
                 links.learn(entry.process, entry.member.stage, entry.rates)
         return links
 
-    def hear_all(self, now: float) -> None:
+    def mark_all_seen(self, now: float) -> None:
         """Count everybody as heard of."""
         for entry in self.known.values():
-            entry.heard_s = now
+            entry.last_seen_s = now
 
     def silent(self, now: float, silence_s: float, but: ProcessId) -> list[ProcessId]:
         """Processes that have not been heard of for too long."""
-        return sorted(p for p, e in self.known.items() if now - e.heard_s > silence_s and p != but)
+        return sorted(p for p, e in self.known.items() if now - e.last_seen_s > silence_s and p != but)
 
     def roster(self, version: int) -> Roster:
         """Everybody who could take part in a step at this version."""

@@ -52,7 +52,7 @@ class Memories:
     given_up: int = 0
     _held: dict[ProcessId, tuple[Member, Held]] = field(default_factory=dict)
 
-    def says(self, member: Member, held: Held | None) -> None:
+    def record(self, member: Member, held: Held | None) -> None:
         """A process has told what it holds; what cannot be true is left out."""
         self._held.pop(member.process, None)
         if held is not None and self.possible(held):

@@ -48,14 +48,14 @@ def try_open(leader: LeaderState, now: float) -> list[Action]:
     roster = membership.roster(leader.version)
     change = change_since(leader.electors, roster)
     careful = bool(leader.findings.of(leader.version))
-    said = OpenStep(
+    open_step = OpenStep(
         leader.term, leader.epoch, roster, leader.lineage, exponent=leader.exponent, careful=careful, change=change
     )
-    leader.electors = leader.electors or electorate(said)
-    leader.step = Step(leader.plan, leader.term, said, settings.learning_rate(leader.version), settings.clip, now)
+    leader.electors = leader.electors or electorate(open_step)
+    leader.step = Step(leader.plan, leader.term, open_step, settings.learning_rate(leader.version), settings.clip, now)
     leader.move(LeaderPhase.RUNNING)
-    begun = leader.step.members.open(leader.opened, leader.told)
-    leader.opened, leader.told = said, {member.process: member.stage for member in roster.all_members}
+    begun = leader.step.members.open(leader.opened, leader.recipients)
+    leader.opened, leader.recipients = open_step, {member.process: member.stage for member in roster.all_members}
     return [Connect(tuple(m for m in roster.all_members if m.process != leader.me.process)), *begun]
 
 
@@ -163,7 +163,7 @@ def _tell_again(leader: LeaderState, found: Remembered) -> list[Action]:
     return [Send(entry.process, result) for entry in leader.membership.trainers()]
 
 
-def learnt(leader: LeaderState, now: float) -> list[Action]:
+def reconsider_version(leader: LeaderState, now: float) -> list[Action]:
     """Somebody came with its copies, which may be of a later version than the one that this leader began with.
 
     Or with a stage in memory: that also counts where this leader has gone back, as long as it has committed no step

@@ -21,27 +21,27 @@ LOTS = 24  # into which a gradient is divided
 POWER = 8.0  # of a busy time: the larger, the more the longest alone counts
 WORTH = 0.8  # of the time with equal shares: what is gained has to be more than measurements are wrong by
 
-Way = tuple[ProcessId, ProcessId]
+LinkEnds = tuple[ProcessId, ProcessId]
 
 
 @dataclass
 class LinkTable:
     """What the processes have told of the ways between them. elements: of the gradients that they hold, by group."""
 
-    rates: dict[Way, float] = field(default_factory=dict)
+    rates: dict[LinkEnds, float] = field(default_factory=dict)
     elements: dict[str, int] = field(default_factory=dict)
     _best: dict[ProcessId, float] = field(default_factory=dict)
 
-    def learn(self, process: ProcessId, stage: int, told: LinkRateReport) -> None:
+    def learn(self, process: ProcessId, stage: int, report: LinkRateReport) -> None:
         """What a process has measured, and how long the gradient of its stage is, in which all its peers must agree.
 
         Were anybody believed what it says of another stage, the parts of honest peers would not fit.
         """
         name = f"stage-{stage}"
-        for group, elements in told.elements:
+        for group, elements in report.elements:
             if group == name:
                 self.elements[name] = elements if self.elements.get(name, elements) == elements else 0
-        for other, rate in believable(told).items():
+        for other, rate in believable(report).items():
             self.rates[process, other] = rate
             for end in (process, other):
                 self._best[end] = max(self._best.get(end, 0.0), rate)
@@ -60,7 +60,7 @@ class LinkTable:
         return self.rates.get((one, other)) or self.rates.get((other, one)) or self.usual
 
     def best(self, process: ProcessId) -> float:
-        """The fastest of its ways: more than that its own connection need not carry."""
+        """The fastest of its links: more than that its own connection need not carry."""
         return self._best.get(process) or self.usual
 
 
@@ -71,7 +71,7 @@ Line = tuple[ProcessId, ProcessId | None, bool]  # a way (True), or a connection
 class _Load:
     """How long ways and connections are busy with all-reduces, by line, in seconds."""
 
-    ways: LinkTable
+    links: LinkTable
     busy_s: defaultdict[Line, float] = field(default_factory=lambda: defaultdict(float))
 
     def lot(self, group: Group, gives: Collection[ProcessId], owner: ProcessId, size: float) -> dict[Line, float]:
@@ -82,9 +82,9 @@ class _Load:
                 continue
             for one, other in ((member, owner), (owner, member)):
                 if one == owner or one in gives:
-                    taken[one, other, True] += size / self.ways.rate(one, other)
-                    taken[one, None, True] += size / self.ways.best(one)
-                    taken[other, None, False] += size / self.ways.best(other)
+                    taken[one, other, True] += size / self.links.rate(one, other)
+                    taken[one, None, True] += size / self.links.best(one)
+                    taken[other, None, False] += size / self.links.best(other)
         return taken
 
     def add(self, taken: Mapping[Line, float]) -> None:
@@ -110,7 +110,7 @@ def peers_beside(roster: Roster) -> dict[str, tuple[ProcessId, ...]]:
 
 
 def shared_out(
-    groups: Sequence[Group], gives: Collection[ProcessId], beside: Mapping[str, Sequence[ProcessId]], ways: LinkTable
+    groups: Sequence[Group], gives: Collection[ProcessId], beside: Mapping[str, Sequence[ProcessId]], links: LinkTable
 ) -> list[Group]:
     """The groups, each with who sums its pieces. gives: who has something to add. beside: who may sum for a group.
 
@@ -118,12 +118,12 @@ def shared_out(
     is a linear program over all groups together; lots that go one after the other to whoever is busied least by them
     come close to it in a few milliseconds.
     """
-    known = [group for group in groups if _known(group, ways)]
-    equal = _Load(ways)
+    known = [group for group in groups if _known(group, links)]
+    equal = _Load(links)
     for group in known:
         for owner in group.members:
-            equal.add(equal.lot(group, gives, owner, ways.elements[group.name] / len(group.members)))
-    load = _Load(ways)
+            equal.add(equal.lot(group, gives, owner, links.elements[group.name] / len(group.members)))
+    load = _Load(links)
     choices = {group.name: _choices(group, gives, beside.get(group.name, ()), load) for group in known}
     owners: dict[str, list[ProcessId]] = {group.name: [] for group in known}
     for _ in range(LOTS):
@@ -136,31 +136,31 @@ def shared_out(
         return list(groups)
     turns = {name: _spread(lots) for name, lots in owners.items()}
     return [
-        replace(group, owners=turns[group.name], elements=ways.elements[group.name]) if group.name in turns else group
+        replace(group, owners=turns[group.name], elements=links.elements[group.name]) if group.name in turns else group
         for group in groups
     ]
 
 
-def _known(group: Group, ways: LinkTable) -> bool:
+def _known(group: Group, links: LinkTable) -> bool:
     members = group.members
-    if not 2 <= len(members) <= MEMBERS_MAX or ways.elements.get(group.name, 0) <= 0:
+    if not 2 <= len(members) <= MEMBERS_MAX or links.elements.get(group.name, 0) <= 0:
         return False
-    return any(ways.knows(one, other) for one in members for other in members if one < other)
+    return any(links.knows(one, other) for one in members for other in members if one < other)
 
 
 def _choices(
     group: Group, gives: Collection[ProcessId], beside: Sequence[ProcessId], load: _Load
 ) -> dict[ProcessId, dict[Line, float]]:
     """What a lot takes, by who sums it."""
-    candidates = [*group.members, *_helpers(group, beside, load.ways)]
-    return {one: load.lot(group, gives, one, load.ways.elements[group.name] / LOTS) for one in candidates}
+    candidates = [*group.members, *_helpers(group, beside, load.links)]
+    return {one: load.lot(group, gives, one, load.links.elements[group.name] / LOTS) for one in candidates}
 
 
-def _helpers(group: Group, beside: Sequence[ProcessId], ways: LinkTable) -> list[ProcessId]:
+def _helpers(group: Group, beside: Sequence[ProcessId], links: LinkTable) -> list[ProcessId]:
     """Those with the fastest ways to all members, as far as they are known."""
     slowest = {}
     for process in beside:
-        known = [ways.rate(process, member) for member in group.members if ways.knows(process, member)]
+        known = [links.rate(process, member) for member in group.members if links.knows(process, member)]
         if 2 * len(known) > len(group.members):
             slowest[process] = min(known)
     return sorted(slowest, key=lambda process: (-slowest[process], process))[:HELPERS_MAX]

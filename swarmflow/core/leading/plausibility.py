@@ -68,5 +68,5 @@ def put_out(leader: LeaderState, sender: ProcessId, message: Message | None, rea
     """Who sends what cannot be is gone, and told so; with a stranger there is only the connection to close."""
     if sender in leader.membership.known:
         return gone(leader, sender, reason, now)
-    told = [Send(sender, Refused(reason))] if isinstance(message, Join) else [Forget(sender)]
-    return [Log("warning", f"{sender}, which takes no part, {reason}"), *told]
+    answers = [Send(sender, Refused(reason))] if isinstance(message, Join) else [Forget(sender)]
+    return [Log("warning", f"{sender}, which takes no part, {reason}"), *answers]

@@ -47,8 +47,8 @@ def finish(leader: LeaderState) -> list[Action]:
 
 def goodbye(leader: LeaderState) -> list[Action]:
     """The run is finished: everybody is told so."""
-    told = [Send(process, Finished(leader.version)) for process in leader.others]
-    return [*told, Exit(f"the run is finished at version {leader.version}")]
+    messages = [Send(process, Finished(leader.version)) for process in leader.others]
+    return [*messages, Exit(f"the run is finished at version {leader.version}")]
 
 
 def stop(leader: LeaderState) -> list[Action]:
@@ -78,8 +78,8 @@ def stopped(leader: LeaderState, ok: bool = True) -> list[Action]:
         here = f"stopped at version {leader.version}"
         unwritten = f", which could not be written ({leader.safe.failure}): {kept}"
         return [Exit(f"{here}{'' if ok else unwritten}; start it again to go on", ok)]
-    told = [Send(process, Finished(leader.version, leader.fate)) for process in leader.others]
-    return [*told, Exit(f"{leader.fate}; {kept}", ok=False)]
+    messages = [Send(process, Finished(leader.version, leader.fate)) for process in leader.others]
+    return [*messages, Exit(f"{leader.fate}; {kept}", ok=False)]
 
 
 def stop_run(leader: LeaderState, reason: str) -> list[Action]:

@@ -69,20 +69,20 @@ class Suspicions:
             if not self._of[accused]:
                 del self._of[accused]
 
-    def heard(self, membership: Membership, now: float) -> list[tuple[ProcessId, ProcessId]]:
+    def answered(self, membership: Membership, now: float) -> list[tuple[ProcessId, ProcessId]]:
         """Return the (accuser, accused) of accusations whose accused has spoken since; each once for each time."""
         for accused in list(self._of):
             accusers = self._of[accused]
-            for accuser in [by for by, said in accusers.items() if now - said.last_s > RECENT_S]:
+            for accuser in [by for by, accusation in accusers.items() if now - accusation.last_s > RECENT_S]:
                 del accusers[accuser]
             if not accusers:
                 del self._of[accused]
         found: list[tuple[ProcessId, ProcessId]] = []
         for accused, accusers in self._of.items():
             known = membership.known.get(accused)
-            for accuser, said in accusers.items():
-                if not said.answered and known is not None and known.heard_s > said.last_s:
-                    said.answered = said.lived = True
+            for accuser, accusation in accusers.items():
+                if not accusation.answered and known is not None and known.last_seen_s > accusation.last_s:
+                    accusation.answered = accusation.lived = True
                     found.append((accuser, accused))
         return found
 
@@ -96,19 +96,19 @@ class Suspicions:
                 continue
             credible = [by for by in accusers if self._alone(by) < ALONE_MAX]
             if len(credible) > 1:
-                said = accusers[credible[0]]
-                return accused, f"{credible[0]} and {credible[1]} lost it ({said.reason})"
-            for accuser, said in accusers.items():
-                if known.heard_s <= said.last_s and now >= said.due_s:
-                    return accused, f"{accuser} lost it ({said.reason}), and it has been silent since"
-                if said.last_s - said.since_s >= self.settle_s:
-                    return self._settled(accuser, accused, said, spared)
+                accusation = accusers[credible[0]]
+                return accused, f"{credible[0]} and {credible[1]} lost it ({accusation.reason})"
+            for accuser, accusation in accusers.items():
+                if known.last_seen_s <= accusation.last_s and now >= accusation.due_s:
+                    return accused, f"{accuser} lost it ({accusation.reason}), and it has been silent since"
+                if accusation.last_s - accusation.since_s >= self.settle_s:
+                    return self._settled(accuser, accused, accusation, spared)
         return None
 
     def next_deadline(self) -> float | None:
         """When an accused that does not answer is given up."""
-        waits = (said for accusers in self._of.values() for said in accusers.values() if not said.answered)
-        return min((said.due_s for said in waits), default=None)
+        every = (accusation for accusers in self._of.values() for accusation in accusers.values())
+        return min((accusation.due_s for accusation in every if not accusation.answered), default=None)
 
     def _alone(self, accuser: ProcessId) -> int:
         """How many members one accuser accuses that nobody else does and that have answered the leader."""
@@ -116,9 +116,9 @@ class Suspicions:
         return sum(len(accusers) == 1 and accusers[accuser].lived for accusers in own)
 
     def _settled(
-        self, accuser: ProcessId, accused: ProcessId, said: Accusation, spared: Callable[[ProcessId], bool]
+        self, accuser: ProcessId, accused: ProcessId, accusation: Accusation, spared: Callable[[ProcessId], bool]
     ) -> tuple[ProcessId, str]:
-        dispute = f"{accuser} cannot go on with {accused} ({said.reason})"
+        dispute = f"{accuser} cannot go on with {accused} ({accusation.reason})"
         if self._alone(accuser) >= ALONE_MAX:
             return accuser, f"{dispute} nor with others, who are well"
         if spared(accused) and not spared(accuser):

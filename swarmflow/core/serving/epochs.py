@@ -13,22 +13,22 @@ from swarmflow.core.serving.peer_phase import PeerPhase
 from swarmflow.core.serving.peer_state import PeerState
 
 
-def named(peer: PeerState, event: Received, now: float) -> list[Action]:
+def roster_part(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Some of those who take part in the epoch that is opened next."""
     assert isinstance(event.message, RosterPart)
-    peer.assembly.hear(event.message)
+    peer.assembly.add(event.message)
     return []
 
 
 def opened(peer: PeerState, event: Received, now: float) -> list[Action]:
     """A step begins; what was held for another one is void."""
-    said = event.message
-    assert isinstance(said, OpenStep | RosterDelta)
-    if said.term < peer.lease.term or said.epoch <= peer.epoch:
+    opening = event.message
+    assert isinstance(opening, OpenStep | RosterDelta)
+    if opening.term < peer.lease.term or opening.epoch <= peer.epoch:
         return []
-    epoch_view = begun(said, peer.assembly, peer.epoch_view)
+    epoch_view = begun(opening, peer.assembly, peer.epoch_view)
     if epoch_view is None:
-        return peer.leave(f"this process was not told who takes part in step {said.epoch.step}")
+        return peer.leave(f"this process was not told who takes part in step {opening.epoch.step}")
     message = epoch_view.opened
     peer.lease.term, peer.epoch, peer.epoch_view = message.term, message.epoch, epoch_view
     actions = revoke(peer)
@@ -64,16 +64,16 @@ def entered(peer: PeerState, event: Received, now: float) -> list[Action]:
     epoch_view.enter(member)
     if peer.hops is None or member.process == peer.me:
         return []
-    living = epoch_view.alive()
-    mates = living.stages[peer.stage]
+    alive = epoch_view.alive()
+    mates = alive.stages[peer.stage]
     if all(mate.process != peer.me for mate in mates):
         return []  # it takes no part yet, or on another stage, and has loaded this one since
-    near = member in living.around(peer.stage, peer.plan.tied).members()
+    near = member in alive.around(peer.stage, peer.plan.tied).members()
     connect: list[Action] = [Connect((member,))] if near else []
     if member.stage == peer.stage - 1:
         peer.hops.restorer.before[member.process] = None
     if peer.flows is not None:
-        connect += peer.flows.open(living, now)
+        connect += peer.flows.open(alive, now)
     if member.stage != peer.stage + 1:
         return connect
     return connect + peer.hops.enter(member.process, member.capacity // len(mates), now)

@@ -88,7 +88,7 @@ def _hop(kind: type, *places: int, scope: Scope = Scope.HOP) -> Inbound:
 
 
 _ORDERS: dict[type[Message], Handler] = {
-    RosterPart: epochs.named,
+    RosterPart: epochs.roster_part,
     OpenStep: epochs.opened,
     RosterDelta: epochs.opened,
     MemberEntered: epochs.entered,

@@ -38,7 +38,7 @@ def accused(peer: PeerState, event: Received, now: float) -> list[Action]:
     return go_around(peer, event.message.process, now)
 
 
-def heirs(peer: PeerState) -> list[ProcessId]:
+def candidates(peer: PeerState) -> list[ProcessId]:
     """Trainers of the epoch at hand, if this peer is in it, that may yet be alive and lead it on."""
     epoch_view = peer.epoch_view
     if epoch_view is None or not epoch_view.takes_part(peer.me):
