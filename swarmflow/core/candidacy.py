@@ -13,37 +13,36 @@ from swarmflow.core.roster_parts import GatheredRoster, RosterAssembly
 from swarmflow.core.step import Step, StepFailure
 from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
 
+ASK_EVERY_S = 1.0
+SETTLE_S = 2.0  # for answers beyond a majority; members that have not answered by then are taken for dead
+STAGE_S = 6.0  # the same, where that would cost a whole stage, and with it the steps since the last checkpoint
+
 
 @dataclass(slots=True)
 class Candidacy:
-    """One try at leading. me: the trainer that tries. epoch_view: what it knows itself.
+    """One try of a trainer at leading.
 
-    Who follows has promised to hear nobody of a lower term any more; a majority of those whom the last OpenStep named
-    must, and of those whom the last committed step named (core/quorum.py). After that settle_s are left to the others:
-    who has not answered by then is taken for dead. Where that would cost a whole stage, and with it the steps since the
-    last checkpoint, stage_s are left. steps: of the run.
+    A process that follows has promised to accept no message of a lower term. A majority of the members of the last
+    OpenStep has to follow, and one of the members of the last committed step (core/quorum.py).
     """
 
-    me: Member
+    me: Member  # the trainer that stands
     term: int
-    epoch_view: EpochView
+    epoch_view: EpochView  # its own
     began_s: float
-    steps: int = 1 << 40
-    ask_every_s: float = 1.0
-    settle_s: float = 2.0
-    stage_s: float = 6.0
-    reports: dict[ProcessId, ElectionReport] = field(default_factory=dict)
-    _gathered: dict[Epoch, GatheredRoster] = field(default_factory=dict)
-    _assemblies: dict[ProcessId, RosterAssembly] = field(default_factory=dict)
-    _listed: Roster | None = None
-    _asked: dict[ProcessId, Member] = field(default_factory=dict)
-    _lost: set[ProcessId] = field(default_factory=set)
-    _refused: set[ProcessId] = field(default_factory=set)
-    _ask_again_s: float = 0.0
+    steps: int = 1 << 40  # of the run
+    reports: dict[ProcessId, ElectionReport] = field(init=False, default_factory=dict)
+    _gathered: dict[Epoch, GatheredRoster] = field(init=False, default_factory=dict)  # rosters, by epoch
+    _assemblies: dict[ProcessId, RosterAssembly] = field(init=False, default_factory=dict)  # of reports in parts
+    _listed: Roster | None = field(init=False, default=None)  # the last roster whose members were asked
+    _asked: dict[ProcessId, Member] = field(init=False, default_factory=dict)
+    _lost: set[ProcessId] = field(init=False, default_factory=set)
+    _refused: set[ProcessId] = field(init=False, default_factory=set)
+    _ask_again_s: float = field(init=False, default=0.0)
 
     def begin(self, own: ElectionReport, now: float) -> list[Action]:
         """Ask everybody, beginning with the own report."""
-        self._ask_again_s = now + self.ask_every_s
+        self._ask_again_s = now + ASK_EVERY_S
         return self.report(self.me.process, own)
 
     def report(self, sender: ProcessId, message: ElectionReport) -> list[Action]:
@@ -110,7 +109,7 @@ class Candidacy:
         return next((process for process, report in others if raises(self._of({**own, process: report}))), None)
 
     def _of(self, reports: dict[ProcessId, ElectionReport]) -> Candidacy:
-        alone = replace(self, reports={}, _gathered={}, _assemblies={}, _listed=None, _asked={}, _lost=set())
+        alone = Candidacy(self.me, self.term, self.epoch_view, self.began_s, self.steps)
         for process, report in reports.items():
             alone.report(process, report)
         return alone
@@ -119,7 +118,7 @@ class Candidacy:
         """Ask again those who have not answered: perhaps they did not doubt the former leader yet."""
         if now < self._ask_again_s:
             return []
-        self._ask_again_s = now + self.ask_every_s
+        self._ask_again_s = now + ASK_EVERY_S
         return self._ask([m for p, m in sorted(self._asked.items()) if p not in self.reports])
 
     def next_deadline(self) -> float:
@@ -129,7 +128,7 @@ class Candidacy:
     def elected(self, now: float) -> bool:
         """Whether this trainer leads now."""
         latest, heard_of = self.latest(), len(self.reports) + len(self._lost)
-        early = heard_of < len(self._asked) and now - self.began_s <= self.settle_s
+        early = heard_of < len(self._asked) and now - self.began_s <= SETTLE_S
         if early or 2 * len(self.reports) <= latest.size - len(latest.newcomers):
             return False  # asked at each event: among 10,000 reports only what is cheap comes before this
         return Quorum.of(latest).elects(self.reports.keys()) and self.settled(now)
@@ -140,7 +139,7 @@ class Candidacy:
             return True
         stages = [[member.process for member in stage] for stage in self.latest().roster.stages]
         kept = all(not self.reports.keys().isdisjoint(stage) or self._lost.issuperset(stage) for stage in stages)
-        return now - self.began_s > (self.settle_s if kept else self.stage_s)
+        return now - self.began_s > (SETTLE_S if kept else STAGE_S)
 
     def sustained(self) -> bool:
         """Return whether those who follow hold the state of every stage, so that they can go on without a majority."""

@@ -16,15 +16,17 @@ class EpochView:
     opened: OpenStep  # as received, without later changes: the next RosterDelta builds on it
     change: RosterDelta | None = None  # as received instead of an OpenStep
     base: str = ""  # digest of the roster that `change` applies to
-    gone: dict[ProcessId, None] = field(default_factory=dict)  # members that failed
-    newcomers: dict[ProcessId, Member] = field(default_factory=dict)  # members that came in later
-    entered: dict[ProcessId, None] = field(default_factory=dict)  # of the newcomers: those that work before the update
-    suspects: dict[ProcessId, None] = field(default_factory=dict)  # lost here, but not declared failed
-    ballot: int = 0
-    tally: Tally | None = None
-    results: tuple[tuple[str, float, str], ...] = ()  # of this process, in the ballot
-    commit: Commit | None = None
-    digest: str = ""  # of the parameters, once the commit is applied
+    gone: dict[ProcessId, None] = field(init=False, default_factory=dict)  # members that failed
+    newcomers: dict[ProcessId, Member] = field(init=False, default_factory=dict)  # members that came in later
+    entered: dict[ProcessId, None] = field(
+        init=False, default_factory=dict
+    )  # of the newcomers: those that work before the update
+    suspects: dict[ProcessId, None] = field(init=False, default_factory=dict)  # lost here, but not declared failed
+    ballot: int = field(init=False, default=0)
+    tally: Tally | None = field(init=False, default=None)
+    results: tuple[tuple[str, float, str], ...] = field(init=False, default=())  # of this process, in the ballot
+    commit: Commit | None = field(init=False, default=None)
+    digest: str = field(init=False, default="")  # of the parameters, once the commit is applied
 
     @property
     def epoch(self) -> Epoch:

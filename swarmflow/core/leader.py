@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from swarmflow.core.actions import Action, Count, Forget, Log, Send
@@ -56,13 +56,13 @@ from swarmflow.core.types import ProcessId, Roster
 class Leader(LeaderState):
     """Everything the leading trainer decides. Drive it with handle(event, now), and again at next_deadline()."""
 
-    _held_until_s: float = 0.0
-    _alone_s: float | None = None
-    _watched: Roster | None = None
-    _next_beat_s: float = 0.0
-    _awake_s: float | None = None
-    _ballot_due_s: float = 0.0
-    _ballots: int = 0
+    _held_until_s: float = field(init=False, default=0.0)
+    _alone_s: float | None = field(init=False, default=None)
+    _watched: Roster | None = field(init=False, default=None)
+    _next_beat_s: float = field(init=False, default=0.0)
+    _awake_s: float | None = field(init=False, default=None)
+    _ballot_due_s: float = field(init=False, default=0.0)
+    _ballots: int = field(init=False, default=0)
 
     # --- doors --------------------------------------------------------------------------------------------------------
 

@@ -53,9 +53,9 @@ class PeerMachine(PeerState):
 
     counter: MessageCounter = field(init=False)
     checks: MessageChecks = field(init=False)
-    _early: list[tuple[float, Received]] = field(default_factory=list)
-    _next_heartbeat_s: float = 0.0
-    _next_join_s: float = 0.0
+    _early: list[tuple[float, Received]] = field(init=False, default_factory=list)
+    _next_heartbeat_s: float = field(init=False, default=0.0)
+    _next_join_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.counter, self.relays = MessageCounter(self.me), Relays(self.me, self.plan.boundary_bytes)
@@ -156,7 +156,7 @@ class PeerMachine(PeerState):
         beat = Heartbeat(queued, held, self.version, done=self.done, awaits=ballots.awaited(self))
         if self.lease.lost_s is None:
             actions.append(self.counter.heartbeat(self.lease.leader, beat))
-        else:  # it shows which of the leader's heirs are dead too: what is sent to them is lost
+        else:  # it shows which candidates are dead too: what is sent to them is lost
             actions += [self.counter.heartbeat(candidate, beat) for candidate in leaders.candidates(self)]
         if self.hops is not None and (rates := self.hops.dispatcher.speeds.report(self.elements)) is not None:
             actions += self.counter.sent([Send(process, rates) for process in (self.leader, *self.relays.near)])

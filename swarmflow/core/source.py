@@ -28,15 +28,17 @@ class MicrobatchSource:
     me: ProcessId
     microbatches: int  # of a step
     dispatcher: Dispatcher
-    epoch: Epoch = BEFORE_ALL
-    window: int = 1  # microbatches in flight at a time: this trainer's share of the first stage's slots
-    attempt: int = 0  # the highest that was assigned
-    done: int = 0  # microbatches formed in this life
-    _attempts: dict[int, int] = field(default_factory=dict)  # by index, of the own microbatches
-    _todo: list[int] = field(default_factory=list)
-    _under_way: set[int] = field(default_factory=set)
-    _room: int = 1  # slots of the first stage
-    _trainers: int = 1
+    epoch: Epoch = field(init=False, default=BEFORE_ALL)
+    window: int = field(
+        init=False, default=1
+    )  # microbatches in flight at a time: this trainer's share of the first stage's slots
+    attempt: int = field(init=False, default=0)  # the highest that was assigned
+    done: int = field(init=False, default=0)  # microbatches formed in this life
+    _attempts: dict[int, int] = field(init=False, default_factory=dict)  # by index, of the own microbatches
+    _todo: list[int] = field(init=False, default_factory=list)
+    _under_way: set[int] = field(init=False, default_factory=set)
+    _room: int = field(init=False, default=1)  # slots of the first stage
+    _trainers: int = field(init=False, default=1)
 
     @property
     def indices(self) -> tuple[int, ...]:

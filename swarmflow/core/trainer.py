@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from swarmflow.core import lateness
-from swarmflow.core.actions import (
-    Action,
-    Connect,
-    Count,
-    Exit,
-    Forget,
-    Log,
-    Record,
-    Rejoin,
-    Release,
-    Saved,
-    Send,
-    WriteCheckpoint,
-)
-from swarmflow.core.epoch_view import begun
+from swarmflow.core.actions import Action, Count, Forget, Log, Rejoin, Release, Saved, Send
 from swarmflow.core.events import (
     CheckpointWritten,
     DiskChanged,
@@ -37,7 +23,8 @@ from swarmflow.core.events import (
     Tick,
     Validated,
 )
-from swarmflow.core.feeding import candidate
+from swarmflow.core.feeding import candidate, disk, epochs, leaving
+from swarmflow.core.feeding.trainer_phase import TrainerPhase
 from swarmflow.core.feeding.trainer_state import TrainerState, until_end
 from swarmflow.core.flow.live import TRAINER, negotiation_of
 from swarmflow.core.message_counter import MessageCounter
@@ -46,11 +33,9 @@ from swarmflow.core.messages import (
     Accepted,
     Assign,
     Backward,
-    CopiesHeld,
     CreditAvailable,
     Denied,
     Deposed,
-    Drain,
     Elect,
     ElectionReport,
     Evicted,
@@ -65,7 +50,6 @@ from swarmflow.core.messages import (
     OpenStep,
     Postponed,
     Prepare,
-    Prepared,
     Recall,
     Refused,
     Released,
@@ -79,8 +63,7 @@ from swarmflow.core.messages import (
     Welcome,
 )
 from swarmflow.core.messages.checks import MessageChecks, checks_of
-from swarmflow.core.roster_parts import RosterAssembly
-from swarmflow.core.types import Holding, ProcessId, Roster, Snapshot
+from swarmflow.core.types import ProcessId
 
 _ABOUT_HOPS = (Accepted, SlotReserved, Denied, Routed, Backward)
 
@@ -91,16 +74,16 @@ class TrainerMachine(TrainerState):
 
     counter: MessageCounter = field(init=False)
     checks: MessageChecks = field(init=False)
-    assembly: RosterAssembly = field(default_factory=RosterAssembly)
-    _peers: set[ProcessId] = field(default_factory=set)
-    _next_heartbeat_s: float = 0.0
-    _next_join_s: float = 0.0
+    _next_heartbeat_s: float = field(init=False, default=0.0)
+    _next_join_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.counter = MessageCounter(self.me.process)
         plan, router = self.plan, self.source.dispatcher.router
         self.checks = checks_of(plan)
         self.flows = negotiation_of(self.me.process, TRAINER, plan.stages, plan.microbatches, router)
+        if self.lead is not None:
+            self.move(TrainerPhase.LEADING)
 
     def start(self, now: float) -> list[Action]:
         """Begin: lead, or ask to be let in."""
@@ -108,10 +91,11 @@ class TrainerMachine(TrainerState):
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
-        if self.ended:
+        if self.phase is TrainerPhase.ENDED:
             return [Release(event.bodies)] if isinstance(event, Received) and event.bodies else []
         actions = self._local(event, now) if not isinstance(event, Received) else self._arrived(event, now)
-        self.ended |= self.lead is not None and self.lead.left
+        if self.lead is not None and self.lead.left:
+            self.end()
         return self.counter.sent(until_end(actions + self._due(now)))
 
     def next_deadline(self) -> float:
@@ -119,7 +103,7 @@ class TrainerMachine(TrainerState):
         times = [self._next_heartbeat_s]
         if self.lead is not None:
             times = [self.lead.next_deadline()]
-        elif not self.joined:
+        elif self.phase is TrainerPhase.JOINING:
             times.append(self._next_join_s)
         elif self.candidacy is not None:
             times.append(self.candidacy.next_deadline())
@@ -133,17 +117,17 @@ class TrainerMachine(TrainerState):
 
     def _due(self, now: float) -> list[Action]:
         actions = lateness.tick(self.source.dispatcher, now)
-        if self.flows is not None and not self.ended:
+        if self.flows is not None and self.phase is not TrainerPhase.ENDED:
             actions += self.flows.tick(now)
-        if self.lead is not None or self.ended:
+        if self.phase in (TrainerPhase.LEADING, TrainerPhase.ENDED):
             return actions
-        if not self.joined and now >= self._next_join_s:
+        if self.phase is TrainerPhase.JOINING and now >= self._next_join_s:
             self._next_join_s = now + self.plan.timeouts.rejoin_s
             actions.append(Send(self.leader, self.join))
         if now >= self._next_heartbeat_s:
             self._next_heartbeat_s = now + self.plan.timeouts.heartbeat_s
             self.lease.tick(now)
-            if self.joined and self.lease.lost_s is None:
+            if self.phase is not TrainerPhase.JOINING and self.lease.lost_s is None:
                 actions.append(Send(self.leader, Heartbeat(version=self.epoch.step, done=self.source.done)))
         return actions + candidate.succeed(self, now)
 
@@ -158,7 +142,7 @@ class TrainerMachine(TrainerState):
         if not isinstance(message, LeaderHeartbeat) or term is None or term >= self.lease.term:
             return []
         if sender == self.leader and self.candidacy is not None and len(self.candidacy.reports) == 1:
-            self.candidacy = None  # nobody has promised anything yet: the leader is back
+            self.give_up_candidacy()  # nobody has promised anything yet, and the leader is back
             self.lease.follow(sender, term, now)
             return []
         return [Send(sender, Deposed(self.lease.term))]
@@ -168,18 +152,19 @@ class TrainerMachine(TrainerState):
             case MicrobatchFormed():
                 return self.source.formed(event, now)
             case DrainAsked():
-                return self._drain()
+                return leaving.drain_asked(self)
             case Lost():
                 return self._lost(event, now)
             case Mishandled():
                 return self._mishandled(event, now)
             case CheckpointWritten():
-                return self._written(event, now)
+                return disk.written(self, event, now)
             case DiskChanged():
-                return self._disk_changed(event, now)
+                return disk.changed(self, event, now)
             case Rival() if self.lead is not None:
                 actions = self.lead.handle(event, now)
-                self.ended = any(isinstance(action, Rejoin) for action in actions)
+                if any(isinstance(action, Rejoin) for action in actions):
+                    self.end()
                 return actions
             case SaveAsked() if self.lead is None:
                 return [Saved(event.number, -1, "this trainer does not lead; ask the leader")]
@@ -187,30 +172,8 @@ class TrainerMachine(TrainerState):
                 return self.lead.handle(event, now) if self.lead is not None else []
         raise TypeError(f"a trainer has no use for {type(event).__name__}")
 
-    def _written(self, event: CheckpointWritten, now: float) -> list[Action]:
-        if event.ok and event.version >= self.on_disk:
-            self.on_disk, self.digests, self.parts = event.version, event.digests, ()
-        if self.lead is not None:
-            return self.lead.handle(event, now)
-        log = Log("warning", f"version {event.version} could not be copied here: {event.reason}")
-        return [*([] if event.ok else [log]), *self._tell_copies("" if event.ok else event.reason)]
-
-    def _disk_changed(self, event: DiskChanged, now: float) -> list[Action]:
-        self.on_disk, self.digests, self.parts = event.version, event.digests, event.parts
-        if self.lead is not None:
-            return self.lead.handle(event, now)
-        return [Log("warning", event.reason), *self._tell_copies()]
-
-    def _tell_copies(self, failed: str = "") -> list[Action]:
-        self.join = replace(self.join, copies=self._copies())
-        return [Send(self.leader, CopiesHeld(self._copies(), failed))]
-
-    def _copies(self) -> tuple[Holding, ...]:
-        snapshot = Snapshot(self.on_disk, self.digests)
-        return (*((Holding(snapshot, tuple(range(self.plan.stages))),) if self.digests else ()), *self.parts)
-
     def _lost(self, event: Lost, now: float) -> list[Action]:
-        if event.process != self.leader or not self.joined:
+        if event.process != self.leader or self.phase is TrainerPhase.JOINING:
             self.counter.lost(event.process)  # else a leader that comes back has to notice what it has missed
         if self.lead is not None:
             return self.lead.handle(event, now)
@@ -219,21 +182,11 @@ class TrainerMachine(TrainerState):
         if event.process == self.leader:
             self.lease.lose(now)
             return []
-        if self.epoch_view is None or event.process not in self._peers:
+        if self.epoch_view is None or event.process not in self.peers:
             return []
         self.epoch_view.suspects[event.process] = None
         suspect = Send(self.leader, Suspect(event.process, event.reason))
         return [suspect, *lateness.lost(self.source.dispatcher, event.process, now)]
-
-    def _drain(self) -> list[Action]:
-        if self.draining or (self.lead is None and not self.joined):
-            return self._exit("left at once")
-        self.draining = True
-        if self.lead is not None:
-            actions = self.lead.stop()
-            self.ended = any(isinstance(action, Exit) for action in actions)
-            return actions
-        return [Send(self.leader, Drain()), Log("info", "leaving after this step")]
 
     def _arrived(self, event: Received, now: float) -> list[Action]:
         """A link to or from the leader that has lost something is as bad as a broken one."""
@@ -262,7 +215,7 @@ class TrainerMachine(TrainerState):
         if self.candidacy is not None:
             self.candidacy.refuse(event.process)
         void = Send(self.leader, Unrepairable(self.epoch, f"{event.process} {event.reason}"))
-        return [*self._put_out(event.process, event.reason, now), *([] if self.ended else [void])]
+        return [*self._put_out(event.process, event.reason, now), *([] if self.phase is TrainerPhase.ENDED else [void])]
 
     def _put_out(self, sender: ProcessId, reason: str, now: float) -> list[Action]:
         if sender == self.leader and self.candidacy is None:
@@ -292,11 +245,11 @@ class TrainerMachine(TrainerState):
                 return [*drop, *self.lead.handle(event, now)]  # too late: taken for dead, and told so
             case Deposed():
                 return [*drop, *candidate.deposed(self, sender, message, now)]
-        if isinstance(message, _ABOUT_HOPS) and sender in self._peers:
+        if isinstance(message, _ABOUT_HOPS) and sender in self.peers:
             return [*drop, *self.source.message(sender, message, now)]
-        if isinstance(message, Recall) and sender in self._peers:
+        if isinstance(message, Recall) and sender in self.peers:
             return [*drop, *self.source.recall(sender, message)]
-        if isinstance(message, CreditAvailable) and sender in self._peers:
+        if isinstance(message, CreditAvailable) and sender in self.peers:
             return [*drop, *self.source.dispatcher.credit(sender, now)]
         if isinstance(message, Negotiate):
             return [*drop, *(self.flows.received(sender, message, now) if self.flows is not None else [])]
@@ -308,128 +261,30 @@ class TrainerMachine(TrainerState):
         followed = self.candidacy is not None and len(self.candidacy.reports) > 1
         if handler is None or sender != self.leader or followed:
             return [*drop, Count("messages_ignored", type(message).__name__)]
-        self.candidacy = None  # nobody else has promised anything yet: it stands anew, from what it has heard now
+        self.give_up_candidacy()  # nobody else has promised anything yet: it stands anew, from what it knows by now
         return [*drop, *handler(self, message, now)]
 
-    def _open(self, message: OpenStep | RosterDelta, now: float) -> list[Action]:
-        if message.epoch <= self.epoch:
-            return []
-        epoch_view = begun(message, self.assembly, self.epoch_view)
-        if epoch_view is None:
-            return self.leave(f"this process was not told who takes part in step {message.epoch.step}")
-        self.epoch, self.joined, self.epoch_view = message.epoch, True, epoch_view
-        self.lease.term = max(self.lease.term, message.term)
-        roster, me = epoch_view.opened.roster, self.me.process
-        self._peers = set(roster.serving)
-        others = tuple(member for member in roster.all_members if member.process != me)
-        flows = self.flows.open(roster, now) if self.flows is not None else []
-        return [Connect(others), *self.source.open(epoch_view.opened), *flows]
 
-    def _roster_part(self, message: RosterPart, now: float) -> list[Action]:
-        self.assembly.add(message)
-        return []
-
-    def _entered(self, message: MemberEntered, now: float) -> list[Action]:
-        member = message.member
-        if message.epoch != self.epoch or self.epoch_view is None:
-            return []
-        self.epoch_view.enter(member)
-        self._peers.add(member.process)
-        flows = self.flows.open(self.epoch_view.alive(), now) if self.flows is not None else []
-        return [Connect((member,)), *self.source.enter(member, now), *flows]
-
-    def _gone(self, message: MemberFailed, now: float) -> list[Action]:
-        if message.epoch != self.epoch:
-            return []
-        if message.process == self.me.process:
-            return self.leave(f"taken for dead: {message.reason}")
-        if self.epoch_view is not None:
-            self.epoch_view.died(message.process)
-        actions: list[Action] = [] if self.lead is not None else [Forget(message.process)]
-        if self.flows is not None:
-            actions += self.flows.gone(message.process, now)
-        if message.process not in self._peers:
-            actions += self.source.trainer_gone()
-        self._peers.discard(message.process)
-        first = {index for stage, index in message.lost if stage == 0}
-        return actions + self.source.dispatcher.gone(message.process, now, first)
-
-    def _accused(self, message: Suspect, now: float) -> list[Action]:
-        return lateness.lost(self.source.dispatcher, message.process, now)
-
-    def _assign(self, message: Assign, now: float) -> list[Action]:
-        return self.source.assign(message) if message.epoch == self.epoch else []
-
-    def _prepare(self, message: Prepare, now: float) -> list[Action]:
-        if message.epoch != self.epoch or self.epoch_view is None:
-            return []
-        self.epoch_view.prepare(message)
-        return [Send(self.leader, Prepared(message.epoch, message.ballot, ()))]
-
-    def _keep(self, message: KeepCopy, now: float) -> list[Action]:
-        here, wanted = Snapshot(self.on_disk, self.digests), message.snapshot
-        if self.lead is not None or wanted.version < here.version or wanted == here:
-            return []
-        holders = ((message.holder,),) * self.plan.stages
-        return [Connect((message.holder,)), WriteCheckpoint(wanted.version, Roster(holders), digests=wanted.digests)]
-
-    def _welcome(self, message: Welcome, now: float) -> list[Action]:
-        self.joined, self.lease.term = True, message.term
-        return [Log("info", f"joined; {self.leader} leads")]
-
-    def _result(self, message: StepResult, now: float) -> list[Action]:
-        if message.epoch <= self.recorded:
-            return []  # a leader that took over tells again what the former one may have told
-        self.recorded = message.epoch
-        journal = self.source.dispatcher.clear() if message.epoch >= self.epoch else []
-        return [*journal, Record(message)]
-
-    def _postponed(self, message: Postponed, now: float) -> list[Action]:
-        if self.joined or message.reason == self.postponed:
-            return []
-        self.postponed = message.reason
-        return [Log("warning", f"not let in for {message.wait_s:.0f} s yet: {message.reason}")]
-
-    def _turned_away(self, message: Refused, now: float) -> list[Action]:
-        self.ended = True
-        return [Exit(message.reason, ok=False)]
-
-    def _evicted(self, message: Evicted, now: float) -> list[Action]:
-        return self.leave(message.reason)
-
-    def _released(self, message: Released, now: float) -> list[Action]:
-        return self._exit("left after the step")
-
-    def _finished(self, message: Finished, now: float) -> list[Action]:
-        if message.reason:
-            self.ended = True
-            return [Exit(f"the run stopped at version {message.version}: {message.reason}", ok=False)]
-        return self._exit(f"the run is finished at version {message.version}")
-
-    def _beat(self, message: LeaderHeartbeat, now: float) -> list[Action]:
-        return []
-
-    def _exit(self, reason: str) -> list[Action]:
-        self.ended = True
-        return [*self.last_promise(), Exit(reason)]
+def _nothing(trainer: TrainerState, message: LeaderHeartbeat, now: float) -> list[Action]:
+    return []
 
 
-_FROM_LEADER: dict[type, Callable[[TrainerMachine, Any, float], list[Action]]] = {
-    RosterPart: TrainerMachine._roster_part,
-    OpenStep: TrainerMachine._open,
-    RosterDelta: TrainerMachine._open,
-    MemberEntered: TrainerMachine._entered,
-    MemberFailed: TrainerMachine._gone,
-    Assign: TrainerMachine._assign,
-    KeepCopy: TrainerMachine._keep,
-    Welcome: TrainerMachine._welcome,
-    StepResult: TrainerMachine._result,
-    Postponed: TrainerMachine._postponed,
-    Refused: TrainerMachine._turned_away,
-    Prepare: TrainerMachine._prepare,
-    Evicted: TrainerMachine._evicted,
-    Released: TrainerMachine._released,
-    Finished: TrainerMachine._finished,
-    LeaderHeartbeat: TrainerMachine._beat,
-    Suspect: TrainerMachine._accused,
+_FROM_LEADER: dict[type, Callable[[TrainerState, Any, float], list[Action]]] = {
+    RosterPart: epochs.roster_part,
+    OpenStep: epochs.opened,
+    RosterDelta: epochs.opened,
+    MemberEntered: epochs.entered,
+    MemberFailed: epochs.gone,
+    Assign: epochs.assigned,
+    KeepCopy: disk.keep,
+    Welcome: leaving.welcome,
+    StepResult: epochs.result,
+    Postponed: leaving.postponed,
+    Refused: leaving.refused,
+    Prepare: epochs.prepare,
+    Evicted: leaving.evicted,
+    Released: leaving.released,
+    Finished: leaving.finished,
+    LeaderHeartbeat: _nothing,
+    Suspect: epochs.accused,
 }

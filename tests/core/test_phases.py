@@ -1,4 +1,4 @@
-"""The phases of leaders, members and peers: histories that may happen, and moves that may not."""
+"""The phases of leaders, members, trainers and peers: histories that may happen, and moves that may not."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from swarmflow.core.feeding.trainer_phase import TRAINER, TrainerPhase
 from swarmflow.core.leader_lease import LeaderLease
 from swarmflow.core.leading.leader_phase import LEADER, LeaderPhase
 from swarmflow.core.leading.member_phase import MEMBER, MemberPhase
@@ -31,6 +32,8 @@ from tests.core.samples import member, process
         (LEADER, "gathering saving saving gathering running saving"),
         (MEMBER, "waiting loading failed loading ready loading ready waiting gone"),
         (MEMBER, "waiting barred waiting loading gone"),
+        (TRAINER, "joining following standing standing following standing leading ended"),
+        (TRAINER, "joining leading ended"),
         (PEER, "joining loading loading ready member member loading ready member gone"),
     ],
 )
@@ -52,6 +55,8 @@ def test_what_may_happen(machine: Transitions[StrEnum], history: str) -> None:
         (LEADER, LeaderPhase.SAVING, LeaderPhase.RUNNING),
         (MEMBER, MemberPhase.GONE, MemberPhase.LOADING),
         (MEMBER, MemberPhase.BARRED, MemberPhase.READY),
+        (TRAINER, TrainerPhase.LEADING, TrainerPhase.FOLLOWING),
+        (TRAINER, TrainerPhase.FOLLOWING, TrainerPhase.LEADING),
         (PEER, PeerPhase.LOADING, PeerPhase.MEMBER),
         (PEER, PeerPhase.GONE, PeerPhase.JOINING),
     ],

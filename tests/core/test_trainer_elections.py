@@ -9,6 +9,7 @@ import pytest
 from swarmflow.core.actions import Count, Forget, Rejoin, TookOver
 from swarmflow.core.dispatcher import TAKEOVER
 from swarmflow.core.events import BlamedError, DrainAsked, Mishandled
+from swarmflow.core.feeding.trainer_phase import TrainerPhase
 from swarmflow.core.messages import (
     Assign,
     Deposed,
@@ -255,7 +256,7 @@ def test_a_leader_that_is_deposed_joins_again() -> None:
     bench, _ = elected()
     assert not of_type(bench.hear(Deposed(2), A), Rejoin), "of its own term"
     assert of_type(bench.hear(Deposed(3), A), Rejoin)
-    assert bench.trainer.ended
+    assert bench.trainer.phase is TrainerPhase.ENDED
     first = Bench("t0", lead=True)
     assert not of_type(first.hear(Deposed(2), A), Rejoin), "a stranger follows nobody of this run"
     first.hear(Join("peer", "1.0", "run", Member(A, 0)), A)

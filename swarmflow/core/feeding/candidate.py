@@ -5,6 +5,7 @@ from __future__ import annotations
 from swarmflow.core.actions import Action, Connect, Count, Log, Send, TookOver
 from swarmflow.core.candidacy import Candidacy, takeover_of
 from swarmflow.core.events import BlamedError
+from swarmflow.core.feeding.trainer_phase import TrainerPhase
 from swarmflow.core.feeding.trainer_state import TrainerState
 from swarmflow.core.leader import Leader
 from swarmflow.core.messages import Deposed, Elect, ElectionReport
@@ -50,6 +51,7 @@ def _stand(trainer: TrainerState, now: float) -> list[Action]:
     trainer.lease.term += 1
     term, steps = trainer.lease.term, trainer.settings.steps
     trainer.candidacy = Candidacy(trainer.me, term, trainer.epoch_view, now, steps)
+    trainer.move(TrainerPhase.STANDING)
     log = Log("warning", f"the leader {trainer.leader} is lost: standing for term {trainer.lease.term}")
     return [log, *trainer.candidacy.begin(_report(trainer), now)]
 
@@ -70,6 +72,7 @@ def _take_over(trainer: TrainerState, candidacy: Candidacy, now: float, elected:
             raise
         raise BlamedError(culprit, "ElectionReport") from error
     trainer.candidacy, trainer.lead = None, lead
+    trainer.move(TrainerPhase.LEADING)
     trainer.lease.follow(trainer.me.process, candidacy.term, now)
     actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *began]
     waiting, trainer.waiting = trainer.waiting, []
@@ -114,7 +117,7 @@ def asked_to_follow(trainer: TrainerState, sender: ProcessId, message: Elect, no
     if not again and not lease.suspects(now):
         return []
     lease.follow(sender, message.term, now)
-    trainer.candidacy = None
+    trainer.give_up_candidacy()
     trainer.waiting.clear()
     answered: list[Action] = [Connect((message.me,)), *answer(sender, _report(trainer, message.roster))]
     return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
@@ -129,5 +132,6 @@ def deposed(trainer: TrainerState, sender: ProcessId, message: Deposed, now: flo
     if trainer.lead is not None and message.term > trainer.lead.term:
         return trainer.leave("another trainer leads by now")
     if trainer.candidacy is not None and message.term > trainer.candidacy.term:
-        trainer.lease.term, trainer.candidacy = message.term, None  # the next try is in a term after that one
+        trainer.lease.term = message.term  # the next try is in a term after that one
+        trainer.give_up_candidacy()
     return []

@@ -8,10 +8,12 @@ from swarmflow.core.actions import Action, Exit, Log, Rejoin, Send
 from swarmflow.core.candidacy import Candidacy
 from swarmflow.core.epoch_view import EpochView
 from swarmflow.core.events import Received
+from swarmflow.core.feeding.trainer_phase import TRAINER, TrainerPhase
 from swarmflow.core.flow.live import FlowNegotiation
 from swarmflow.core.leader import Leader
 from swarmflow.core.leader_lease import LeaderLease
 from swarmflow.core.messages import Join, Left
+from swarmflow.core.roster_parts import RosterAssembly
 from swarmflow.core.settings import LeaderSettings
 from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Member, Plan, ProcessId
@@ -19,43 +21,62 @@ from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Member, Plan, Proce
 
 @dataclass(slots=True)
 class TrainerState:
-    """The state of a trainer. lease: the leading one; itself when `lead` is set.
-
-    settings: by which it would lead. on_disk: the newest version that it could go on from; digests: of its files.
-    parts: what its disk holds of later ones, which are not whole there. waiting: what was said to this candidate as if
-    it led already. flows: its part in their negotiation, where the router follows them. postponed: why the leader does
-    not let it in yet.
-    """
+    """The state of a trainer."""
 
     me: Member
-    lease: LeaderLease
+    lease: LeaderLease  # of the leading trainer; of itself while it leads
     plan: Plan
-    settings: LeaderSettings
+    settings: LeaderSettings  # by which it would lead
     source: MicrobatchSource
     join: Join
-    on_disk: int = 0
-    digests: tuple[str, ...] = ()
+    on_disk: int = 0  # the newest version that it could go on from
+    digests: tuple[str, ...] = ()  # of the files of that version
     lead: Leader | None = None
-    joined: bool = False
-    epoch: Epoch = BEFORE_ALL
-    ended: bool = False
-    draining: bool = False
-    epoch_view: EpochView | None = None
-    candidacy: Candidacy | None = None
-    recorded: Epoch = BEFORE_ALL
-    waiting: list[Received] = field(default_factory=list)
-    flows: FlowNegotiation | None = None
-    postponed: str = ""
-    parts: tuple[Holding, ...] = ()
+    parts: tuple[Holding, ...] = ()  # what its disk holds of later versions, which are not whole there
+    phase: TrainerPhase = field(init=False, default=TRAINER.initial)
+    epoch: Epoch = field(init=False, default=BEFORE_ALL)
+    draining: bool = field(init=False, default=False)
+    epoch_view: EpochView | None = field(init=False, default=None)
+    assembly: RosterAssembly = field(init=False, default_factory=RosterAssembly)
+    peers: set[ProcessId] = field(init=False, default_factory=set)  # of all stages, in the epoch
+    candidacy: Candidacy | None = field(init=False, default=None)
+    recorded: Epoch = field(init=False, default=BEFORE_ALL)  # of the last result that was recorded
+    waiting: list[Received] = field(init=False, default_factory=list)  # for the leader that this candidate may become
+    flows: FlowNegotiation | None = field(init=False, default=None)  # where the router follows flows
+    postponed: str = field(init=False, default="")  # why the leader does not let it in yet
 
     @property
     def leader(self) -> ProcessId:
         """Whom this trainer follows."""
         return self.lease.leader
 
+    def move(self, to: TrainerPhase) -> None:
+        """Enter a phase. A trainer stands with a candidacy, and leads with a leader's machine."""
+        phase = TRAINER.move(self.phase, to)
+        if phase is not TrainerPhase.ENDED:
+            assert (phase is TrainerPhase.STANDING) == (self.candidacy is not None), f"{phase} with {self.candidacy}"
+            assert (phase is TrainerPhase.LEADING) == (self.lead is not None), f"{phase} with {self.lead}"
+        self.phase = phase
+
+    def joined(self) -> None:
+        """Follow the leader, which has let this trainer in."""
+        if self.phase is TrainerPhase.JOINING:
+            self.move(TrainerPhase.FOLLOWING)
+
+    def give_up_candidacy(self) -> None:
+        """Follow instead of standing."""
+        if self.candidacy is not None:
+            self.candidacy = None
+            self.move(TrainerPhase.FOLLOWING)
+
+    def end(self) -> None:
+        """Decide nothing any more."""
+        if self.phase is not TrainerPhase.ENDED:
+            self.move(TrainerPhase.ENDED)
+
     def leave(self, reason: str) -> list[Action]:
-        """Nothing can be done as this incarnation any more: join again, as another one."""
-        self.ended = True
+        """Join again, as another incarnation: nothing can be done as this one any more."""
+        self.end()
         return [Log("warning", reason), *self.last_promise(), Rejoin(reason)]
 
     def last_promise(self) -> list[Action]:

@@ -44,18 +44,18 @@ class Durability:
     known: int
     digests: tuple[str, ...] = ()
     every: int = 0
-    saving: int | None = None
-    failure: str = ""
-    again_s: float | None = None
-    duty: Duty = field(default_factory=Duty)
-    parts: int = 0
-    copied: bool = False
-    turn: int = 0
-    asked: dict[int, SaveRequest] = field(default_factory=dict)
-    number: int = 0
-    last: bool = False
-    _next_retry_s: float = 0.0
-    _disturbed: bool = False
+    saving: int | None = field(init=False, default=None)
+    failure: str = field(init=False, default="")
+    again_s: float | None = field(init=False, default=None)
+    duty: Duty = field(init=False, default_factory=Duty)
+    parts: int = field(init=False, default=0)
+    copied: bool = field(init=False, default=False)
+    turn: int = field(init=False, default=0)
+    asked: dict[int, SaveRequest] = field(init=False, default_factory=dict)
+    number: int = field(init=False, default=0)
+    last: bool = field(init=False, default=False)
+    _next_retry_s: float = field(init=False, default=0.0)
+    _disturbed: bool = field(init=False, default=False)
 
     def write(self, version: int, stages: Roster, last: bool) -> list[Action]:
         """Begin to write a version, held by these peers, unless one is being written already. last: the model too."""

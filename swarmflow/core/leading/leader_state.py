@@ -60,35 +60,35 @@ class LeaderState:
     digests: InitVar[tuple[str, ...]] = ()
     known: InitVar[int] = 0
     former: Former = NOTHING
-    generation: int = 0
+    generation: int = field(init=False, default=0)
     phase: LeaderPhase = field(init=False, default=LEADER.initial)
-    step: Step | None = None
-    exponent: int = EXPONENT
+    step: Step | None = field(init=False, default=None)
+    exponent: int = field(init=False, default=EXPONENT)
     lineage: str = field(init=False)
-    founded: bool = True
-    electors: Electorate | None = None
-    bound: set[ProcessId] = field(default_factory=set)
+    founded: bool = field(init=False, default=True)
+    electors: Electorate | None = field(init=False, default=None)
+    bound: set[ProcessId] = field(init=False, default_factory=set)
     membership: Membership = field(init=False)
     safe: Durability = field(init=False)
     suspicions: Suspicions = field(init=False)
-    restoring: Restoring | None = None
-    restored: bool = False
-    last: StepResult | None = None
-    complete_s: float | None = None
-    stopping: bool = False
-    fate: str = ""
+    restoring: Restoring | None = field(init=False, default=None)
+    restored: bool = field(init=False, default=False)
+    last: StepResult | None = field(init=False, default=None)
+    complete_s: float | None = field(init=False, default=None)
+    stopping: bool = field(init=False, default=False)
+    fate: str = field(init=False, default="")
     findings: Findings = field(init=False)
-    failures: Failures = field(default_factory=Failures)
-    opened: OpenStep | None = None
-    recipients: dict[ProcessId, int] = field(default_factory=dict)
-    waits_for: str = ""
-    name: str = ""
+    failures: Failures = field(init=False, default_factory=Failures)
+    opened: OpenStep | None = field(init=False, default=None)
+    recipients: dict[ProcessId, int] = field(init=False, default_factory=dict)
+    waits_for: str = field(init=False, default="")
+    name: str = field(init=False, default="")
     memories: Memories = field(init=False)
-    commit: Commit | None = None
-    absent: Absentees = field(default_factory=Absentees)
+    commit: Commit | None = field(init=False, default=None)
+    absent: Absentees = field(init=False, default_factory=Absentees)
     pauses: Pauses = field(init=False)
-    measuring: ValidationState = field(default_factory=ValidationState)
-    left: bool = False
+    measuring: ValidationState = field(init=False, default_factory=ValidationState)
+    left: bool = field(init=False, default=False)
 
     def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int) -> None:
         self.lineage = self.settings.new_lineage()

@@ -38,17 +38,17 @@ class MemberRecord:
     settled_s: float
     last_seen_s: float
     phase: MemberPhase = field(init=False, default=MEMBER.initial)
-    version: int = -1
-    draining: bool = False
-    hopeful: bool = True
-    tries: int = 0
-    grants: int = -1
+    version: int = field(init=False, default=-1)
+    draining: bool = field(init=False, default=False)
+    hopeful: bool = field(init=False, default=True)
+    tries: int = field(init=False, default=0)
+    grants: int = field(init=False, default=-1)
     keeps: bool = False
-    load: Heartbeat = field(default_factory=Heartbeat)
-    rates: LinkRateReport | None = None
-    duty: Duty = field(default_factory=Duty)
-    needed: tuple[int, bool] = (-1, False)
-    stands_in: bool = False
+    load: Heartbeat = field(init=False, default_factory=Heartbeat)
+    rates: LinkRateReport | None = field(init=False, default=None)
+    duty: Duty = field(init=False, default_factory=Duty)
+    needed: tuple[int, bool] = field(init=False, default=(-1, False))
+    stands_in: bool = field(init=False, default=False)
 
     @property
     def process(self) -> ProcessId:
@@ -89,15 +89,15 @@ class Membership:
     """
 
     plan: Plan
-    known: dict[ProcessId, MemberRecord] = field(default_factory=dict)
-    moved_s: float = 0.0
-    suspended: dict[ProcessId, None] = field(default_factory=dict)
+    known: dict[ProcessId, MemberRecord] = field(init=False, default_factory=dict)
+    moved_s: float = field(init=False, default=0.0)
+    suspended: dict[ProcessId, None] = field(init=False, default_factory=dict)
     _stages: list[_Stage] = field(init=False)
-    _names: dict[str, ProcessId] = field(default_factory=dict)
-    _retired: dict[ProcessId, None] = field(default_factory=dict)
-    _loading: dict[ProcessId, MemberRecord] = field(default_factory=dict)
-    _ready: int = 0
-    _barred: int = 0
+    _names: dict[str, ProcessId] = field(init=False, default_factory=dict)
+    _retired: dict[ProcessId, None] = field(init=False, default_factory=dict)
+    _loading: dict[ProcessId, MemberRecord] = field(init=False, default_factory=dict)
+    _ready: int = field(init=False, default=0)
+    _barred: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self._stages = [_Stage() for _ in range(self.plan.stages)]

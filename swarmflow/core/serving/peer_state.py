@@ -50,25 +50,25 @@ class PeerState:
     lease: LeaderLease
     plan: Plan
     settings: PeerSettings
-    stage: int = -1
-    version: int = -1
+    stage: int = field(init=False, default=-1)
+    version: int = field(init=False, default=-1)
     phase: PeerPhase = field(init=False, default=PEER.initial)
-    epoch: Epoch = BEFORE_ALL
-    hops: HopTable | None = None
-    epoch_view: EpochView | None = None
-    copies: tuple[Holding, ...] | None = None
-    grant: int = 0
-    drain_until_s: float | None = None
-    ballot: Ballot | None = None
-    unsettled: Prepare | None = None
-    elements: dict[str, int] = field(default_factory=dict)
-    element_bytes: int = 4
-    assembly: RosterAssembly = field(default_factory=RosterAssembly)
+    epoch: Epoch = field(init=False, default=BEFORE_ALL)
+    hops: HopTable | None = field(init=False, default=None)
+    epoch_view: EpochView | None = field(init=False, default=None)
+    copies: tuple[Holding, ...] | None = field(init=False, default=None)
+    grant: int = field(init=False, default=0)
+    drain_until_s: float | None = field(init=False, default=None)
+    ballot: Ballot | None = field(init=False, default=None)
+    unsettled: Prepare | None = field(init=False, default=None)
+    elements: dict[str, int] = field(init=False, default_factory=dict)
+    element_bytes: int = field(init=False, default=4)
+    assembly: RosterAssembly = field(init=False, default_factory=RosterAssembly)
     relays: Relays = field(init=False)
-    flows: FlowNegotiation | None = None
-    done: int = 0
-    postponed: str = ""
-    needed: Needed | None = None
+    flows: FlowNegotiation | None = field(init=False, default=None)
+    done: int = field(init=False, default=0)
+    postponed: str = field(init=False, default="")
+    needed: Needed | None = field(init=False, default=None)
     memory: Memory = field(init=False)
 
     @property
