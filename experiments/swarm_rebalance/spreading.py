@@ -9,6 +9,7 @@ from typing import Protocol
 
 from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import Membership
+from swarmflow.core.leading.placement import better_placed, place, spare
 from swarmflow.core.messages import Join
 from swarmflow.core.types import Member, Plan, ProcessId
 
@@ -112,7 +113,7 @@ class ProductionTable:
 
     def place(self, stages: Stages) -> int:
         """As a peer that asks for no stage is placed."""
-        return self.membership.place(-1)[0]
+        return place(self.membership, -1)[0]
 
     def enter(self, peer: int, stage: int, now_s: float) -> None:
         """As a peer joins."""
@@ -133,10 +134,10 @@ class ProductionTable:
         """As the leader moves a peer between two steps, or at once where a stage has lost everybody."""
         empty = [stage for stage, peers in enumerate(stages) if not peers]
         if empty:
-            known = self.membership.spare(empty)
+            known = spare(self.membership, empty)
             stage = empty[0]
         else:
-            found = self.membership.better_placed(0, now_s)
+            found = better_placed(self.membership, 0, now_s)
             known = None if found is None else self.membership.known[found.process]
             stage = -1 if found is None else found.stage
             if known is not None:

@@ -26,7 +26,7 @@ from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.leader_phase import LeaderPhase
 from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.leading.member_phase import MemberPhase
-from swarmflow.core.leading.membership import MemberRecord
+from swarmflow.core.leading.membership import MemberRecord, Membership
 from swarmflow.core.leading.piece_owners import LinkTable
 from swarmflow.core.leading.suspicions import reduce_together
 from swarmflow.core.link_rates import REPORTED_MAX
@@ -215,7 +215,8 @@ class Leader(LeaderState):
 
     def _slept(self, seconds: float, now: float) -> None:
         """It was this process that did nothing: nobody could be heard, and the time counts against nobody."""
-        self.membership.mark_all_seen(now)
+        for known in self.membership.known.values():
+            known.last_seen_s = now
         progress.slept(self, seconds)
         if self._alone_s is not None:
             self._alone_s += seconds
@@ -301,7 +302,7 @@ class Leader(LeaderState):
         ready, present = self.membership.roster(self.version).members(), step.roster.all_processes
         newcomers = tuple(member for member in ready if member.process not in present)
         # After two ballots in vain nobody sums for another stage: it may be to blame.
-        links = self.membership.links() if self._ballots < 2 else LinkTable()
+        links = _links(self.membership) if self._ballots < 2 else LinkTable()
         return [*step.prepare(newcomers, links), *step.ask_trainers(self.bound)]
 
     def _ask_again(self, step: Step, now: float) -> list[Action]:
@@ -346,6 +347,15 @@ class Leader(LeaderState):
         known.last_seen_s = now
         handler = _HANDLERS.get(type(message))
         return handler(self, known, message, now) if handler is not None else []
+
+
+def _links(membership: Membership) -> LinkTable:
+    """Return the link rates that the peers have reported."""
+    links = LinkTable()
+    for entry in membership.known.values():
+        if entry.rates is not None:
+            links.learn(entry.process, entry.member.stage, entry.rates)
+    return links
 
 
 def _heartbeat(leader: LeaderState, known: MemberRecord, message: Heartbeat, now: float) -> list[Action]:

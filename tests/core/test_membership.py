@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import DONORS_MAX, Membership
+from swarmflow.core.leading.placement import better_placed, place, spare
 from swarmflow.core.messages import Join
 from swarmflow.core.types import Member, Plan, ProcessId
 from tests.core.samples import member, process
@@ -17,7 +18,7 @@ def join(name: str, stage: int = -1, role: str = "peer", speed: float = 1.0) -> 
 
 
 def placed(table: Membership, name: str, speed: float = 1.0) -> int:
-    stage, _ = table.place(-1)
+    stage, _ = place(table, -1)
     table.enter(join(name, speed=speed), stage, 0.0)
     return stage
 
@@ -41,7 +42,7 @@ def test_empty_stages_first_then_the_highest_load_per_capacity() -> None:
 
 
 def test_a_wish_is_granted() -> None:
-    assert Membership(Plan(3, 8)).place(2) == (2, "as asked for")
+    assert place(Membership(Plan(3, 8)), 2) == (2, "as asked for")
 
 
 def test_those_who_leave_do_not_count_for_the_placement() -> None:
@@ -49,7 +50,7 @@ def test_those_who_leave_do_not_count_for_the_placement() -> None:
     placed(table, "p0")
     placed(table, "p1")
     table.drain(table.known[process("p0")])
-    assert table.place(-1) == (0, "nobody serves it")
+    assert place(table, -1) == (0, "nobody serves it")
 
 
 def test_the_roster_has_who_is_ready_at_the_version_and_stays() -> None:
@@ -75,21 +76,21 @@ def test_the_silent_are_found_but_not_the_leader_itself() -> None:
 def test_another_life_of_a_process_is_its_namesake() -> None:
     table = Membership(Plan(1, 8))
     table.enter(join("a"), 0, 0.0)
-    assert table.namesake(process("a", 2)) == process("a", 1)
-    assert table.namesake(process("a", 1)) is None
-    assert table.namesake(process("b", 2)) is None
+    assert table.incarnations.namesake(process("a", 2)) == process("a", 1)
+    assert table.incarnations.namesake(process("a", 1)) is None
+    assert table.incarnations.namesake(process("b", 2)) is None
 
 
 def test_a_spare_comes_from_the_largest_stage_and_only_if_it_may_be_moved() -> None:
     table = Membership(Plan(3, 8))
     for name, stage in (("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 1)):
         table.enter(join(name), stage, 0.0)
-    spare = table.spare([2])
-    assert spare is not None
-    assert spare.member.stage == 1
+    found = spare(table, [2])
+    assert found is not None
+    assert found.member.stage == 1
     for entry in table.peers():
         entry.wish = entry.member.stage
-    assert table.spare([2]) is None
+    assert spare(table, [2]) is None
 
 
 def test_those_who_load_together_begin_with_different_donors() -> None:
@@ -125,9 +126,9 @@ def settled(*sizes: int, rebalance_s: float = 60.0) -> Membership:
 def test_a_newcomer_that_loads_keeps_nobody_from_moving_but_counts_for_its_stage() -> None:
     table = settled(1, 3)
     table.mark(table.enter(join("late"), 0, 100.0), MemberPhase.LOADING)
-    assert table.better_placed(4, 100.0) is None, "with it the stages are as even as they can be"
+    assert better_placed(table, 4, 100.0) is None, "with it the stages are as even as they can be"
     table.mark(table.enter(join("later"), 1, 100.0), MemberPhase.LOADING)
-    move = table.better_placed(4, 100.0)
+    move = better_placed(table, 4, 100.0)
     assert move is not None
     assert (move.process.name, move.stage) == ("p1-000", 0)
 
@@ -136,17 +137,17 @@ def test_the_last_ready_peer_stays_whoever_is_loading_beside_it() -> None:
     table = settled(1, 1)
     for number in range(4):
         table.mark(table.enter(join(f"late{number}"), 1, 0.0), MemberPhase.LOADING)
-    assert table.better_placed(4, 100.0) is None
+    assert better_placed(table, 4, 100.0) is None
     table.mark(table.known[process("late0")], MemberPhase.READY)
-    assert table.better_placed(4, 100.0) is None, "it has another version"
+    assert better_placed(table, 4, 100.0) is None, "it has another version"
 
 
 def test_one_in_twenty_may_move_in_a_period() -> None:
     few, many = settled(2, 8), settled(20, 80)
     for table in (few, many):
-        assert table.better_placed(4, 59.0) is None, "nobody has stayed for a period"
+        assert better_placed(table, 4, 59.0) is None, "nobody has stayed for a period"
         table.moved_s = 100.0
-        assert table.better_placed(4, 111.0) is None
-    assert few.better_placed(4, 159.0) is None
-    assert few.better_placed(4, 160.0) is not None
-    assert many.better_placed(4, 112.0) is not None, "60 s / (100 peers / 20)"
+        assert better_placed(table, 4, 111.0) is None
+    assert better_placed(few, 4, 159.0) is None
+    assert better_placed(few, 4, 160.0) is not None
+    assert better_placed(many, 4, 112.0) is not None, "60 s / (100 peers / 20)"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from swarmflow.core.actions import Abandon, Action, Count, Log, Send, Validate
 from swarmflow.core.events import CheckpointWritten, DiskChanged, Progressed, Validated
+from swarmflow.core.leading import placement
 from swarmflow.core.leading.departures import evict, let_go, settle_findings
 from swarmflow.core.leading.grants import grant
 from swarmflow.core.leading.leader_phase import LeaderPhase
@@ -108,13 +109,13 @@ def _next(leader: LeaderState, now: float) -> list[Action]:
 def _move(leader: LeaderState, now: float) -> list[Action]:
     """Between two steps who stood in goes home, or one peer may move to where it is needed more: no step misses it."""
     home: list[Action] = []
-    for entry in leader.membership.homeward(leader.version):
+    for entry in placement.homeward(leader.membership, leader.version):
         reason = f"it asked for it, and stage {entry.member.stage} has another peer by now"
         entry.settled_s = now
         home += grant(leader, entry, entry.wish, reason)
     if home:
         return home
-    move = leader.membership.better_placed(leader.version, now)
+    move = placement.better_placed(leader.membership, leader.version, now)
     if move is None:
         return []
     entry = leader.membership.known[move.process]

@@ -13,6 +13,7 @@ from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.memories import holds
 from swarmflow.core.leading.opening import reconsider_version, try_open
+from swarmflow.core.leading.placement import place
 from swarmflow.core.messages import CopiesHeld, Evicted, Join, LoadFailed, Postponed, Ready, Refused, Welcome
 from swarmflow.core.settings import refusal
 from swarmflow.core.types import ProcessId
@@ -28,16 +29,16 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
     if reason is not None:
         log = Log("info", f"refused {sender}: {reason}")
         return [Connect((message.member,)), Send(sender, Refused(reason)), log]
-    if leader.membership.retired(sender):
+    if leader.membership.incarnations.retired(sender):
         return [Send(sender, Evicted("another life of this process has taken its place"))]
     known = leader.membership.known.get(sender)
     if known is not None:
         known.last_seen_s = now
         return []
     actions: list[Action] = []
-    former = leader.membership.namesake(sender)
+    former = leader.membership.incarnations.namesake(sender)
     if former is not None:
-        leader.membership.retire(former)
+        leader.membership.incarnations.retire(former)
         actions += gone(leader, former, "it has started again", now)
     wait_s, reason = leader.pauses.left(sender.name, now)
     if wait_s > 0 and not _serves_alone(leader, message):
@@ -49,7 +50,7 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
     leader.memories.record(message.member, message.held)
     leader.absent.back(sender.name)
     held = leader.memories.of(sender)
-    stage, reason = leader.membership.place(message.member.stage)
+    stage, reason = place(leader.membership, message.member.stage)
     later = held is not None and (leader.restoring is not None or held.version > leader.version)
     if held is not None and (later or holds(held, leader.version, leader.name)):
         stage, reason = held.stage, "it holds that one"
@@ -98,7 +99,7 @@ def readmit(leader: LeaderState, now: float) -> list[Action]:
         if leader.restoring is not None:
             leader.membership.mark(entry, MemberPhase.WAITING)
         else:
-            stage, reason = leader.membership.place(entry.wish)
+            stage, reason = place(leader.membership, entry.wish)
             actions += grant(leader, entry, stage, f"its time outside is over; {reason}")
     return actions
 
@@ -139,7 +140,7 @@ def load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, n
     actions = try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
     if known.phase is not MemberPhase.FAILED:
         return actions  # the run went back, which granted a stage to everybody
-    stage, reason = leader.membership.place(known.wish)
+    stage, reason = place(leader.membership, known.wish)
     return [*actions, *grant(leader, known, stage, f"{message.reason}; {reason}")]
 
 

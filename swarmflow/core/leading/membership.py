@@ -2,53 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.leading.duties import Duty
+from swarmflow.core.leading.incarnations import Incarnations
 from swarmflow.core.leading.member_phase import MEMBER, MemberPhase
-from swarmflow.core.leading.piece_owners import LinkTable
-from swarmflow.core.leading.rebalance import Move, Server, rebalance
 from swarmflow.core.messages import Heartbeat, Join, LinkRateReport
 from swarmflow.core.types import Member, Plan, ProcessId, Roster
 
-MOVING_PEERS = 20  # of so many one may move in a period
-RETIRED_MAX = 4096  # lives that others have replaced; a dead one speaks for no longer than its last messages travel
 DONORS_MAX = 8  # who are told to a process that loads; it is granted again should they all be gone
 
 
 @dataclass(slots=True)
 class MemberRecord:
-    """One process. phase: `waiting` for a grant, `loading` what it was granted, or `ready` (its state is at `version`);
-    `barred`: it was put out a while ago, and is granted nothing yet.
-
-    wish: the stage that it asked for, -1: any. speed: relative, for the placement. rebalance_s: how often it may be
-    moved, 0: never. settled_s: when it was placed or moved last. last_seen_s: when it last spoke. hopeful: when it was
-    granted its stage, somebody had the state that it is to load. tries: how often it has loaded a version that was out
-    of date by then. grants: the number of its last grant. keeps: it has room for copies on its disk. duty: what
-    it owes now. needed: what it was told last of why it cannot go yet. stands_in: it serves another stage than the one
-    that it asked for, since nobody was left there.
-    """
+    """What a leader knows of one process."""
 
     member: Member
     role: str
-    wish: int
-    speed: float
-    rebalance_s: float
-    settled_s: float
-    last_seen_s: float
+    wish: int  # the stage that it asked for, -1: any
+    speed: float  # relative, for the placement
+    rebalance_s: float  # how often it may be moved, 0: never
+    settled_s: float  # when it was placed or moved last
+    last_seen_s: float  # when its last message arrived
+    keeps: bool = False  # it has space for copies on its disk
     phase: MemberPhase = field(init=False, default=MEMBER.initial)
-    version: int = field(init=False, default=-1)
-    draining: bool = field(init=False, default=False)
-    hopeful: bool = field(init=False, default=True)
-    tries: int = field(init=False, default=0)
-    grants: int = field(init=False, default=-1)
-    keeps: bool = False
-    load: Heartbeat = field(init=False, default_factory=Heartbeat)
+    version: int = field(init=False, default=-1)  # that it holds, or loads
+    draining: bool = field(init=False, default=False)  # it means to leave
+    hopeful: bool = field(init=False, default=True)  # a donor had what it loads, when it was granted its stage
+    tries: int = field(init=False, default=0)  # how often what it had loaded was out of date by then
+    grants: int = field(init=False, default=-1)  # the number of its last grant
+    load: Heartbeat = field(init=False, default_factory=Heartbeat)  # the last one
     rates: LinkRateReport | None = field(init=False, default=None)
-    duty: Duty = field(init=False, default_factory=Duty)
-    needed: tuple[int, bool] = field(init=False, default=(-1, False))
-    stands_in: bool = field(init=False, default=False)
+    duty: Duty = field(init=False, default_factory=Duty)  # what it owes now
+    needed: tuple[int, bool] = field(init=False, default=(-1, False))  # why it cannot go yet, as it was sent last
+    stands_in: bool = field(init=False, default=False)  # not on the stage that it asked for, which had others
 
     @property
     def process(self) -> ProcessId:
@@ -71,30 +58,28 @@ class MemberRecord:
 
 @dataclass(slots=True)
 class _Stage:
-    """The peers of a stage. speed: of those that mean to stay, all together; None: to be added up anew."""
+    """The peers of a stage."""
 
     entries: dict[ProcessId, MemberRecord] = field(default_factory=dict)
-    speed: float | None = 0.0
+    speed: float | None = 0.0  # of those that mean to stay, all together; None: to be added up anew
 
 
 @dataclass(slots=True)
 class Membership:
-    """The table of processes. It only knows; what follows is decided by the leader. moved_s: of the last move.
+    """The processes of a run, as its leader knows them.
 
-    suspended: what they computed was not finite, or the step failed with them twice; while others of their stage are
-    there, they take no part.
-
-    What is asked at each message (who holds a stage, who loads, how fast a stage is) is found by stage, since there may
-    be ten thousand of them. So phases, stages and wishes to leave change through the methods here.
+    What each message needs (who holds a stage, who loads, how fast a stage is) is found by stage, since there may be
+    ten thousand members. So phases, stages and wishes to leave change through the methods here.
     """
 
     plan: Plan
     known: dict[ProcessId, MemberRecord] = field(init=False, default_factory=dict)
-    moved_s: float = field(init=False, default=0.0)
+    incarnations: Incarnations = field(init=False, default_factory=Incarnations)
+    moved_s: float = field(init=False, default=0.0)  # of the last move between stages
+    # Members that computed what is not finite, or with which the step failed twice: they take no part while others of
+    # their stage are there.
     suspended: dict[ProcessId, None] = field(init=False, default_factory=dict)
     _stages: list[_Stage] = field(init=False)
-    _names: dict[str, ProcessId] = field(init=False, default_factory=dict)
-    _retired: dict[ProcessId, None] = field(init=False, default_factory=dict)
     _loading: dict[ProcessId, MemberRecord] = field(init=False, default_factory=dict)
     _ready: int = field(init=False, default=0)
     _barred: int = field(init=False, default=0)
@@ -110,7 +95,7 @@ class Membership:
         speed = max(join.speed, 1e-9)
         entry = MemberRecord(member, join.role, join.member.stage, speed, join.rebalance_s, now, now, keeps=join.keeps)
         self.known[member.process] = entry
-        self._names[member.process.name] = member.process
+        self.incarnations.enter(member.process)
         self._list(entry)
         if join.role == "trainer":
             self.mark(entry, MemberPhase.READY)
@@ -123,15 +108,8 @@ class Membership:
         if entry is not None:
             self.mark(entry, MemberPhase.GONE)
             self._unlist(entry)
-            if self._names.get(process.name) == process:
-                del self._names[process.name]
+            self.incarnations.leave(process)
         return entry
-
-    def retire(self, process: ProcessId) -> None:
-        """Another life of the same process has taken its place: it is never let in again."""
-        self._retired[process] = None
-        if len(self._retired) > RETIRED_MAX:
-            del self._retired[next(iter(self._retired))]
 
     def mark(self, entry: MemberRecord, to: MemberPhase) -> None:
         """Move a member to another phase."""
@@ -172,15 +150,6 @@ class Membership:
             del stage.entries[entry.process]
 
     # --- who is there -------------------------------------------------------------------------------------------------
-
-    def retired(self, process: ProcessId) -> bool:
-        """Whether another life of the same process has taken its place."""
-        return process in self._retired
-
-    def namesake(self, process: ProcessId) -> ProcessId | None:
-        """Another life of the same process, if it is still listed."""
-        other = self._names.get(process.name)
-        return other if other != process else None
 
     def peers(self, stage: int | None = None) -> list[MemberRecord]:
         """The peers of a stage (or of all), in the order of their ids."""
@@ -233,10 +202,6 @@ class Membership:
         """The peers that were put out a while ago and are granted nothing yet."""
         return [entry for entry in self.peers() if entry.phase is MemberPhase.BARRED] if self._barred else []
 
-    def only_barred(self, stage: int) -> bool:
-        """Whether nobody but peers that were put out a while ago is there for a stage."""
-        return all(entry.phase is MemberPhase.BARRED for entry in self._stages[stage].entries.values())
-
     def loading(self, version: int | None = None) -> list[MemberRecord]:
         """Peers that are loading this version now, or any."""
         entries = [e for e in self._loading.values() if version is None or e.version == version]
@@ -256,19 +221,6 @@ class Membership:
         """The longest time between two signs of progress that is usual with the peers of a stage, 0: not known."""
         return max((entry.duty.usual_s.get(task, 0.0) for entry in self._stages[stage].entries.values()), default=0.0)
 
-    def links(self) -> LinkTable:
-        """Return the link rates that the peers have reported."""
-        links = LinkTable()
-        for entry in self.known.values():
-            if entry.rates is not None:
-                links.learn(entry.process, entry.member.stage, entry.rates)
-        return links
-
-    def mark_all_seen(self, now: float) -> None:
-        """Count everybody as heard of."""
-        for entry in self.known.values():
-            entry.last_seen_s = now
-
     def silent(self, now: float, silence_s: float, but: ProcessId) -> list[ProcessId]:
         """Processes that have not been heard of for too long."""
         return sorted(p for p, e in self.known.items() if now - e.last_seen_s > silence_s and p != but)
@@ -284,79 +236,13 @@ class Membership:
         stages = [self._trusted([e for e in ready if e.member.stage == s]) for s in range(self.plan.stages)]
         return Roster(tuple(tuple(e.member for e in stage) for stage in stages))
 
-    def lack(self, empty: list[int]) -> str:
-        """What stages without a ready peer wait for, in words for the person who runs this."""
-        deserted = [stage for stage in empty if not self.peers(stage)]
-        text = ", ".join(str(stage) for stage in deserted or empty)
-        return f"a peer for stage {text}" if deserted else f"the peers of stage {text}, which are loading"
-
-    def place(self, wish: int) -> tuple[int, str]:
-        """The stage for a newcomer, and why: its wish, else an empty stage, else the highest load per capacity.
-
-        The load of a stage is its share of the computation (each serves the same microbatches), its capacity the sum
-        of its peers' speeds, those still loading included, so that peers that start together spread.
-        """
-        if wish >= 0:
-            return wish, "as asked for"
-        costs = self.plan.costs or (1.0,) * self.plan.stages
-        loads: list[tuple[float, int]] = []
-        for stage in range(self.plan.stages):
-            speed = self._speed(stage)
-            if speed == 0:
-                return stage, "nobody serves it"
-            loads.append((costs[stage] / speed, -stage))
-        highest = max(loads)
-        return -highest[1], f"highest load per capacity ({highest[0]:.3g})"
-
-    def _speed(self, stage: int) -> float:
+    def speed(self, stage: int) -> float:
+        """Return the speed of the peers of a stage that mean to stay, all together."""
         found = self._stages[stage]
         if found.speed is None:
             serving = (e.speed for e in found.entries.values() if not e.draining and e.phase is not MemberPhase.BARRED)
             found.speed = sum(serving, 0.0)
         return found.speed
-
-    def homeward(self, version: int) -> list[MemberRecord]:
-        """Those who stand in on a stage that others serve by now: they may go back to the one that they asked for."""
-        here = [e for e in self.peers() if e.stands_in and e.holds(version)]
-        found: list[MemberRecord] = []
-        for entry in here:
-            left = [e for e in self.ready(entry.member.stage, version) if e not in found]
-            if not entry.draining and len(left) > 1:
-                found.append(entry)
-        return found
-
-    def better_placed(self, version: int, now: float) -> Move | None:
-        """The move to be made now, if every stage is served and there are peers that have stayed long enough.
-
-        Whoever is loading counts for the stage that it was granted: waiting for a moment at which nobody is on the way
-        would be waiting for ever where peers come all the time. The last one that is ready stays. Of MOVING_PEERS peers
-        one may move in a period, and of fewer one too, so that many peers are levelled as fast as few.
-        """
-        if not all(self.served(stage, version) for stage in range(self.plan.stages)):
-            return None
-        pace = min(1.0, MOVING_PEERS / (self._ready + len(self._loading)))
-        stages: list[list[Server]] = []
-        for stage in range(self.plan.stages):
-            ready = {e.process for e in self.ready(stage, version)}
-            servers: list[Server] = []
-            for e in self.peers(stage):
-                if e.phase in (MemberPhase.READY, MemberPhase.LOADING) and not e.draining:
-                    rested = 0 < e.rebalance_s <= now - e.settled_s and pace * e.rebalance_s <= now - self.moved_s
-                    servers.append(Server(e.process, e.speed, rested and e.process in ready and len(ready) > 1))
-            stages.append(servers)
-        return rebalance(self.plan.costs or (1.0,) * self.plan.stages, stages)
-
-    def spare(self, empty: Iterable[int]) -> MemberRecord | None:
-        """A peer that can leave its stage for one that has nobody: from the largest stage of two or more."""
-        lost = set(empty)
-        best: MemberRecord | None = None
-        best_size = 1
-        for stage in range(self.plan.stages):
-            movable = [e for e in self.peers(stage) if e.movable and not e.draining]
-            size = len([e for e in self.peers(stage) if not e.draining])
-            if stage not in lost and movable and size > best_size:
-                best, best_size = movable[-1], size
-        return best
 
 
 def _coming(entry: MemberRecord) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmflow.core.actions import Action, Connect, Count, Log, Send
+from swarmflow.core.leading import placement
 from swarmflow.core.leading.absent import Absent
 from swarmflow.core.leading.durability import NO_DISK
 from swarmflow.core.leading.failures import Failure
@@ -79,11 +80,11 @@ def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
         return _await(leader, away) if away else _roll_back(leader, lost, now)
     for stage in lost:
         outside = (entry for entry in membership.barred() if entry.movable or entry.wish == stage)
-        spare = next(outside, None) or membership.spare(empty)
+        spare = next(outside, None) or placement.spare(membership, empty)
         if spare is not None:
             actions += grant(leader, spare, stage, "nobody is left there")
             spare.stands_in = 0 <= spare.wish != stage
-    reason = membership.lack(empty)
+    reason = placement.lacking(membership, empty)
     if reason != leader.waits_for:
         leader.waits_for = reason
         actions.append(Log("info", f"waiting for {reason}"))
@@ -140,7 +141,8 @@ def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Actio
         leader.commit, leader.name = decision.memory.commit, decision.memory.name
         actions += [Log("info", f"going on from {decision.reason}"), *_tell_again(leader, decision.memory)]
     for entry in leader.membership.peers():
-        if entry.phase is not MemberPhase.BARRED or leader.membership.only_barred(entry.member.stage):
+        mates = leader.membership.peers(entry.member.stage)
+        if entry.phase is not MemberPhase.BARRED or all(mate.phase is MemberPhase.BARRED for mate in mates):
             actions += grant(leader, entry, entry.member.stage, decision.reason)
         else:
             _keep_out(leader, entry)
