@@ -155,7 +155,7 @@ class TrainerLife:
         if machine is None:
             raise NetworkError("its trainer does not know the run yet")
         if machine.lead is None:
-            if machine.lease.lost_s is not None:
+            if machine.lease.lost:
                 raise NetworkError("its trainers are electing a leader")
             answer = await self._session.requests.ask(machine.leader, "status", timeout_s=_STATUS_S)
             return bytes(answer[0]) if answer else b""
@@ -352,7 +352,7 @@ class TrainerLife:
         machine, manifest = self._machine, self._manifest
         if machine is None or manifest is None:
             raise NetworkError("this trainer does not know the run yet")
-        if machine.lease.lost_s is not None:
+        if machine.lease.lost:
             leader = None
         else:
             addresses = tuple(self._session.node.addresses()) if machine.lead is not None else ()

@@ -133,7 +133,7 @@ class PeerMachine(PeerState):
         if now >= self._next_heartbeat_s:
             self._next_heartbeat_s = now + self.plan.timeouts.heartbeat_s
             actions += self._show_life(now)
-        leaderless = self.lease.lost_s is not None
+        leaderless = self.lease.lost
         if leaderless and (self.lease.expired(now) or not leaders.candidates(self)):
             reason = f"the leader {self.leader} was lost, and there is no other one"
             return [*actions, *self.leave(reason, leaderless=True)]
@@ -154,7 +154,7 @@ class PeerMachine(PeerState):
         actions = self._give_up_early(now) if self._early else []
         queued, held = (self.hops.queued, self.hops.admission.unfinished) if self.hops is not None else (0, 0)
         beat = Heartbeat(queued, held, self.version, done=self.done, awaits=ballots.awaited(self))
-        if self.lease.lost_s is None:
+        if not self.lease.lost:
             actions.append(self.counter.heartbeat(self.lease.leader, beat))
         else:  # it shows which candidates are dead too: what is sent to them is lost
             actions += [self.counter.heartbeat(candidate, beat) for candidate in leaders.candidates(self)]

@@ -127,7 +127,7 @@ class TrainerMachine(TrainerState):
         if now >= self._next_heartbeat_s:
             self._next_heartbeat_s = now + self.plan.timeouts.heartbeat_s
             self.lease.tick(now)
-            if self.phase is not TrainerPhase.JOINING and self.lease.lost_s is None:
+            if self.phase is not TrainerPhase.JOINING and not self.lease.lost:
                 actions.append(Send(self.leader, Heartbeat(version=self.epoch.step, done=self.source.done)))
         return actions + candidate.succeed(self, now)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmflow.core.epoch_view import EpochView
-from swarmflow.core.leader_lease import LeaderLease
+from swarmflow.core.leader_lease import LeaderLease, LeaseState
 from swarmflow.core.messages import MemberFailed, OpenStep
 from swarmflow.core.types import ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, process
@@ -33,12 +33,13 @@ def test_before_it_has_looked_a_process_doubts_nobody() -> None:
     assert not LeaderLease(LEADER).suspects(1000.0)
 
 
-def test_a_broken_connection_is_a_loss_at_once_and_a_word_takes_it_back() -> None:
+def test_a_broken_connection_is_a_loss_at_once_and_a_message_takes_it_back() -> None:
     lease = ticked(1)
     lease.lose(1.5)
     assert (lease.lost_s, lease.suspects(1.5)) == (1.5, True)
+    assert lease.state is LeaseState.LOST
     lease.renew(1.6)
-    assert (lease.lost_s, lease.suspects(1.6)) == (None, False)
+    assert (lease.lost_s, lease.suspects(1.6), lease.lost) == (None, False, False)
 
 
 def test_patience_counts_from_the_first_loss() -> None:

@@ -38,7 +38,7 @@ def succeed(trainer: TrainerState, now: float) -> list[Action]:
         if now - candidacy.began_s > trainer.plan.timeouts.candidacy_s:
             return _stand(trainer, now)
         return candidacy.tick(now)
-    if trainer.lease.lost_s is None:
+    if not trainer.lease.lost:
         return []
     due_s = stand_s(trainer)
     if due_s is None or trainer.lease.expired(now):

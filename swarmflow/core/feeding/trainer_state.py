@@ -81,7 +81,7 @@ class TrainerState:
 
     def last_promise(self) -> list[Action]:
         """Tell the leader that this life, which may have a vote, follows nobody after it: it ends."""
-        voter = self.epoch_view is not None and self.lease.lost_s is None and self.leader != self.me.process
+        voter = self.epoch_view is not None and not self.lease.lost and self.leader != self.me.process
         return [Send(self.leader, Left(self.lease.term))] if voter else []
 
 

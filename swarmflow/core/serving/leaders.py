@@ -16,7 +16,7 @@ from swarmflow.core.types import ProcessId
 def lost(peer: PeerState, event: Lost, now: float) -> list[Action]:
     """The connection to a process broke. Without the leader there is nobody to tell; an heir of it will come."""
     if event.process == peer.leader:
-        known = peer.lease.lost_s is not None
+        known = peer.lease.lost
         peer.lease.lose(now)
         return [] if known else [Log("warning", f"the leader {peer.leader} was lost: {event.reason}")]
     if peer.epoch_view is not None and peer.epoch_view.takes_part(event.process):

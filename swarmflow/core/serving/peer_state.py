@@ -108,7 +108,7 @@ class PeerState:
 
         held: what it leaves in its folder.
         """
-        voter = self.epoch_view is not None and self.lease.lost_s is None and self.leader != self.me
+        voter = self.epoch_view is not None and not self.lease.lost and self.leader != self.me
         return [Send(self.leader, Left(self.lease.term, held))] if voter else []
 
     @property
