@@ -45,7 +45,6 @@ from swarmflow.core.messages import (
     Ready,
     Suspect,
 )
-from swarmflow.core.quorum import electorate, electorate_before
 from swarmflow.core.roster_parts import announce
 from swarmflow.core.step import AboutStep, Step, received, summary, waits_for
 from swarmflow.core.step_phase import OVER, StepPhase
@@ -56,13 +55,10 @@ from swarmflow.core.types import ProcessId, Roster
 class Leader(LeaderState):
     """Everything the leading trainer decides. Drive it with handle(event, now), and again at next_deadline()."""
 
-    _held_until_s: float = field(init=False, default=0.0)
     _alone_s: float | None = field(init=False, default=None)
     _watched: Roster | None = field(init=False, default=None)
     _next_beat_s: float = field(init=False, default=0.0)
     _awake_s: float | None = field(init=False, default=None)
-    _ballot_due_s: float = field(init=False, default=0.0)
-    _ballots: int = field(init=False, default=0)
 
     # --- doors --------------------------------------------------------------------------------------------------------
 
@@ -71,7 +67,7 @@ class Leader(LeaderState):
         self.membership.enter(Join("trainer", self.settings.software, self.settings.run, self.me), -1, now)
         if self.version >= self.settings.steps:
             return saving.finish(self)
-        opening.seek(self, now, self.former)
+        opening.seek(self, now, self.recovery.former)
         return opening.try_open(self, now)
 
     def take_over(self, takeover: Takeover, now: float, elected: bool = True) -> list[Action]:
@@ -80,14 +76,10 @@ class Leader(LeaderState):
         elected: by a majority. Else others may have elected somebody too, and this leader begins a lineage.
         """
         step = takeover.step
-        self.founded, self.electors = False, electorate_before(step.open_step) or electorate(step.open_step)
-        self.lineage, self.generation, self.exponent = (
-            step.open_step.lineage,
-            step.epoch.generation,
-            step.open_step.exponent,
-        )
+        self.lineage.take_over(step.open_step)
+        self.generation, self.exponent = step.epoch.generation, step.open_step.exponent
         if takeover.doubtful:
-            self.lineage = self.settings.new_lineage()
+            self.lineage.name = self.settings.new_lineage()
         actions: list[Action] = [Log("info", f"leading from here on, in term {self.term}: {summary(step)}")]
         actions += [Send(process, Evicted("the former leader took it for dead")) for process in takeover.expelled]
         for report in takeover.reports.values():
@@ -108,8 +100,8 @@ class Leader(LeaderState):
         self.move(LeaderPhase.RUNNING)
         actions += [*step.entered(), *step.commit_again()]
         if step.phase is StepPhase.PREPARED:
-            actions += step.ask_trainers(self.bound)
-            self._ballot_due_s = now + self.timeouts.ballot_s
+            actions += step.ask_trainers(self.lineage.bound)
+            self.ballots.due_s = now + self.timeouts.ballot_s
         why = "not heard of after the former leader was lost"
         for process in takeover.gone:
             # Forgotten first: it may yet live, and then it has to hear that it is gone.
@@ -117,9 +109,9 @@ class Leader(LeaderState):
             actions += departures.tell_loading(self, process, why)
         for accuser, accused in takeover.suspects:
             if accused in self.membership.known:
-                self.suspicions.accuse(accuser, accused, "lost while nobody led", now)
+                self.faults.suspicions.accuse(accuser, accused, "lost while nobody led", now)
         if not elected and step.phase in (StepPhase.COMMITTING, StepPhase.COMMITTED):
-            self.lineage, self.electors = self.settings.new_lineage(), None  # from the next step on
+            self.lineage.fork(self.settings.new_lineage())  # from the next step on
         elif not elected:
             actions += opening.fork(self, now)
         return actions + self._due(now)
@@ -164,17 +156,17 @@ class Leader(LeaderState):
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
-        weighed_s = self.suspicions.next_deadline()
+        weighed_s = self.faults.suspicions.next_deadline()
         due_s = self._step_due_s()
         return due_s if weighed_s is None else min(due_s, weighed_s)
 
     def _step_due_s(self) -> float:
         if self.phase is LeaderPhase.RUNNING and self.step is not None:
-            if self.complete_s is not None and self.step.phase is StepPhase.COMPLETE:
-                return min(self._next_beat_s, self._held_until_s)
+            if self.ballots.complete_s is not None and self.step.phase is StepPhase.COMPLETE:
+                return min(self._next_beat_s, self.ballots.held_until_s)
             waits = self.step.phase is StepPhase.PREPARED and self.safe.saving != self.version
             if self.step.phase is StepPhase.PREPARING or waits:
-                return min(self._next_beat_s, self._ballot_due_s)
+                return min(self._next_beat_s, self.ballots.due_s)
         return self._next_beat_s
 
     def stop(self) -> list[Action]:
@@ -206,7 +198,7 @@ class Leader(LeaderState):
             for process in self.membership.silent(now, self.timeouts.silence_s, self.me.process):
                 actions += departures.gone(self, process, f"silent for more than {self.timeouts.silence_s:.0f} s", now)
             actions += joining.readmit(self, now)
-            awaits = self._alone_s is not None or self.absent or self.safe.landing >= 0
+            awaits = self._alone_s is not None or self.recovery.absent or self.safe.landing >= 0
             actions += opening.try_open(self, now) if self.phase is LeaderPhase.GATHERING and awaits else []
         if watch:
             self._watched = roster
@@ -223,7 +215,7 @@ class Leader(LeaderState):
 
     def _weigh(self, now: float) -> list[Action]:
         """See to accusations. Amid a ballot, what its members had to say to each other may be lost: it begins anew."""
-        answered = self.suspicions.answered(self.membership, now)
+        answered = self.faults.suspicions.answered(self.membership, now)
         actions = departures.weigh(self, now)
         step = self.step
         if step is None or step.phase is not StepPhase.PREPARING or not answered:
@@ -242,8 +234,8 @@ class Leader(LeaderState):
         if self.phase is LeaderPhase.FINISHED and self.safe.due_again(now):
             self.move(LeaderPhase.GATHERING)
             return opening.try_open(self, now)
-        if self.phase is LeaderPhase.GATHERING and self.restoring is not None:
-            return opening.restore(self, self.restoring, now)
+        if self.phase is LeaderPhase.GATHERING and self.recovery.restoring is not None:
+            return opening.restore(self, self.recovery.restoring, now)
         if self.phase is LeaderPhase.GATHERING and self.safe.trouble:
             return saving.save(self) if self.safe.due_again(now) else opening.try_open(self, now)
         if self.phase is LeaderPhase.UNMEASURED:
@@ -258,39 +250,39 @@ class Leader(LeaderState):
             return between_steps.close(self, step, now)
         if step.phase is StepPhase.COMPLETE:
             return self._prepare(step, now) if self._held_long_enough(now) else []
-        if step.phase is StepPhase.PREPARING and now >= self._ballot_due_s:
+        if step.phase is StepPhase.PREPARING and now >= self.ballots.due_s:
             return self._late_ballot(step, now)
         if step.phase is not StepPhase.PREPARED or (self.safe.saving == self.version and not self.safe.copied):
             return []
-        if not step.ballot.may_commit(step.members.quorum, self.bound):
+        if not step.ballot.may_commit(step.members.quorum, self.lineage.bound):
             # What was to promise may be lost. Where too few are left for it, the fork comes first.
-            return self._ask_again(step, now) if now >= self._ballot_due_s else []
-        self.complete_s = None
-        self._ballots = 0
+            return self._ask_again(step, now) if now >= self.ballots.due_s else []
+        self.ballots.complete_s = None
+        self.ballots.in_vain = 0
         return step.commit(now)
 
     # --- ballots ------------------------------------------------------------------------------------------------------
 
     def _held_long_enough(self, now: float) -> bool:
         """Whether those who are loading this version have had their time to take part in its update."""
-        if self.complete_s is None:
-            self.complete_s = now
+        if self.ballots.complete_s is None:
+            self.ballots.complete_s = now
         tries = [entry.tries for entry in self.membership.loading(self.version)]
-        self._held_until_s = self.complete_s + max(map(self.timeouts.hold_s, tries), default=0.0)
-        return now >= self._held_until_s
+        self.ballots.held_until_s = self.ballots.complete_s + max(map(self.timeouts.hold_s, tries), default=0.0)
+        return now >= self.ballots.held_until_s
 
     def _late_ballot(self, step: Step, now: float) -> list[Action]:
         """A ballot that gets on has time; else a message was lost, or the second time somebody does nothing."""
-        self._ballot_due_s = progress.reduction_due_s(self, step, 2.0**self._ballots)
-        if now < self._ballot_due_s:
+        self.ballots.due_s = progress.reduction_due_s(self, step, 2.0**self.ballots.in_vain)
+        if now < self.ballots.due_s:
             return []
-        self._ballots += 1
-        culprit = progress.blame(self, step) if self._ballots > 1 else None
+        self.ballots.in_vain += 1
+        culprit = progress.blame(self, step) if self.ballots.in_vain > 1 else None
         progress.reduction_missed(self, step, now)
         if culprit is not None:
             reason = f"holds up the all-reduce of step {self.version}, which was begun anew and stands still again"
             return progress.put_out(self, culprit, reason, now)
-        alone = ", which nobody can do for them" if self._ballots > 1 else ""
+        alone = ", which nobody can do for them" if self.ballots.in_vain > 1 else ""
         late = (
             f"ballot {step.ballot.number} of step {self.version} is begun anew: {waits_for(step)} does not end{alone}"
         )
@@ -298,26 +290,26 @@ class Leader(LeaderState):
 
     def _prepare(self, step: Step, now: float) -> list[Action]:
         """Begin a ballot, with those who are ready by now. Each that took too long has those after it take longer."""
-        self._ballot_due_s = now + self.timeouts.ballot_s * 2.0**self._ballots
+        self.ballots.due_s = now + self.timeouts.ballot_s * 2.0**self.ballots.in_vain
         ready, present = self.membership.roster(self.version).members(), step.roster.all_processes
         newcomers = tuple(member for member in ready if member.process not in present)
         # After two ballots in vain nobody sums for another stage: it may be to blame.
-        links = _links(self.membership) if self._ballots < 2 else LinkTable()
-        return [*step.prepare(newcomers, links), *step.ask_trainers(self.bound)]
+        links = _links(self.membership) if self.ballots.in_vain < 2 else LinkTable()
+        return [*step.prepare(newcomers, links), *step.ask_trainers(self.lineage.bound)]
 
     def _ask_again(self, step: Step, now: float) -> list[Action]:
         """Too few have promised what all have reduced: another ballot, unless this one may be committed elsewhere."""
         if not step.ballot.inherited:
             return self._prepare(step, now)
-        self._ballot_due_s = now + self.timeouts.ballot_s
-        return step.ask_trainers(self.bound)
+        self.ballots.due_s = now + self.timeouts.ballot_s
+        return step.ask_trainers(self.lineage.bound)
 
     def _watch_majority(self, now: float) -> list[Action]:
         """Once most of those whom the OpenStep named are gone, a trainer among them, they may have another leader."""
         step = self.step
-        alone = self.phase is LeaderPhase.GATHERING and not opening.has_majority(self)
+        alone = self.phase is LeaderPhase.GATHERING and not self.lineage.has_majority(self.membership.known.keys())
         if self.phase is LeaderPhase.RUNNING and step is not None and step.phase not in OVER:
-            alone = not step.members.has_majority(self.bound)
+            alone = not step.members.has_majority(self.lineage.bound)
         if not alone:
             self._alone_s = None
             return []
@@ -340,7 +332,7 @@ class Leader(LeaderState):
             return departures.left(self, sender, message, now)
         known = self.membership.known.get(sender)
         if known is None:
-            waits = isinstance(message, Heartbeat) and self.pauses.left(sender.name, now)[0] > 0
+            waits = isinstance(message, Heartbeat) and self.faults.pauses.left(sender.name, now)[0] > 0
             return [] if waits or isinstance(message, Suspect) else [Send(sender, Evicted("not known to the leader"))]
         if (wrong := plausibility.doubtful(self, known, message)) is not None:
             return self.refused(sender, message, wrong, now)

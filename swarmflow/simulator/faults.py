@@ -122,7 +122,7 @@ class Churn:
         """Where the leader still waits for the disks of others, they are brought back, as it asks for."""
         leader = self.world.leader
         lead = self.world.trainers[leader].lead if leader is not None else None
-        if self.world.ended or lead is None or lead.restoring is None:
+        if self.world.ended or lead is None or lead.recovery.restoring is None:
             return
         disks = self.world.disks.trainers
         for name in sorted(disks):

@@ -174,7 +174,7 @@ def test_a_stages_only_peer_accuses_nobody_of_another_stage() -> None:
     for index in range(2):
         bench.hear(A, Done(microbatch(index), 0, 0, 20.0, 10))
     bench.hear(A, NotFinite(EPOCH, -1, "sum", owner=B))
-    assert [finding.holder for finding in bench.leader.findings.found] == [A]
+    assert [finding.holder for finding in bench.leader.faults.findings.found] == [A]
 
 
 def test_whose_sum_is_not_finite_counts_no_more_in_another_ballot() -> None:

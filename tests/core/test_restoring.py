@@ -274,10 +274,10 @@ def test_nobody_holds_a_version_after_the_last_step(beyond: int) -> None:
     bench.serve(A, B, C, D)
     assert bench.leader.phase == "running"
     bench.hear(A, Left(1, held(bench.leader.membership.known[A].member.stage, version)))
-    assert not bench.leader.absent
+    assert not bench.leader.recovery.absent
     final = held(0, SETTINGS.steps)
     assert not messages(bench.join_again(process("e"), final), Granted), "the last version is one"
-    assert bench.leader.memories.newest() == SETTINGS.steps
+    assert bench.leader.recovery.memories.newest() == SETTINGS.steps
 
 
 def test_who_comes_back_to_a_leader_with_the_state_at_hand_loads_nothing() -> None:

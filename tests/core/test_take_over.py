@@ -196,7 +196,7 @@ def test_such_a_step_starts_over_in_another_lineage_alone() -> None:
     bench = inherited()
     for victim in (A, B):
         bench.leader.handle(Lost(victim, "killed"), bench.now)
-    assert bench.leader.lineage == "new"
+    assert bench.leader.lineage.name == "new"
 
 
 def test_a_commit_is_told_to_those_who_have_not_applied_it() -> None:
@@ -303,7 +303,7 @@ def test_whoever_accuses_the_leader_itself_does_not_keep_it_busy_for_ever() -> N
     a, b, c = peers()
     bench = Bench([replace(a, suspects=(ME,)), b, c])
     assert not messages(bench.wait(4.0, A, B, C), MemberFailed)
-    bench.leader.suspicions.accuse(A, ME, "lost", bench.now)  # as none of the leader's doors takes it
+    bench.leader.faults.suspicions.accuse(A, ME, "lost", bench.now)  # as none of the leader's doors takes it
     assert not messages(bench.wait(4.0, A, B, C), MemberFailed)
     assert {dead.process for _, dead in messages(bench.wait(9.0, A, B), MemberFailed)} == {C}
 
@@ -313,7 +313,7 @@ def test_a_step_that_nobody_who_is_left_knows_of_starts_over_as_another_lineage(
     a, b = replace(report(PEERS[0], later), gone=(B,)), replace(report(PEERS[1], later), gone=(A,))
     bench = Bench([a, b, report(PEERS[2])])
     assert {to for to, _ in messages(bench.began, Evicted)} >= {A, B}
-    assert (bench.leader.epoch, bench.leader.lineage) == (Epoch(4, 5), "new")
+    assert (bench.leader.epoch, bench.leader.lineage.name) == (Epoch(4, 5), "new")
     assert sorted(bench.leader.membership.known) == [C, ME]
 
 

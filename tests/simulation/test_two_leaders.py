@@ -27,7 +27,7 @@ def watch(world: World, opened: Opened) -> None:
     """Remember who leads which epoch of which lineage."""
     for process, machine in world.trainers.items():
         if machine.lead is not None and machine.lead.step is not None and world.hosts[process].alive:
-            opened.setdefault((machine.lead.lineage, machine.lead.step.epoch), set()).add(process)
+            opened.setdefault((machine.lead.lineage.name, machine.lead.step.epoch), set()).add(process)
     if not world.ended:
         world.clock.after(0.05, lambda: watch(world, opened))
 

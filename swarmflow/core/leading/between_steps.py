@@ -15,7 +15,6 @@ from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.opening import try_open
 from swarmflow.core.leading.saving import goodbye, save, spread, stop_now, stopped
 from swarmflow.core.messages import state_name
-from swarmflow.core.quorum import electorate
 from swarmflow.core.reduce import diverged
 from swarmflow.core.step import Step
 from swarmflow.core.types import EXPONENT, Roster
@@ -29,12 +28,10 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
         reason = "its parameters differ from its stage's"
         actions += [Count("resynchronisations"), *evict(leader, process, reason)]
     leader.version += 1
-    leader.restored = False
+    leader.recovery.settle()
     leader.name, leader.commit = state_name(step.open_step.lineage, step.epoch, step.ballot.number), step.decision
-    leader.absent.keep(leader.version, leader.name)
-    if step.open_step.lineage == leader.lineage:  # else it was finished for a history that this leader has left
-        leader.electors = electorate(step.open_step)
-        leader.bound &= {*leader.electors.processes, leader.me.process}
+    leader.recovery.absent.keep(leader.version, leader.name)
+    leader.lineage.committed(step.open_step)
     for member in step.roster.members():
         if (known := leader.membership.known.get(member.process)) is not None:
             known.version = leader.version
@@ -135,9 +132,9 @@ def checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: float
     if event.ok:
         actions += leader.safe.share(leader.me, [entry.member for entry in leader.membership.trainers()])
         actions += spread(leader)
-    if leader.restoring is not None and leader.phase is LeaderPhase.GATHERING:
+    if leader.recovery.restoring is not None and leader.phase is LeaderPhase.GATHERING:
         if not event.ok:
-            leader.restoring.failed(now, leader.timeouts.silence_s)
+            leader.recovery.restoring.failed(now, leader.timeouts.silence_s)
         return actions + try_open(leader, now)
     if leader.stopping and leader.phase is LeaderPhase.SAVING:
         return actions + (save(leader) if event.version < leader.version else stopped(leader, event.ok))

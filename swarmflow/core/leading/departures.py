@@ -71,12 +71,12 @@ def _absence_s(leader: LeaderState) -> float:
 
 def left(leader: LeaderState, process: ProcessId, message: Left, now: float) -> list[Action]:
     """A life has ended: it follows no other leader, and may have left what the run needs in its folder."""
-    leader.bound |= {process} if message.term == leader.term else set()
+    leader.lineage.bound |= {process} if message.term == leader.term else set()
     known, held = leader.membership.known.get(process), message.held
-    if known is None or held is None or held.stage != known.member.stage or not leader.memories.possible(held):
-        leader.absent.back(process.name)
+    if known is None or held is None or held.stage != known.member.stage or not leader.recovery.memories.possible(held):
+        leader.recovery.absent.back(process.name)
     else:
-        leader.absent.left(process.name, held, now + _absence_s(leader))
+        leader.recovery.absent.left(process.name, held, now + _absence_s(leader))
         return gone(leader, process, "it left, with its state in its folder", now)
     return try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
 
@@ -89,7 +89,7 @@ def suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: flo
     accused = message.process
     if accused not in leader.membership.known or accused == leader.me.process:
         return []
-    leader.suspicions.accuse(known.process, accused, message.reason, now)
+    leader.faults.suspicions.accuse(known.process, accused, message.reason, now)
     actions: list[Action] = [Count("accusations")]
     if leader.step is not None and accused in leader.step.roster.all_processes:
         actions.append(Send(accused, Suspect(known.process, f"it accuses this process: {message.reason}")))
@@ -100,10 +100,10 @@ def weigh(leader: LeaderState, now: float) -> list[Action]:
     """Put out those against whom accusations are enough by now."""
     actions: list[Action] = []
     while (
-        found := leader.suspicions.verdict(leader.membership, now, partial(_stage_is_lost_with, leader))
+        found := leader.faults.suspicions.verdict(leader.membership, now, partial(_stage_is_lost_with, leader))
     ) is not None:
         actions += gone(leader, *found, now)
-        leader.suspicions.forget(found[0])  # also of one who cannot go, such as this trainer: else this would not end
+        leader.faults.suspicions.forget(found[0])  # also of one that cannot go, such as this trainer
     return actions
 
 
@@ -152,7 +152,7 @@ def settle_findings(leader: LeaderState, step: Step, now: float) -> list[Action]
     So is without whom it was committed after it had failed with it.
     """
     actions: list[Action] = []
-    for finding in leader.findings.settle(leader.version):
+    for finding in leader.faults.findings.settle(leader.version):
         holder = finding.holder
         if holder is None or holder not in leader.membership.known:
             continue
@@ -162,7 +162,7 @@ def settle_findings(leader: LeaderState, step: Step, now: float) -> list[Action]
             continue
         actions += put_out(leader, holder, f"{finding}; on others it was: check the memory of this machine", now)
     leader.membership.suspended.clear()
-    for process, text in leader.failures.settle():
+    for process, text in leader.faults.failures.settle():
         if process not in step.roster.all_processes:
             actions += put_out(leader, process, f"{text}; without it the step was done", now)
     return actions
@@ -181,9 +181,9 @@ def put_out(leader: LeaderState, process: ProcessId, reason: str, now: float) ->
     """A process leaves at once, and is granted nothing for a while when it comes again."""
     known = leader.membership.known.get(process)
     if known is not None and known.role == "trainer":
-        seconds = leader.pauses.put_out(process.name, reason, now)
+        seconds = leader.faults.pauses.put_out(process.name, reason, now)
     else:
-        seconds = leader.findings.bar(process.name, now)
+        seconds = leader.faults.findings.bar(process.name, now)
     return [Count("put_out"), *gone(leader, process, f"{reason}; it may serve again in {seconds:.0f} s", now)]
 
 
@@ -196,7 +196,7 @@ def not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, now
         return []
     finding = Finding(leader.version, -1, known.member.stage, process, "update", plain(message.layer))
     others = any(entry.process != process for entry in leader.membership.peers(known.member.stage))
-    reason = leader.findings.add(finding, others)
+    reason = leader.faults.findings.add(finding, others)
     actions: list[Action] = [Count("not_finite"), *put_out(leader, process, f"{finding}", now)]
     if not reason:
         return actions
@@ -212,7 +212,7 @@ def evict(leader: LeaderState, process: ProcessId, reason: str) -> list[Action]:
 
 def _forget(leader: LeaderState, process: ProcessId) -> None:
     leader.safe.copies.leave(process)
-    leader.memories.leave(process)
+    leader.recovery.memories.leave(process)
     leader.recipients.pop(process, None)
-    leader.suspicions.forget(process)
+    leader.faults.suspicions.forget(process)
     leader.membership.leave(process)

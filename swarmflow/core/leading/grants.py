@@ -17,11 +17,11 @@ def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, tur
     """
     donors = leader.membership.donors(stage, leader.version, entry.process, turn)
     if leader.name:
-        donors = donors or leader.memories.donors(stage, leader.name, entry.process)[:DONORS_MAX]
-    held = leader.memories.of(entry.process)
+        donors = donors or leader.recovery.memories.donors(stage, leader.name, entry.process)[:DONORS_MAX]
+    held = leader.recovery.memories.of(entry.process)
     resumes = held is not None and held.stage == stage and holds(held, leader.version, leader.name)
     if not resumes:
-        leader.memories.leave(entry.process)  # it lets go of it
+        leader.recovery.memories.leave(entry.process)  # it lets go of it
     entry.hopeful = bool(donors) or resumes or leader.version == leader.safe.durable
     if not donors and not (leader.version == 0 and leader.settings.from_seed):
         donors = (leader.me,)

@@ -40,18 +40,18 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
     if former is not None:
         leader.membership.incarnations.retire(former)
         actions += gone(leader, former, "it has started again", now)
-    wait_s, reason = leader.pauses.left(sender.name, now)
+    wait_s, reason = leader.faults.pauses.left(sender.name, now)
     if wait_s > 0 and not _serves_alone(leader, message):
         return [*actions, Connect((message.member,)), Send(sender, Postponed(f"it {reason}", wait_s))]
-    if leader.failures.joined(sender):
+    if leader.faults.failures.joined(sender):
         leader.membership.suspended[sender] = None
     if message.role == "trainer":
         return [*actions, *_join_trainer(leader, sender, message, now)]
-    leader.memories.record(message.member, message.held)
-    leader.absent.back(sender.name)
-    held = leader.memories.of(sender)
+    leader.recovery.memories.record(message.member, message.held)
+    leader.recovery.absent.back(sender.name)
+    held = leader.recovery.memories.of(sender)
     stage, reason = place(leader.membership, message.member.stage)
-    later = held is not None and (leader.restoring is not None or held.version > leader.version)
+    later = held is not None and (leader.recovery.restoring is not None or held.version > leader.version)
     if held is not None and (later or holds(held, leader.version, leader.name)):
         stage, reason = held.stage, "it holds that one"
     entry = leader.membership.enter(message, stage, now)
@@ -59,7 +59,7 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
         leader.membership.mark(entry, MemberPhase.BARRED)
     leader.safe.copies.record(entry.member, message.copies)
     actions += reconsider_version(leader, now)
-    if leader.restoring is not None:
+    if leader.recovery.restoring is not None:
         return [*actions, Connect((entry.member,)), Log("info", f"peer {sender} waits to serve stage {stage}")]
     if held is not None and held.version > leader.version and entry.phase is not MemberPhase.LOADING:
         text = f"peer {sender} still held version {held.version}; this run has gone on from an earlier one meanwhile"
@@ -79,7 +79,7 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
 
 def _outside(leader: LeaderState, name: str, now: float) -> bool:
     """Whether a process was put out a while ago, and is granted a stage only where nobody else serves it."""
-    return leader.findings.barred(name, now) or leader.pauses.left(name, now)[0] > 0
+    return leader.faults.findings.barred(name, now) or leader.faults.pauses.left(name, now)[0] > 0
 
 
 def _serves_alone(leader: LeaderState, message: Join) -> bool:
@@ -96,7 +96,7 @@ def readmit(leader: LeaderState, now: float) -> list[Action]:
     for entry in leader.membership.barred():
         if _outside(leader, entry.process.name, now):
             continue
-        if leader.restoring is not None:
+        if leader.recovery.restoring is not None:
             leader.membership.mark(entry, MemberPhase.WAITING)
         else:
             stage, reason = place(leader.membership, entry.wish)
@@ -124,7 +124,7 @@ def ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) 
         known.tries += 1
         return grant(leader, known, known.member.stage, f"version {message.version} is out of date")
     leader.membership.mark(known, MemberPhase.READY)
-    leader.memories.leave(known.process)
+    leader.recovery.memories.leave(known.process)
     known.version, known.tries = message.version, 0
     known.member = replace(known.member, capacity=max(1, message.capacity))
     return try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
@@ -135,7 +135,7 @@ def load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, n
     if not _answers(known, message):
         return []
     leader.membership.mark(known, MemberPhase.FAILED)
-    leader.memories.leave(known.process)
+    leader.recovery.memories.leave(known.process)
     known.tries += message.version != leader.version
     actions = try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
     if known.phase is not MemberPhase.FAILED:

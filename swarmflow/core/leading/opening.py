@@ -16,6 +16,7 @@ from swarmflow.core.leading.leader_state import LeaderState
 from swarmflow.core.leading.member_phase import MemberPhase
 from swarmflow.core.leading.membership import MemberRecord
 from swarmflow.core.leading.memories import NOTHING, Former, Remembered, holds
+from swarmflow.core.leading.recovery import RecoveryState
 from swarmflow.core.leading.restoring import Restoring
 from swarmflow.core.leading.saving import finish, stop_now, stop_run
 from swarmflow.core.messages import OpenStep
@@ -29,8 +30,8 @@ def try_open(leader: LeaderState, now: float) -> list[Action]:
     if leader.phase in (LeaderPhase.FINISHED, LeaderPhase.SAVING) or leader.stopping:
         return []
     leader.gather()
-    if leader.restoring is not None:
-        return restore(leader, leader.restoring, now)
+    if leader.recovery.restoring is not None:
+        return restore(leader, leader.recovery.restoring, now)
     membership, settings = leader.membership, leader.settings
     if leader.version == leader.generation == 0 and membership.ready_peers() < settings.peers_first:
         leader.waits_for = f"{settings.peers_first} peers to be ready"
@@ -40,19 +41,19 @@ def try_open(leader: LeaderState, now: float) -> list[Action]:
         return _refill(leader, empty, now)
     if leader.version >= settings.steps:
         return finish(leader)
-    if not has_majority(leader):
+    if not leader.lineage.has_majority(membership.known.keys()):
         leader.waits_for = "most of those who took part in the last step: they may have another leader"
         return []
     if lack := leader.safe.holds_up(leader.version):
         return _pause(leader, lack)
     leader.waits_for = ""
     roster = membership.roster(leader.version)
-    change = change_since(leader.electors, roster)
-    careful = bool(leader.findings.of(leader.version))
+    change = change_since(leader.lineage.electors, roster)
+    careful = bool(leader.faults.findings.of(leader.version))
     open_step = OpenStep(
-        leader.term, leader.epoch, roster, leader.lineage, exponent=leader.exponent, careful=careful, change=change
+        leader.term, leader.epoch, roster, leader.lineage.name, exponent=leader.exponent, careful=careful, change=change
     )
-    leader.electors = leader.electors or electorate(open_step)
+    leader.lineage.electors = leader.lineage.electors or electorate(open_step)
     leader.step = Step(leader.plan, leader.term, open_step, settings.learning_rate(leader.version), settings.clip, now)
     leader.move(LeaderPhase.RUNNING)
     begun = leader.step.members.open(leader.opened, leader.recipients)
@@ -76,7 +77,7 @@ def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
         if leader.safe.durable < leader.safe.landing <= leader.version:
             leader.waits_for = f"version {leader.safe.landing} to be on disk, to go back to that one"
             return []
-        away = leader.absent.awaited(lost, leader.version, leader.name, now)
+        away = leader.recovery.absent.awaited(lost, leader.version, leader.name, now)
         return _await(leader, away) if away else _roll_back(leader, lost, now)
     for stage in lost:
         outside = (entry for entry in membership.barred() if entry.movable or entry.wish == stage)
@@ -103,19 +104,19 @@ def _roll_back(leader: LeaderState, lost: list[int], now: float) -> list[Action]
     """Everybody of a stage is gone, and with them the state: all stages go back to the newest version on a disk."""
     text, before = ", ".join(str(stage) for stage in lost), leader.version
     leader.version, leader.step = leader.safe.durable, None
-    leader.lineage = leader.settings.new_lineage()  # in each, a version is committed once
+    leader.lineage.name = leader.settings.new_lineage()  # in each, a version is committed once
     abandoned = leader.safe.went_back()
     leader.generation += 1
     seek(leader, now)
     opened = try_open(leader, now)
-    back = f"back from version {before}" + (f" to {leader.version}" if leader.restoring is None else "")
+    back = f"back from version {before}" + (f" to {leader.version}" if leader.recovery.restoring is None else "")
     return [Log("warning", f"stage {text} has lost everybody: {back}"), Count("rollbacks"), *abandoned, *opened]
 
 
 def seek(leader: LeaderState, now: float, former: Former = NOTHING) -> None:
     """From which version to go on is to be found out; until then nobody loads anything."""
     timeouts = leader.timeouts
-    leader.restoring = Restoring(leader.safe.known, now, timeouts.copies_s, former, timeouts.memory_s)
+    leader.recovery.open(Restoring(leader.safe.known, now, timeouts.copies_s, former, timeouts.memory_s))
     for entry in leader.membership.peers():
         if entry.phase is not MemberPhase.BARRED:
             leader.membership.mark(entry, MemberPhase.WAITING)
@@ -125,7 +126,7 @@ def seek(leader: LeaderState, now: float, former: Former = NOTHING) -> None:
 def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Action]:
     """Go on from the newest version that is whole somewhere, or wait for it and say so."""
     there = {process.name for process in leader.membership.known}
-    decision = restoring.decide(leader.safe.durable, leader.safe.copies, now, leader.memories, there)
+    decision = restoring.decide(leader.safe.durable, leader.safe.copies, now, leader.recovery.memories, there)
     actions: list[Action] = []
     if decision.version is None and decision.reason != leader.waits_for:
         leader.waits_for = decision.reason
@@ -134,8 +135,8 @@ def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Actio
         return actions + leader.safe.fetch(decision.fetch)
     if decision.version is None:
         return actions
-    leader.restoring, leader.version, leader.safe.known = None, decision.version, restoring.known
-    leader.restored = True
+    leader.recovery.decide()
+    leader.version, leader.safe.known = decision.version, restoring.known
     leader.commit, leader.name = None, ""
     if decision.memory is not None:
         leader.commit, leader.name = decision.memory.commit, decision.memory.name
@@ -151,9 +152,9 @@ def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Actio
 
 def _keep_out(leader: LeaderState, entry: MemberRecord) -> None:
     """Grant nothing to a peer that was put out a while ago; others may load what it holds, if it is this version."""
-    held = leader.memories.of(entry.process)
+    held = leader.recovery.memories.of(entry.process)
     if held is not None and not holds(held, leader.version, leader.name):
-        leader.memories.leave(entry.process)
+        leader.recovery.memories.leave(entry.process)
 
 
 def _tell_again(leader: LeaderState, found: Remembered) -> list[Action]:
@@ -171,30 +172,25 @@ def reconsider_version(leader: LeaderState, now: float) -> list[Action]:
     Or with a stage in memory: that also counts where this leader has gone back, as long as it has committed no step
     since. Those whom it took for dead may have lost it alone.
     """
-    began_here = leader.founded and leader.last is None
+    began_here = leader.lineage.founded and leader.last is None
     begun = leader.phase is LeaderPhase.RUNNING
     decided = leader.step is not None and leader.step.decision is not None
     may_go_back = begun or leader.phase is LeaderPhase.GATHERING
-    if leader.restoring is None and leader.restored and not decided and may_go_back:
+    if leader.recovery.state is RecoveryState.DECIDED and not decided and may_go_back:
         on_disks = began_here and leader.safe.later(leader.version, begun)
-        if not (on_disks or leader.memories.later(leader.version)):
+        if not (on_disks or leader.recovery.memories.later(leader.version)):
             return []
         leader.step = None
         leader.gather()
         leader.generation += 1
         seek(leader, now)
-    return try_open(leader, now) if leader.restoring is not None else []
-
-
-def has_majority(leader: LeaderState) -> bool:
-    """Return whether enough of those who took part in the last step are here for the next one to be opened."""
-    return leader.electors is None or leader.electors.commits(leader.membership.known.keys() | leader.bound)
+    return try_open(leader, now) if leader.recovery.restoring is not None else []
 
 
 def fork(leader: LeaderState, now: float) -> list[Action]:
     """Go on without most of the electorate, under a name of its own: the others may go on with the old one."""
-    leader.lineage, leader.electors = leader.settings.new_lineage(), None
-    log = Log("warning", f"most of the swarm stayed away: going on without it, as lineage {leader.lineage}")
+    leader.lineage.fork(leader.settings.new_lineage())
+    log = Log("warning", f"most of the swarm stayed away: going on without it, as lineage {leader.lineage.name}")
     return [log, Count("lineages"), *restart(leader, now)]
 
 
@@ -211,19 +207,19 @@ def restart(leader: LeaderState, now: float) -> list[Action]:
         if reason:
             return stop_run(leader, reason)
     if step is not None and step.ballot.inherited:  # it may be committed elsewhere, with those who cannot be reached
-        leader.lineage = leader.settings.new_lineage()
+        leader.lineage.name = leader.settings.new_lineage()
     leader.generation += 1
-    leader.step = leader.complete_s = None
+    leader.step = leader.ballots.complete_s = None
     return stop_now(leader) if leader.stopping else try_open(leader, now)
 
 
 def suspend(leader: LeaderState, finding: Finding) -> str:
     """Leave out the peer whose value was not finite while others can compute it. Returns why the run has to stop."""
     membership, holder = leader.membership, finding.holder
-    before = {first.holder for first in leader.findings.of(finding.version)} | {holder}
+    before = {first.holder for first in leader.faults.findings.of(finding.version)} | {holder}
     ready = membership.ready(finding.stage, leader.version) if finding.stage >= 0 else []
     others = any(entry.process not in before for entry in ready)
-    reason = leader.findings.add(finding, others)
+    reason = leader.faults.findings.add(finding, others)
     if holder is not None and holder in membership.known:
         membership.suspended[holder] = None
     return reason
@@ -231,7 +227,7 @@ def suspend(leader: LeaderState, finding: Finding) -> str:
 
 def leave_out(leader: LeaderState, step: Step, failure: StepFailure) -> str:
     """Leave out who makes the step fail again, while others can stand in for it. Returns why the run has to stop."""
-    membership, failures = leader.membership, leader.failures
+    membership, failures = leader.membership, leader.faults.failures
     culprits = [process for process in failure.culprits if process in membership.known]
     if not culprits:
         return ""
@@ -241,7 +237,7 @@ def leave_out(leader: LeaderState, step: Step, failure: StepFailure) -> str:
     def mates(process: ProcessId) -> list[ProcessId]:
         return [mate for mate in membership.mates(process, leader.version) if mate not in otherwise]
 
-    culprits.sort(key=lambda process: (leader.findings.outside_s(process.name), process))
+    culprits.sort(key=lambda process: (leader.faults.findings.outside_s(process.name), process))
     exponent = step.open_step.exponent if failure.overflow is not None else None
     reason = failures.add(Failure(leader.version, tuple(culprits), failure.reason, exponent), mates)
     for process in before:

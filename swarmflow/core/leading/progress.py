@@ -103,7 +103,7 @@ def blame(leader: LeaderState, step: Step) -> ProcessId | None:
 
 def put_out(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
     """A process lives and is of no use: it goes, and may come back after a while."""
-    pause_s = leader.pauses.put_out(process.name, reason, now)
+    pause_s = leader.faults.pauses.put_out(process.name, reason, now)
     return [Count("stalled"), *gone(leader, process, f"it {reason}: put out for {pause_s:.0f} s", now)]
 
 

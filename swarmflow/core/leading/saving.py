@@ -25,7 +25,7 @@ def asked(leader: LeaderState, event: SaveAsked, now: float) -> list[Action]:
 def see(leader: LeaderState, now: float) -> list[Action]:
     """Answer those who asked for a version; where it could not be written, it is tried again."""
     answered = leader.safe.answers(now)
-    if not leader.safe.asked or leader.phase is LeaderPhase.FINISHED or leader.restoring is not None:
+    if not leader.safe.asked or leader.phase is LeaderPhase.FINISHED or leader.recovery.restoring is not None:
         return answered  # the last version is being written with all that belongs to it
     waits = leader.safe.again_s is not None and now < leader.safe.again_s
     return answered if waits else [*answered, *save(leader)]
