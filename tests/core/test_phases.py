@@ -8,10 +8,12 @@ from itertools import pairwise
 import pytest
 
 from swarmflow.core.feeding.trainer_phase import TRAINER, TrainerPhase
-from swarmflow.core.leader_lease import LeaderLease
+from swarmflow.core.leader_lease import LEASE, LeaderLease
+from swarmflow.core.leading.durability import WRITE, WriteState
 from swarmflow.core.leading.leader_phase import LEADER, LeaderPhase
 from swarmflow.core.leading.member_phase import MEMBER, MemberPhase
 from swarmflow.core.leading.membership import Membership
+from swarmflow.core.leading.recovery import RECOVERY, RecoveryState
 from swarmflow.core.messages import Join
 from swarmflow.core.serving.peer_phase import PEER, PeerPhase
 from swarmflow.core.serving.peer_state import PeerSettings, PeerState
@@ -34,6 +36,9 @@ from tests.core.samples import member, process
         (MEMBER, "waiting barred waiting loading gone"),
         (TRAINER, "joining following standing standing following standing leading ended"),
         (TRAINER, "joining leading ended"),
+        (LEASE, "held held lost held"),
+        (RECOVERY, "settled open decided open decided settled"),
+        (WRITE, "idle copying writing idle copying idle"),
         (PEER, "joining loading loading ready member member loading ready member gone"),
     ],
 )
@@ -57,6 +62,8 @@ def test_what_may_happen(machine: Transitions[StrEnum], history: str) -> None:
         (MEMBER, MemberPhase.BARRED, MemberPhase.READY),
         (TRAINER, TrainerPhase.LEADING, TrainerPhase.FOLLOWING),
         (TRAINER, TrainerPhase.FOLLOWING, TrainerPhase.LEADING),
+        (RECOVERY, RecoveryState.OPEN, RecoveryState.SETTLED),
+        (WRITE, WriteState.IDLE, WriteState.WRITING),
         (PEER, PeerPhase.LOADING, PeerPhase.MEMBER),
         (PEER, PeerPhase.GONE, PeerPhase.JOINING),
     ],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from swarmflow.core.actions import Abandon, Action, Connect, Log, Saved, Send, WriteCheckpoint
 from swarmflow.core.events import CheckpointWritten, DiskChanged
 from swarmflow.core.leading.copies import Copies
 from swarmflow.core.leading.duties import Duty
 from swarmflow.core.messages import KeepCopy
+from swarmflow.core.transitions import Transitions
 from swarmflow.core.types import Member, Roster, Snapshot
 
 RETRY_S_MAX = 64.0
@@ -25,37 +27,68 @@ class SaveRequest:
     since_s: float
 
 
+class WriteState(StrEnum):
+    """The write of a version to the leader's disk."""
+
+    IDLE = "idle"  # nothing is being written
+    COPYING = "copying"  # the states of the stages are being copied from peers or their disks
+    WRITING = "writing"  # all of them are here, and not on disk yet
+
+
+_ENDS = "it failed, or the run went back"
+WRITE = Transitions(
+    "write",
+    WriteState.IDLE,
+    {
+        WriteState.IDLE: {WriteState.COPYING: "a version is due or asked for"},
+        WriteState.COPYING: {WriteState.WRITING: "the states of all stages are here", WriteState.IDLE: _ENDS},
+        WriteState.WRITING: {WriteState.IDLE: "the version is on disk, or could not be written"},
+    },
+)
+
+
 @dataclass(slots=True)
 class Durability:
-    """durable: the newest version that is complete on disk, the leader's own. saving: the one being written.
+    """Which versions are safe on disk, and the one that is on its way there."""
 
-    every: steps between two checkpoints, 0: there are none. retry_s: after which a write that failed is tried again
-    when nobody is known to have died. copies: the disks of everybody else. known: the newest version that was on any
-    disk, as far as is known here. digests: of the files of the durable version, empty: there is none. failure: why the
-    last write failed, empty: it did not. again_s: when it is tried again. parts: of states that came, all told; copied:
-    those of the version being written are all here. turn: how often nothing came any more, after which others are asked
-    first. asked: who waits for a version, by its number. number: of the write begun last, unlike any of an earlier
-    leadership; last: the model was asked for with it.
-    """
-
-    durable: int
-    retry_s: float
-    copies: Copies
-    known: int
-    digests: tuple[str, ...] = ()
-    every: int = 0
-    saving: int | None = field(init=False, default=None)
-    failure: str = field(init=False, default="")
-    again_s: float | None = field(init=False, default=None)
+    durable: int  # the newest version that is complete on the leader's own disk
+    retry_s: float  # after which a failed write is tried again, when no process is known to have died
+    copies: Copies  # the disks of the other processes
+    known: int  # the newest version that was on any disk, as far as is known here
+    digests: tuple[str, ...] = ()  # of the files of the durable version, empty: there is none
+    every: int = 0  # steps between two checkpoints, 0: there are none
+    state: WriteState = field(init=False, default=WRITE.initial)
+    saving: int | None = field(init=False, default=None)  # the version being written
+    failure: str = field(init=False, default="")  # why the last write failed, empty: it did not
+    again_s: float | None = field(init=False, default=None)  # when that is tried again
     duty: Duty = field(init=False, default_factory=Duty)
-    parts: int = field(init=False, default=0)
-    copied: bool = field(init=False, default=False)
-    turn: int = field(init=False, default=0)
-    asked: dict[int, SaveRequest] = field(init=False, default_factory=dict)
-    number: int = field(init=False, default=0)
-    last: bool = field(init=False, default=False)
+    parts: int = field(init=False, default=0)  # of states that have arrived, in all writes
+    turn: int = field(init=False, default=0)  # writes that stood still: others are asked first after each
+    asked: dict[int, SaveRequest] = field(init=False, default_factory=dict)  # by the number of the request
+    number: int = field(init=False, default=0)  # of the last write, unlike any of an earlier leadership
+    last: bool = field(init=False, default=False)  # the model is asked for with it
     _next_retry_s: float = field(init=False, default=0.0)
     _disturbed: bool = field(init=False, default=False)
+
+    @property
+    def copied(self) -> bool:
+        """Whether the states of the version being written are all here."""
+        return self.state is WriteState.WRITING
+
+    def arrived(self, version: int) -> None:
+        """Count a part of a state that has arrived. version: the one whose states are all here now, -1: none."""
+        self.parts += 1
+        if version == self.saving and self.state is WriteState.COPYING:
+            self._move(WriteState.WRITING)
+
+    def _move(self, to: WriteState) -> None:
+        self.state = WRITE.move(self.state, to)
+        assert (self.saving is None) == (to is WriteState.IDLE), f"{to} with version {self.saving}"
+
+    def _end(self) -> None:
+        self.saving = None
+        if self.state is not WriteState.IDLE:
+            self._move(WriteState.IDLE)
 
     def write(self, version: int, stages: Roster, last: bool) -> list[Action]:
         """Begin to write a version, held by these peers, unless one is being written already. last: the model too."""
@@ -75,8 +108,9 @@ class Durability:
         return [connect, WriteCheckpoint(snapshot.version, roster, digests=snapshot.digests, number=self.number)]
 
     def _begin(self, version: int, last: bool = False) -> None:
-        self.saving, self.last, self.copied, self._disturbed = version, last, False, False
+        self.saving, self.last, self._disturbed = version, last, False
         self.number += 1
+        self._move(WriteState.COPYING)
 
     def _turned(self, holders: Roster) -> Roster:
         stages = [
@@ -116,7 +150,7 @@ class Durability:
 
     def written(self, event: CheckpointWritten, now: float) -> list[Action]:
         """It is written, or could not be: a disk that has no room is asked again until it has, and told of once."""
-        self.saving = None
+        self._end()
         if event.ok and event.version >= self.durable:
             self.durable, self.digests = event.version, event.digests
             self.known = max(self.known, event.version)
@@ -177,7 +211,7 @@ class Durability:
         self.failure, self.again_s, self._next_retry_s = "", None, 0.0
         if self.saving is None:
             return []
-        self.saving = None
+        self._end()
         return [Abandon("save")]
 
     def due(self, version: int) -> bool:

@@ -178,8 +178,7 @@ def _alone(entry: MemberRecord) -> str:
 def progressed(leader: LeaderState, event: Progressed, now: float) -> list[Action]:
     """A part of what this trainer asked its runtime for is done."""
     if event.of == "save":
-        leader.safe.parts += 1
-        leader.safe.copied |= event.version == leader.safe.saving
+        leader.safe.arrived(event.version)
     elif event.of == "validation":
         between_steps.measured_some(leader, event, now)
     return []

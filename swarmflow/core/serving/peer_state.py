@@ -20,31 +20,19 @@ from swarmflow.core.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Re
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """What the process was started with. join: what it says of itself (member.stage -1: any stage).
+    """What a peer's process was started with."""
 
-    drain_s: how long it takes to hand over, None: as long as the run says. recompute: when idle it takes microbatches
-    for whose graphs there is no memory. stores: it has a folder, in which its stage outlives the process.
-    """
-
-    join: Join
-    drain_s: float | None = None
-    stay: bool = False
+    join: Join  # its Join; member.stage -1: any stage
+    drain_s: float | None = None  # how long it takes to hand over, None: as long as the run says
+    stay: bool = False  # after the last step
     journal_bytes_max: int = 1 << 30
-    recompute: bool = True
-    stores: bool = False
+    recompute: bool = True  # when idle it takes microbatches for whose graphs there is no memory
+    stores: bool = False  # it has a folder, in which its stage outlives the process
 
 
 @dataclass(slots=True)
 class PeerState:
-    """The state of a peer.
-
-    copies: what lies on its disk of other stages, where that has changed since it was started. grant: the number of the
-    leader's last one, which an answer names. ballot: the one that it takes part in. unsettled: one that waits for
-    orphans to be taken away. flows: its part in their negotiation, where the router follows them. elements: of each
-    reduction group's flat gradient; element_bytes: of one of them. done: how much it has done in its life, as its
-    heartbeats tell. postponed: why the leader does not let it in yet. needed: what its leaving would cost, where nobody
-    else has its stage.
-    """
+    """The state of a peer."""
 
     me: ProcessId
     lease: LeaderLease
@@ -54,21 +42,21 @@ class PeerState:
     version: int = field(init=False, default=-1)
     phase: PeerPhase = field(init=False, default=PEER.initial)
     epoch: Epoch = field(init=False, default=BEFORE_ALL)
-    hops: HopTable | None = field(init=False, default=None)
+    hops: HopTable | None = field(init=False, default=None)  # of the stage that it holds
     epoch_view: EpochView | None = field(init=False, default=None)
-    copies: tuple[Holding, ...] | None = field(init=False, default=None)
-    grant: int = field(init=False, default=0)
+    copies: tuple[Holding, ...] | None = field(init=False, default=None)  # on its disk, if changed since it began
+    grant: int = field(init=False, default=0)  # the number of the leader's last one, which an answer names
     drain_until_s: float | None = field(init=False, default=None)
-    ballot: Ballot | None = field(init=False, default=None)
-    unsettled: Prepare | None = field(init=False, default=None)
-    elements: dict[str, int] = field(init=False, default_factory=dict)
-    element_bytes: int = field(init=False, default=4)
+    ballot: Ballot | None = field(init=False, default=None)  # in which it reduces
+    unsettled: Prepare | None = field(init=False, default=None)  # a ballot that waits for orphans to be subtracted
+    elements: dict[str, int] = field(init=False, default_factory=dict)  # of each reduction group's flat gradient
+    element_bytes: int = field(init=False, default=4)  # of one of them
     assembly: RosterAssembly = field(init=False, default_factory=RosterAssembly)
     relays: Relays = field(init=False)
-    flows: FlowNegotiation | None = field(init=False, default=None)
-    done: int = field(init=False, default=0)
-    postponed: str = field(init=False, default="")
-    needed: Needed | None = field(init=False, default=None)
+    flows: FlowNegotiation | None = field(init=False, default=None)  # where the router follows flows
+    done: int = field(init=False, default=0)  # units of work in its life, as its heartbeats report
+    postponed: str = field(init=False, default="")  # why the leader does not let it in yet
+    needed: Needed | None = field(init=False, default=None)  # what its leaving would cost, if it alone has its stage
     memory: Memory = field(init=False)
 
     @property
