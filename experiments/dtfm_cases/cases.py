@@ -42,7 +42,7 @@ class DtfmCase:
         return replace(self, places=tuple(replace(place, machines=place.machines // by) for place in self.places))
 
     @property
-    def ways(self) -> tuple[Table, Table]:
+    def links(self) -> tuple[Table, Table]:
         """Latencies (s) and bandwidths (Mb/s) between its places."""
         latency_s, mbps = (
             read_table(TableFile(f"case{self.number}_{what}.csv"), FOLDER, what, len(self.places))
@@ -88,7 +88,7 @@ def scenario(case: DtfmCase, model: Model, policy: str, seed: int, iterations: i
         _peer(base.peers[0], place, -1 if policy == "dtfm" else number % base.model.stages)
         for number, place in enumerate(drawn)
     )
-    latency_s, mbps = case.ways
+    latency_s, mbps = case.links
     return replace(
         base,
         run=replace(base.run, iterations=iterations),

@@ -51,7 +51,7 @@ def scenario(setting: ChurnSetting, seed: int, router: str = "shortest") -> Scen
     relayed = (3 * BLOCK,) * (base.model.stages - 1)
     model = replace(base.model, parameters=(FIRST_STAGE[setting.model], *relayed))
     churn = replace(base.churn, leave_chance=setting.chance, join_chance=setting.chance)
-    latency_s, mbps = ways(base.trainers.count, base.peer_count, Random(seed))
+    latency_s, mbps = links(base.trainers.count, base.peer_count, Random(seed))
     run = replace(base.run, timeout_s=TIMEOUT_S[setting.heterogeneous], router=router)
     return replace(base, run=run, peers=(data, relays), model=model, churn=churn, latency=latency_s, bandwidth=mbps)
 
@@ -59,7 +59,7 @@ def scenario(setting: ChurnSetting, seed: int, router: str = "shortest") -> Scen
 Table = tuple[tuple[float, ...], ...]
 
 
-def ways(trainers: int, peers: int, random: Random) -> tuple[Table, Table]:
+def links(trainers: int, peers: int, random: Random) -> tuple[Table, Table]:
     """Latencies (s) and bandwidths (Mb/s, 0: no limit) between all machines. Trainer i is on the machine of peer i."""
     places = [*range(trainers), *range(peers)]
     drawn = {

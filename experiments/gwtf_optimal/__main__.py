@@ -13,7 +13,7 @@ from experiments.common.arguments import options, plot_file, progress, run
 from experiments.common.plot import bars
 from experiments.common.rows import Row, row, write_json
 from experiments.common.table import show
-from experiments.gwtf_churn.setting import ways
+from experiments.gwtf_churn.setting import links
 from swarmflow.errors import SwarmflowError
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.report import SimulationReport
@@ -29,7 +29,7 @@ PAPER = {("dtfm", TIME): 0.44, ("dtfm", THROUGHPUT): 9.0, ("gwtf", TIME): 0.51, 
 def scenario(seed: int) -> Scenario:
     """One repetition: the ways between the nodes are drawn from the seed."""
     base = load(Path(__file__).with_name("scenario.toml"))
-    latency_s, mbps = ways(base.trainers.count, base.peer_count, Random(seed))
+    latency_s, mbps = links(base.trainers.count, base.peer_count, Random(seed))
     return replace(base, latency=latency_s, bandwidth=mbps)
 
 

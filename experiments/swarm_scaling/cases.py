@@ -91,9 +91,9 @@ def costs(setting: str, metered: Metered, peers: int, spent_s: float) -> Iterato
         each_s = number * spent_s
         yield row(setting, POLICY, f"{name}: decisions a second", [cost.decisions / each_s])
         yield row(setting, POLICY, f"{name}: messages sent a second", [cost.messages / each_s])
-        yield row(setting, POLICY, f"{name}: bytes without tensors a second", [cost.words_bytes / each_s])
-        words_bytes = cost.heard_bytes - cost.books_bytes
-        yield row(setting, POLICY, f"{name}: bytes heard without tensors and books a second", [words_bytes / each_s])
+        yield row(setting, POLICY, f"{name}: bytes without tensors a second", [cost.sent_bytes / each_s])
+        received_bytes = cost.received_bytes - cost.books_bytes
+        yield row(setting, POLICY, f"{name}: bytes heard without tensors and books a second", [received_bytes / each_s])
         yield row(setting, POLICY, f"{name}: bytes of the leader's books heard", [cost.books_bytes / number])
         yield row(setting, POLICY, f"{name}: CPU of a decision, us", [1e6 * cost.cpu_s / cost.decisions])
         yield row(setting, POLICY, f"{name}: CPU of decisions a second, ms", [1e3 * cost.cpu_s / each_s])

@@ -31,23 +31,18 @@ M = TypeVar("M")
 
 @dataclass(slots=True)
 class Cost:
-    """Totals of one role. clock: of this computer. messages: sent. words_bytes: of their headers, without tensors.
+    """Totals of one role: its messages, and what its decisions cost this computer."""
 
-    heard_bytes: the same of what came; books_bytes: of the leader's books among it. timed: of so many decisions one is
-    timed, and stands for the others. calls: of functions, by `counted` decisions, another one of so many; unlike the
-    time they are the same on any computer.
-    """
-
-    clock: Callable[[], float]
-    timed: int = 1
+    clock: Callable[[], float]  # the CPU time of this computer, in seconds
+    timed: int = 1  # one in so many decisions is timed, and stands for the others
     decisions: int = 0
     cpu_s: float = 0.0
-    messages: int = 0
-    words_bytes: int = 0
-    heard_bytes: int = 0
-    books_bytes: int = 0
-    calls: int = 0
-    counted: int = 0
+    messages: int = 0  # sent
+    sent_bytes: int = 0  # of the headers of messages, without tensors
+    received_bytes: int = 0  # the same of received messages
+    books_bytes: int = 0  # the leader's books among the received bytes
+    calls: int = 0  # function calls of the `counted` decisions: unlike the time, the same on any computer
+    counted: int = 0  # decisions whose function calls are counted, one in `timed`, never one that is timed
 
     def watch(
         self, decide: Callable[[M, Event, float], list[Action]], machine: M, event: Event, now: float
@@ -56,7 +51,7 @@ class Cost:
         self.decisions += 1
         if type(event) is Received:
             size_bytes = wire_bytes(event.message)
-            self.heard_bytes += size_bytes
+            self.received_bytes += size_bytes
             if of_books(event):
                 self.books_bytes += size_bytes
         turn = self.decisions % self.timed
@@ -74,7 +69,7 @@ class Cost:
         for action in actions:
             if type(action) is Send:
                 self.messages += 1
-                self.words_bytes += wire_bytes(action.message)
+                self.sent_bytes += wire_bytes(action.message)
         return actions
 
     def _called(self, frame: object, event: str, argument: object) -> None:

@@ -148,7 +148,7 @@ class Arena:
         """Whether a process lives."""
         return self.beings[process].died_s == float("inf")
 
-    def living_peers(self) -> list[ProcessId]:
+    def alive_peers(self) -> list[ProcessId]:
         """Peers that are alive, in the order of their ids."""
         return sorted(process for process in self.peers() if self.alive(process))
 
@@ -198,7 +198,7 @@ class Arena:
         if self.alive(to):  # else there is no connection to break
             self.beings[sender].links[to] = None
             self.beings[to].links[sender] = None
-        flight = self.network.way(sender, to).send(size_bytes, tensor_bytes > 0, now_s)
+        flight = self.network.path(sender, to).send(size_bytes, tensor_bytes > 0, now_s)
         self.clock.at(flight.due_s, partial(self._arrive, sender, to, word, flight, now_s), why_of(word))
 
     def _arrive(self, sender: ProcessId, to: ProcessId, word: BaselineMessage, flight: Flight, sent_s: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from swarmflow.core.flow.gwtf_messages import Flows
 from swarmflow.core.types import ProcessId
 from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
-from swarmflow.simulator.sizes import FRAME, MEMBER, PROCESS, WORDS
+from swarmflow.simulator.sizes import FRAME, HEADER, MEMBER, PROCESS
 
 NAMES = 3  # that a message of the negotiation has, on the average
 Path = tuple[ProcessId, ...]  # who holds the hops of a microbatch, one stage after the other
@@ -260,7 +260,7 @@ def why_of(word: BaselineMessage) -> int:
 
 def wire_bytes(word: BaselineMessage) -> int:
     """The length of a frame without its tensors, by the same estimates as swarmflow's own (simulator/sizes.py)."""
-    size = FRAME + WORDS
+    size = FRAME + HEADER
     match word:
         case BaselineOpen() | Present():
             return size + MEMBER * (sum(len(stage) for stage in word.stages) + len(word.trainers))

@@ -72,10 +72,10 @@ def _run(scenario: Scenario, simulation: Simulation) -> SimulationReport:
         total = simulation.world.settings.steps
         task = progress.add_task(scenario.run.name, total=total)
 
-        def tell(done: int, now_s: float) -> None:
+        def show(done: int, now_s: float) -> None:
             progress.update(task, completed=done, description=f"{scenario.run.name}: {now_s:,.0f} s pretended")
 
-        simulation.progress = tell
+        simulation.progress = show
         return simulation.run()
 
 

@@ -9,12 +9,12 @@ from random import Random
 from swarmflow.core.messages import StepResult
 from swarmflow.core.types import Plan, ProcessId
 from swarmflow.policies import policy_named
-from swarmflow.simulator.churn import Luck
+from swarmflow.simulator.churn import ScenarioChurn
 from swarmflow.simulator.garbage import searched_rarely
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.report import MINUTE_S, DeviceUse, Iteration, SimulationReport
 from swarmflow.simulator.scenario import Scenario
-from swarmflow.simulator.scenario_hardware import Described, capacity_of, trainer_name
+from swarmflow.simulator.scenario_hardware import ScenarioHardware, capacity_of, trainer_name
 from swarmflow.simulator.settings import Settings, Surroundings
 from swarmflow.simulator.swarm import PeerLife, Swarm
 
@@ -54,8 +54,8 @@ class Simulation:
     trace: Callable[[str], None] | None = None
     progress: Progress | None = None
     world: Swarm = field(init=False)
-    luck: Luck = field(init=False)
-    _described: Described = field(init=False)
+    churn: ScenarioChurn = field(init=False)
+    _hardware: ScenarioHardware = field(init=False)
     _rows: list[Iteration] = field(default_factory=list)
     _before: _Totals = field(default_factory=_Totals)
     _busy_then: dict[ProcessId, float] = field(default_factory=dict)
@@ -81,17 +81,17 @@ class Simulation:
         )
         self.world = policy.swarm(settings, self.seed, self._surroundings)
         self.world.trace, self.world.on_result = self.trace, self._result
-        self.luck = Luck(self.world, self._described, Random(self.seed + 1))
+        self.churn = ScenarioChurn(self.world, self._hardware, Random(self.seed + 1))
 
-    def _surroundings(self, drawn: Random) -> Surroundings:
-        self._described = Described(self.scenario, self.seed, drawn)
-        return Surroundings(self._described.network, self._described)
+    def _surroundings(self, random: Random) -> Surroundings:
+        self._hardware = ScenarioHardware(self.scenario, self.seed, random)
+        return Surroundings(self._hardware.network, self._hardware)
 
     def run(self) -> SimulationReport:
         """Run it to its end, or to the first thing that must never happen."""
         run, world = self.scenario.run, self.world
-        names = [self._described.add_peer(number) for number in range(self.scenario.peer_count)]
-        able = [name for name in names if self._described.fits(name)]
+        names = [self._hardware.add_peer(number) for number in range(self.scenario.peer_count)]
+        able = [name for name in names if self._hardware.fits(name)]
         if len(able) < len(names):
             need = f"{self.scenario.model.least_memory_bytes:,} bytes of a stage with one microbatch"
             self._notes = (f"{len(names) - len(able)} of {len(names)} peers have no memory for the {need}",)
@@ -101,8 +101,8 @@ class Simulation:
         for number in range(self.scenario.trainers.count):
             world.start_trainer(trainer_name(number), lead=number == 0)
         for name in able:
-            world.start_peer(name, self._described.profiles[name].stage)
-        self.luck.begin()
+            world.start_peer(name, self._hardware.profiles[name].stage)
+        self.churn.begin()
         violations: tuple[str, ...] = ()
         limit_s = min(run.limit_s, run.duration_s or run.limit_s)
         try:
@@ -166,7 +166,7 @@ class Simulation:
             self._begin_measuring()
         if self.progress is not None:
             self.progress(len(self._rows), now.now_s)
-        self.luck.iteration()
+        self.churn.iteration()
 
     def _busiest(self) -> tuple[float, int]:
         """Seconds that the busiest peer has computed since this was asked last, and its stage."""
@@ -195,8 +195,8 @@ class Simulation:
             meter.transit_s,
             sum(use.busy_s for use in uses),
             sum(use.seconds for use in uses),
-            self.luck.deaths,
-            self.luck.joins,
+            self.churn.deaths,
+            self.churn.joins,
             world.counts["moves"],
             world.counts["steps_restarted"] + world.counts["rollbacks"],
             meter.messages.total(),

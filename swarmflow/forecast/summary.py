@@ -108,12 +108,12 @@ def _in_all(report: SimulationReport) -> Iterator[str]:
     yield f"in all, {len(report.measured)} iterations after the warm-up (mean ± standard deviation):"
     seconds, minutes = report.over(lambda row: row.seconds), report.over(lambda row: row.minutes_a_microbatch)
     per_minute = report.over(lambda row: row.microbatches_a_minute)
-    way = report.over(lambda row: row.communication_s)
+    network_s = report.over(lambda row: row.communication_s)
     yield f"  {seconds[0]:,.2f} ± {seconds[1]:,.2f} s an iteration"
     yield f"  {minutes[0]:.4g} ± {minutes[1]:.2g} minutes a microbatch"
     yield f"  {per_minute[0]:,.2f} ± {per_minute[1]:,.2f} microbatches a minute"
     yield f"  {report.over(lambda row: row.microbatches)[0]:.2f} microbatches an iteration"
-    yield f"  {way[0]:,.2f} ± {way[1]:,.2f} s on the network a microbatch, all hops together"
+    yield f"  {network_s[0]:,.2f} ± {network_s[1]:,.2f} s on the network a microbatch, all hops together"
     wasted, lost, twice = report.waste()
     yield f"  computing in vain: {wasted:.2%} by living peers, {lost:.2%} lost with the dead"
     if twice:

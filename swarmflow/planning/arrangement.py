@@ -40,7 +40,7 @@ class Problem:
     activation_bytes: float
     gradient_bytes: Sequence[float]
     pinned: dict[int, int] = field(default_factory=dict)
-    way_s: Matrix = field(init=False)
+    transfer_s: Matrix = field(init=False)
     _exchange_s: list[Matrix] = field(init=False)
     _kind: list[int] = field(init=False)
     _shared: dict[tuple[Group, float], float] = field(default_factory=dict)
@@ -51,11 +51,11 @@ class Problem:
             raise ConfigError(f"{self.stages} stages need at least as many peers, not {len(self.latency_s)}")
         latency_s, rate = np.asarray(self.latency_s, dtype=float), np.asarray(self.bytes_per_s, dtype=float)
         latency_s, slowness = (latency_s + latency_s.T) / 2, 2 / (rate + rate.T)
-        self.way_s = 2 * (latency_s + self.activation_bytes * slowness)
+        self.transfer_s = 2 * (latency_s + self.activation_bytes * slowness)
         self._exchange_s = [2 * (latency_s + size / self.lines * slowness) for size in self.gradient_bytes]
         for each in self._exchange_s:
             np.fill_diagonal(each, 0.0)
-        self._kind = _kinds(self.way_s)
+        self._kind = _kinds(self.transfer_s)
 
     def data_parallel_s(self, group: Group, stage: int) -> float:
         """Of exchanging the gradients of a stage among those who serve it (equation 2)."""
@@ -69,8 +69,8 @@ class Problem:
         here, there = (tuple(sorted(self._kind[device] for device in group)) for group in (one, other))
         kinds = (here, there) if here < there else (there, here)
         if kinds not in self._matched:
-            ways = self.way_s[np.ix_(one, other)]
-            self._matched[kinds] = max(float(ways[row, column]) for row, column in enumerate(matching(ways)))
+            costs = self.transfer_s[np.ix_(one, other)]
+            self._matched[kinds] = max(float(costs[row, column]) for row, column in enumerate(matching(costs)))
         return self._matched[kinds]
 
     def cost_s(self, groups: Sequence[Group]) -> float:
@@ -82,38 +82,38 @@ class Problem:
         """The pipelines of these groups in this order of stages."""
         lines = [[device] for device in groups[0]]
         for one, other in pairwise(groups):
-            chosen = matching(self.way_s[np.ix_(one, other)])
+            chosen = matching(self.transfer_s[np.ix_(one, other)])
             place = {device: other[chosen[row]] for row, device in enumerate(one)}
             for line in lines:
                 line.append(place[line[-1]])
         return Arrangement(tuple(tuple(line) for line in lines), self.cost_s(groups))
 
 
-def _kinds(ways: Matrix) -> list[int]:
+def _kinds(transfer_s: Matrix) -> list[int]:
     """Of each device the first one that has the same ways to all others: no cost tells the two apart."""
     kinds: list[int] = []
-    for device, row in enumerate(ways):
-        differs = ways[:device] != row
+    for device, row in enumerate(transfer_s):
+        differs = transfer_s[:device] != row
         differs[:, device] = False
         np.fill_diagonal(differs, False)
         kinds.append(next((other for other in range(device) if not differs[other].any()), device))
     return kinds
 
 
-def matching(ways: Matrix) -> tuple[int, ...]:
+def matching(costs: Matrix) -> tuple[int, ...]:
     """The column of each row, so that the largest entry is as small as can be (and then, for few rows, the sum)."""
-    count = len(ways)
+    count = len(costs)
     if count <= PERMUTED_MAX:
         choices = np.array(list(permutations(range(count))))
-        entries = ways[np.arange(count), choices]
+        entries = costs[np.arange(count), choices]
         best = min(range(len(choices)), key=lambda number: (entries[number].max(), entries[number].sum()))
         return tuple(int(column) for column in choices[best])
-    limits = np.unique(ways)
+    limits = np.unique(costs)
     low, high = 0, len(limits) - 1
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if _perfect(ways <= limits[middle]) is not None else (middle + 1, high)
-    found = _perfect(ways <= limits[low])
+        low, high = (low, middle) if _perfect(costs <= limits[middle]) is not None else (middle + 1, high)
+    found = _perfect(costs <= limits[low])
     assert found is not None
     return found
 

@@ -151,16 +151,16 @@ class _Search:
                 for one, partner in (here, here[::-1]):
                     for two, companion in (there, there[::-1]):
                         if one not in self.problem.pinned and two not in self.problem.pinned:
-                            gain = self._mean_s(one, groups[other]) - self.problem.way_s[one, partner]
-                            gain += self._mean_s(two, groups[number]) - self.problem.way_s[two, companion]
+                            gain = self._mean_s(one, groups[other]) - self.problem.transfer_s[one, partner]
+                            gain += self._mean_s(two, groups[number]) - self.problem.transfer_s[two, companion]
                             yield float(gain), one, two
 
     def _fastest(self, group: Group) -> tuple[int, int]:
         """The two of a group with the fastest way between them; a device alone is its own partner."""
-        return min(combinations(group, 2), key=lambda pair: self.problem.way_s[pair], default=(group[0], group[0]))
+        return min(combinations(group, 2), key=lambda pair: self.problem.transfer_s[pair], default=(group[0], group[0]))
 
     def _mean_s(self, device: int, group: Group) -> float:
-        return float(np.mean([self.problem.way_s[device, other] for other in group]))
+        return float(np.mean([self.problem.transfer_s[device, other] for other in group]))
 
     def _descended(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
         """Swap any two devices, also spare ones, as long as the cost falls: beyond the paper, in its favour."""

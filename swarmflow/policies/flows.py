@@ -10,7 +10,7 @@ from swarmflow.baselines.negotiation import TRAINER, GwtfNegotiation, Place
 from swarmflow.baselines.next_hop import Flowing, NextHop
 from swarmflow.core.flow.node_types import link_cost_s
 from swarmflow.errors import ConfigError
-from swarmflow.simulator.scenario_hardware import Described
+from swarmflow.simulator.scenario_hardware import ScenarioHardware
 
 
 def along_flows(flows: GwtfNegotiation | None) -> NextHop:
@@ -22,7 +22,7 @@ def along_flows(flows: GwtfNegotiation | None) -> NextHop:
 def negotiation(arena: Arena, hands: BaselineRuntime) -> GwtfNegotiation:
     """A process' part in it. Raises ConfigError where there is no network to be measured."""
     hardware, plan = arena.hardware, arena.settings.plan
-    if not isinstance(hardware, Described):
+    if not isinstance(hardware, ScenarioHardware):
         raise ConfigError("policy 'gwtf' needs the network and the computers of a scenario")
 
     def cost_s(one: Place, other: Place) -> float:
@@ -31,7 +31,7 @@ def negotiation(arena: Arena, hands: BaselineRuntime) -> GwtfNegotiation:
     return GwtfNegotiation(hands, plan.stages, plan.microbatches, cost_s, Random(f"{arena.seed} {hands.me}"))
 
 
-def link_s(hardware: Described, one: Place, other: Place) -> float:
+def link_s(hardware: ScenarioHardware, one: Place, other: Place) -> float:
     """GWTF's equation 1. Tokens go from a trainer to the first stage, and nothing from the last one to a trainer."""
     stages = one[1], other[1]
     compute_s = tuple(0.0 if stage == TRAINER else hardware.pass_s(name, stage) for name, stage in (one, other))
@@ -40,5 +40,5 @@ def link_s(hardware: Described, one: Place, other: Place) -> float:
     size = hardware.boundary_bytes(0, "tokens") + hardware.boundary_bytes(0, "targets")
     if TRAINER not in stages:
         size = hardware.boundary_bytes(min(stages), "activation")
-    there, back = hardware.way(one[0], other[0]), hardware.way(other[0], one[0])
+    there, back = hardware.link(one[0], other[0]), hardware.link(other[0], one[0])
     return link_cost_s((compute_s[0], compute_s[1]), (there[0], back[0]), (there[1], back[1]), size)

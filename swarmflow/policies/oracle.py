@@ -10,17 +10,17 @@ from swarmflow.errors import ConfigError
 from swarmflow.planning.arrangement import Problem
 from swarmflow.planning.dtfm import arrange
 from swarmflow.simulator.hardware import ELEMENT_BYTES
-from swarmflow.simulator.scenario_hardware import Described
+from swarmflow.simulator.scenario_hardware import ScenarioHardware
 
 
 def arranged(arena: Arena) -> Pipelines:
     """DT-FM's pipelines of the peers that a scenario begins with. Raises ConfigError when there are too few."""
     hardware, plan = arena.hardware, arena.settings.plan
-    if not isinstance(hardware, Described):
+    if not isinstance(hardware, ScenarioHardware):
         raise ConfigError("policy 'dtfm' needs the network and the computers of a scenario")
     names = [name for name in hardware.profiles if hardware.fits(name)]
     lines = len(names) // plan.stages
-    ways = [[hardware.way(one, other) if one != other else (0.0, float("inf")) for other in names] for one in names]
+    ways = [[hardware.link(one, other) if one != other else (0.0, float("inf")) for other in names] for one in names]
     problem = Problem(
         latency_s=[[latency_s for latency_s, _ in row] for row in ways],
         bytes_per_s=[[rate for _, rate in row] for row in ways],

@@ -16,7 +16,7 @@ Table = tuple[tuple[float, ...], ...]
 NORMAL_LEAST = 0.01  # of its mean: where a normal distribution is cut off whose values have to be above 0
 
 
-def drawn(least: float = 0.0, above: bool = False) -> Callable[[object], Bounded]:
+def distribution(least: float = 0.0, above: bool = False) -> Callable[[object], Bounded]:
     """A number, at least (or above) `least`, or a distribution whose values all are."""
     single = number(above=least) if above else number(at_least=least)
     allowed = f"a number {'above' if above else 'at least'} {least:g}, or {FORMS} of such numbers"

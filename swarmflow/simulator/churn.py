@@ -10,21 +10,21 @@ from swarmflow.core.types import ProcessId
 from swarmflow.simulator.causes import CHANCE
 from swarmflow.simulator.distributions import DIGITS
 from swarmflow.simulator.scenario import Arrival
-from swarmflow.simulator.scenario_hardware import Described, peer_name, peer_number
+from swarmflow.simulator.scenario_hardware import ScenarioHardware, peer_name, peer_number
 from swarmflow.simulator.swarm import Swarm
 
 HOUR_S = 3600.0
 
 
 @dataclass(slots=True)
-class Luck:
+class ScenarioChurn:
     """Kills and starts peers of a swarm. random: its own, so that it is the same under every policy.
 
     Peers that the scenario calls persistent are never killed.
     """
 
     world: Swarm
-    described: Described
+    hardware: ScenarioHardware
     random: Random
     deaths: int = 0
     joins: int = 0
@@ -35,16 +35,16 @@ class Luck:
 
     def begin(self) -> None:
         """Plan what does not depend on the iterations."""
-        churn = self.described.scenario.churn
-        self._numbers = self.described.scenario.peer_count
-        for arrival in self.described.scenario.arrivals:
+        churn = self.hardware.scenario.churn
+        self._numbers = self.hardware.scenario.peer_count
+        for arrival in self.hardware.scenario.arrivals:
             self.world.clock.at(arrival.time_s, partial(self._arrive, arrival), CHANCE)
         if churn.leaves_per_hour > 0:
             self._plan_leave()
 
     def iteration(self) -> None:
         """An iteration begins: each peer leaves in it with the scenario's chance, and each absent one comes back."""
-        churn, now_s = self.described.scenario.churn, self.world.clock.now_s
+        churn, now_s = self.hardware.scenario.churn, self.world.clock.now_s
         self._iteration_s, self._began_s = now_s - self._began_s, now_s
         if churn.leave_chance > 0:
             for process in self._mortal():
@@ -60,7 +60,7 @@ class Luck:
         return round(self.random.random() * self._iteration_s, DIGITS)
 
     def _plan_leave(self) -> None:
-        rate = self.described.scenario.churn.leaves_per_hour / HOUR_S * max(1, len(self._present()))
+        rate = self.hardware.scenario.churn.leaves_per_hour / HOUR_S * max(1, len(self._present()))
         self.world.clock.after(round(self.random.expovariate(rate), DIGITS), self._leave_by_rate, CHANCE)
 
     def _present(self) -> list[int]:
@@ -68,12 +68,12 @@ class Luck:
 
     def _mortal(self) -> list[ProcessId]:
         """Living peers that may leave."""
-        return [p for p in self.world.living_peers() if not self.described.persistent(peer_number(p.name))]
+        return [p for p in self.world.alive_peers() if not self.hardware.persistent(peer_number(p.name))]
 
     def _leave_by_rate(self) -> None:
         if self.world.ended:
             return
-        mortal = [number for number in self._present() if not self.described.persistent(number)]
+        mortal = [number for number in self._present() if not self.hardware.persistent(number)]
         if mortal:
             self._leave_number(self.random.choice(mortal))
         self._plan_leave()
@@ -90,14 +90,14 @@ class Luck:
 
     def _leave_number(self, number: int) -> None:
         name = peer_name(number)
-        for process in self.world.living_peers():
+        for process in self.world.alive_peers():
             if process.name == name:
                 self._leave(process)
                 return
 
     def _leave(self, process: ProcessId) -> None:
-        churn, number = self.described.scenario.churn, peer_number(process.name)
-        if not self.world.life(process).alive or self.described.persistent(number):
+        churn, number = self.hardware.scenario.churn, peer_number(process.name)
+        if not self.world.life(process).alive or self.hardware.persistent(number):
             return
         if churn.spare_last and self._is_last(process):
             return
@@ -111,7 +111,7 @@ class Luck:
     def _is_last(self, process: ProcessId) -> bool:
         """Whether nobody else alive holds its stage."""
         stage = self.world.life(process).stage
-        others = (self.world.life(other).stage for other in self.world.living_peers() if other != process)
+        others = (self.world.life(other).stage for other in self.world.alive_peers() if other != process)
         return stage >= 0 and stage not in others
 
     def _come(self, number: int) -> None:
@@ -121,8 +121,8 @@ class Luck:
         for between in range(self._numbers, number):
             self._absent[between] = None
         self._numbers = max(self._numbers, number + 1)
-        name = self.described.add_peer(number)
-        if not self.described.fits(name):
+        name = self.hardware.add_peer(number)
+        if not self.hardware.fits(name):
             return
         self.joins += 1
-        self.world.start_peer(name, self.described.profiles[name].stage)
+        self.world.start_peer(name, self.hardware.profiles[name].stage)

@@ -203,7 +203,7 @@ class Device:
         return self.world.store(self.process, value, size_bytes)
 
     def _answer(self, event: Event) -> None:
-        self.world.clock.after(0.0, partial(self.world.post, self.process, event))
+        self.world.clock.after(0.0, partial(self.world.deliver, self.process, event))
 
     def _weights(self) -> Weights:
         if self.weights is None:
@@ -245,7 +245,7 @@ class Device:
                 case Apply():
                     self._apply(action)
                 case _ if (failed := self._failed(action)) is not None:
-                    self.world.post(self.process, failed)
+                    self.world.deliver(self.process, failed)
                 case RunReplay():
                     self._replayed(action)
                 case _:
@@ -272,13 +272,13 @@ class Device:
                 event = LossComputed(microbatch, float(TOKENS), TOKENS, gradient)
             else:
                 event = BackwardComputed(microbatch, gradient)
-        self.world.post(self.process, event)
+        self.world.deliver(self.process, event)
 
     def _replayed(self, action: RunReplay) -> None:
         microbatch, accumulated = action.microbatch, self._weights().accumulated
         if action.weight == 0:
             self.world.counts["recomputed"] += 1
-            self.world.post(self.process, Replayed(microbatch, 0, self._gradient()))
+            self.world.deliver(self.process, Replayed(microbatch, 0, self._gradient()))
             return
         accumulated[microbatch.index] += action.weight
         self._spoil()
@@ -286,7 +286,7 @@ class Device:
             del accumulated[microbatch.index]
         self.world.counts["undone" if action.weight < 0 else "backward"] += 1
         gradient = self._gradient() if action.weight > 0 else None
-        self.world.post(self.process, Replayed(microbatch, action.weight, gradient))
+        self.world.deliver(self.process, Replayed(microbatch, action.weight, gradient))
 
     def _failed(self, action: RunForward | RunLoss | RunBackward | RunReplay) -> Event | None:
         """What is wrong with it: the network has brought bytes that are none, or its result is not finite."""
@@ -353,7 +353,7 @@ class Device:
             self.flips_parameters, weights.parameters = False, digest("flipped", weights.parameters)
         else:
             self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
-        self.world.post(self.process, Applied(action.epoch, weights.parameters))
+        self.world.deliver(self.process, Applied(action.epoch, weights.parameters))
 
     def keep(self, held: Held | None) -> KeptState | None:
         """This life is over, and leaves this to the next one."""
@@ -389,7 +389,7 @@ class Device:
 
     def _load_failed(self, failed: StateNotLoaded, load: int) -> None:
         if self._goes_on(load, partial(self._load_failed, failed, load)):
-            self.world.post(self.process, failed)
+            self.world.deliver(self.process, failed)
 
     def _resume(self, action: Resume, load: int) -> None:
         """Serve what is kept. Until then it stays what is kept: the same may be granted once more."""
@@ -409,7 +409,7 @@ class Device:
         groups = tuple((group, hardware.elements(group)) for group in (f"stage-{stage}", "tied"))
         capacity = hardware.capacity(self.process.name, stage)
         loaded = StateLoaded(stage, weights.version, weights.parameters, capacity, groups)
-        self.world.post(self.process, loaded)  # at once: nothing may come between
+        self.world.deliver(self.process, loaded)  # at once: nothing may come between
 
     def _copy(self, action: LoadState) -> Weights | None:
         if not action.donors and action.version == 0:
@@ -424,6 +424,6 @@ class Device:
         hosts = [host for stage in stages for host in stage]
         giving = tuple(host.process for host in hosts if host.device.stalls.gives)
         if all(host.alive for host in hosts) and all(any(h.process in giving for h in stage) for stage in stages):
-            self.world.post(self.process, Progressed("validation", giving))
+            self.world.deliver(self.process, Progressed("validation", giving))
             if len(giving) == len(hosts):
-                self.world.post(self.process, Validated(action.version, 1.0))
+                self.world.deliver(self.process, Validated(action.version, 1.0))

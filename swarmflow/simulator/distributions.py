@@ -10,7 +10,7 @@ DIGITS = 9  # what is drawn is rounded to, so that the last bit of a machine's l
 _MASK = (1 << 64) - 1
 
 
-class Drawn(Protocol):
+class Distribution(Protocol):
     """A number or a distribution."""
 
     def at(self, share: float) -> float:
@@ -18,7 +18,7 @@ class Drawn(Protocol):
         ...
 
 
-class Bounded(Drawn, Protocol):
+class Bounded(Distribution, Protocol):
     """One that has a largest value."""
 
     @property

@@ -148,7 +148,7 @@ class Churn:
 
     def kill(self) -> None:
         """A peer dies."""
-        for victim in self.some(self.world.living_peers()):
+        for victim in self.some(self.world.alive_peers()):
             self.world.kill(victim)
 
     def kill_neighbours(self) -> None:
@@ -168,64 +168,64 @@ class Churn:
         count, delay_s = self.random.choice((1, 1, 2)), self.random.uniform(0.0, 0.1)
 
         def pick(world: World) -> list[ProcessId]:
-            return self.some(world.living_peers(), count)
+            return self.some(world.alive_peers(), count)
 
         kill_in_phase(self.world, phase, pick, 0.0, delay_s, self.until_s)
 
     def restart(self) -> None:
         """A peer dies, and its next life joins before anybody has noticed."""
-        for victim in self.some(self.world.living_peers()):
+        for victim in self.some(self.world.alive_peers()):
             self.world.kill(victim)
             self.world.start_peer(victim.name)
 
     def kill_trainer(self) -> None:
         """A trainer that does not lead dies, and is started again."""
-        for victim in self.some(self.world.living_trainers()):
+        for victim in self.some(self.world.following_trainers()):
             self.world.kill(victim)
             self.world.start_trainer(victim.name, lead=True)
 
     def drain_trainer(self) -> None:
         """A trainer is asked to go; another one comes."""
-        for leaver in self.some(self.world.living_trainers()):
+        for leaver in self.some(self.world.following_trainers()):
             self.world.drain(leaver)
             self.world.start_trainer(self.new_name("u"))
 
     def drain(self) -> None:
         """A peer is asked to go."""
-        for leaver in self.some(self.world.living_peers()):
+        for leaver in self.some(self.world.alive_peers()):
             self.world.drain(leaver)
 
     def drain_storm(self) -> None:
         """Half of the peers are asked to go."""
-        peers = self.world.living_peers()
+        peers = self.world.alive_peers()
         for leaver in self.some(peers, len(peers) // 2):
             self.world.drain(leaver)
 
     def cut(self) -> None:
         """A connection between two peers breaks."""
-        pair = self.some(self.world.living_peers(), 2)
+        pair = self.some(self.world.alive_peers(), 2)
         if len(pair) == 2:
             self.world.cut(*pair)
 
     def mute(self) -> None:
         """What one process sends to another one is lost for a while, on a connection that seems to be there."""
         leader = self.world.leader
-        everybody = [*self.world.living_peers(), *self.world.living_trainers(), *([leader] if leader else [])]
-        pair = self.some(everybody, 2)
+        processes = [*self.world.alive_peers(), *self.world.following_trainers(), *([leader] if leader else [])]
+        pair = self.some(processes, 2)
         if len(pair) == 2:
             sender, receiver = pair
             self.world.mute(sender, receiver, self.random.uniform(0.5, 20.0))
 
     def freeze(self) -> None:
         """A peer does nothing for a while, longer than the leader's patience at times."""
-        for sleeper in self.some(self.world.living_peers()):
+        for sleeper in self.some(self.world.alive_peers()):
             self.world.freeze(sleeper, self.random.uniform(0.2, 12.0))
 
     def split(self) -> None:
         """The network falls apart in two for a while, with trainers on one side or on both."""
         if self.world.transport.partitions.present:
             return
-        names = sorted({process.name for process in (*self.world.living_peers(), *self.world.living_trainers())})
+        names = sorted({process.name for process in (*self.world.alive_peers(), *self.world.following_trainers())})
         leader = self.world.leader
         if leader is not None and self.random.random() < 0.5:
             names.append(leader.name)
@@ -234,7 +234,7 @@ class Churn:
 
     def slow(self) -> None:
         """A peer computes at a fraction of its speed for a while."""
-        for victim in self.some(self.world.living_peers()):
+        for victim in self.some(self.world.alive_peers()):
             device = self.world.hosts[victim].device
             device.slow_until_s = self.world.clock.now_s + self.random.uniform(1.0, 30.0)
 

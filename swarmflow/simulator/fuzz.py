@@ -42,7 +42,7 @@ class Hunt:
 
     def of(self, seed: int) -> Hunted:
         """What a seed stands for in this hunt."""
-        found = _drawn(seed, self.router)
+        found = _random_swarm(seed, self.router)
         if self.earlier:
             return found
         more = Random(f"more of {seed}")
@@ -79,7 +79,7 @@ def _with_partitions(found: Hunted, more: Random) -> Hunted:
     return Hunted(scenario, (*kinds, *kinds, *others, "join"), more.choice((5.0, 15.0, 30.0)))
 
 
-def _drawn(seed: int, router: str | None) -> Hunted:
+def _random_swarm(seed: int, router: str | None) -> Hunted:
     """The swarm of a seed, with the earlier kinds of faults.
 
     Joins are as frequent as all else together, since most faults take a peer away.
@@ -87,8 +87,8 @@ def _drawn(seed: int, router: str | None) -> Hunted:
     draw = Random(-1 - seed)
     stages = draw.choice((1, 2, 3, 3, 3, 5))
     microbatches, tied = draw.choice((1, 4, 8, 8, 16)), draw.random() < 0.5
-    drawn = draw.choice(("shortest", "iwrr"))
-    plan = Plan(stages, microbatches, tied, (), router or drawn, draw.choice((0, 8 << 20)))
+    random_router = draw.choice(("shortest", "iwrr"))
+    plan = Plan(stages, microbatches, tied, (), router or random_router, draw.choice((0, 8 << 20)))
     settings = Settings(
         steps=draw.choice((4, 8)),
         capacity=draw.choice((1, 2, 4, 16)),

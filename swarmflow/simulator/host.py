@@ -21,7 +21,7 @@ WAKES_MAX = 100_000  # in one moment; a flow node solves its part in thousands o
 class Link:
     """One end of a connection. there: the other one's host, as long as that has its end too."""
 
-    way: NetworkPath
+    path: NetworkPath
     there: Host | None = None
 
 

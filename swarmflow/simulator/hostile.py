@@ -138,7 +138,7 @@ class Mint:
         draw = self.random
         bad = draw.random() < self.poison
         if hint == FlowMessage:
-            return self._word()
+            return self._flow_message()
         if isinstance(hint, types.UnionType):
             kinds = typing.get_args(hint)
             return None if types.NoneType in kinds and draw.random() < 0.5 else self._value(kinds[0], name)
@@ -164,15 +164,15 @@ class Mint:
             return values * 40_000
         return values
 
-    def _word(self) -> Any:  # noqa: ANN401
+    def _flow_message(self) -> Any:  # noqa: ANN401
         """A word of the flow negotiation; it has a table of its own, and is not counted as poisoned."""
         kind, before = self.random.choice(typing.get_args(FlowMessage)), self.poisoned
         if kind is Reliable:
-            word: Any = Reliable(self.random.randint(0, 9), self._made(self.random.choice(INSISTED)))
+            message: Any = Reliable(self.random.randint(0, 9), self._made(self.random.choice(INSISTED)))
         else:
-            word = self._made(kind)
+            message = self._made(kind)
         self.poisoned = before
-        return word
+        return message
 
     def whole(self, name: str, bad: bool) -> int:
         """An integer."""
@@ -229,23 +229,23 @@ class Attack:
 
     def _send(self) -> None:
         world, draw = self.world, self.random
-        living = [process for process in sorted(world.hosts) if world.alive(process)]
-        if not living or world.ended:
+        alive = [process for process in sorted(world.hosts) if world.alive(process)]
+        if not alive or world.ended:
             return
-        to = draw.choice(living)
-        message, sender = self._drawn(to, living)
+        to = draw.choice(alive)
+        message, sender = self._next_message(to, alive)
         most = BODIES_MAX.get(type(message), 0) if draw.random() < 0.9 else 3
         sizes = [draw.choice((0, 1, 1 << 20)) for _ in range(draw.randint(0, most))]
         bodies = tuple(world.store(to, "garbage", size) for size in sizes)
         self.sent[type(message).__name__] += 1
-        world.post(to, Received(sender, message, bodies))
+        world.deliver(to, Received(sender, message, bodies))
 
-    def _drawn(self, to: ProcessId, living: list[ProcessId]) -> tuple[Message, ProcessId]:
+    def _next_message(self, to: ProcessId, alive: list[ProcessId]) -> tuple[Message, ProcessId]:
         """A message and its sender: a stranger, a member of another role, or one that may say it, but not so."""
         draw, world = self.random, self.world
-        mint = Mint(draw, world.settings.plan, [*living, STRANGER], self._epochs(to))
+        mint = Mint(draw, world.settings.plan, [*alive, STRANGER], self._epochs(to))
         kind = KINDS[self.sent.total() % len(KINDS)]
-        members = [process for process in living if process.name in self.members and process != to]
+        members = [process for process in alive if process.name in self.members and process != to]
         sender = draw.choice([STRANGER, *members]) if members else STRANGER
         may = _MAY_SAY.get((self._role(sender), self._role(to)), ()) if sender != STRANGER else ()
         if kind not in may:

@@ -33,7 +33,7 @@ def stage_of(world: World, process: ProcessId) -> int:
 
 def peers_of(world: World, stage: int) -> list[ProcessId]:
     """The living peers that hold a stage."""
-    return [process for process in world.living_peers() if stage_of(world, process) == stage]
+    return [process for process in world.alive_peers() if stage_of(world, process) == stage]
 
 
 def in_election(world: World, phase: str) -> bool:
@@ -109,7 +109,7 @@ def split_in_phase(
     apart: Apart,
     seconds: float,
     symmetric: bool = True,
-    told: bool = True,
+    notified: bool = True,
     since_s: float = 0.0,
     delay_s: float = 0.0,
     until_s: float = float("inf"),
@@ -121,7 +121,7 @@ def split_in_phase(
 
     def strike() -> None:
         if not world.ended and (names := apart(world)):
-            world.split(names, seconds, symmetric, told)
+            world.split(names, seconds, symmetric, notified)
             world.counts["aimed_splits"] += 1
 
     at_phase(world, phase, strike, since_s, delay_s, until_s)

@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from swarmflow.core.types import ProcessId
-from swarmflow.simulator.distributions import Drawn, share_of
+from swarmflow.simulator.distributions import Distribution, share_of
 
 INFINITE = float("inf")
 DRAWN_KEPT = 1 << 18  # pairs whose numbers are kept; those of the others are made again when they are asked for
@@ -17,7 +17,7 @@ PAIRS_KEPT = 4096  # below which the table of pairs is not searched for those th
 class Flight(NamedTuple):
     """A message under way. due_s: when to ask what the receiver makes of it. last_s: of its last byte, if it may."""
 
-    way: NetworkPath
+    path: NetworkPath
     size_bytes: int
     bulk: bool
     due_s: float
@@ -25,7 +25,7 @@ class Flight(NamedTuple):
 
     def had_s(self, now_s: float) -> float:
         """When the receiver has the whole message. now_s: the moment at which it is due."""
-        return self.way.had_s(self, now_s)
+        return self.path.had_s(self, now_s)
 
 
 class NetworkPath(Protocol):
@@ -43,7 +43,7 @@ class NetworkPath(Protocol):
 class Network(Protocol):
     """Says when messages arrive."""
 
-    def way(self, sender: ProcessId, receiver: ProcessId) -> NetworkPath:
+    def path(self, sender: ProcessId, receiver: ProcessId) -> NetworkPath:
         """The way between two: who sends often may keep it."""
         ...
 
@@ -60,7 +60,7 @@ class Jittery:
     slowed: dict[str, tuple[float, float]] = field(default_factory=dict)
     _lanes: dict[tuple[ProcessId, ProcessId, bool], float] = field(default_factory=dict)
 
-    def way(self, sender: ProcessId, receiver: ProcessId) -> NetworkPath:
+    def path(self, sender: ProcessId, receiver: ProcessId) -> NetworkPath:
         """Its lanes are those of all ways between the two."""
         return _Lanes(self, sender, receiver)
 
@@ -128,8 +128,8 @@ class Matrix:
 class Spread:
     """Latency and bandwidth (bytes/s) of each ordered pair drawn from distributions, the same at each question."""
 
-    latency_s: Drawn
-    bytes_per_s: Drawn
+    latency_s: Distribution
+    bytes_per_s: Distribution
     seed: int
     symmetric: bool = False
     _known: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -160,9 +160,9 @@ class Port:
     place: int
     up: float = INFINITE
     down: float = INFINITE
-    up_words_s: float = 0.0
+    up_control_s: float = 0.0
     up_tensors_s: float = 0.0
-    down_words_s: float = 0.0
+    down_control_s: float = 0.0
     down_tensors_s: float = 0.0
     down_last_s: float = 0.0
 
@@ -190,7 +190,7 @@ class Shared:
     _pairs: dict[tuple[str, str, bool], float] = field(default_factory=dict)
     _keep: int = PAIRS_KEPT
 
-    def way(self, sender: ProcessId, receiver: ProcessId) -> NetworkPath:
+    def path(self, sender: ProcessId, receiver: ProcessId) -> NetworkPath:
         """From port to port."""
         here, there = self.ports[sender.name], self.ports[receiver.name]
         latency_s, rate = self.links.between(here.place, there.place)
@@ -233,7 +233,7 @@ class _Through:
         """Queue on the uplink, then on the way between the two."""
         here = self.here
         needs_s = size_bytes / here.up
-        start_s = here.up_tensors_s if bulk else here.up_words_s
+        start_s = here.up_tensors_s if bulk else here.up_control_s
         if start_s < now_s:
             start_s = now_s
         if not bulk and self.network.queue_s:
@@ -242,7 +242,7 @@ class _Through:
         if bulk:
             here.up_tensors_s = end_s
         else:
-            here.up_words_s = end_s
+            here.up_control_s = end_s
             if here.up_tensors_s > now_s:
                 here.up_tensors_s += needs_s
         if self.narrowest < here.up:  # else whatever the uplink has let through is through there at the same time
@@ -260,12 +260,12 @@ class _Through:
             there.down_tensors_s = max(there.down_tensors_s, now_s) + needs_s
             there.down_last_s = max(there.down_last_s, flight.last_s)
             return max(flight.last_s, there.down_tensors_s)
-        had_s = max(there.down_words_s + needs_s, now_s)
+        had_s = max(there.down_control_s + needs_s, now_s)
         if self.network.queue_s:
             waiting_s = there.down_tensors_s - max(now_s, there.down_last_s)  # of several that have come together
             if waiting_s > 0.0:
                 had_s = max(had_s, now_s + min(waiting_s, self.network.queue_s) + needs_s)
-        there.down_words_s = had_s
+        there.down_control_s = had_s
         if there.down_tensors_s > now_s:
             there.down_tensors_s += needs_s
-        return there.down_words_s
+        return there.down_control_s

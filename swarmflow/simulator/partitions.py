@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 class Partition:
     """A group of processes that the others do not hear.
 
-    apart: their names. symmetric: they do not hear the others either. told: connections across it break and dials
+    apart: their names. symmetric: they do not hear the others either. notified: connections across it break and dials
     fail, at those whose messages do not get through; else messages are lost without a word and connections stay.
     """
 
     apart: frozenset[str]
     symmetric: bool = True
-    told: bool = True
+    notified: bool = True
 
     def blocks(self, sender: str, receiver: str) -> bool:
         """Whether what a process of one name sends does not get to the other."""
@@ -34,7 +34,7 @@ class Partitions:
     def between(self, sender: str, receiver: str) -> Partition | None:
         """The one that keeps messages from the receiver; one that is told of goes before a silent one."""
         found = [each for each in self.present if each.blocks(sender, receiver)]
-        return max(found, key=lambda each: each.told, default=None)
+        return max(found, key=lambda each: each.notified, default=None)
 
     def reach(self, one: str, other: str) -> bool:
         """Whether two processes of these names hear each other."""
@@ -43,7 +43,7 @@ class Partitions:
     def silent(self, one: str, other: str) -> bool:
         """Whether they do not, and neither learns so."""
         found = [each for each in (self.between(one, other), self.between(other, one)) if each is not None]
-        return bool(found) and not any(each.told for each in found)
+        return bool(found) and not any(each.notified for each in found)
 
     def drop(self, sender: str, receiver: str, now_s: float) -> None:
         """A message between the two is lost."""

@@ -12,7 +12,7 @@ from swarmflow.core.timeouts import Timeouts
 from swarmflow.errors import ConfigError
 from swarmflow.simulator import checks
 from swarmflow.simulator.checks import Table, TableFile
-from swarmflow.simulator.distributions import Bounded, Constant, Drawn
+from swarmflow.simulator.distributions import Bounded, Constant, Distribution
 
 SIZE_MAX = 2**53
 NONE = Constant(0.0)
@@ -86,24 +86,24 @@ class PeersPart:
     stage: Annotated[int, check.integer(-1)] = -1
     spread: Annotated[bool, check.boolean] = False
     persistent: Annotated[bool, check.boolean] = False
-    capacity: Annotated[Drawn | None, checks.drawn(1)] = None
-    memory_bytes: Annotated[Bounded | None, checks.drawn(above=True)] = None
-    forward_s: Annotated[Drawn | None, checks.drawn()] = None
-    backward_s: Annotated[Drawn | None, checks.drawn()] = None
-    flops: Annotated[Drawn | None, checks.drawn(above=True)] = None
-    update_s: Annotated[Drawn, checks.drawn()] = NONE
+    capacity: Annotated[Distribution | None, checks.distribution(1)] = None
+    memory_bytes: Annotated[Bounded | None, checks.distribution(above=True)] = None
+    forward_s: Annotated[Distribution | None, checks.distribution()] = None
+    backward_s: Annotated[Distribution | None, checks.distribution()] = None
+    flops: Annotated[Distribution | None, checks.distribution(above=True)] = None
+    update_s: Annotated[Distribution, checks.distribution()] = NONE
     jitter: Annotated[float, check.number(at_least=0, below=1)] = 0.0
     region: Annotated[tuple[str, ...], checks.name_or_names] = ()
-    up_mbps: Annotated[Drawn, checks.mbps] = NONE
-    down_mbps: Annotated[Drawn, checks.mbps] = NONE
+    up_mbps: Annotated[Distribution, checks.mbps] = NONE
+    down_mbps: Annotated[Distribution, checks.mbps] = NONE
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkPart:
     """[network]: the ways between machines, by distribution, by region or one by one. break_s: 0: not noticed."""
 
-    latency_s: Annotated[Drawn, checks.drawn()] = NONE
-    mbps: Annotated[Drawn, checks.mbps] = NONE
+    latency_s: Annotated[Distribution, checks.distribution()] = NONE
+    mbps: Annotated[Distribution, checks.mbps] = NONE
     symmetric: Annotated[bool, check.boolean] = True
     regions: Annotated[tuple[str, ...], checks.names] = ()
     latency_matrix_s: Annotated[Table | TableFile | None, checks.table] = None
@@ -119,7 +119,7 @@ class ChurnPart:
     leave_chance: Annotated[float, check.number(at_least=0, below=1)] = 0.0
     join_chance: Annotated[float, check.number(at_least=0, below=1)] = 0.0
     leaves_per_hour: Annotated[float, check.number(at_least=0)] = 0.0
-    absence_s: Annotated[Drawn, checks.drawn()] = NONE
+    absence_s: Annotated[Distribution, checks.distribution()] = NONE
     trace: Annotated[str | None, check.text] = None
     spare_last: Annotated[bool, check.boolean] = True
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from swarmflow.simulator.distributions import Constant, Drawn, share_of
+from swarmflow.simulator.distributions import Constant, Distribution, share_of
 from swarmflow.simulator.network import INFINITE, Matrix, NetworkLinks, Port, Shared, Spread
 from swarmflow.simulator.scenario import PeersPart, Scenario
 
@@ -30,7 +30,7 @@ class Profile:
 
 
 @dataclass(slots=True)
-class Described:
+class ScenarioHardware:
     """Hardware and network as the scenario has them; also of peers that come later, which are like those it names."""
 
     scenario: Scenario
@@ -80,7 +80,7 @@ class Described:
         """Whether a peer has memory for a stage and a microbatch at all."""
         return self.profiles[name].capacity > 0
 
-    def way(self, one: str, other: str) -> tuple[float, float]:
+    def link(self, one: str, other: str) -> tuple[float, float]:
         """Latency and bandwidth (bytes/s) of the way from one machine to another, their links included."""
         here, there = self.network.ports[one], self.network.ports[other]
         latency_s, rate = self.network.links.between(here.place, there.place)
@@ -182,7 +182,7 @@ def _group_of(groups: tuple[PeersPart, ...], number: int) -> tuple[PeersPart, in
     raise IndexError(number)
 
 
-def _draw(seed: int, number: int, what: int, given: Drawn) -> float:
+def _draw(seed: int, number: int, what: int, given: Distribution) -> float:
     """One of the numbers of a peer."""
     return given.at(share_of(seed + what, number, 7))
 
@@ -201,8 +201,8 @@ def _links(scenario: Scenario, seed: int) -> NetworkLinks:
     if scenario.latency is None and scenario.bandwidth is None:
         return Spread(network.latency_s, _Rates(network.mbps), seed, network.symmetric)
     places = range(len(scenario.latency or scenario.bandwidth or ()))
-    drawn = Spread(network.latency_s, _Rates(network.mbps), seed, network.symmetric)
-    pairs = [[drawn.between(one, other) for other in places] for one in places]
+    links = Spread(network.latency_s, _Rates(network.mbps), seed, network.symmetric)
+    pairs = [[links.between(one, other) for other in places] for one in places]
     latency_s = scenario.latency or tuple(tuple(latency for latency, _ in row) for row in pairs)
     if scenario.bandwidth is not None:
         return Matrix(latency_s, tuple(tuple(_rate(mbps) for mbps in row) for row in scenario.bandwidth))
@@ -213,7 +213,7 @@ def _links(scenario: Scenario, seed: int) -> NetworkLinks:
 class _Rates:
     """A distribution of Mb/s, in bytes a second."""
 
-    mbps: Drawn
+    mbps: Distribution
 
     def at(self, share: float) -> float:
         return _rate(self.mbps.at(share))

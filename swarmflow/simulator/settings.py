@@ -76,7 +76,7 @@ class Surroundings:
     hardware: Hardware
 
 
-def random_surroundings(settings: Settings, drawn: Random) -> Surroundings:
+def random_surroundings(settings: Settings, random: Random) -> Surroundings:
     """Those of the hunt for faults: every time and delay is drawn between two bounds."""
-    hardware = RandomHardware(drawn, settings.compute_s, settings.load_s, settings.broken_s, settings.capacity)
-    return Surroundings(Jittery(drawn, settings.latency_s), hardware)
+    hardware = RandomHardware(random, settings.compute_s, settings.load_s, settings.broken_s, settings.capacity)
+    return Surroundings(Jittery(random, settings.latency_s), hardware)

@@ -35,7 +35,7 @@ from swarmflow.core.messages import (
 from swarmflow.core.types import Roster
 
 FRAME = 36  # bytes around a header (runtime/frames.py), of which 8 a body
-WORDS = 170  # of a header with a few numbers and at most one process in it
+HEADER = 170  # of a header with a few numbers and at most one process in it
 PROCESS = 85
 MEMBER = 215  # a process with its stage, its capacity and an address
 NUMBER = 9  # as a float
@@ -46,7 +46,7 @@ DONE = 130
 def wire_bytes(message: Message) -> int:
     """The length of a frame without its bodies."""
     extra = _EXTRA.get(type(message))
-    return FRAME + WORDS if extra is None else FRAME + WORDS + extra(message)
+    return FRAME + HEADER if extra is None else FRAME + HEADER + extra(message)
 
 
 def _roster(roster: Roster) -> int:
@@ -77,15 +77,15 @@ def _report(message: ElectionReport) -> int:
     )
 
 
-def _word(word: FlowMessage) -> int:
+def _flow_message(word: FlowMessage) -> int:
     """Of a negotiation's word, what is longer than a few numbers and a process."""
     match word:
         case Reliable():
-            return _word(word.message)
+            return _flow_message(word.message)
         case Label():
             return (PROCESS + NUMBER) * len(word.costs)
         case UnitsReserved():
-            return _word(word.label)
+            return _flow_message(word.label)
         case Audit():
             return (PROCESS + NUMBER) * len(word.counts)
         case Locked():
@@ -110,5 +110,5 @@ _EXTRA: dict[type, Callable[[Any], int]] = {
     Granted: lambda message: MEMBER * len(message.donors),
     MemberFailed: lambda message: ENTRY * len(message.lost),
     Elect: lambda message: MEMBER,
-    Negotiate: lambda message: _word(message.word),
+    Negotiate: lambda message: _flow_message(message.word),
 }

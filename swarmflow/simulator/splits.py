@@ -14,7 +14,7 @@ PRESENT_MAX = 2  # partitions at a time: of more there would only be crumbs
 DELAYS_S = (0.0, 0.0, 0.02, 0.1, 1.0)  # a split comes up to so much later than the phase at which it is aimed
 
 
-class Fate(Protocol):
+class FaultSchedule(Protocol):
     """What the faults of a world are drawn by."""
 
     world: World
@@ -40,7 +40,7 @@ def _proper(random: Random, names: list[str]) -> list[str]:
 def both_sides(world: World, random: Random) -> set[str]:
     """One side of a split after which each may have trainers, and peers of every stage: either could go on."""
     leader = [world.leader] if world.leader is not None else []
-    apart = _proper(random, [process.name for process in (*leader, *world.living_trainers())])
+    apart = _proper(random, [process.name for process in (*leader, *world.following_trainers())])
     for stage in range(-1, world.settings.plan.stages):
         apart += _proper(random, [process.name for process in peers_of(world, stage)])
     return set(apart)
@@ -48,7 +48,7 @@ def both_sides(world: World, random: Random) -> set[str]:
 
 def most(world: World, random: Random) -> set[str]:
     """All other trainers and all peers but one of each stage, without the leader, who may yet go on as well."""
-    apart = [process.name for process in world.living_trainers()]
+    apart = [process.name for process in world.following_trainers()]
     for stage in range(-1, world.settings.plan.stages):
         peers = [process.name for process in peers_of(world, stage)]
         apart += random.sample(peers, max(0, len(peers) - 1))
@@ -59,7 +59,7 @@ def any_side(world: World, random: Random) -> set[str]:
     """One side of a split: that of both_sides or of most, any processes, a single one, or the leader's alone."""
     style = random.choice(("both", "both", "most", "most", "any", "one", "leader"))
     leader = [world.leader] if world.leader is not None else []
-    names = sorted({process.name for process in (*leader, *world.living_trainers(), *world.living_peers())})
+    names = sorted({process.name for process in (*leader, *world.following_trainers(), *world.alive_peers())})
     if style == "leader" and leader:
         return {leader[0].name}
     if style == "any":
@@ -79,30 +79,30 @@ def _kind(random: Random) -> tuple[bool, bool]:
     return random.random() < 0.5, random.random() < 0.5
 
 
-def _split_at(fate: Fate, phase: str, until_s: float) -> None:
-    random, world = fate.random, fate.world
-    seconds, (symmetric, told) = _seconds(random), _kind(random)
+def _split_at(schedule: FaultSchedule, phase: str, until_s: float) -> None:
+    random, world = schedule.random, schedule.world
+    seconds, (symmetric, notified) = _seconds(random), _kind(random)
     delay_s = random.uniform(0.0, random.choice(DELAYS_S))
 
     def apart(world: World) -> set[str]:
         return any_side(world, random) if len(world.transport.partitions.present) < PRESENT_MAX else set()
 
-    split_in_phase(world, phase, apart, seconds, symmetric, told, 0.0, delay_s, until_s)
+    split_in_phase(world, phase, apart, seconds, symmetric, notified, 0.0, delay_s, until_s)
 
 
-def split_step(fate: Fate) -> None:
+def split_step(schedule: FaultSchedule) -> None:
     """The network falls apart, in both directions or in one, as a phase of a step begins."""
-    _split_at(fate, fate.random.choice(STEP_PHASES), fate.until_s)
+    _split_at(schedule, schedule.random.choice(STEP_PHASES), schedule.until_s)
 
 
-def split_election(fate: Fate) -> None:
+def split_election(schedule: FaultSchedule) -> None:
     """The leader is lost, and the network falls apart as a phase of the election begins."""
-    random, world = fate.random, fate.world
+    random, world = schedule.random, schedule.world
     phase, loss = random.choice(ELECTION_PHASES), random.choice(("kill", "freeze", "split"))
     back_s, leader = random.uniform(0.1, 40.0), world.leader
     if leader is None:
         return
-    _split_at(fate, phase, min(fate.until_s, world.clock.now_s + 40.0))
+    _split_at(schedule, phase, min(schedule.until_s, world.clock.now_s + 40.0))
     if loss == "kill":
         world.kill(leader)
         world.clock.after(back_s, lambda: world.start_trainer(leader.name, lead=True))
@@ -112,9 +112,9 @@ def split_election(fate: Fate) -> None:
         world.split({leader.name}, back_s, *_kind(random))
 
 
-def heal_election(fate: Fate) -> None:
+def heal_election(schedule: FaultSchedule) -> None:
     """The leader's side is cut off until a phase of the election begins on the other one."""
-    random, world = fate.random, fate.world
+    random, world = schedule.random, schedule.world
     phase, seconds, delay_s = random.choice(ELECTION_PHASES), _seconds(random), random.uniform(0.0, 1.0)
     leader = world.leader
     if leader is None or len(world.transport.partitions.present) >= PRESENT_MAX:
@@ -129,21 +129,21 @@ def heal_election(fate: Fate) -> None:
     at_phase(world, phase, heal, world.clock.now_s, delay_s, world.clock.now_s + seconds)
 
 
-def split_joining(fate: Fate) -> None:
+def split_joining(schedule: FaultSchedule) -> None:
     """A peer comes, and the network falls apart as it joins, loads its stage, or is ready to take part."""
-    random, world = fate.random, fate.world
-    _split_at(fate, random.choice(JOINING_PHASES), min(fate.until_s, world.clock.now_s + 40.0))
-    world.start_peer(fate.new_name("n"))
+    random, world = schedule.random, schedule.world
+    _split_at(schedule, random.choice(JOINING_PHASES), min(schedule.until_s, world.clock.now_s + 40.0))
+    world.start_peer(schedule.new_name("n"))
 
 
-def block(fate: Fate) -> None:
+def block(schedule: FaultSchedule) -> None:
     """Some processes do not hear the others for a while, who hear them."""
-    random, world = fate.random, fate.world
+    random, world = schedule.random, schedule.world
     if len(world.transport.partitions.present) >= PRESENT_MAX:
         return
     apart, seconds = any_side(world, random), _seconds(random)
     if apart:
-        world.split(apart, seconds, symmetric=False, told=random.random() < 0.5)
+        world.split(apart, seconds, symmetric=False, notified=random.random() < 0.5)
 
 
 AIMED = (split_step, split_election, heal_election, split_joining)

@@ -45,7 +45,7 @@ class Storage:
             return
         size_of = self.world.hardware.state_bytes
         wanted = [([donor.process for donor in donors], size_of(stage)) for donors, stage in states]
-        part = partial(self.world.post, self.process, each) if each is not None else None
+        part = partial(self.world.deliver, self.process, each) if each is not None else None
         Transfer(self.world, self.process, wanted, then, part).begin()
 
     def held(self, donor: Member, stage: int, version: int) -> str | None:
@@ -96,7 +96,7 @@ class Storage:
         ok = whole and self.world.disks.put(self.process.name, action.version, copies)
         failed = "" if ok else "the disk is full" if whole else "a stage was lost"
         digests = self.world.disks.digests(action.version) if ok else ()
-        self.world.post(self.process, CheckpointWritten(action.version, ok, failed, digests, number=action.number))
+        self.world.deliver(self.process, CheckpointWritten(action.version, ok, failed, digests, number=action.number))
 
     def keep(self, action: KeepCopies) -> None:
         """Write copies of stages, which have been fetched by now."""
@@ -107,14 +107,14 @@ class Storage:
         here = here and all(self.world.disks.holds(name, version, stage) for stage in action.stages)
         copied = here and self.world.disks.copy(self.process.name, version, action.stages)
         failed = "" if copied else "the disk is full" if here else "the holder is gone"
-        self.world.post(self.process, self._holdings(failed))
+        self.world.deliver(self.process, self._holdings(failed))
 
     def drop(self, action: DropCopies) -> None:
         """Delete copies."""
         held = self.world.disks.copies.get(self.process.name, {})
         for version in [v for v in held if not action.oldest <= v <= action.newest]:
             del held[version]
-        self.world.clock.after(0.0, partial(self.world.post, self.process, self._holdings()))
+        self.world.clock.after(0.0, partial(self.world.deliver, self.process, self._holdings()))
 
     def store(self, kept: KeptState | None) -> None:
         """Write what this life leaves to the next one, which takes as long as to load a stage."""
@@ -124,7 +124,7 @@ class Storage:
         if not self.world.hosts[self.process].alive:
             return
         ok = kept is not None and self.world.disks.leave(self.process.name, kept)
-        self.world.post(self.process, StateStored("" if ok else "the disk is full"))
+        self.world.deliver(self.process, StateStored("" if ok else "the disk is full"))
 
     def let_go(self) -> None:
         """Delete what an earlier life has left: this one serves something by now."""
@@ -135,11 +135,11 @@ class Storage:
         disks, name = self.world.disks, self.process.name
         disks.set_aside(name)
         if name not in disks.trainers:
-            self.world.post(self.process, self._holdings())
+            self.world.deliver(self.process, self._holdings())
             return
         newest = max(disks.trainers[name])
         parts = disks.holdings(name)
-        self.world.post(self.process, DiskChanged(newest, "a file is damaged", disks.digests(newest), parts))
+        self.world.deliver(self.process, DiskChanged(newest, "a file is damaged", disks.digests(newest), parts))
 
     def _holdings(self, failed: str = "") -> CopiesChanged:
         return CopiesChanged(self.world.disks.holdings(self.process.name), failed)

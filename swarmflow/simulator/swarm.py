@@ -62,7 +62,7 @@ class Swarm(Protocol):
         """It is gone without a word."""
         ...
 
-    def living_peers(self) -> list[ProcessId]:
+    def alive_peers(self) -> list[ProcessId]:
         """Peers that are alive, in the order of their ids."""
         ...
 

@@ -11,7 +11,7 @@ from swarmflow.core.types import ProcessId
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
-from swarmflow.simulator.sizes import FRAME, WORDS
+from swarmflow.simulator.sizes import FRAME, HEADER
 
 CHUNK_BYTES = 4 << 20  # four chunks of 1 MiB are asked for at a time (runtime/state_transfer.py)
 
@@ -50,12 +50,12 @@ class Transfer:
         if not donors:
             self.world.clock.after(0.0, self._finish)
             return
-        asked = self.world.network.way(self.to, donors[0]).send(FRAME + WORDS, False, self.world.clock.now_s)
+        asked = self.world.network.path(self.to, donors[0]).send(FRAME + HEADER, False, self.world.clock.now_s)
         self.world.clock.at(asked.due_s, partial(self._answer, donors[0]))
 
     def _answer(self, donor: ProcessId) -> None:
         size_bytes = min(CHUNK_BYTES, self.wanted[0][1])
-        flight = self.world.network.way(donor, self.to).send(size_bytes, True, self.world.clock.now_s)
+        flight = self.world.network.path(donor, self.to).send(size_bytes, True, self.world.clock.now_s)
         self.world.meter.messages["state"] += 1
         self.world.meter.wire_bytes["state"] += size_bytes
         self.world.clock.at(flight.due_s, partial(self._arrive, donor, flight))

@@ -64,10 +64,10 @@ class Transport:
         world.meter.messages[kind] += 1
         world.meter.wire_bytes[kind] += size_bytes
         if world.trace is not None:
-            world.tell(sender, f"sends {kind} of {size_bytes} bytes to {receiver.name}.{receiver.incarnation}")
+            world.write_trace(sender, f"sends {kind} of {size_bytes} bytes to {receiver.name}.{receiver.incarnation}")
         if link is None or link.there is None:
             link = self._connect(here, receiver)
-        flight, why = link.way.send(size_bytes, bool(bodies), now_s), _WHY.get(type(message), TIMER)
+        flight, why = link.path.send(size_bytes, bool(bodies), now_s), _WHY.get(type(message), TIMER)
         world.clock.at(flight.due_s, partial(self._arrive, here, link.there, action, bodies, flight, now_s), why)
 
     def forget(self, here: Host, process: ProcessId) -> None:
@@ -79,10 +79,10 @@ class Transport:
     def _connect(self, here: Host, receiver: ProcessId) -> Link:
         """Both ends of a connection. With one that is dead there is none to break."""
         network, sender, there = self.world.network, here.process, self.world.hosts.get(receiver)
-        link = Link(network.way(sender, receiver), there)
+        link = Link(network.path(sender, receiver), there)
         if there is not None and there.alive:
             here.links[receiver] = link
-            there.links[sender] = Link(network.way(receiver, sender), here)
+            there.links[sender] = Link(network.path(receiver, sender), here)
         return link
 
     def _arrive(
@@ -90,7 +90,7 @@ class Transport:
     ) -> None:
         clock = self.world.clock
         now_s = clock.now_s
-        had_s = flight.way.had_s(flight, now_s)
+        had_s = flight.path.had_s(flight, now_s)
         if bodies and isinstance(action.message, Forward | Backward | RelayTensor | RelayedTensor):
             self.world.meter.transit_s += had_s - sent_s
         if had_s > now_s:
@@ -112,11 +112,11 @@ class Transport:
         across = self.partitions.between(sender.name, receiver.name) if self.partitions.present else None
         if across is not None:
             self.partitions.drop(sender.name, receiver.name, world.clock.now_s)
-            if not across.told:
+            if not across.notified:
                 return
         if there is not None and there.alive and across is None:
             refs = tuple(world.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
-            world.happen(there, Received(sender, action.message, refs))
+            world.handle(there, Received(sender, action.message, refs))
         elif here.alive:
             world.clock.after(world.hardware.broken_s() or DIAL_S, partial(world.lose, sender, receiver))
 

@@ -9,35 +9,37 @@ from swarmflow.core.types import ProcessId
 from swarmflow.simulator.hardware import RandomHardware
 from swarmflow.simulator.moments import peers_of
 from swarmflow.simulator.network import Jittery
-from swarmflow.simulator.splits import Fate
+from swarmflow.simulator.splits import FaultSchedule
 from swarmflow.simulator.world import World
 
 LITTLE_BYTES = 300  # of a journal's budget under pressure
 
 
-def _everybody(world: World) -> list[ProcessId]:
+def _alive_processes(world: World) -> list[ProcessId]:
     leader = [world.leader] if world.leader is not None else []
-    return [*leader, *world.living_trainers(), *world.living_peers()]
+    return [*leader, *world.following_trainers(), *world.alive_peers()]
 
 
-def clock_jump(fate: Fate) -> None:
+def clock_jump(schedule: FaultSchedule) -> None:
     """The clock of a machine jumps forward."""
-    for victim in fate.some(_everybody(fate.world)):
-        fate.world.jump(victim, fate.random.choice((0.5, 5.0, 30.0, 300.0)) * fate.random.uniform(0.5, 1.5))
+    for victim in schedule.some(_alive_processes(schedule.world)):
+        schedule.world.jump(victim, schedule.random.choice((0.5, 5.0, 30.0, 300.0)) * schedule.random.uniform(0.5, 1.5))
 
 
-def suspend(fate: Fate) -> None:
+def suspend(schedule: FaultSchedule) -> None:
     """A machine is suspended: its processes sleep, and their clock stands still."""
-    for victim in fate.some(_everybody(fate.world)):
-        fate.world.suspend(victim, fate.random.choice((1.0, 7.0, 20.0, 60.0)) * fate.random.uniform(0.5, 1.5))
+    for victim in schedule.some(_alive_processes(schedule.world)):
+        schedule.world.suspend(
+            victim, schedule.random.choice((1.0, 7.0, 20.0, 60.0)) * schedule.random.uniform(0.5, 1.5)
+        )
 
 
-def disk_full(fate: Fate) -> None:
+def disk_full(schedule: FaultSchedule) -> None:
     """The disk of a machine takes nothing for a while."""
-    world = fate.world
-    for victim in fate.some(_everybody(world)):
+    world = schedule.world
+    for victim in schedule.some(_alive_processes(world)):
         world.disks.full.add(victim.name)
-        world.clock.after(fate.random.uniform(1.0, 30.0), partial(world.disks.full.discard, victim.name))
+        world.clock.after(schedule.random.uniform(1.0, 30.0), partial(world.disks.full.discard, victim.name))
 
 
 def _safe_without(world: World, name: str) -> bool:
@@ -54,83 +56,83 @@ def _start_again(world: World, process: ProcessId) -> None:
         world.start_peer(process.name)
 
 
-def disk_lost(fate: Fate) -> None:
+def disk_lost(schedule: FaultSchedule) -> None:
     """A process dies with its disk, and comes back without; a trainer's newest version is on another one's as well."""
-    world = fate.world
-    for victim in fate.some(_everybody(world)):
+    world = schedule.world
+    for victim in schedule.some(_alive_processes(world)):
         if _safe_without(world, victim.name):
             world.kill(victim)
             world.disks.lose(victim.name)
-            world.clock.after(fate.random.uniform(0.0, 5.0), partial(_start_again, world, victim))
+            world.clock.after(schedule.random.uniform(0.0, 5.0), partial(_start_again, world, victim))
 
 
-def disk_rolled_back(fate: Fate) -> None:
+def disk_rolled_back(schedule: FaultSchedule) -> None:
     """A process dies, and comes back with its disk as it was some versions ago."""
-    world = fate.world
-    for victim in fate.some(_everybody(world)):
+    world = schedule.world
+    for victim in schedule.some(_alive_processes(world)):
         if _safe_without(world, victim.name):
             world.kill(victim)
-            world.disks.roll_back(victim.name, fate.random.choice((1, 1, 2, 5)))
-            world.clock.after(fate.random.uniform(0.0, 5.0), partial(_start_again, world, victim))
+            world.disks.roll_back(victim.name, schedule.random.choice((1, 1, 2, 5)))
+            world.clock.after(schedule.random.uniform(0.0, 5.0), partial(_start_again, world, victim))
 
 
-def disk_corrupt(fate: Fate) -> None:
+def disk_corrupt(schedule: FaultSchedule) -> None:
     """A file on a disk does not fit its digest any more; of a trainer's, another one has the newest version intact."""
-    world, disks = fate.world, fate.world.disks
+    world, disks = schedule.world, schedule.world.disks
     stages = range(disks.stages)
     held = [(name, v, s) for name, versions in disks.trainers.items() for v in versions if v for s in stages]
     held += [(name, v, s) for name, copies in disks.copies.items() for v, copied in copies.items() for s in copied]
-    alive = {process.name for process in _everybody(world)}
+    alive = {process.name for process in _alive_processes(world)}
     intact = [each for each in held if each not in disks.damaged and each[0] in alive]
-    for name, version, stage in fate.random.sample(sorted(intact), min(1, len(intact))):
+    for name, version, stage in schedule.random.sample(sorted(intact), min(1, len(intact))):
         if _safe_without(world, name):
             disks.damaged.add((name, version, stage))
 
 
-def flip_sum(fate: Fate) -> None:
+def flip_sum(schedule: FaultSchedule) -> None:
     """A bit flips in a reduced gradient that a peer has received: the members' digests do not agree."""
-    for victim in fate.some(fate.world.living_peers()):
-        fate.world.hosts[victim].device.flips_sum = True
+    for victim in schedule.some(schedule.world.alive_peers()):
+        schedule.world.hosts[victim].device.flips_sum = True
 
 
-def flip_parameters(fate: Fate) -> None:
+def flip_parameters(schedule: FaultSchedule) -> None:
     """A bit flips as a peer applies an update, in a stage of three or more, most of which are there to outvote it."""
-    world = fate.world
-    for victim in fate.some([p for stage in range(world.settings.plan.stages) for p in peers_of(world, stage)[2:]]):
+    world = schedule.world
+    for victim in schedule.some([p for stage in range(world.settings.plan.stages) for p in peers_of(world, stage)[2:]]):
         world.hosts[victim].device.flips_parameters = True
 
 
-def flip_frame(fate: Fate) -> None:
+def flip_frame(schedule: FaultSchedule) -> None:
     """A bit flips in what a process sends to another one: the frame is refused, and its stream ends."""
-    everybody = _everybody(fate.world)
-    pair = fate.some(everybody, 2)
+    processes = _alive_processes(schedule.world)
+    pair = schedule.some(processes, 2)
     if len(pair) == 2:
-        fate.world.transport.flips.add((pair[0], pair[1]))
+        schedule.world.transport.flips.add((pair[0], pair[1]))
 
 
-def slow_link(fate: Fate) -> None:
+def slow_link(schedule: FaultSchedule) -> None:
     """What a machine sends and gets takes long for a while; or its tensors do, which queue for one another."""
-    world, network = fate.world, fate.world.network
+    world, network = schedule.world, schedule.world.network
     assert isinstance(network, Jittery)
-    for victim in fate.some(_everybody(world)):
-        saturated = fate.random.random() < 0.5
-        late_s = 0.0 if saturated else fate.random.choice((0.3, 2.0, 10.0))
-        network.slowed[victim.name] = (late_s, fate.random.choice((0.2, 1.0, 3.0)) if saturated else 0.0)
-        world.clock.after(fate.random.uniform(2.0, 30.0), partial(network.slowed.pop, victim.name, None))
+    for victim in schedule.some(_alive_processes(world)):
+        saturated = schedule.random.random() < 0.5
+        late_s = 0.0 if saturated else schedule.random.choice((0.3, 2.0, 10.0))
+        network.slowed[victim.name] = (late_s, schedule.random.choice((0.2, 1.0, 3.0)) if saturated else 0.0)
+        world.clock.after(schedule.random.uniform(2.0, 30.0), partial(network.slowed.pop, victim.name, None))
 
 
-def little_memory(fate: Fate) -> None:
+def little_memory(schedule: FaultSchedule) -> None:
     """A peer's journal may keep little for a while, and what it loads meanwhile leaves room for one microbatch."""
-    world, hardware = fate.world, fate.world.hardware
+    world, hardware = schedule.world, schedule.world.hardware
     assert isinstance(hardware, RandomHardware)
-    for victim in fate.some(world.living_peers()):
+    for victim in schedule.some(world.alive_peers()):
         machine = world.hosts[victim].machine
         assert isinstance(machine, PeerMachine)
         hardware.pressed.add(victim.name)
         journal = machine.hops.journal if machine.hops is not None else None
         if journal is not None:
             journal.bytes_max = min(LITTLE_BYTES, journal.bytes_max)
-        world.clock.after(fate.random.uniform(2.0, 30.0), partial(_relieve, world, victim, hardware))
+        world.clock.after(schedule.random.uniform(2.0, 30.0), partial(_relieve, world, victim, hardware))
 
 
 def _relieve(world: World, process: ProcessId, hardware: RandomHardware) -> None:
@@ -140,15 +142,15 @@ def _relieve(world: World, process: ProcessId, hardware: RandomHardware) -> None
         machine.hops.journal.bytes_max = world.settings.journal_bytes_max
 
 
-def leave_at_once(fate: Fate) -> None:
+def leave_at_once(schedule: FaultSchedule) -> None:
     """A peer is asked to go, and does not get the time that it needs; it may be started again with its folder."""
-    world = fate.world
-    for leaver in fate.some(world.living_peers()):
+    world = schedule.world
+    for leaver in schedule.some(world.alive_peers()):
         world.drain(leaver)
-        again_s = fate.random.uniform(0.0, 2.0)
+        again_s = schedule.random.uniform(0.0, 2.0)
         world.clock.after(again_s, partial(world.drain, leaver))
-        if fate.random.random() < 0.7:
-            world.clock.after(again_s + fate.random.choice((5.0, 30.0, 90.0)), partial(_back, world, leaver))
+        if schedule.random.random() < 0.7:
+            world.clock.after(again_s + schedule.random.choice((5.0, 30.0, 90.0)), partial(_back, world, leaver))
 
 
 def _back(world: World, process: ProcessId) -> None:
@@ -156,14 +158,14 @@ def _back(world: World, process: ProcessId) -> None:
         world.start_peer(process.name)
 
 
-def kill_every_trainer(fate: Fate) -> None:
+def kill_every_trainer(schedule: FaultSchedule) -> None:
     """All trainers die at one moment, and some of them are started again: the peers hold what is newest in memory."""
-    world = fate.world
-    trainers = [process for process in _everybody(world) if process in world.trainers]
-    delay_s = fate.random.uniform(0.1, 15.0)
+    world = schedule.world
+    trainers = [process for process in _alive_processes(world) if process in world.trainers]
+    delay_s = schedule.random.uniform(0.1, 15.0)
     for victim in trainers:
         world.kill(victim)
-    for victim in fate.some(trainers, fate.random.randint(1, max(1, len(trainers)))):
+    for victim in schedule.some(trainers, schedule.random.randint(1, max(1, len(trainers)))):
         world.clock.after(delay_s, partial(_start_again, world, victim))
 
 

@@ -124,7 +124,7 @@ class World:
         machine = self.machines.trainer(lease, plan, rules, join, basis, leads)
         host = self.hosts[process] = Host(process, machine, Device(self, process), began_s=self.clock.now_s)
         self.trainers[process] = machine
-        self.tell(process, "starts")
+        self.write_trace(process, "starts")
         self._perform(host, machine.start(self.clock.now_s))
         self._arm(host)
 
@@ -167,8 +167,8 @@ class World:
         machine = self.machines.peer(process, lease, self.settings.plan, self.settings.of_peer(join))
         device = Device(self, process, kept=kept)
         self.hosts[process] = Host(process, machine, device, wish, began_s=self.clock.now_s)
-        self.tell(process, "starts")
-        self.post(process, Tick())
+        self.write_trace(process, "starts")
+        self.deliver(process, Tick())
         return process
 
     @property
@@ -189,7 +189,7 @@ class World:
 
     def _anybody_may_lead(self, name: str) -> bool:
         """Whether a living trainer that a process of this name reaches was in an epoch, and so may take over."""
-        machines = [self.trainers[p] for p in self.living_trainers() if self.transport.reaches(name, p.name)]
+        machines = [self.trainers[p] for p in self.following_trainers() if self.transport.reaches(name, p.name)]
         return any(machine.epoch_view is not None for machine in machines)
 
     def kill(self, process: ProcessId) -> None:
@@ -198,7 +198,7 @@ class World:
         if host.alive:
             host.device.die()
             host.died_s = self.clock.now_s
-            self.tell(process, "dies")
+            self.write_trace(process, "dies")
         host.alive = False
         host.stored.clear()
         for other in list(host.links):
@@ -208,7 +208,7 @@ class World:
 
     def drain(self, process: ProcessId) -> None:
         """SIGTERM."""
-        self.post(process, DrainAsked())
+        self.deliver(process, DrainAsked())
 
     def freeze(self, process: ProcessId, seconds: float) -> None:
         """SIGSTOP, and SIGCONT later: what happens to it meanwhile, it learns then."""
@@ -218,7 +218,7 @@ class World:
     def jump(self, process: ProcessId, seconds: float) -> None:
         """Its clock jumps forward."""
         self.hosts[process].skew_s += seconds
-        self.post(process, TICK)
+        self.deliver(process, TICK)
 
     def suspend(self, process: ProcessId, seconds: float) -> None:
         """The machine sleeps, and its clock with it."""
@@ -233,17 +233,17 @@ class World:
     def ask_save(self, number: int) -> None:
         """Somebody asks the leader to bring its version to disk; the answer is in `saved` under this number."""
         if self.leader is not None:
-            self.post(self.leader, SaveAsked(number))
+            self.deliver(self.leader, SaveAsked(number))
 
-    def split(self, apart: set[str], seconds: float, symmetric: bool = True, told: bool = True) -> Partition:
+    def split(self, apart: set[str], seconds: float, symmetric: bool = True, notified: bool = True) -> Partition:
         """The processes of these names, and those of all others, cannot reach each other for a while.
 
         symmetric: else those of all others are heard by the ones of these names, but not the other way round. told:
         connections break; else messages are lost and nobody learns so.
         """
-        partition = Partition(frozenset(apart), symmetric, told)
+        partition = Partition(frozenset(apart), symmetric, notified)
         self.transport.partitions.present.append(partition)
-        for process in sorted(self.hosts) if told else ():
+        for process in sorted(self.hosts) if notified else ():
             for other in sorted(self.hosts):
                 if self.hosts[process].alive and partition.blocks(process.name, other.name):
                     self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self.lose, process, other))
@@ -256,7 +256,7 @@ class World:
             for rival in self._leaders():
                 lead = self.trainers[rival].lead
                 if rival != process and lead is not None and self.transport.reaches(process.name, rival.name):
-                    self.post(process, Rival(rival, lead.version))
+                    self.deliver(process, Rival(rival, lead.version))
         if not self.ended:
             self.clock.after(RIVALS_EVERY_S, self._introduce)
 
@@ -274,29 +274,29 @@ class World:
         """What the living processes hold."""
         return [Ref(key) for host in self.hosts.values() if host.alive for key in host.stored]
 
-    def living_trainers(self) -> list[ProcessId]:
+    def following_trainers(self) -> list[ProcessId]:
         """Trainers that are alive and do not lead, in the order of their ids."""
         living = sorted(process for process in self.trainers if self.hosts[process].alive)
         leading = self._leaders()
         return [process for process in living if process not in leading]
 
-    def living_peers(self) -> list[ProcessId]:
+    def alive_peers(self) -> list[ProcessId]:
         """Peers that are alive, in the order of their ids."""
         return sorted(p for p, host in self.hosts.items() if host.alive and p not in self.trainers)
 
     # --- events and actions -------------------------------------------------------------------------------------------
 
-    def post(self, process: ProcessId, event: Event) -> None:
+    def deliver(self, process: ProcessId, event: Event) -> None:
         """Something happens to a process."""
-        self.happen(self.hosts[process], event)
+        self.handle(self.hosts[process], event)
 
-    def happen(self, host: Host, event: Event) -> None:
+    def handle(self, host: Host, event: Event) -> None:
         """The same, where the process has been looked up."""
         if not host.alive:
             return
         now_s = self.clock.now_s
         if host.frozen_until_s > now_s:
-            self.clock.after(host.frozen_until_s - now_s, partial(self.happen, host, event))
+            self.clock.after(host.frozen_until_s - now_s, partial(self.handle, host, event))
             return
         if self.stopwatch is None:
             actions = host.machine.handle(event, now_s + host.skew_s)
@@ -323,7 +323,7 @@ class World:
             match action:
                 case Log():
                     self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} {action.text}")
-                    self.tell(process, action.text)
+                    self.write_trace(process, action.text)
                 case Forget():
                     self.transport.forget(host, action.process)
                     host.device.perform(action)
@@ -380,7 +380,7 @@ class World:
 
     def lose(self, process: ProcessId, lost: ProcessId) -> None:
         """A process is told that its connection to another one broke."""
-        self.post(process, Lost(lost, "the connection broke"))
+        self.deliver(process, Lost(lost, "the connection broke"))
 
     def _rejoin(self, process: ProcessId, action: Rejoin) -> None:
         host = self.hosts[process]
@@ -401,7 +401,7 @@ class World:
         if self.on_result is not None:
             self.on_result(result)
 
-    def tell(self, process: ProcessId, what: str) -> None:
+    def write_trace(self, process: ProcessId, what: str) -> None:
         """A line of the trace: the same for the same scenario and seed, on any machine."""
         if self.trace is not None:
             self.trace(f"{self.clock.now_s:.9f} {process.name}.{process.incarnation} {what}")
@@ -422,7 +422,7 @@ class World:
     def _wake(self, host: Host, due_s: float) -> None:
         if host.wake_s == due_s and host.alive:
             host.wake(self.clock.now_s)
-            self.happen(host, TICK)
+            self.handle(host, TICK)
 
     # --- what a simulation asks of any swarm --------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ def negotiated(capacity: int, wanted: int) -> tuple[Rounds, dict[ProcessId, Gwtf
 def die(rounds: Rounds, nodes: dict[ProcessId, GwtfRelay | GwtfSource], dead: ProcessId) -> None:
     del nodes[dead]
     for name, node in nodes.items():
-        rounds.say(name, node.gone(dead, float(rounds.round)))
+        rounds.send(name, node.gone(dead, float(rounds.round)))
     rounds.run(ROUNDS)
     rounds.settle()
 
@@ -87,7 +87,7 @@ def test_flows_are_redirected_to_a_cheaper_newcomer() -> None:
     nodes[newcomer] = GwtfRelay(view(newcomer, stages, 2, 2), Random(0))
     for name, node in nodes.items():
         if name != newcomer:
-            rounds.say(name, node.met(view(name, stages, 2, 2)))
+            rounds.send(name, node.met(view(name, stages, 2, 2)))
     rounds.run(ROUNDS)
     rounds.settle()
     found = find_paths(nodes, len(STAGES))

@@ -32,7 +32,7 @@ def test_64_machines_are_where_the_case_has_them(case: DtfmCase) -> None:
     assert (found.peer_count, found.model.stages, found.model.microbatches) == (64, 8, 1024)
     assert Counter(peer.region[0] for peer in found.peers) == {place.name: place.machines for place in case.places}
     assert sorted(Counter(peer.stage for peer in found.peers).items()) == [(stage, 8) for stage in range(8)]
-    for table in case.ways:
+    for table in case.links:
         assert [list(row) for row in zip(*table, strict=True)] == [list(row) for row in table], "both ways alike"
     assert scenario(case, Model(), "swarm", 1) == found != scenario(case, Model(), "swarm", 2)
     planned = scenario(case, Model(), "dtfm", 1)
@@ -41,13 +41,13 @@ def test_64_machines_are_where_the_case_has_them(case: DtfmCase) -> None:
 
 def test_the_tables_are_the_papers() -> None:
     cities = [place.name for place in CASES[4].places]
-    latency_s, mbps = CASES[4].ways
+    latency_s, mbps = CASES[4].links
     seoul, london, virginia = (cities.index(name) for name in ("Seoul", "London", "Virginia"))
     assert (latency_s[seoul][london], mbps[seoul][london]) == (0.238, 342)
     assert (latency_s[virginia][virginia], mbps[virginia][virginia]) == (0.005, 2000)
     assert min(min(row) for row in mbps) == 335
     states = [place.name for place in CASES[3].places]
-    latency_s, mbps = CASES[3].ways
+    latency_s, mbps = CASES[3].links
     california, virginia = states.index("California"), states.index("Virginia")
     assert (latency_s[california][virginia], mbps[california][virginia]) == (0.059, 1050)
 

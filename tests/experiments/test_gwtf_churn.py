@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from experiments.gwtf_churn.paper import THROUGHPUT, TIME, reported
-from experiments.gwtf_churn.setting import ChurnSetting, scenario, settings, ways
+from experiments.gwtf_churn.setting import ChurnSetting, links, scenario, settings
 from experiments.gwtf_optimal.__main__ import scenario as optimal
-from swarmflow.simulator.scenario_hardware import Described
+from swarmflow.simulator.scenario_hardware import ScenarioHardware
 
 
 def test_there_are_twelve_settings_named_as_in_the_paper() -> None:
@@ -25,18 +25,18 @@ def test_the_paper_s_figures_are_found() -> None:
 
 def test_the_scenario_has_two_data_nodes_and_sixteen_relays() -> None:
     found = scenario(ChurnSetting("LLaMA-like", True, 0.1), 3)
-    described = Described(found, 3, Random(3))
-    names = [described.add_peer(number) for number in range(found.peer_count)]
-    capacities = [described.profiles[name].capacity for name in names]
+    hardware = ScenarioHardware(found, 3, Random(3))
+    names = [hardware.add_peer(number) for number in range(found.peer_count)]
+    capacities = [hardware.profiles[name].capacity for name in names]
     assert capacities[:2] == [4, 4]
     assert set(capacities[2:]) == {1, 2, 3}
-    assert [described.persistent(number) for number in range(18)] == [True, True, *[False] * 16]
+    assert [hardware.persistent(number) for number in range(18)] == [True, True, *[False] * 16]
     # 3 blocks of 55.8 GFLOP forward, at 0.4 of 19.2 TFLOP/s shared by 18 nodes on 5 GPUs.
-    assert abs(described.compute_s("p5", 1, "forward") - 3 * 55.8e9 / (0.4 * 19.2e12 * 5 / 18)) < 1e-3
+    assert abs(hardware.compute_s("p5", 1, "forward") - 3 * 55.8e9 / (0.4 * 19.2e12 * 5 / 18)) < 1e-3
 
 
 def test_trainers_are_on_the_machines_of_the_data_nodes() -> None:
-    latency_s, mbps = ways(2, 18, Random(1))
+    latency_s, mbps = links(2, 18, Random(1))
     assert len(latency_s) == len(mbps) == 20
     assert latency_s[0][2] == mbps[0][2] == 0.0, "trainer 0 and peer 0"
     assert latency_s[0][7] == latency_s[2][7] > 0
@@ -44,7 +44,7 @@ def test_trainers_are_on_the_machines_of_the_data_nodes() -> None:
     assert min(others) >= 50
     assert max(others) <= 500
     assert all(mbps[one][other] == mbps[other][one] for one in range(20) for other in range(20))
-    assert ways(2, 18, Random(1)) == (latency_s, mbps) != ways(2, 18, Random(2))
+    assert links(2, 18, Random(1)) == (latency_s, mbps) != links(2, 18, Random(2))
 
 
 def test_the_optimum_has_three_peers_a_stage() -> None:

@@ -29,7 +29,7 @@ def test_watching_changes_nothing_and_counts_what_the_simulation_counts() -> Non
     sent = sum(report.messages.values())
     assert metered.peers.messages + metered.leader.messages >= sent > 0, "those to itself are no messages"
     assert metered.peers.messages > metered.leader.messages > 0
-    assert metered.peers.words_bytes >= 200 * metered.peers.messages
+    assert metered.peers.sent_bytes >= 200 * metered.peers.messages
     assert metered.peers.cpu_s > 0
 
 

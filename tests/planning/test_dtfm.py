@@ -39,13 +39,13 @@ def cheapest(given: Problem) -> float:
             for s, group in enumerate(groups)
             for d in group
         )
-        ways = 0.0
+        transfer_s = 0.0
         for one, other in pairwise(groups):
-            ways += min(
+            transfer_s += min(
                 max(2 * (latency_s[d, e] + 1e8 / rate[d, e]) for d, e in zip(one, turned, strict=True))
                 for turned in permutations(other)
             )
-        best = min(best, shared + ways)
+        best = min(best, shared + transfer_s)
     return best
 
 
@@ -79,7 +79,9 @@ def test_what_is_kept_of_machines_in_one_place_is_what_there_is() -> None:
     given = Problem(latency_s, [[1e7] * 6] * 6, 2, 3, 1e8, [1e8] * 3)
     for order in permutations(range(6), 4):
         one, other = order[:2], order[2:]
-        slowest = [max(given.way_s[a, b] for a, b in zip(one, turned, strict=True)) for turned in permutations(other)]
+        slowest = [
+            max(given.transfer_s[a, b] for a, b in zip(one, turned, strict=True)) for turned in permutations(other)
+        ]
         assert given.matched_s(one, other) == min(slowest)
 
 
@@ -99,12 +101,12 @@ def test_the_search_is_close_to_the_best_of_many_random_ones_and_repeats_itself(
 
 @pytest.mark.parametrize("count", [2, 5, 6])
 def test_a_matching_has_the_smallest_largest_way(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    ways = np.array([[Random(a * 31 + b).random() for b in range(count)] for a in range(count)])
-    least = min(max(ways[row, column] for row, column in enumerate(p)) for p in permutations(range(count)))
+    costs = np.array([[Random(a * 31 + b).random() for b in range(count)] for a in range(count)])
+    least = min(max(costs[row, column] for row, column in enumerate(p)) for p in permutations(range(count)))
     monkeypatch.setattr("swarmflow.planning.arrangement.PERMUTED_MAX", 0)
-    chosen = matching(ways)
+    chosen = matching(costs)
     assert sorted(chosen) == list(range(count))
-    assert max(ways[row, column] for row, column in enumerate(chosen)) == least
+    assert max(costs[row, column] for row, column in enumerate(chosen)) == least
 
 
 def test_too_few_devices_are_refused() -> None:

@@ -12,7 +12,7 @@ from swarmflow.baselines.negotiation import TRAINER
 from swarmflow.baselines.peer import BaselinePeer
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.policies.flows import link_s
-from swarmflow.simulator.scenario_hardware import Described
+from swarmflow.simulator.scenario_hardware import ScenarioHardware
 from tests.simulation import samples
 from tests.simulation.samples import scenario, simulated
 
@@ -60,7 +60,7 @@ def test_every_microbatch_is_learnt_under_churn(
     text = CHURN.replace("[churn]", f"break_s = {break_s}\n[churn]\nspare_last = {spare}")
     simulation, report = simulated(tmp_path, text, policy, seed)
     assert (report.outcome, report.violations) == ("finished", ())
-    assert simulation.luck.deaths > 5
+    assert simulation.churn.deaths > 5
     assert report.counts["retries"] > 0
     assert report.waste()[1] > 0
     computed_s = sum(simulation.world.life(process).busy_s for process in simulation.world.peers())
@@ -95,7 +95,7 @@ def test_a_restart_comes_when_the_gradient_was_out_as_long_as_ever(tmp_path: Pat
         assert isinstance(world, Arena)
 
         def strike() -> None:
-            machines = {process: world.beings[process].machine for process in world.living_peers()}
+            machines = {process: world.beings[process].machine for process in world.alive_peers()}
             [holder] = [p for p, m in machines.items() if isinstance(m, BaselinePeer) and m.stage == 1 and m.slots]
             world.kill(holder)
 
@@ -143,10 +143,10 @@ def test_peers_move_to_the_stage_that_needs_them(tmp_path: Path, period_s: int, 
     world = simulation.world
 
     def stages() -> list[int]:
-        return [world.life(process).stage for process in world.living_peers()]
+        return [world.life(process).stage for process in world.alive_peers()]
 
     def thin_out() -> None:
-        for process in [process for process in world.living_peers() if world.life(process).stage == 1][1:]:
+        for process in [process for process in world.alive_peers() if world.life(process).stage == 1][1:]:
             world.kill(process)
 
     world.clock.after(20.0, thin_out)
@@ -219,14 +219,14 @@ def test_an_oracle_weighs_all_the_activations_of_an_iteration(
 
 def test_a_link_costs_what_equation_1_says(tmp_path: Path) -> None:
     text = PIPELINE.replace("token_bytes = 0", "token_bytes = 100_000") + "[trainers]\nup_mbps = 80\n"
-    described = Described(scenario(tmp_path, text), 0, Random(0))
-    names = [described.add_peer(number) for number in range(3)]
+    hardware = ScenarioHardware(scenario(tmp_path, text), 0, Random(0))
+    names = [hardware.add_peer(number) for number in range(3)]
     # A pass takes 1.5 s on the average; 0.1 s of latency, and 1 MB at 80 Mb/s. Tokens and targets are a fifth of that;
     # from the last stage to the trainer nothing is sent.
-    assert link_s(described, (names[0], 0), (names[1], 1)) == pytest.approx(1.5 + 0.1 + 0.1)
-    assert link_s(described, (names[1], 1), (names[0], 0)) == pytest.approx(1.5 + 0.1 + 0.1)
-    assert link_s(described, ("t0", TRAINER), (names[0], 0)) == pytest.approx(1.5 / 2 + 0.1 + 0.1 / 5)
-    assert link_s(described, (names[2], 2), ("t0", TRAINER)) == pytest.approx(1.5 / 2)
+    assert link_s(hardware, (names[0], 0), (names[1], 1)) == pytest.approx(1.5 + 0.1 + 0.1)
+    assert link_s(hardware, (names[1], 1), (names[0], 0)) == pytest.approx(1.5 + 0.1 + 0.1)
+    assert link_s(hardware, ("t0", TRAINER), (names[0], 0)) == pytest.approx(1.5 / 2 + 0.1 + 0.1 / 5)
+    assert link_s(hardware, (names[2], 2), ("t0", TRAINER)) == pytest.approx(1.5 / 2)
 
 
 def test_microbatches_go_along_flows_over_fast_ways(tmp_path: Path) -> None:
@@ -257,9 +257,9 @@ def test_the_highest_capacities_go_to_the_most_utilised_stages(tmp_path: Path) -
     simulation, report = simulated(tmp_path, text, "gwtf")
     assert report.outcome == "finished"
     held = [0] * 3
-    for process in simulation.world.living_peers():
+    for process in simulation.world.alive_peers():
         number = int(process.name.removeprefix("p"))
         held[simulation.world.life(process).stage] += (1, 1, 2, 2, 3, 3)[number]
     # 3 and 3; 2 and 2 to the third; 1 to each of the two that hold least. Who comes back finds its stage the narrowest.
     assert held == [4, 4, 4]
-    assert simulation.luck.deaths == 1
+    assert simulation.churn.deaths == 1

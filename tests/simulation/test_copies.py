@@ -49,7 +49,7 @@ def test_a_run_whose_trainers_lost_their_disks_goes_on_from_the_peers_copies(see
     world = LONG.start(seed)
     world.disks.remembered = remembered
     kill_in_phase(world, "working", lose_everything, LOST_S, world.random.uniform(0.0, 1.0))
-    assert world.clock.run(lambda: not world.living_peers() and world.clock.now_s > LOST_S, 100.0)
+    assert world.clock.run(lambda: not world.alive_peers() and world.clock.now_s > LOST_S, 100.0)
     kept = newest_whole(world)
     assert kept > 0
     before = len(world.results)
@@ -62,7 +62,7 @@ def test_a_run_whose_trainers_lost_their_disks_goes_on_from_the_peers_copies(see
 def test_a_run_waits_for_who_has_what_is_missing(seed: int) -> None:
     world = LONG.start(seed)
     kill_in_phase(world, "working", lose_everything, LOST_S, world.random.uniform(0.0, 1.0))
-    assert world.clock.run(lambda: not world.living_peers() and world.clock.now_s > LOST_S, 100.0)
+    assert world.clock.run(lambda: not world.alive_peers() and world.clock.now_s > LOST_S, 100.0)
     kept = newest_whole(world)
     # Of any version: an earlier one that is whole without them would be gone on from, after a while.
     holders = sorted(name for name, disk in world.disks.copies.items() if any(0 in stages for stages in disk.values()))

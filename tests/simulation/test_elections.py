@@ -118,7 +118,7 @@ def test_a_leader_that_froze_for_a_moment_leads_on(seed: int) -> None:
 def test_all_trainers_but_the_leader_die(seed: int, phase: str) -> None:
     scenario = replace(SWARM, trainers=3)
     world = scenario.start(seed)
-    kill_in_phase(world, phase, lambda w: w.living_trainers(), SETTLED_S, world.random.uniform(0.0, 0.5))
+    kill_in_phase(world, phase, lambda w: w.following_trainers(), SETTLED_S, world.random.uniform(0.0, 0.5))
     check(world, scenario, leaders=0)
     assert world.counts["backward"] == HOPS, "the leader answers for their microbatches, which others hold"
 
@@ -130,7 +130,7 @@ def test_a_leader_whom_most_have_left_waits_and_then_goes_on_alone(seed: int) ->
 
     def pick(world: World) -> list[ProcessId]:
         left.append(world.clock.now_s)
-        return [*world.living_trainers(), *(peers_of(world, stage)[0] for stage in range(3))]
+        return [*world.following_trainers(), *(peers_of(world, stage)[0] for stage in range(3))]
 
     kill_in_phase(world, "working", pick, SETTLED_S)
     check(world, SWARM, leaders=0, began_again=True)
@@ -174,7 +174,10 @@ def test_most_may_leave_at_once_without_costing_a_majority(seed: int) -> None:
     world = replace(SWARM, peers=9).start(seed)
 
     def leave() -> None:
-        for leaver in [*world.living_trainers(), *(peer for stage in range(3) for peer in peers_of(world, stage)[:2])]:
+        for leaver in [
+            *world.following_trainers(),
+            *(peer for stage in range(3) for peer in peers_of(world, stage)[:2]),
+        ]:
             world.drain(leaver)
 
     world.clock.after(SETTLED_S, leave)

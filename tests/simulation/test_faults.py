@@ -81,7 +81,7 @@ def test_a_death_redoes_only_the_dead_peers_work(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_death_while_loading_is_nothing(seed: int) -> None:
     world = SWARM.start(seed)
-    world.clock.after(0.06, lambda: world.kill(world.living_peers()[seed]))
+    world.clock.after(0.06, lambda: world.kill(world.alive_peers()[seed]))
     finish(world)
     assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0
 
@@ -102,7 +102,7 @@ def test_who_loads_does_not_wait_for_a_frozen_donor_longer_than_the_swarm_does(s
 @pytest.mark.parametrize("seed", range(5))
 def test_a_trainer_that_dies_takes_no_microbatch_along(seed: int) -> None:
     world = replace(SWARM, trainers=3).start(seed)
-    kill_in_phase(world, "working", lambda w: w.living_trainers()[:1], SETTLED_S, world.random.uniform(0.0, 1.0))
+    kill_in_phase(world, "working", lambda w: w.following_trainers()[:1], SETTLED_S, world.random.uniform(0.0, 1.0))
     finish(world)
     assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
@@ -251,8 +251,8 @@ def test_what_peers_lose_between_them_is_said_again_and_nobody_is_taken_for_dead
     world = SWARM.start(seed)
 
     def mute() -> None:
-        for sender in world.living_peers():
-            world.mute(sender, world.random.choice([p for p in world.living_peers() if p != sender]), 5.0)
+        for sender in world.alive_peers():
+            world.mute(sender, world.random.choice([p for p in world.alive_peers() if p != sender]), 5.0)
 
     world.clock.after(SETTLED_S, mute)
     finish(world, limit_s=600.0)

@@ -66,7 +66,7 @@ def test_what_is_measured_becomes_the_cost_of_a_link(tmp_path: Path) -> None:
 def test_flows_outlive_churn(tmp_path: Path) -> None:
     simulation, report = simulated(tmp_path, CHURN.replace("[run]", '[run]\nrouter = "flow"'), seed=1)
     assert report.outcome == "finished"
-    assert simulation.luck.deaths > 0
+    assert simulation.churn.deaths > 0
     assert report.counts["routed:flow"] > 0
 
 

@@ -36,6 +36,6 @@ def test_the_leader_of_a_large_swarm_dies_and_no_step_is_lost() -> None:
 def test_peers_that_know_a_part_of_the_swarm_take_over_its_work_when_others_die() -> None:
     world = FuzzSwarm(replace(SETTINGS, plan=Plan(6, microbatches=6), peers_first=0), 18, trainers=2).start(1)
     for at_s in (4.0, 5.0, 6.0):
-        world.clock.after(at_s, lambda: world.kill(world.random.choice(world.living_peers())))
+        world.clock.after(at_s, lambda: world.kill(world.random.choice(world.alive_peers())))
     assert world.clock.run(lambda: world.ended, 300.0), "\n".join(world.log[-20:])
     assert sorted({result.step for result in world.results}) == [0, 1, 2]

@@ -32,7 +32,7 @@ def every_trainer(world: World) -> list[ProcessId]:
 
 def newest(world: World) -> int:
     """The newest version of which a living peer holds a stage: whoever lacks its commit has reduced its gradient."""
-    weights = [world.hosts[process].device.weights for process in world.living_peers()]
+    weights = [world.hosts[process].device.weights for process in world.alive_peers()]
     return max(of.version for of in weights if of is not None)
 
 
@@ -87,8 +87,8 @@ def test_the_memory_of_two_histories_is_never_put_together(seed: int) -> None:
     world.split(side, 90.0)
     world.clock.run(lambda: world.clock.now_s > KILLED_S + 80.0, KILLED_S + 81.0)
     trainers = [process for process in world.trainers if world.alive(process)]
-    one = [process for process in world.living_peers() if process.name in side]
-    other = [process for process in world.living_peers() if process.name not in side]
+    one = [process for process in world.alive_peers() if process.name in side]
+    other = [process for process in world.alive_peers() if process.name not in side]
     assert names(world, one).isdisjoint(names(world, other)), "both have gone on"
     for trainer in trainers:
         world.kill(trainer)
@@ -110,8 +110,8 @@ def test_who_wakes_to_two_grants_answers_the_later_one(same: bool) -> None:
         world.kill(trainer)
     back_s = KILLED_S + 20.0
     world.clock.at(back_s, partial(world.start_trainer, "t0", lead=True))
-    world.clock.run(lambda: world.clock.now_s > back_s and bool(world.living_peers()), back_s + 10.0)
-    leader, peer = world.latest["t0"], world.living_peers()[0]
+    world.clock.run(lambda: world.clock.now_s > back_s and bool(world.alive_peers()), back_s + 10.0)
+    leader, peer = world.latest["t0"], world.alive_peers()[0]
     host = world.hosts[peer]
     machine, device = host.machine, host.device
     assert isinstance(machine, PeerMachine)
@@ -121,7 +121,7 @@ def test_who_wakes_to_two_grants_answers_the_later_one(same: bool) -> None:
     second = replace(first, grant=1) if same else Granted(2, held.stage, 0, (), 1)
     world.freeze(peer, 5.0)
     for granted in (first, second):
-        world.post(peer, Received(leader, granted))
+        world.deliver(peer, Received(leader, granted))
     world.clock.run(lambda: machine.phase == "ready", world.clock.now_s + 10.0)
     assert (machine.version, machine.grant) == (second.version, 1)
     assert device.weights is not None

@@ -36,7 +36,7 @@ def deliver(shared: Shared, messages: list[Message]) -> list[float]:
         if flight is not None:
             had[index] = flight.had_s(now_s)
         else:
-            flight = shared.way(sender, receiver).send(size_bytes, bulk, now_s)
+            flight = shared.path(sender, receiver).send(size_bytes, bulk, now_s)
             heapq.heappush(waiting, (flight.due_s, next(number), index, flight))
     return had
 
@@ -167,7 +167,7 @@ def test_a_long_run_keeps_no_pair_that_is_idle() -> None:
     shared = network(0.0, MB, **{f"n{number}": (INFINITE, INFINITE) for number in range(200)})
     for number in range(20_000):
         one, other = ProcessId(f"n{number % 200}", 1), ProcessId(f"n{number // 200 % 199}", 1)
-        shared.way(one, other).send(1000, True, float(number))
+        shared.path(one, other).send(1000, True, float(number))
     assert len(shared._pairs) < 10_000
 
 

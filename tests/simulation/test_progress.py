@@ -32,7 +32,9 @@ def stall_at(world: World, kind: str, pick: str, time_s: float = SETTLED_S) -> l
         leader = world.leader
         assert leader is not None
         victims.append(
-            {"peer": peers_of(world, 1)[0], "trainer": (world.living_trainers() or [leader])[0], "leader": leader}[pick]
+            {"peer": peers_of(world, 1)[0], "trainer": (world.following_trainers() or [leader])[0], "leader": leader}[
+                pick
+            ]
         )
         world.stall(victims[0], kind)
 
@@ -121,7 +123,7 @@ def test_a_load_that_never_ends_is_granted_again_and_then_put_out(times: int, pu
     world.clock.at(1.0, lambda: [world.start_peer(f"p{number}", number % 3) for number in range(3)] and None)
 
     def stall() -> None:
-        loader = next(p for p in world.living_peers() if p.name == "p2")
+        loader = next(p for p in world.alive_peers() if p.name == "p2")
         world.stall(loader, "load", times)
 
     world.clock.at(1.0, stall)

@@ -14,7 +14,7 @@ from swarmflow.simulator import scenario as parts
 from swarmflow.simulator.distributions import Constant
 from swarmflow.simulator.network import INFINITE
 from swarmflow.simulator.scenario import load
-from swarmflow.simulator.scenario_hardware import BYTES_PER_MBIT, Described
+from swarmflow.simulator.scenario_hardware import BYTES_PER_MBIT, ScenarioHardware
 
 ROOT = Path(__file__).parents[2]
 SHORT = """
@@ -32,8 +32,8 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def described(folder: Path, text: str, seed: int = 0) -> Described:
-    found = Described(load(written(folder, text)), seed, Random(0))
+def hardware(folder: Path, text: str, seed: int = 0) -> ScenarioHardware:
+    found = ScenarioHardware(load(written(folder, text)), seed, Random(0))
     for number in range(found.scenario.peer_count):
         found.add_peer(number)
     return found
@@ -99,7 +99,7 @@ def test_tables_are_read_from_files_beside_the_scenario(tmp_path: Path) -> None:
     (tmp_path / "delay.csv").write_text("0.0,0.1\n0.2,0.0\n", encoding="utf-8")
     text = SHORT + "region = ['a', 'b']\n[trainers]\nregion = 'b'\n"
     text += "[network]\nregions = ['a', 'b']\nlatency_matrix_s = 'delay.csv'\nmbps = 80\n"
-    found = described(tmp_path, text)
+    found = hardware(tmp_path, text)
     ports, links = found.network.ports, found.network.links
     assert [ports[name].place for name in ("t0", "p0", "p1", "p2")] == [1, 0, 1, 0]
     assert links.between(0, 1) == (0.1, 80 * BYTES_PER_MBIT)
@@ -133,7 +133,7 @@ def test_machines_are_what_the_scenario_says(tmp_path: Path) -> None:
     capacity = 2
     update_s = 0.25
     """
-    found = described(tmp_path, text)
+    found = hardware(tmp_path, text)
     profiles = [found.profiles[name] for name in ("p0", "p1", "p2")]
     assert [(p.forward_s, p.backward_s, p.capacity, p.stage) for p in profiles] == [
         (2.0, 4.0, 3, 0),
@@ -156,7 +156,7 @@ def test_machines_are_what_the_scenario_says(tmp_path: Path) -> None:
 def test_what_is_drawn_is_drawn_again_alike_and_otherwise_under_another_seed(tmp_path: Path) -> None:
     text = SHORT.replace("forward_s = 0.5", "forward_s = { uniform = [1, 2] }\ncapacity = { integers = [1, 3] }")
     text = text.replace("count = 4", "count = 40")
-    first, again, other = (described(tmp_path, text, seed).profiles for seed in (0, 0, 1))
+    first, again, other = (hardware(tmp_path, text, seed).profiles for seed in (0, 0, 1))
     assert first == again
     assert first != other
     assert len({profile.forward_s for profile in first.values()}) == 40
@@ -169,7 +169,7 @@ def test_what_has_to_be_above_0_is_never_drawn_as_0(tmp_path: Path, form: str) -
     text = text.replace("forward_s = 0.5", f"flops = {{ {form} }}\nup_mbps = {{ {form} }}").replace(
         "count = 4", "count = 99"
     )
-    found = described(tmp_path, text)
+    found = hardware(tmp_path, text)
     flops = found.scenario.peers[0].flops
     assert flops is not None
     assert min(flops.at(share / 100) for share in range(100)) > 0
@@ -178,7 +178,7 @@ def test_what_has_to_be_above_0_is_never_drawn_as_0(tmp_path: Path, form: str) -
 
 
 def test_only_a_choice_may_leave_a_link_without_limit(tmp_path: Path) -> None:
-    found = described(tmp_path, SHORT.replace("count = 4", "count = 40\nup_mbps = { choice = [0, 8] }"))
+    found = hardware(tmp_path, SHORT.replace("count = 4", "count = 40\nup_mbps = { choice = [0, 8] }"))
     assert {port.up for port in found.network.ports.values()} == {INFINITE, 1e6}
 
 

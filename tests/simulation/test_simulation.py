@@ -55,8 +55,8 @@ def test_churn_costs_time_and_no_microbatch(tmp_path: Path, seed: int) -> None:
     assert (report.outcome, report.violations) == ("finished", ())
     assert len(report.measured) == 8
     assert {row.microbatches for row in report.iterations} == {12}
-    assert simulation.luck.deaths > 0
-    assert simulation.luck.joins > 0
+    assert simulation.churn.deaths > 0
+    assert simulation.churn.joins > 0
     calm = simulated(tmp_path, CHURN.split("[churn]")[0], seed=seed)[1]
     assert calm.waste()[:2] == (0.0, 0.0)
     assert report.waste()[1] > 0.0
@@ -70,12 +70,12 @@ def test_peers_come_and_go_by_rate_and_by_trace(tmp_path: Path) -> None:
     calm = CHURN.split("[churn]")[0].replace("iterations = 8", "iterations = 30")
     simulation, report = simulated(tmp_path, calm + "[churn]\ntrace = 'churn.csv'\n")
     assert report.outcome == "finished"
-    assert (simulation.luck.deaths, simulation.luck.joins) == (2, 2)
-    assert [name for name in ("p0", "p12") if name in {p.name for p in simulation.world.living_peers()}]
+    assert (simulation.churn.deaths, simulation.churn.joins) == (2, 2)
+    assert [name for name in ("p0", "p12") if name in {p.name for p in simulation.world.alive_peers()}]
     simulation, report = simulated(tmp_path, calm + "[churn]\nleaves_per_hour = 30\nabsence_s = 5\n")
     assert report.outcome == "finished"
-    assert simulation.luck.deaths > 5
-    assert simulation.luck.joins >= simulation.luck.deaths - 2
+    assert simulation.churn.deaths > 5
+    assert simulation.churn.joins >= simulation.churn.deaths - 2
 
 
 def test_those_who_are_persistent_stay(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_those_who_are_persistent_stay(tmp_path: Path) -> None:
     for churn in ("leave_chance = 0.6\njoin_chance = 0.1", "leaves_per_hour = 400", "trace = 'churn.csv'"):
         simulation, report = simulated(tmp_path, text.split("[churn]")[0] + f"[churn]\n{churn}\nspare_last = false\n")
         assert report.outcome == "finished"
-        assert simulation.luck.deaths > 2
+        assert simulation.churn.deaths > 2
         lives = [simulation.world.life(process) for process in simulation.world.peers()]
         first = [life for life in lives if life.process.name in ("p0", "p1", "p2", "p3")]
         assert [life.alive for life in first] == [True] * 4
@@ -130,11 +130,11 @@ def test_peers_without_memory_for_a_stage_take_no_part(tmp_path: Path, policy: s
     (tmp_path / "churn.csv").write_text("".join(f"0.{time},join\n" for time in range(1, 9)), encoding="utf-8")
     text = MEMORY.replace("[model]", "duration_s = 30\n[model]") + "[churn]\ntrace = 'churn.csv'\n"
     simulation, report = simulated(tmp_path, text, policy)
-    poor = {name for name, profile in simulation._described.profiles.items() if profile.capacity == 0}
-    assert 0 < len(poor) < len(simulation._described.profiles)
+    poor = {name for name, profile in simulation._hardware.profiles.items() if profile.capacity == 0}
+    assert 0 < len(poor) < len(simulation._hardware.profiles)
     assert any(int(name[1:]) >= 8 for name in poor)
     assert {process.name for process in simulation.world.peers()}.isdisjoint(poor)
-    assert {simulation._described.profiles[process.name].capacity for process in simulation.world.peers()} == {3}
+    assert {simulation._hardware.profiles[process.name].capacity for process in simulation.world.peers()} == {3}
     assert report.outcome == "finished"
     first = len([name for name in poor if int(name[1:]) < 8])
     assert report.notes == (f"{first} of 8 peers have no memory for the 110 bytes of a stage with one microbatch",)
@@ -164,7 +164,7 @@ def test_a_broken_promise_ends_the_simulation(tmp_path: Path) -> None:
 
     def forge() -> None:
         assert isinstance(simulation.world, World)
-        peer = simulation.world.living_peers()[0]
+        peer = simulation.world.alive_peers()[0]
         weights = simulation.world.hosts[peer].device.weights
         assert weights is not None
         weights.accumulated[0] += 1

@@ -17,39 +17,39 @@ from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
 LONG = replace(SWARM, settings=replace(SETTINGS, steps=30))
 
 
-def heard(world: World) -> set[tuple[str, str]]:
+def reached(world: World) -> set[tuple[str, str]]:
     """Whose messages get to whom, tried with one from each to each."""
     found: set[tuple[str, str]] = set()
-    everybody = [*world.trainers, *world.living_peers()]
-    for sender in everybody:
-        for receiver in everybody:
+    processes = [*world.trainers, *world.alive_peers()]
+    for sender in processes:
+        for receiver in processes:
             across = world.transport.partitions.between(sender.name, receiver.name)
             if sender != receiver and across is None:
                 found.add((sender.name, receiver.name))
     return found
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["told", "silent"])
-def test_a_one_way_partition_keeps_messages_back_in_one_direction(told: bool) -> None:
+@pytest.mark.parametrize("notified", [True, False], ids=["notified", "silent"])
+def test_a_one_way_partition_keeps_messages_back_in_one_direction(notified: bool) -> None:
     world = SWARM.start(0)
     world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
-    everybody = heard(world)
-    world.split({"p0", "p1"}, 5.0, symmetric=False, told=told)
+    before = reached(world)
+    world.split({"p0", "p1"}, 5.0, symmetric=False, notified=notified)
     others = {process.name for process in world.hosts} - {"p0", "p1"}
-    assert everybody - heard(world) == {(one, other) for one in ("p0", "p1") for other in others}
+    assert before - reached(world) == {(one, other) for one in ("p0", "p1") for other in others}
     world.clock.run(lambda: world.clock.now_s > SETTLED_S + 6.0, SETTLED_S + 7.0)
-    assert heard(world) >= everybody
+    assert reached(world) >= before
     finish(world)
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["told", "silent"])
-def test_a_sender_learns_of_a_partition_only_if_it_is_told(told: bool) -> None:
+@pytest.mark.parametrize("notified", [True, False], ids=["notified", "silent"])
+def test_a_sender_learns_of_a_partition_only_if_it_is_notified(notified: bool) -> None:
     world = LONG.start(0)
     world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
     victim = peers_of(world, 1)[0]
-    world.split({victim.name}, 3.0, symmetric=False, told=told)
+    world.split({victim.name}, 3.0, symmetric=False, notified=notified)
     world.clock.run(lambda: world.clock.now_s > SETTLED_S + 2.0, SETTLED_S + 3.0)
-    assert any(f"the leader {world.leader} was lost" in line and victim.name in line for line in world.log) == told
+    assert any(f"the leader {world.leader} was lost" in line and victim.name in line for line in world.log) == notified
 
 
 @pytest.mark.parametrize("phase", [*STEP_PHASES[:-1], *ELECTION_PHASES, *JOINING_PHASES])

@@ -47,7 +47,7 @@ def test_peers_that_start_together_spread() -> None:
 def test_a_death_at_any_moment_costs_no_step(seed: int) -> None:
     world = swarm(seed)
     at_s = world.random.uniform(6.0, 15.0)  # by then each stage has two
-    victim = world.random.choice(world.living_peers())
+    victim = world.random.choice(world.alive_peers())
     world.clock.after(at_s, lambda: world.kill(victim))
     finish(world)
     steps = {result.step for result in world.results}
@@ -64,7 +64,7 @@ def test_random_churn_keeps_the_promises(seed: int) -> None:
         nonlocal fresh
         if world.clock.now_s > 60 or world.ended:
             return
-        peers = world.living_peers()
+        peers = world.alive_peers()
         kind = world.random.choice(["kill", "drain", "join", "join"])
         if kind == "join" or not peers:
             world.start_peer(f"p{fresh}")
@@ -91,7 +91,7 @@ def test_a_newcomer_works_at_the_next_step() -> None:
 
 
 def kill_first(world: World) -> None:
-    world.kill(world.living_peers()[0])
+    world.kill(world.alive_peers()[0])
 
 
 def test_the_same_seed_replays_the_same_run() -> None:

@@ -61,7 +61,7 @@ def test_who_was_suspended_finds_that_no_time_has_passed_on_its_clock_and_joins_
     world.clock.run(lambda: world.clock.now_s > SETTLED_S + 16.0, SETTLED_S + 17.0)
     assert world.counts["gone"] == 1
     assert not world.hosts[sleeper].alive
-    assert world.latest[sleeper.name] in world.living_peers()
+    assert world.latest[sleeper.name] in world.alive_peers()
     end_well(world)
 
 

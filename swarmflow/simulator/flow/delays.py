@@ -57,15 +57,15 @@ class Delays:
             if node is None:
                 continue
             if kind == "tick":
-                self._say(name, node.tick(self.now_s))
+                self._send(name, node.tick(self.now_s))
                 while node.unfinished:
-                    self._say(name, node.tick(self.now_s))
+                    self._send(name, node.tick(self.now_s))
                 self._push(self.now_s + self.tick_s, "tick", name, None)
             elif kind == "gone":
-                self._say(name, node.gone(what, self.now_s))
+                self._send(name, node.gone(what, self.now_s))
             else:
                 sender, message = what
-                self._say(name, node.handle(sender, message, self.now_s))
+                self._send(name, node.handle(sender, message, self.now_s))
             if node.held > node.view.capacity:
                 self.violations.append(f"{self.now_s:.3f} {name} holds {node.held} of {node.view.capacity}")
         self.now_s = until_s
@@ -78,15 +78,15 @@ class Delays:
             if name in view.before or name in view.beside or name in view.after:
                 self._push(self.now_s + self.random.uniform(*self.notice_s), "gone", other, name)
 
-    def _say(self, sender: ProcessId, sends: Iterable[FlowSend]) -> None:
-        for say in sends:
+    def _send(self, sender: ProcessId, sends: Iterable[FlowSend]) -> None:
+        for sent in sends:
             self.messages += 1
-            self.kinds[type(say.message).__name__] += 1
+            self.kinds[type(sent.message).__name__] += 1
             if self.random.random() < self.loss:
                 self.lost += 1
                 continue
-            takes_s = self.latency_s(sender, say.to) * (1 + self.jitter * self.random.random())
-            self._push(self.now_s + takes_s, "message", say.to, (sender, say.message))
+            takes_s = self.latency_s(sender, sent.to) * (1 + self.jitter * self.random.random())
+            self._push(self.now_s + takes_s, "message", sent.to, (sender, sent.message))
 
     def _push(self, at_s: float, kind: str, name: ProcessId, what: Any) -> None:  # noqa: ANN401
         self._made += 1

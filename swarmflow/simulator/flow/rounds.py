@@ -29,26 +29,26 @@ class Rounds:
 
     def step(self) -> None:
         """All hear what was said in the round before, then all act."""
-        heard, self._in_flight = self._in_flight, []
+        received, self._in_flight = self._in_flight, []
         now = float(self.round)
-        for sender, say in heard:
-            self.say(say.to, self.nodes[say.to].handle(sender, say.message, now))
+        for sender, send in received:
+            self.send(send.to, self.nodes[send.to].handle(sender, send.message, now))
         for name, node in self.nodes.items():
-            self.say(name, node.tick(now))
+            self.send(name, node.tick(now))
             while node.unfinished:
-                self.say(name, node.tick(now))
+                self.send(name, node.tick(now))
         self.round += 1
 
     def settle(self) -> None:
         """Nobody begins anything any more; what has been begun is finished."""
         while self._in_flight:
-            heard, self._in_flight = self._in_flight, []
-            for sender, say in heard:
-                self.say(say.to, self.nodes[say.to].handle(sender, say.message, float(self.round)))
+            received, self._in_flight = self._in_flight, []
+            for sender, send in received:
+                self.send(send.to, self.nodes[send.to].handle(sender, send.message, float(self.round)))
 
-    def say(self, sender: ProcessId, sends: list[FlowSend]) -> None:
+    def send(self, sender: ProcessId, sends: list[FlowSend]) -> None:
         """It is heard in the next round."""
         self.messages += len(sends)
-        for say in sends:
-            self.kinds[type(say.message).__name__] += 1
-            self._in_flight.append((sender, say))
+        for send in sends:
+            self.kinds[type(send.message).__name__] += 1
+            self._in_flight.append((sender, send))
