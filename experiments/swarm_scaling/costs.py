@@ -12,18 +12,13 @@ from experiments.swarm_scaling.alone import RecordedLife
 from experiments.swarm_scaling.books import of_books
 from swarmflow.core.actions import Action, Send
 from swarmflow.core.events import Event, Received
-from swarmflow.core.leader import Leader
 from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import Join
 from swarmflow.core.peer import PeerMachine
-from swarmflow.core.routers import dispatcher_for
 from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.settings import LeaderSettings
-from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Plan, ProcessId
 from swarmflow.simulator.garbage import searched_rarely
-from swarmflow.simulator.machines import Basis, Production
+from swarmflow.simulator.machines import Production, TrainerStart
 from swarmflow.simulator.sizes import wire_bytes
 
 M = TypeVar("M")
@@ -116,7 +111,7 @@ class Metered(Production):
         return sum(other_s for other_s, _ in spent) / decisions, sum(books_s for _, books_s in spent) / len(spent)
 
     def peer(self, me: ProcessId, lease: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
-        """A peer as it is, but for the watch."""
+        """Return the machine of a peer, watched."""
         peer = _MeteredPeer(me, lease, plan, settings)
         peer.cost = self.peers
         self._made += 1
@@ -125,13 +120,10 @@ class Metered(Production):
             self.lives.append(peer.life)
         return peer
 
-    def trainer(
-        self, lease: LeaderLease, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis, leads: Leader | None
-    ) -> TrainerMachine:
-        """A trainer as it is, but for the watch where it leads."""
-        if leads is None:
-            return super().trainer(lease, plan, rules, join, basis, leads)
-        source = MicrobatchSource(join.member.process, plan.microbatches, dispatcher_for(plan, join.member.process, 0))
-        leader = _Leader(join.member, lease, plan, rules, source, join, basis.version, basis.digests, leads)
+    def trainer(self, start: TrainerStart) -> TrainerMachine:
+        """Return the machine of a trainer, watched where it leads."""
+        if start.leads is None:
+            return super().trainer(start)
+        leader = start.machine(_Leader)
         leader.cost = self.leader
         return leader

@@ -18,12 +18,12 @@ from swarmflow.simulator.scenario_hardware import ScenarioHardware, capacity_of,
 from swarmflow.simulator.settings import Settings, Surroundings
 from swarmflow.simulator.swarm import PeerLife, Swarm
 
-Progress = Callable[[int, float], None]
+Progress = Callable[[int, float], None]  # (iterations, virtual seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """What had been spent at the end of an iteration."""
+    """Totals since the beginning, at the end of an iteration."""
 
     now_s: float = 0.0
     useful_s: float = 0.0
@@ -43,26 +43,26 @@ class _Totals:
 
 @dataclass(slots=True)
 class Simulation:
-    """One scenario under one seed and one policy. trace: given every line of the trace. progress: told of iterations.
+    """One scenario under one seed and one policy.
 
-    Raises ConfigError for a policy that there is not.
+    Raises ConfigError for an unknown policy.
     """
 
     scenario: Scenario
     seed: int
     policy: str
-    trace: Callable[[str], None] | None = None
-    progress: Progress | None = None
+    trace: Callable[[str], None] | None = None  # called with every line of the trace
+    progress: Progress | None = None  # called after each iteration: how many there are, and the virtual time
     world: Swarm = field(init=False)
     churn: ScenarioChurn = field(init=False)
     _hardware: ScenarioHardware = field(init=False)
-    _rows: list[Iteration] = field(default_factory=list)
-    _before: _Totals = field(default_factory=_Totals)
-    _busy_then: dict[ProcessId, float] = field(default_factory=dict)
-    _busy_before: dict[ProcessId, float] = field(default_factory=dict)
-    _measured_from_s: float = 0.0
-    _seen: set[int] = field(default_factory=set)
-    _notes: tuple[str, ...] = ()
+    _rows: list[Iteration] = field(init=False, default_factory=list)
+    _before: _Totals = field(init=False, default_factory=_Totals)  # at the end of the last iteration
+    _busy_then: dict[ProcessId, float] = field(init=False, default_factory=dict)  # at the end of the warm-up
+    _busy_before: dict[ProcessId, float] = field(init=False, default_factory=dict)  # at the end of the last iteration
+    _measured_from_s: float = field(init=False, default=0.0)  # the end of the warm-up
+    _seen: set[int] = field(init=False, default_factory=set)  # steps whose result has been recorded
+    _notes: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         policy, run, model = policy_named(self.policy), self.scenario.run, self.scenario.model
@@ -88,7 +88,7 @@ class Simulation:
         return Surroundings(self._hardware.network, self._hardware)
 
     def run(self) -> SimulationReport:
-        """Run it to its end, or to the first thing that must never happen."""
+        """Run the scenario to its end, or to the first violated invariant."""
         run, world = self.scenario.run, self.world
         names = [self._hardware.add_peer(number) for number in range(self.scenario.peer_count)]
         able = [name for name in names if self._hardware.fits(name)]
@@ -124,7 +124,7 @@ class Simulation:
     # --- measuring ----------------------------------------------------------------------------------------------------
 
     def _result(self, result: StepResult) -> None:
-        """The first trainer that is told of a step ends the iteration."""
+        """Record an iteration: it ends when the first trainer receives the result of the step."""
         if result.step in self._seen:
             return
         self._seen.add(result.step)
@@ -169,7 +169,7 @@ class Simulation:
         self.churn.iteration()
 
     def _busiest(self) -> tuple[float, int]:
-        """Seconds that the busiest peer has computed since this was asked last, and its stage."""
+        """Return the seconds that the busiest peer has computed since the last call, and its stage."""
         lives = [self.world.life(process) for process in self.world.peers()]
         computed = [(life.busy_s - self._busy_before.get(life.process, 0.0), life.stage) for life in lives]
         self._busy_before = {life.process: life.busy_s for life in lives}

@@ -1,4 +1,4 @@
-"""Virtual time: a queue of things that will happen, in an order that a seed alone decides."""
+"""Virtual time: a queue of planned callbacks, in an order that the seed alone decides."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from dataclasses import dataclass, field
 
 from swarmflow.simulator.causes import BEGINNING, CHANCE, TIMER, Cause
 
-# When, the how-manieth that was planned, what, what it waits for, and from what it follows.
+# Time, sequence number, callback, what it waits for (causes.py), and the critical path that it follows from.
 Planned = tuple[float, int, Callable[[], object], int, Cause]
 
-SLOTS_PER_S = 256.0  # 10,000 peers plan some 150 things for each
+SLOTS_PER_S = 256.0  # 10,000 peers plan some 150 callbacks for each slot
 FAR_S = 1e12
-LOOK_S = 0.002  # how closely phases are watched for; the shortest lasts a message's way
+LOOK_S = 0.002  # how closely phases are watched for; the shortest lasts as long as a message is under way
 
 
 @dataclass(slots=True)
 class Clock:
     """Runs callbacks in the order of their times; those of one moment in the order in which they were planned.
 
-    Those of the slot of time at hand, and before, are in a heap. Those after it only lie in lists, one a slot: of a
-    heap of all of them little would be in the computer's caches.
+    Time is divided into slots. The callbacks of the current slot are in a heap, those of a later slot in a plain list:
+    a heap of all callbacks would not fit in the computer's caches.
     """
 
-    now_s: float = 0.0
-    _limit_s: float = 0.0
-    _heap: list[Planned] = field(default_factory=list)
-    _slot: int = 0
-    _slots: list[int] = field(default_factory=list)
-    _later: dict[int, list[Planned]] = field(default_factory=dict)
-    _planned: int = 0
-    _begun: int = 0
-    _marked: int = 0
-    _mark: Cause = BEGINNING
-    _cause: Cause = BEGINNING
-    _watches: list[Callable[[], bool]] = field(default_factory=list)
-    _look_s: float = FAR_S
+    now_s: float = field(init=False, default=0.0)
+    _limit_s: float = field(init=False, default=0.0)  # of the present run
+    _heap: list[Planned] = field(init=False, default_factory=list)  # of the current slot
+    _slot: int = field(init=False, default=0)  # the number of the current slot
+    _slots: list[int] = field(init=False, default_factory=list)  # a heap of the later slots that have callbacks
+    _later: dict[int, list[Planned]] = field(init=False, default_factory=dict)  # their callbacks, unsorted
+    _planned: int = field(init=False, default=0)  # callbacks so far
+    _begun: int = field(init=False, default=0)  # callbacks that have run or are running
+    _marked: int = field(init=False, default=0)  # callbacks that had been planned at the last mark
+    _mark: Cause = field(init=False, default=BEGINNING)  # the path of those from the last mark on
+    _cause: Cause = field(init=False, default=BEGINNING)  # the path of the callback that is running
+    _watches: list[Callable[[], bool]] = field(init=False, default_factory=list)
+    _look_s: float = field(init=False, default=FAR_S)  # when the watches are called next
 
     def after(self, delay_s: float, callback: Callable[[], object], why: int = TIMER) -> None:
-        """Plan a callback. delay_s: at least 0, from now. why: what it waits for (simulator/causes.py)."""
+        """Plan a callback in delay_s (at least 0) from now. why: what it waits for (causes.py)."""
         if delay_s < 0:
             raise ValueError(f"nothing can happen {-delay_s} s ago")
         self.at(self.now_s + delay_s, callback, why)
 
     def at(self, time_s: float, callback: Callable[[], object], why: int = TIMER) -> None:
-        """Plan a callback. time_s: not before now. why: what it waits for."""
+        """Plan a callback at a time; one that has passed counts as now. why: what it waits for."""
         self._planned += 1
         if time_s < self.now_s:
             time_s = self.now_s
@@ -60,7 +60,7 @@ class Clock:
             heapq.heappush(self._slots, slot)
 
     def follow(self, time_s: float, callback: Callable[[], object], why: int = TIMER) -> None:
-        """The same, as the last thing that a callback does: where nothing comes in between, it runs at once."""
+        """Plan a callback as the last act of another one: it runs at once where no other comes in between."""
         between = bool(self._heap) and self._heap[0][0] <= time_s
         looked_for = time_s >= self._look_s or int(time_s * SLOTS_PER_S) > self._slot
         if between or looked_for or not self.now_s <= time_s <= self._limit_s:
@@ -74,27 +74,27 @@ class Clock:
         callback()
 
     def watch(self, look: Callable[[], bool]) -> None:
-        """Call this after what happens, but once in LOOK_S at most, until it returns True."""
+        """Call `look` after callbacks, at most once in LOOK_S, until it returns True."""
         self._watches.append(look)
         self._look_s = min(self._look_s, self.now_s)
 
     @property
     def happened(self) -> int:
-        """How many callbacks have run, or are running."""
+        """The number of callbacks that have run, or are running."""
         return self._begun
 
     @property
     def cause(self) -> Cause:
-        """The critical path of what happens now, from the last mark on."""
+        """The critical path of the callback that is running, from the last mark on."""
         return self._cause
 
     def mark(self) -> None:
-        """All critical paths begin anew."""
+        """Begin all critical paths anew."""
         self._marked = self._planned
         self._mark = self._cause = Cause(self.now_s, self.now_s)
 
     def run(self, until: Callable[[], bool], limit_s: float) -> bool:
-        """Run until a condition holds. False: it did not hold by limit_s, or nothing more will ever happen."""
+        """Run until a condition holds. Returns False where it does not hold by limit_s, or nothing more is planned."""
         pop = heapq.heappop
         self._limit_s = limit_s
         while (self._heap or self._advance()) and not until():
@@ -117,10 +117,10 @@ class Clock:
         self._look_s = self.now_s + LOOK_S if self._watches else FAR_S
 
     def _advance(self) -> bool:
-        """Go on to the next slot in which something happens. False: there is none."""
+        """Go on to the next slot that has callbacks. Returns False where there is none."""
         if not self._slots:
             return False
         self._slot = heapq.heappop(self._slots)
         self._heap = self._later.pop(self._slot)
-        self._heap.sort()  # which is a heap too
+        self._heap.sort()  # a sorted list is a heap
         return True

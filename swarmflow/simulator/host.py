@@ -1,4 +1,4 @@
-"""One life of a process in a world in virtual time."""
+"""One life of a process in a world in virtual time, and its ends of connections."""
 
 from __future__ import annotations
 
@@ -14,43 +14,40 @@ from swarmflow.simulator.network import NetworkPath
 if TYPE_CHECKING:
     from swarmflow.simulator.device import Device
 
-WAKES_MAX = 100_000  # in one moment; a flow node solves its part in thousands of turns (Negotiation.tick)
+WAKES_MAX = 100_000  # at one moment; a flow node solves its part in thousands of turns (Negotiation.tick)
 
 
 @dataclass(slots=True)
 class Link:
-    """One end of a connection. there: the other one's host, as long as that has its end too."""
+    """One end of a connection."""
 
     path: NetworkPath
-    there: Host | None = None
+    there: Host | None = None  # the host of the other end, as long as that end is there too
 
 
 @dataclass(slots=True)
 class Host:
-    """A process. Until frozen_until_s it does nothing. wake_s: when its machine has something to do, at the latest.
-    woken_s: when it had last; wakes: how often before, in that very moment.
-
-    skew_s: how far its clock is ahead. stored: the bytes that it holds. links: to whom it has a connection. began_s,
-    died_s: its life.
-    """
+    """One life of a process: its machine, its device, its clock and its connections."""
 
     process: ProcessId
     machine: PeerMachine | TrainerMachine
     device: Device
-    wish: int = -1
-    alive: bool = True
-    wake_s: float = float("inf")
-    woken_s: float = -1.0
-    wakes: int = 0
-    frozen_until_s: float = 0.0
-    skew_s: float = 0.0
-    stored: dict[int, object] = field(default_factory=dict)
-    links: dict[ProcessId, Link] = field(default_factory=dict)
-    began_s: float = 0.0
-    died_s: float = float("inf")
+    began_s: float
+    wish: int = -1  # the stage that a peer asks for, -1: any
+    alive: bool = field(init=False, default=True)
+    wake_s: float = field(init=False, default=float("inf"))  # when its machine is due, at the latest
+    woken_s: float = field(init=False, default=-1.0)  # when its machine was due last
+    wakes: int = field(init=False, default=0)  # how often before at that very moment
+    frozen_until_s: float = field(init=False, default=0.0)  # until then it handles no event
+    skew_s: float = field(init=False, default=0.0)  # how far its clock is ahead
+    stored: dict[int, object] = field(
+        init=False, default_factory=dict
+    )  # bodies, by the key of their Ref
+    links: dict[ProcessId, Link] = field(init=False, default_factory=dict)  # by the process at the other end
+    died_s: float = field(init=False, default=float("inf"))
 
     def wake(self, now_s: float) -> None:
-        """Its machine is due. Raises InvariantViolated where it is so again and again, as nothing follows."""
+        """Note that the machine is due now. Raises InvariantViolated where it is due without end at one moment."""
         self.wakes = self.wakes + 1 if self.woken_s == now_s else 0
         self.wake_s, self.woken_s = float("inf"), now_s
         if self.wakes > WAKES_MAX:

@@ -1,9 +1,9 @@
-"""The machines that decide in a world: those that swarmflow runs with, or others with the same protocol."""
+"""Makes the machines that decide in a world: those of swarmflow, or others with the same protocol."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from swarmflow.core.leader import Leader
 from swarmflow.core.leader_lease import LeaderLease
@@ -16,47 +16,54 @@ from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Plan, ProcessId
 
+M = TypeVar("M", bound=TrainerMachine)
+
 
 @dataclass(frozen=True, slots=True)
-class Basis:
-    """The newest version that a trainer has on its disk, and the digests of its stages' files."""
+class TrainerStart:
+    """What a trainer begins with."""
 
-    version: int
-    digests: tuple[str, ...]
+    lease: LeaderLease
+    plan: Plan
+    rules: LeaderSettings
+    join: Join
+    version: int  # the newest on its disk
+    digests: tuple[str, ...]  # of the stages' files of that version
+    leads: Leader | None  # what it leads with, for the one that begins as the leader
+
+    def machine(self, kind: type[M]) -> M:
+        """Return a trainer's machine of a class, with the router of the run."""
+        me, plan = self.join.member, self.plan
+        source = MicrobatchSource(me.process, plan.microbatches, dispatcher_for(plan, me.process, 0))
+        return kind(me, self.lease, plan, self.rules, source, self.join, self.version, self.digests, self.leads)
 
 
 class Machines(Protocol):
-    """Makes one machine for each process. It knows what it is told by messages and by its own device, and no more.
+    """Makes one machine for each process. A machine knows only what messages and its own device tell it.
 
-    What differs from swarmflow in one decision makes the production machines with that decision replaced; so the
-    protocol around it, and what it costs, is the same.
+    A policy that differs from swarmflow in one decision makes the production machines with that decision replaced: the
+    protocol around it, and its cost, stay the same.
     """
 
     def peer(self, me: ProcessId, lease: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
-        """What decides for a peer."""
+        """Return the machine of a peer."""
         ...
 
-    def trainer(
-        self, lease: LeaderLease, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis, leads: Leader | None
-    ) -> TrainerMachine:
-        """What decides for a trainer. leads: what it leads with, for the one that begins as the leader."""
+    def trainer(self, start: TrainerStart) -> TrainerMachine:
+        """Return the machine of a trainer."""
         ...
 
 
 class Production:
-    """As `swarmflow peer` and `swarmflow trainer` run them: the run's router, repair from journals, exact steps."""
+    """Makes the machines that `swarmflow peer` and `swarmflow trainer` run."""
 
     def peer(self, me: ProcessId, lease: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
-        """A peer as `swarmflow peer` runs it."""
+        """Return the machine of a peer."""
         return PeerMachine(me, lease, plan, settings)
 
-    def trainer(
-        self, lease: LeaderLease, plan: Plan, rules: LeaderSettings, join: Join, basis: Basis, leads: Leader | None
-    ) -> TrainerMachine:
-        """A trainer as `swarmflow trainer` runs it."""
-        dispatcher = dispatcher_for(plan, join.member.process, 0)
-        source = MicrobatchSource(join.member.process, plan.microbatches, dispatcher)
-        return TrainerMachine(join.member, lease, plan, rules, source, join, basis.version, basis.digests, leads)
+    def trainer(self, start: TrainerStart) -> TrainerMachine:
+        """Return the machine of a trainer."""
+        return start.machine(TrainerMachine)
 
 
 PRODUCTION = Production()

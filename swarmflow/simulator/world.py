@@ -25,7 +25,7 @@ from swarmflow.simulator.hardware import Hardware
 from swarmflow.simulator.host import Host
 from swarmflow.simulator.invariants import Witness
 from swarmflow.simulator.kept import KeptState
-from swarmflow.simulator.machines import PRODUCTION, Basis, Machines
+from swarmflow.simulator.machines import PRODUCTION, Machines, TrainerStart
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Network
 from swarmflow.simulator.partitions import Partition
@@ -120,9 +120,9 @@ class World:
         stages, digests = tuple(range(plan.stages)), self.disks.digests(max(held))
         copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
         join = Join("trainer", "sim", "run", me, copies=(*copies, *self.disks.holdings(name)))
-        basis = Basis(max(held), digests)
-        machine = self.machines.trainer(lease, plan, rules, join, basis, leads)
-        host = self.hosts[process] = Host(process, machine, Device(self, process), began_s=self.clock.now_s)
+        start = TrainerStart(lease, plan, rules, join, max(held), digests, leads)
+        machine = self.machines.trainer(start)
+        host = self.hosts[process] = Host(process, machine, Device(self, process), self.clock.now_s)
         self.trainers[process] = machine
         self.write_trace(process, "starts")
         self._perform(host, machine.start(self.clock.now_s))
@@ -166,7 +166,7 @@ class World:
         lease = LeaderLease(leader, timeouts=self.settings.plan.timeouts)
         machine = self.machines.peer(process, lease, self.settings.plan, self.settings.of_peer(join))
         device = Device(self, process, kept=kept)
-        self.hosts[process] = Host(process, machine, device, wish, began_s=self.clock.now_s)
+        self.hosts[process] = Host(process, machine, device, self.clock.now_s, wish)
         self.write_trace(process, "starts")
         self.deliver(process, Tick())
         return process

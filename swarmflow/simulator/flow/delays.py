@@ -15,39 +15,34 @@ from swarmflow.core.types import ProcessId
 
 @dataclass(slots=True)
 class Delays:
-    """latency_s: of a message from one node to another, before jitter. loss: the share of messages that are lost.
-
-    jitter: each message takes up to this share longer, so that messages overtake each other. tick_s: how often a node
-    acts on its own; each has its own phase. notice_s: (least, most) from a death until those who know it hear of it.
-    violations: nodes that ever held more than they can; checked after everything that happens.
-    """
+    """Carries the messages of a negotiation with delays, and checks after each event that no node holds too much."""
 
     nodes: dict[ProcessId, FlowNode]
-    latency_s: Callable[[ProcessId, ProcessId], float]
+    latency_s: Callable[[ProcessId, ProcessId], float]  # of a message from one node to another, before jitter
     random: Random
-    tick_s: float
-    loss: float = 0.0
-    jitter: float = 0.5
-    notice_s: tuple[float, float] = (0.5, 2.0)
-    now_s: float = 0.0
-    messages: int = 0
-    lost: int = 0
-    kinds: Counter[str] = field(default_factory=Counter)
-    dead: list[ProcessId] = field(default_factory=list)
-    violations: list[str] = field(default_factory=list)
-    _queue: list[tuple[float, int, str, ProcessId, Any]] = field(default_factory=list)
-    _made: int = 0
+    tick_s: float  # how often a node acts on its own; each node has its own phase
+    loss: float = 0.0  # the share of messages that are lost
+    jitter: float = 0.5  # a message takes up to this share longer, so that messages overtake each other
+    notice_s: tuple[float, float] = (0.5, 2.0)  # (least, most) from a death until its neighbours notice it
+    now_s: float = field(init=False, default=0.0)
+    messages: int = field(init=False, default=0)  # sent so far
+    lost: int = field(init=False, default=0)  # messages that were lost so far
+    kinds: Counter[str] = field(init=False, default_factory=Counter)  # of the messages sent so far
+    dead: list[ProcessId] = field(init=False, default_factory=list)
+    violations: list[str] = field(init=False, default_factory=list)  # a line for each time a node held too much
+    _queue: list[tuple[float, int, str, ProcessId, Any]] = field(init=False, default_factory=list)  # a heap
+    _made: int = field(init=False, default=0)  # events that were queued so far; it orders those of one moment
 
     def __post_init__(self) -> None:
         for name in self.nodes:
             self._push(self.random.uniform(0, self.tick_s), "tick", name, None)
 
     def kill(self, name: ProcessId, at_s: float) -> None:
-        """It dies without a word at this time."""
+        """Have a node die at this time, without a message."""
         self._push(at_s, "die", name, None)
 
     def run(self, until_s: float) -> None:
-        """Until this virtual time."""
+        """Run until this virtual time."""
         while self._queue and self._queue[0][0] <= until_s:
             self.now_s, _, kind, name, what = heapq.heappop(self._queue)
             if kind == "die":
