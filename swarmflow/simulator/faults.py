@@ -9,6 +9,7 @@ from random import Random
 
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.types import ProcessId
+from swarmflow.simulator import interventions
 from swarmflow.simulator.arithmetic import exact
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.moments import kill_in_phase, leader_phase, peers_of, stage_of
@@ -180,13 +181,13 @@ class Churn:
 
     def kill_trainer(self) -> None:
         """A trainer that does not lead dies, and is started again."""
-        for victim in self.some(self.world.following_trainers()):
+        for victim in self.some(self.world.directory.followers()):
             self.world.kill(victim)
             self.world.start_trainer(victim.name, lead=True)
 
     def drain_trainer(self) -> None:
         """A trainer is asked to go; another one comes."""
-        for leaver in self.some(self.world.following_trainers()):
+        for leaver in self.some(self.world.directory.followers()):
             self.world.drain(leaver)
             self.world.start_trainer(self.new_name("u"))
 
@@ -205,32 +206,32 @@ class Churn:
         """A connection between two peers breaks."""
         pair = self.some(self.world.alive_peers(), 2)
         if len(pair) == 2:
-            self.world.cut(*pair)
+            self.world.transport.cut(*pair)
 
     def mute(self) -> None:
         """What one process sends to another one is lost for a while, on a connection that seems to be there."""
         leader = self.world.leader
-        processes = [*self.world.alive_peers(), *self.world.following_trainers(), *([leader] if leader else [])]
+        processes = [*self.world.alive_peers(), *self.world.directory.followers(), *([leader] if leader else [])]
         pair = self.some(processes, 2)
         if len(pair) == 2:
             sender, receiver = pair
-            self.world.mute(sender, receiver, self.random.uniform(0.5, 20.0))
+            self.world.transport.mute(sender, receiver, self.random.uniform(0.5, 20.0))
 
     def freeze(self) -> None:
         """A peer does nothing for a while, longer than the leader's patience at times."""
         for sleeper in self.some(self.world.alive_peers()):
-            self.world.freeze(sleeper, self.random.uniform(0.2, 12.0))
+            interventions.freeze(self.world, sleeper, self.random.uniform(0.2, 12.0))
 
     def split(self) -> None:
         """The network falls apart in two for a while, with trainers on one side or on both."""
         if self.world.transport.partitions.present:
             return
-        names = sorted({process.name for process in (*self.world.alive_peers(), *self.world.following_trainers())})
+        names = sorted({process.name for process in (*self.world.alive_peers(), *self.world.directory.followers())})
         leader = self.world.leader
         if leader is not None and self.random.random() < 0.5:
             names.append(leader.name)
         apart = set(self.random.sample(names, self.random.randint(1, len(names)))) if names else set()
-        self.world.split(apart, self.random.choice((2.0, 15.0, 70.0)))
+        self.world.transport.split(apart, self.random.choice((2.0, 15.0, 70.0)))
 
     def slow(self) -> None:
         """A peer computes at a fraction of its speed for a while."""
@@ -266,7 +267,7 @@ class Churn:
     def freeze_leader(self) -> None:
         """The leader does nothing for a while, at times so long that another one takes over."""
         if self.world.leader is not None:
-            self.world.freeze(self.world.leader, self.random.uniform(1.0, 25.0))
+            interventions.freeze(self.world, self.world.leader, self.random.uniform(1.0, 25.0))
 
 
 EARLIER: tuple[Callable[[Churn], None], ...] = (

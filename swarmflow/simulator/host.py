@@ -40,9 +40,7 @@ class Host:
     wakes: int = field(init=False, default=0)  # how often before at that very moment
     frozen_until_s: float = field(init=False, default=0.0)  # until then it handles no event
     skew_s: float = field(init=False, default=0.0)  # how far its clock is ahead
-    stored: dict[int, object] = field(
-        init=False, default_factory=dict
-    )  # bodies, by the key of their Ref
+    stored: dict[int, object] = field(init=False, default_factory=dict)  # bodies, by the key of their Ref
     links: dict[ProcessId, Link] = field(init=False, default_factory=dict)  # by the process at the other end
     died_s: float = field(init=False, default=float("inf"))
 

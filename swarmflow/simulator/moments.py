@@ -114,14 +114,14 @@ def split_in_phase(
     delay_s: float = 0.0,
     until_s: float = float("inf"),
 ) -> None:
-    """The first time from since_s to until_s that a phase begins: delay_s later, World.split for so many seconds.
+    """The first time from since_s to until_s that a phase begins: delay_s later, Transport.split for so many seconds.
 
-    apart: the names of one side, asked for at that moment; without any nothing happens.
+    apart: returns the names of one side at that moment; without any nothing happens.
     """
 
     def strike() -> None:
         if not world.ended and (names := apart(world)):
-            world.split(names, seconds, symmetric, notified)
+            world.transport.split(names, seconds, symmetric, notified)
             world.counts["aimed_splits"] += 1
 
     at_phase(world, phase, strike, since_s, delay_s, until_s)

@@ -6,6 +6,7 @@ from random import Random
 from typing import Protocol
 
 from swarmflow.core.types import ProcessId
+from swarmflow.simulator import interventions
 from swarmflow.simulator.moments import ELECTION_PHASES, JOINING_PHASES, STEP_PHASES, at_phase, peers_of, split_in_phase
 from swarmflow.simulator.partitions import Partition
 from swarmflow.simulator.world import World
@@ -40,7 +41,7 @@ def _proper(random: Random, names: list[str]) -> list[str]:
 def both_sides(world: World, random: Random) -> set[str]:
     """One side of a split after which each may have trainers, and peers of every stage: either could go on."""
     leader = [world.leader] if world.leader is not None else []
-    apart = _proper(random, [process.name for process in (*leader, *world.following_trainers())])
+    apart = _proper(random, [process.name for process in (*leader, *world.directory.followers())])
     for stage in range(-1, world.settings.plan.stages):
         apart += _proper(random, [process.name for process in peers_of(world, stage)])
     return set(apart)
@@ -48,7 +49,7 @@ def both_sides(world: World, random: Random) -> set[str]:
 
 def most(world: World, random: Random) -> set[str]:
     """All other trainers and all peers but one of each stage, without the leader, who may yet go on as well."""
-    apart = [process.name for process in world.following_trainers()]
+    apart = [process.name for process in world.directory.followers()]
     for stage in range(-1, world.settings.plan.stages):
         peers = [process.name for process in peers_of(world, stage)]
         apart += random.sample(peers, max(0, len(peers) - 1))
@@ -59,7 +60,7 @@ def any_side(world: World, random: Random) -> set[str]:
     """One side of a split: that of both_sides or of most, any processes, a single one, or the leader's alone."""
     style = random.choice(("both", "both", "most", "most", "any", "one", "leader"))
     leader = [world.leader] if world.leader is not None else []
-    names = sorted({process.name for process in (*leader, *world.following_trainers(), *world.alive_peers())})
+    names = sorted({process.name for process in (*leader, *world.directory.followers(), *world.alive_peers())})
     if style == "leader" and leader:
         return {leader[0].name}
     if style == "any":
@@ -107,9 +108,9 @@ def split_election(schedule: FaultSchedule) -> None:
         world.kill(leader)
         world.clock.after(back_s, lambda: world.start_trainer(leader.name, lead=True))
     elif loss == "freeze":
-        world.freeze(leader, back_s)
+        interventions.freeze(world, leader, back_s)
     elif len(world.transport.partitions.present) < PRESENT_MAX:
-        world.split({leader.name}, back_s, *_kind(random))
+        world.transport.split({leader.name}, back_s, *_kind(random))
 
 
 def heal_election(schedule: FaultSchedule) -> None:
@@ -120,7 +121,7 @@ def heal_election(schedule: FaultSchedule) -> None:
     if leader is None or len(world.transport.partitions.present) >= PRESENT_MAX:
         return
     names = both_sides(world, random) if random.random() < 0.7 else {leader.name}
-    partition: Partition = world.split(names or {leader.name}, seconds, *_kind(random))
+    partition: Partition = world.transport.split(names or {leader.name}, seconds, *_kind(random))
     world.counts["aimed_splits"] += 1
 
     def heal() -> None:
@@ -143,7 +144,7 @@ def block(schedule: FaultSchedule) -> None:
         return
     apart, seconds = any_side(world, random), _seconds(random)
     if apart:
-        world.split(apart, seconds, symmetric=False, notified=random.random() < 0.5)
+        world.transport.split(apart, seconds, symmetric=False, notified=random.random() < 0.5)
 
 
 AIMED = (split_step, split_election, heal_election, split_joining)

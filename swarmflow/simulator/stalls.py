@@ -1,4 +1,4 @@
-"""Devices that breathe and do nothing: kinds of work that a pretended computer takes up and never does."""
+"""Devices that hang: kinds of work that a pretended computer accepts and never does."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ STALLS: dict[str, tuple[type[Action], ...]] = {
 
 @dataclass(slots=True)
 class Stalls:
-    """What one device does not do, although its process lives and shows it: World.stall says so.
+    """The work that one device leaves undone while its process stays alive (interventions.stall).
 
     The next life of the process has a device of its own, which works.
     """
 
-    left: dict[str, float] = field(default_factory=dict)
+    left: dict[str, float] = field(init=False, default_factory=dict)  # actions to leave undone, by kind of work
 
     def begin(self, kind: str, times: float = math.inf) -> None:
-        """From now on the next so many actions of a kind are taken up and never done. Raises KeyError: no such kind."""
+        """Leave the next so many actions of a kind undone. Raises KeyError for an unknown kind."""
         STALLS[kind]
         self.left[kind] = times
 
     def swallow(self, action: Action) -> bool:
-        """Whether an action is never done."""
+        """Return whether an action is to be left undone, and count it."""
         kind = next((kind for kind, left in self.left.items() if left > 0 and type(action) in STALLS[kind]), None)
         if kind is None:
             return False
@@ -60,5 +60,5 @@ class Stalls:
 
     @property
     def gives(self) -> bool:
-        """Whether others get what they ask it for."""
+        """Whether it gives others the state that they ask for."""
         return self.left.get(GIVE, 0.0) <= 0

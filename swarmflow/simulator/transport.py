@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarmflow.core.actions import Send
-from swarmflow.core.events import Received
+from swarmflow.core.events import Lost, Received
 from swarmflow.core.messages import Backward, Forward, RelayedTensor, RelayTensor, hop, step
 from swarmflow.core.types import Blank, Body, ProcessId, Slice
 from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
 from swarmflow.simulator.host import Host, Link
 from swarmflow.simulator.network import Flight
-from swarmflow.simulator.partitions import Partitions
+from swarmflow.simulator.partitions import Partition, Partitions
 from swarmflow.simulator.sizes import wire_bytes
 
 if TYPE_CHECKING:
@@ -33,23 +33,20 @@ DIAL_S = 10.0  # after which a connection that nobody answers is given up
 
 @dataclass(slots=True)
 class Transport:
-    """Carries what the processes of a world send to one another.
-
-    mute_until_s: what one sends to another is lost until then, and neither is told. flips: (sender, receiver) whose
-    next message gets there with a flipped bit.
-    """
+    """Carries the messages of a world's processes, and breaks their connections."""
 
     world: World
-    partitions: Partitions = field(default_factory=Partitions)
-    mute_until_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict)
-    flips: set[tuple[ProcessId, ProcessId]] = field(default_factory=set)
+    partitions: Partitions = field(init=False, default_factory=Partitions)
+    # (sender, receiver): until when messages are lost on a connection that stays
+    mute_until_s: dict[tuple[ProcessId, ProcessId], float] = field(init=False, default_factory=dict)
+    flips: set[tuple[ProcessId, ProcessId]] = field(init=False, default_factory=set)  # their next message is corrupt
 
     def reaches(self, one: str, other: str) -> bool:
-        """Whether there is a way between processes of these names, there and back."""
+        """Return whether processes of these names reach each other, in both directions."""
         return self.partitions.reach(one, other)
 
     def send(self, here: Host, action: Send) -> None:
-        """A process sends a message."""
+        """Send a message of a process."""
         world, message, receiver = self.world, action.message, action.to
         now_s, sender = world.clock.now_s, here.process
         size_bytes, bodies = wire_bytes(message), NOTHING
@@ -71,13 +68,49 @@ class Transport:
         world.clock.at(flight.due_s, partial(self._arrive, here, link.there, action, bodies, flight, now_s), why)
 
     def forget(self, here: Host, process: ProcessId) -> None:
-        """A process closes its end of a connection; the other one's is still to be broken."""
+        """Close a process' end of a connection; the other end is still to break."""
         link = here.links.pop(process, None)
         if link is not None and link.there is not None:
             link.there.links[here.process].there = None
 
+    def lose(self, process: ProcessId, lost: ProcessId) -> None:
+        """Break a process' connection to another one, at its end."""
+        self.world.deliver(process, Lost(lost, "the connection broke"))
+
+    def cut(self, one: ProcessId, other: ProcessId) -> None:
+        """Break the connection of two processes at both ends; it can be made anew at once."""
+        self.lose(one, other)
+        self.lose(other, one)
+
+    def break_connections(self, dead: Host) -> None:
+        """Break the connections to a process that has died, each some time later."""
+        world = self.world
+        for other in list(dead.links):
+            seconds = world.hardware.broken_s()
+            if seconds is not None and world.hosts[other].alive:
+                world.clock.after(seconds, partial(self.lose, other, dead.process))
+
+    def mute(self, sender: ProcessId, receiver: ProcessId, seconds: float) -> None:
+        """Lose the messages from one process to another for a while, silently."""
+        self.mute_until_s[sender, receiver] = self.world.clock.now_s + seconds
+
+    def split(self, apart: set[str], seconds: float, symmetric: bool = True, notified: bool = True) -> Partition:
+        """Part the processes of these names from all others for a while.
+
+        symmetric: in both directions; else messages still get to the processes apart. notified: connections break; else
+        messages are lost silently.
+        """
+        world, partition = self.world, Partition(frozenset(apart), symmetric, notified)
+        self.partitions.present.append(partition)
+        for process in sorted(world.hosts) if notified else ():
+            for other in sorted(world.hosts):
+                if world.hosts[process].alive and partition.blocks(process.name, other.name):
+                    world.clock.after(world.hardware.broken_s() or DIAL_S, partial(self.lose, process, other))
+        world.clock.after(seconds, partial(self.partitions.heal, partition))
+        return partition
+
     def _connect(self, here: Host, receiver: ProcessId) -> Link:
-        """Both ends of a connection. With one that is dead there is none to break."""
+        """Make both ends of a connection. A dead receiver has no end that could break."""
         network, sender, there = self.world.network, here.process, self.world.hosts.get(receiver)
         link = Link(network.path(sender, receiver), there)
         if there is not None and there.alive:
@@ -107,7 +140,7 @@ class Transport:
             return
         if self.flips and (sender, receiver) in self.flips:  # frames have a checksum: the stream is broken
             self.flips.discard((sender, receiver))
-            world.cut(sender, receiver)
+            self.cut(sender, receiver)
             return
         across = self.partitions.between(sender.name, receiver.name) if self.partitions.present else None
         if across is not None:
@@ -118,11 +151,11 @@ class Transport:
             refs = tuple(world.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
             world.handle(there, Received(sender, action.message, refs))
         elif here.alive:
-            world.clock.after(world.hardware.broken_s() or DIAL_S, partial(world.lose, sender, receiver))
+            world.clock.after(world.hardware.broken_s() or DIAL_S, partial(self.lose, sender, receiver))
 
     def _replaced(self, here: Host, there: Host) -> bool:
         """Whether the receiver has met the life after a dead sender: nothing of the dead one is delivered any more."""
-        latest = self.world.latest[here.process.name]
+        latest = self.world.launcher.latest[here.process.name]
         return latest != here.process and latest in there.links
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.types import ProcessId
+from swarmflow.simulator import interventions
 from swarmflow.simulator.hardware import RandomHardware
 from swarmflow.simulator.moments import peers_of
 from swarmflow.simulator.network import Jittery
@@ -17,21 +18,21 @@ LITTLE_BYTES = 300  # of a journal's budget under pressure
 
 def _alive_processes(world: World) -> list[ProcessId]:
     leader = [world.leader] if world.leader is not None else []
-    return [*leader, *world.following_trainers(), *world.alive_peers()]
+    return [*leader, *world.directory.followers(), *world.alive_peers()]
 
 
 def clock_jump(schedule: FaultSchedule) -> None:
     """The clock of a machine jumps forward."""
     for victim in schedule.some(_alive_processes(schedule.world)):
-        schedule.world.jump(victim, schedule.random.choice((0.5, 5.0, 30.0, 300.0)) * schedule.random.uniform(0.5, 1.5))
+        seconds = schedule.random.choice((0.5, 5.0, 30.0, 300.0)) * schedule.random.uniform(0.5, 1.5)
+        interventions.jump(schedule.world, victim, seconds)
 
 
 def suspend(schedule: FaultSchedule) -> None:
     """A machine is suspended: its processes sleep, and their clock stands still."""
     for victim in schedule.some(_alive_processes(schedule.world)):
-        schedule.world.suspend(
-            victim, schedule.random.choice((1.0, 7.0, 20.0, 60.0)) * schedule.random.uniform(0.5, 1.5)
-        )
+        seconds = schedule.random.choice((1.0, 7.0, 20.0, 60.0)) * schedule.random.uniform(0.5, 1.5)
+        interventions.suspend(schedule.world, victim, seconds)
 
 
 def disk_full(schedule: FaultSchedule) -> None:
@@ -154,7 +155,7 @@ def leave_at_once(schedule: FaultSchedule) -> None:
 
 
 def _back(world: World, process: ProcessId) -> None:
-    if not world.alive(process) and world.latest[process.name] == process:
+    if not world.alive(process) and world.launcher.latest[process.name] == process:
         world.start_peer(process.name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmflow.core.types import Plan, ProcessId
+from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import FuzzSwarm, finish, peers_of
 from swarmflow.simulator.settings import Settings
 from swarmflow.simulator.world import World
@@ -31,9 +32,9 @@ def break_for(world: World, one: ProcessId, other: ProcessId, seconds: float, ev
 
     def again() -> None:
         if world.clock.now_s < until_s and not world.ended:
-            world.mute(one, other, every_s)
+            world.transport.mute(one, other, every_s)
             if other in world.hosts[one].links:
-                world.lose(one, other)
+                world.transport.lose(one, other)
             world.clock.after(every_s, again)
 
     again()
@@ -44,7 +45,7 @@ def test_a_connection_that_breaks_once_puts_nobody_out(peers: int) -> None:
     world = started(peers)
     one, other = peers_of(world, 0)[0], peers_of(world, 1)[0]
     for steps in (2, 3, 4):
-        world.cut(one, other)
+        world.transport.cut(one, other)
         assert world.clock.run(lambda least=steps: len(world.results) >= least, 60.0)  # type: ignore[misc]
     finish(world)
     assert not gone(world)
@@ -60,11 +61,11 @@ def test_mates_whose_link_breaks_amid_a_ballot_begin_it_anew() -> None:
     lead = world.trainers[leader].lead
     assert lead is not None
     assert world.clock.run(lambda: lead.step is not None and lead.step.phase == "preparing", 60.0)
-    world.mute(one, other, 0.05)
-    world.mute(other, one, 0.05)
+    world.transport.mute(one, other, 0.05)
+    world.transport.mute(other, one, 0.05)
     began_s = world.clock.now_s
     steps = len(world.results)
-    world.clock.after(0.1, lambda: world.cut(one, other))
+    world.clock.after(0.1, lambda: world.transport.cut(one, other))
     assert world.clock.run(lambda: len(world.results) > steps, 100.0)
     assert world.clock.now_s - began_s < 5.0, "not after the minute that a ballot may take"
     finish(world)
@@ -99,8 +100,8 @@ def test_a_death_that_only_one_neighbour_sees_is_found_out_by_the_leader() -> No
     crowded = max((0, 1), key=lambda stage: len(peers_of(world, stage)))
     victim, witness = peers_of(world, crowded)[0], peers_of(world, 1 - crowded)[0]
     began_s = world.clock.now_s
-    world.freeze(victim, 1000.0)  # no connection breaks, as when its machine has lost power
-    world.lose(witness, victim)
+    interventions.freeze(world, victim, 1000.0)  # no connection breaks, as when its machine has lost power
+    world.transport.lose(witness, victim)
     assert world.clock.run(lambda: len(gone(world)) > 0, 60.0)
     assert world.clock.now_s - began_s < 4.0, "sooner than by the 8 s of silence"
     finish(world)

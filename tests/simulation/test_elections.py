@@ -10,6 +10,7 @@ import pytest
 
 from swarmflow.core.messages import StepResult
 from swarmflow.core.types import ProcessId
+from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import FuzzSwarm, finish, kill_in_phase, leader_phase, peers_of
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
@@ -96,7 +97,7 @@ def test_a_frozen_leader_wakes_as_a_deposed_one_and_joins_again(seed: int, phase
 
     def freeze() -> None:
         if leader_phase(world) == phase and world.leader is not None:
-            world.freeze(world.leader, frozen_s)
+            interventions.freeze(world, world.leader, frozen_s)
         else:
             world.clock.after(0.002, freeze)
 
@@ -109,7 +110,9 @@ def test_a_frozen_leader_wakes_as_a_deposed_one_and_joins_again(seed: int, phase
 @pytest.mark.parametrize("seed", range(4))
 def test_a_leader_that_froze_for_a_moment_leads_on(seed: int) -> None:
     world = LONG.start(seed)
-    world.clock.after(SETTLED_S + world.random.uniform(0.0, 2.0), lambda: world.freeze(the_leader(world)[0], 8.0))
+    world.clock.after(
+        SETTLED_S + world.random.uniform(0.0, 2.0), lambda: interventions.freeze(world, the_leader(world)[0], 8.0)
+    )
     check(world, LONG, leaders=0)
 
 
@@ -118,7 +121,7 @@ def test_a_leader_that_froze_for_a_moment_leads_on(seed: int) -> None:
 def test_all_trainers_but_the_leader_die(seed: int, phase: str) -> None:
     scenario = replace(SWARM, trainers=3)
     world = scenario.start(seed)
-    kill_in_phase(world, phase, lambda w: w.following_trainers(), SETTLED_S, world.random.uniform(0.0, 0.5))
+    kill_in_phase(world, phase, lambda w: w.directory.followers(), SETTLED_S, world.random.uniform(0.0, 0.5))
     check(world, scenario, leaders=0)
     assert world.counts["backward"] == HOPS, "the leader answers for their microbatches, which others hold"
 
@@ -130,7 +133,7 @@ def test_a_leader_whom_most_have_left_waits_and_then_goes_on_alone(seed: int) ->
 
     def pick(world: World) -> list[ProcessId]:
         left.append(world.clock.now_s)
-        return [*world.following_trainers(), *(peers_of(world, stage)[0] for stage in range(3))]
+        return [*world.directory.followers(), *(peers_of(world, stage)[0] for stage in range(3))]
 
     kill_in_phase(world, "working", pick, SETTLED_S)
     check(world, SWARM, leaders=0, began_again=True)
@@ -175,7 +178,7 @@ def test_most_may_leave_at_once_without_costing_a_majority(seed: int) -> None:
 
     def leave() -> None:
         for leaver in [
-            *world.following_trainers(),
+            *world.directory.followers(),
             *(peer for stage in range(3) for peer in peers_of(world, stage)[:2]),
         ]:
             world.drain(leaver)

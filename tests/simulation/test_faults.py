@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from swarmflow.core.types import Plan, ProcessId
+from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import Churn, FuzzSwarm, finish, kill_in_phase, leader_phase, peers_of, stage_of
 from swarmflow.simulator.fuzz import Hunt, main, play
 from swarmflow.simulator.invariants import InvariantViolated
@@ -91,7 +92,7 @@ def test_who_loads_does_not_wait_for_a_frozen_donor_longer_than_the_swarm_does(s
     world = replace(SWARM, settings=replace(SETTINGS, steps=40)).start(seed)
     world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
     [frozen] = one_of_each(world, (0,))
-    world.freeze(frozen, 100.0)
+    interventions.freeze(world, frozen, 100.0)
     newcomer = world.start_peer("n", wish=0)
     assert newcomer is not None
     assert world.clock.run(lambda: stage_of(world, newcomer) == 0, SETTLED_S + 16.0), "\n".join(world.log)
@@ -102,7 +103,7 @@ def test_who_loads_does_not_wait_for_a_frozen_donor_longer_than_the_swarm_does(s
 @pytest.mark.parametrize("seed", range(5))
 def test_a_trainer_that_dies_takes_no_microbatch_along(seed: int) -> None:
     world = replace(SWARM, trainers=3).start(seed)
-    kill_in_phase(world, "working", lambda w: w.following_trainers()[:1], SETTLED_S, world.random.uniform(0.0, 1.0))
+    kill_in_phase(world, "working", lambda w: w.directory.followers()[:1], SETTLED_S, world.random.uniform(0.0, 1.0))
     finish(world)
     assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
@@ -252,7 +253,7 @@ def test_what_peers_lose_between_them_is_said_again_and_nobody_is_taken_for_dead
 
     def mute() -> None:
         for sender in world.alive_peers():
-            world.mute(sender, world.random.choice([p for p in world.alive_peers() if p != sender]), 5.0)
+            world.transport.mute(sender, world.random.choice([p for p in world.alive_peers() if p != sender]), 5.0)
 
     world.clock.after(SETTLED_S, mute)
     finish(world, limit_s=600.0)
@@ -268,7 +269,7 @@ def test_who_loses_words_of_or_to_the_leader_joins_again(to_leader: bool, second
     def mute() -> None:
         [leader, peer] = [world.leader, peers_of(world, 1)[0]]
         assert leader is not None
-        world.mute(*((peer, leader) if to_leader else (leader, peer)), seconds=seconds)
+        world.transport.mute(*((peer, leader) if to_leader else (leader, peer)), seconds=seconds)
 
     world.clock.after(SETTLED_S, mute)
     finish(world, limit_s=300.0)

@@ -93,7 +93,7 @@ def test_the_hunt_takes_a_router(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_who_solves_in_thousands_of_turns_of_one_moment_is_not_taken_for_one_that_spins() -> None:
     world = SWARM.start(0)
-    host = world.hosts[world.latest["p0"]]
+    host = world.hosts[world.launcher.latest["p0"]]
     for _ in range(10_000):
         host.wake(1.0)
     host.wakes = WAKES_MAX

@@ -97,7 +97,7 @@ def test_orphans_whose_bytes_are_gone_are_taken_away_all_the_same(seed: int) -> 
 
 def test_a_trainer_that_dies_leaves_its_tokens_to_another() -> None:
     def pick(world: World) -> list[ProcessId]:
-        return [world.following_trainers()[0], peers_of(world, 0)[0]]
+        return [world.directory.followers()[0], peers_of(world, 0)[0]]
 
     recomputed = 0
     for seed in range(4):  # in one alone, what the peer had done may happen to need nothing of what was given up

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import finish
 from swarmflow.simulator.moments import at_phase, peers_of, stage_of
 from swarmflow.simulator.world import World
@@ -72,7 +73,7 @@ def test_the_only_peer_of_a_stage_leaves_at_once_and_comes_back_with_what_it_had
     [cost] = lines(world, "to leave now, by a second Ctrl-C or in")
     assert cost.endswith("unless it is started again within 40 s: its state stays in the state folder")
     assert lines(world, "left with its state in the state folder; started again within 40 s it goes on from there")
-    assert lines(world, f"peer {world.latest[name]} holds stage 1: it holds that one")
+    assert lines(world, f"peer {world.launcher.latest[name]} holds stage 1: it holds that one")
     assert world.counts["rollbacks"] == 0
     assert Counter(result.step for result in world.results) == dict.fromkeys(range(STEPS), 2), "once by each trainer"
 
@@ -130,7 +131,7 @@ def test_in_whatever_phase_of_a_step_it_leaves_nothing_is_lost(phase: str, seed:
 
 def test_a_version_that_somebody_asks_for_is_brought_to_disk_and_told() -> None:
     world = LONG.start(0)
-    world.clock.at(12.0, lambda: world.ask_save(7))
+    world.clock.at(12.0, lambda: interventions.ask_save(world, 7))
     finish(world)
     assert world.saved[7].failed == ""
     assert 0 < world.saved[7].version < STEPS
@@ -138,15 +139,15 @@ def test_a_version_that_somebody_asks_for_is_brought_to_disk_and_told() -> None:
 
 def test_a_save_that_fails_is_tried_again_and_one_that_cannot_be_is_told_so() -> None:
     world = replace(LONG, settings=replace(LONG.settings, steps=400).timed(stall_s=20.0)).start(0)
-    world.clock.at(12.0, lambda: world.stall(world.leader, "save", 2))  # type: ignore[arg-type]
-    world.clock.at(12.1, lambda: world.ask_save(1))
+    world.clock.at(12.0, lambda: interventions.stall(world, world.leader, "save", 2))  # type: ignore[arg-type]
+    world.clock.at(12.1, lambda: interventions.ask_save(world, 1))
     assert world.clock.run(lambda: 1 in world.saved, 300.0)
     assert world.saved[1].failed == ""
     assert len(lines(world, "could not be written: nothing of it has come")) == 1, "the second time it says nothing new"
     assert world.clock.now_s > 12.0 + 2 * 2 * 20.0, "the second try was stalled too"
     now_s = world.clock.now_s
-    world.clock.at(now_s + 0.5, lambda: world.stall(world.leader, "save"))  # type: ignore[arg-type]
-    world.clock.at(now_s + 5.0, lambda: world.ask_save(2))
+    world.clock.at(now_s + 0.5, lambda: interventions.stall(world, world.leader, "save"))  # type: ignore[arg-type]
+    world.clock.at(now_s + 5.0, lambda: interventions.ask_save(world, 2))
     assert world.clock.run(lambda: 2 in world.saved, now_s + 330.0)
     assert "is on no disk yet: nothing of it has come for" in world.saved[2].failed
 
@@ -176,7 +177,7 @@ def test_a_leader_that_stops_without_having_written_its_version_is_not_the_end_o
     world = replace(LONG, trainers=1).start(0)
     world.clock.run(lambda: world.clock.now_s > SETTLED_S and bool(world.results), 2 * SETTLED_S)
     world.disks.full.add("t0")
-    world.drain(world.latest["t0"])
+    world.drain(world.launcher.latest["t0"])
     assert world.clock.run(lambda: bool(lines(world, "could not be written (")), 60.0)
     world.disks.full.clear()
     finish(world)

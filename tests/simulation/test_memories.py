@@ -11,6 +11,7 @@ from swarmflow.core.events import Received
 from swarmflow.core.messages import Granted
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.types import ProcessId
+from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import Churn, finish, kill_in_phase, peers_of
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SWARM, parameters
@@ -84,7 +85,7 @@ def test_the_memory_of_two_histories_is_never_put_together(seed: int) -> None:
     world = replace(LONG, peers=12, settings=replace(LONG.settings, steps=400)).start(seed)
     world.clock.run(lambda: world.clock.now_s > KILLED_S, KILLED_S + 1.0)
     side = {"t1", *(process.name for stage in range(3) for process in peers_of(world, stage)[::2])}
-    world.split(side, 90.0)
+    world.transport.split(side, 90.0)
     world.clock.run(lambda: world.clock.now_s > KILLED_S + 80.0, KILLED_S + 81.0)
     trainers = [process for process in world.trainers if world.alive(process)]
     one = [process for process in world.alive_peers() if process.name in side]
@@ -111,7 +112,7 @@ def test_who_wakes_to_two_grants_answers_the_later_one(same: bool) -> None:
     back_s = KILLED_S + 20.0
     world.clock.at(back_s, partial(world.start_trainer, "t0", lead=True))
     world.clock.run(lambda: world.clock.now_s > back_s and bool(world.alive_peers()), back_s + 10.0)
-    leader, peer = world.latest["t0"], world.alive_peers()[0]
+    leader, peer = world.launcher.latest["t0"], world.alive_peers()[0]
     host = world.hosts[peer]
     machine, device = host.machine, host.device
     assert isinstance(machine, PeerMachine)
@@ -119,7 +120,7 @@ def test_who_wakes_to_two_grants_answers_the_later_one(same: bool) -> None:
     assert held is not None
     first = Granted(2, held.stage, held.version, (), 0, held.name)  # in a later term than what the leader grants
     second = replace(first, grant=1) if same else Granted(2, held.stage, 0, (), 1)
-    world.freeze(peer, 5.0)
+    interventions.freeze(world, peer, 5.0)
     for granted in (first, second):
         world.deliver(peer, Received(leader, granted))
     world.clock.run(lambda: machine.phase == "ready", world.clock.now_s + 10.0)
@@ -133,7 +134,7 @@ def test_the_only_trainer_sleeps_and_nothing_is_trained_twice(how: str) -> None:
     """Its peers give it up and it gives them up; they find it again with what they held."""
     world = replace(LONG, trainers=1).start(0)
     world.clock.run(lambda: world.clock.now_s > KILLED_S, KILLED_S + 1.0)
-    trainer = world.latest["t0"]
-    world.freeze(trainer, 30.0) if how == "freeze" else world.suspend(trainer, 30.0)
+    trainer = world.launcher.latest["t0"]
+    interventions.freeze(world, trainer, 30.0) if how == "freeze" else interventions.suspend(world, trainer, 30.0)
     assert check(world, 0) == list(range(LONG.settings.steps))
     assert world.counts["gone"] > 5

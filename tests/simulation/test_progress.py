@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from swarmflow.core.types import ProcessId
+from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import finish, peers_of
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
@@ -31,12 +32,9 @@ def stall_at(world: World, kind: str, pick: str, time_s: float = SETTLED_S) -> l
     def begin() -> None:
         leader = world.leader
         assert leader is not None
-        victims.append(
-            {"peer": peers_of(world, 1)[0], "trainer": (world.following_trainers() or [leader])[0], "leader": leader}[
-                pick
-            ]
-        )
-        world.stall(victims[0], kind)
+        follower = (world.directory.followers() or [leader])[0]
+        victims.append({"peer": peers_of(world, 1)[0], "trainer": follower, "leader": leader}[pick])
+        interventions.stall(world, victims[0], kind)
 
     world.clock.at(time_s, begin)
     return victims
@@ -124,7 +122,7 @@ def test_a_load_that_never_ends_is_granted_again_and_then_put_out(times: int, pu
 
     def stall() -> None:
         loader = next(p for p in world.alive_peers() if p.name == "p2")
-        world.stall(loader, "load", times)
+        interventions.stall(world, loader, "load", times)
 
     world.clock.at(1.0, stall)
     check(world, put_out=put_out)
@@ -139,7 +137,7 @@ def drain_stage(world: World, stage: int) -> None:
 @pytest.mark.parametrize("drained", [False, True])
 def test_a_save_of_which_nothing_comes_is_given_up_and_tried_again(drained: bool) -> None:
     world = LONG.start(0)
-    world.clock.at(SETTLED_S, lambda: world.stall(world.leader, "save", 1))  # type: ignore[arg-type]
+    world.clock.at(SETTLED_S, lambda: interventions.stall(world, world.leader, "save", 1))  # type: ignore[arg-type]
     if drained:
         world.clock.at(SETTLED_S, lambda: drain_stage(world, 1))
         world.clock.at(SETTLED_S + 20.0, lambda: world.start_peer("late") and None)
@@ -157,7 +155,7 @@ def test_a_validation_that_does_not_come_back_is_measured_on_those_that_gave_som
 
 def test_a_validation_that_nobody_brings_back_is_left_out() -> None:
     world = replace(LONG, settings=replace(LONG.settings, validate_every=4)).start(0)
-    world.clock.at(SETTLED_S, lambda: world.stall(world.leader, "validate", 1))  # type: ignore[arg-type]
+    world.clock.at(SETTLED_S, lambda: interventions.stall(world, world.leader, "validate", 1))  # type: ignore[arg-type]
     check(world, put_out=0)
     assert any("has come back for" in line and "it is left out" in line for line in world.log)
     assert [r.validation_loss for r in world.results if r.step == 3] == [None] * 2

@@ -34,7 +34,7 @@ def test_a_one_way_partition_keeps_messages_back_in_one_direction(notified: bool
     world = SWARM.start(0)
     world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
     before = reached(world)
-    world.split({"p0", "p1"}, 5.0, symmetric=False, notified=notified)
+    world.transport.split({"p0", "p1"}, 5.0, symmetric=False, notified=notified)
     others = {process.name for process in world.hosts} - {"p0", "p1"}
     assert before - reached(world) == {(one, other) for one in ("p0", "p1") for other in others}
     world.clock.run(lambda: world.clock.now_s > SETTLED_S + 6.0, SETTLED_S + 7.0)
@@ -47,7 +47,7 @@ def test_a_sender_learns_of_a_partition_only_if_it_is_notified(notified: bool) -
     world = LONG.start(0)
     world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
     victim = peers_of(world, 1)[0]
-    world.split({victim.name}, 3.0, symmetric=False, notified=notified)
+    world.transport.split({victim.name}, 3.0, symmetric=False, notified=notified)
     world.clock.run(lambda: world.clock.now_s > SETTLED_S + 2.0, SETTLED_S + 3.0)
     assert any(f"the leader {world.leader} was lost" in line and victim.name in line for line in world.log) == notified
 
@@ -64,7 +64,7 @@ def test_a_partition_begins_with_its_phase(phase: str) -> None:
 
     split_in_phase(world, phase, apart, 20.0, since_s=0.0 if phase in JOINING_PHASES else SETTLED_S)
     if phase in ELECTION_PHASES:
-        world.clock.after(SETTLED_S + 0.1, lambda: world.kill(world.latest["t0"]))
+        world.clock.after(SETTLED_S + 0.1, lambda: world.kill(world.launcher.latest["t0"]))
     finish(world)
     assert struck == [True]
     assert world.counts["aimed_splits"] == 1

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import DRAWN, FAULTS, Churn, finish, peers_of
 from swarmflow.simulator.network import Jittery
 from swarmflow.simulator.troubles import ALONE, TROUBLES
@@ -42,14 +43,14 @@ def test_what_is_still_in_flight_on_a_slow_link_at_the_end_is_not_missed() -> No
     assert isinstance(world.network, Jittery)
     world.clock.after(2 * SETTLED_S, partial(world.network.slowed.update, {"t1": (5.0, 0.0)}))
     end_well(world)
-    assert world.hosts[world.latest["t1"]].stored, "it does not know yet that the last step is committed"
+    assert world.hosts[world.launcher.latest["t1"]].stored, "it does not know yet that the last step is committed"
 
 
 @pytest.mark.parametrize("seconds", [1.0, 30.0, 1e6])
 def test_a_clock_that_jumps_makes_nobody_but_its_process_late(seconds: float) -> None:
     world = settled()
-    for victim in (peers_of(world, 1)[0], world.latest["t1"]):
-        world.jump(victim, seconds)
+    for victim in (peers_of(world, 1)[0], world.launcher.latest["t1"]):
+        interventions.jump(world, victim, seconds)
     end_well(world)
     assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0
 
@@ -57,11 +58,11 @@ def test_a_clock_that_jumps_makes_nobody_but_its_process_late(seconds: float) ->
 def test_who_was_suspended_finds_that_no_time_has_passed_on_its_clock_and_joins_again() -> None:
     world = settled()
     sleeper = peers_of(world, 0)[0]
-    world.suspend(sleeper, 15.0)
+    interventions.suspend(world, sleeper, 15.0)
     world.clock.run(lambda: world.clock.now_s > SETTLED_S + 16.0, SETTLED_S + 17.0)
     assert world.counts["gone"] == 1
     assert not world.hosts[sleeper].alive
-    assert world.latest[sleeper.name] in world.alive_peers()
+    assert world.launcher.latest[sleeper.name] in world.alive_peers()
     end_well(world)
 
 

@@ -1,0 +1,98 @@
+"""Makes the processes of a pretended swarm: each has a new identity, a machine, a device, and what its disk holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from swarmflow.core.leader import Leader
+from swarmflow.core.leader_lease import FIRST_TERM, LeaderLease
+from swarmflow.core.leading.memories import Former
+from swarmflow.core.messages import Join
+from swarmflow.core.trainer import TrainerMachine
+from swarmflow.core.types import Holding, Member, ProcessId, Snapshot
+from swarmflow.simulator.device import Device
+from swarmflow.simulator.host import Host
+from swarmflow.simulator.kept import KeptState
+from swarmflow.simulator.machines import TrainerStart
+
+if TYPE_CHECKING:
+    from swarmflow.simulator.world import World
+
+
+@dataclass(slots=True)
+class Launcher:
+    """Makes processes that know no more than their disk, their memory and the leader that they found."""
+
+    world: World
+    latest: dict[str, ProcessId] = field(init=False, default_factory=dict)  # the life of each name that began last
+    _incarnations: Random = field(init=False)
+    _lineages: Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._incarnations = Random(f"incarnations {self.world.seed}")
+        self._lineages = Random(f"lineages {self.world.seed}")
+
+    def trainer(self, name: str, leader: ProcessId | None) -> tuple[Host, TrainerMachine]:
+        """Make a trainer. leader: the one that it follows; None: it leads, from the newest version on a disk."""
+        world = self.world
+        process = self._new_process(name)
+        me, plan = Member(process, -1), world.settings.plan
+        rules = world.settings.of_leader(self._new_lineage)
+        world.disks.set_aside(name)
+        held = world.disks.trainers.setdefault(name, {0})
+        leads = None
+        if leader is None:
+            newest = world.disks.newest(partial(world.transport.reaches, name))
+            held.add(newest)  # a trainer reads the disks of those that it reaches
+            world.directory.add(process)
+            digests = world.disks.digests(newest)
+            leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, digests, world.disks.known(), self._former())
+            leads.safe.copies.says(me, world.disks.holdings(name))
+        lease = LeaderLease(leader or process, timeouts=plan.timeouts)
+        stages, digests = tuple(range(plan.stages)), world.disks.digests(max(held))
+        copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
+        join = Join("trainer", "sim", "run", me, copies=(*copies, *world.disks.holdings(name)))
+        machine = world.machines.trainer(TrainerStart(lease, plan, rules, join, max(held), digests, leads))
+        return Host(process, machine, Device(world, process), world.clock.now_s), machine
+
+    def peer(self, name: str, wish: int, kept: KeptState | None, leader: ProcessId) -> Host:
+        """Make a peer. kept: what it has in memory; None: it has what lies in its folder."""
+        world = self.world
+        world.disks.set_aside(name)
+        if kept is None and name in world.disks.left:
+            kept = world.disks.left[name].copied()
+        process = self._new_process(name)
+        member = Member(process, wish, world.hardware.capacity(name, wish))
+        join = Join(
+            "peer",
+            "sim",
+            "run",
+            member,
+            world.hardware.speed(name),
+            world.settings.rebalance_s,
+            keeps=world.settings.keeps,
+            copies=world.disks.holdings(name),
+            held=kept.held if kept is not None else None,
+        )
+        lease = LeaderLease(leader, timeouts=world.settings.plan.timeouts)
+        machine = world.machines.peer(process, lease, world.settings.plan, world.settings.of_peer(join))
+        return Host(process, machine, Device(world, process, kept=kept), world.clock.now_s, wish)
+
+    def _former(self) -> Former:
+        """Return what a trainer finds in its folder: how far the run had come, and who took part."""
+        world = self.world
+        if not world.results or not world.disks.remembered:
+            return Former()
+        views = [machine.epoch_view for machine in world.trainers.values() if machine.epoch_view is not None]
+        names = {process.name for view in views[-1:] for process in view.opened.roster.serving}
+        return Former(max(result.step for result in world.results) + 1, frozenset(names))
+
+    def _new_lineage(self) -> str:
+        return f"{self._lineages.getrandbits(64):016x}"
+
+    def _new_process(self, name: str) -> ProcessId:
+        self.latest[name] = ProcessId(name, 1 + self._incarnations.getrandbits(62))  # no order, as in the runtime
+        return self.latest[name]
