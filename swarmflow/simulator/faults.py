@@ -237,7 +237,7 @@ class Churn:
         """A peer computes at a fraction of its speed for a while."""
         for victim in self.some(self.world.alive_peers()):
             device = self.world.hosts[victim].device
-            device.slow_until_s = self.world.clock.now_s + self.random.uniform(1.0, 30.0)
+            device.executor.slow_until_s = self.world.clock.now_s + self.random.uniform(1.0, 30.0)
 
     def join(self) -> None:
         """A peer comes."""

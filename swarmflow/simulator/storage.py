@@ -1,4 +1,4 @@
-"""The states of a pretended process: fetched from others, written to its disk, copied for others' sake."""
+"""The states of a pretended process: fetched from others, written to its disk, and copied for safety."""
 
 from __future__ import annotations
 
@@ -22,22 +22,19 @@ ASK_AGAIN_S = 0.25
 
 @dataclass(slots=True)
 class Storage:
-    """What a process does about states, beside its computing.
-
-    forgotten: whom it does not wait for any more. abandoned: how often it was told to end what it writes.
-    """
+    """Fetches, writes and keeps the states of stages for one process, beside its computing."""
 
     world: World
     process: ProcessId
-    forgotten: set[ProcessId] = field(default_factory=set)
-    abandoned: int = 0
+    forgotten: set[ProcessId] = field(init=False, default_factory=set)  # donors that it does not wait for any more
+    abandoned: int = field(init=False, default=0)  # checkpoints that were abandoned so far
 
     def fetch(
         self, states: list[tuple[list[Member], int]], then: Callable[[], None], each: Progressed | None = None
     ) -> None:
-        """Let the time pass that it takes to copy these states (donors, stage), beside all else that is in flight.
+        """Take the time that it takes to copy states (donors, stage), beside all other traffic; then call `then`.
 
-        each: what happens to this process with each part that comes.
+        each: the event of this process for each part that arrives.
         """
         seconds = self.world.hardware.load_s()
         if seconds is not None:
@@ -49,7 +46,7 @@ class Storage:
         Transfer(self.world, self.process, wanted, then, part).begin()
 
     def held(self, donor: Member, stage: int, version: int) -> str | None:
-        """What a donor that answers gives of a stage's version."""
+        """Return the digest of a stage's version at a donor; None where it does not answer, or does not have it."""
         host = self.world.hosts[donor.process]
         frozen = host.frozen_until_s > self.world.clock.now_s or not host.device.stalls.gives
         if not host.alive or frozen or not self._reaches(donor.process):
@@ -66,7 +63,7 @@ class Storage:
         return self.world.transport.reaches(self.process.name, donor.name)
 
     def waits_for(self, donors: tuple[Member, ...], stage: int, version: int, began_s: float) -> bool:
-        """Whether the donor whose turn it is is frozen, or cut off without a word: it is waited for until given up."""
+        """Return whether the next donor does not answer and is still waited for: it is frozen, or cut off silently."""
         now_s = self.world.clock.now_s
         for donor in donors:
             host = self.world.hosts[donor.process]
@@ -78,12 +75,22 @@ class Storage:
                 return True
         return False
 
-    def write(self, action: WriteCheckpoint, abandoned: int, began_s: float) -> None:
-        """Write a version, of which every stage has been fetched by now. abandoned: as it was when that began."""
+    def fetch_checkpoint(self, action: WriteCheckpoint) -> None:
+        """Fetch every stage of a version from its peers, then write the version."""
+        states = [(list(members), stage) for stage, members in enumerate(action.roster.stages)]
+        self.fetch(states, partial(self._write, action, self.abandoned, self.world.clock.now_s), Progressed("save"))
+
+    def fetch_copies(self, action: KeepCopies) -> None:
+        """Fetch copies of stages from their holder, then write them."""
+        states = [([action.holder], stage) for stage in action.stages]
+        self.fetch(states, partial(self._keep, action))
+
+    def _write(self, action: WriteCheckpoint, abandoned: int, began_s: float) -> None:
+        """Write a version whose stages have been fetched. abandoned: the count when the fetch began."""
         if abandoned != self.abandoned:
             return
         if any(self.waits_for(m, stage, action.version, began_s) for stage, m in enumerate(action.roster.stages)):
-            self.world.clock.after(ASK_AGAIN_S, partial(self.write, action, abandoned, began_s))
+            self.world.clock.after(ASK_AGAIN_S, partial(self._write, action, abandoned, began_s))
             return
         copies: dict[int, str] = {}
         for stage, members in enumerate(action.roster.stages):
@@ -98,8 +105,8 @@ class Storage:
         digests = self.world.disks.digests(action.version) if ok else ()
         self.world.deliver(self.process, CheckpointWritten(action.version, ok, failed, digests, number=action.number))
 
-    def keep(self, action: KeepCopies) -> None:
-        """Write copies of stages, which have been fetched by now."""
+    def _keep(self, action: KeepCopies) -> None:
+        """Write copies of stages that have been fetched."""
         if not self.world.hosts[self.process].alive:
             return
         version, name = action.snapshot.version, action.holder.process.name
@@ -117,7 +124,7 @@ class Storage:
         self.world.clock.after(0.0, partial(self.world.deliver, self.process, self._holdings()))
 
     def store(self, kept: KeptState | None) -> None:
-        """Write what this life leaves to the next one, which takes as long as to load a stage."""
+        """Write what this life leaves to the next one; it takes as long as to load a stage."""
         self.world.clock.after(self.world.hardware.load_s() or 0.0, partial(self._stored, kept))
 
     def _stored(self, kept: KeptState | None) -> None:
@@ -127,11 +134,11 @@ class Storage:
         self.world.deliver(self.process, StateStored("" if ok else "the disk is full"))
 
     def let_go(self) -> None:
-        """Delete what an earlier life has left: this one serves something by now."""
+        """Delete what an earlier life has left in its folder: this life serves a stage."""
         self.world.disks.left.pop(self.process.name, None)
 
     def find_damage(self) -> None:
-        """A file that is read does not fit its digest: it is set aside, and the machine is told what is left."""
+        """Set the damaged files of the disk aside, and report to the machine what is left."""
         disks, name = self.world.disks, self.process.name
         disks.set_aside(name)
         if name not in disks.trainers:

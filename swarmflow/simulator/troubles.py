@@ -93,14 +93,14 @@ def disk_corrupt(schedule: FaultSchedule) -> None:
 def flip_sum(schedule: FaultSchedule) -> None:
     """A bit flips in a reduced gradient that a peer has received: the members' digests do not agree."""
     for victim in schedule.some(schedule.world.alive_peers()):
-        schedule.world.hosts[victim].device.flips_sum = True
+        schedule.world.hosts[victim].device.sums.flips_sum = True
 
 
 def flip_parameters(schedule: FaultSchedule) -> None:
     """A bit flips as a peer applies an update, in a stage of three or more, most of which are there to outvote it."""
     world = schedule.world
     for victim in schedule.some([p for stage in range(world.settings.plan.stages) for p in peers_of(world, stage)[2:]]):
-        world.hosts[victim].device.flips_parameters = True
+        world.hosts[victim].device.sums.flips_parameters = True
 
 
 def flip_frame(schedule: FaultSchedule) -> None:

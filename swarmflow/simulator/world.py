@@ -128,7 +128,7 @@ class World:
         """Kill a process, as SIGKILL does: it sends nothing more, and its connections break."""
         host = self.hosts[process]
         if host.alive:
-            host.device.die()
+            host.device.executor.die()
             host.died_s = self.clock.now_s
             self.write_trace(process, "dies")
         host.alive = False
@@ -209,7 +209,7 @@ class World:
                     host.device.perform(action)
 
     def _exit(self, process: ProcessId, action: Exit) -> None:
-        """End a process that exits. The run ends with a leader, unless that was asked to go: then it is started again."""
+        """A process exits. The run ends with a leader, unless that was asked to go: then it is started again."""
         self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} exits: {action.reason}")
         led = self.trainers[process].lead if process in self.directory.leaders() else None
         self.kill(process)
@@ -289,7 +289,7 @@ class World:
         host = self.hosts[process]
         stage = host.device.weights.stage if host.device.weights is not None else -1
         died_s = float("inf") if host.alive else host.died_s
-        return PeerLife(process, stage, host.began_s, died_s, host.device.busy_s)
+        return PeerLife(process, stage, host.began_s, died_s, host.device.executor.busy_s)
 
     @property
     def waiting_for(self) -> str:

@@ -87,7 +87,7 @@ def test_orphans_whose_bytes_are_gone_are_taken_away_all_the_same(seed: int) -> 
 
     def slow_down() -> None:
         for victim in (peers_of(world, stage)[0] for stage in range(3)):
-            world.hosts[victim].device.slow_until_s = world.clock.now_s + 6.0
+            world.hosts[victim].device.executor.slow_until_s = world.clock.now_s + 6.0
 
     world.clock.after(SETTLED_S, slow_down)
     finish(world)

@@ -68,7 +68,7 @@ def test_who_was_suspended_finds_that_no_time_has_passed_on_its_clock_and_joins_
 
 def test_a_flipped_bit_in_a_sum_fails_the_ballot_before_anybody_learns_from_it() -> None:
     world = settled()
-    world.hosts[peers_of(world, 2)[0]].device.flips_sum = True
+    world.hosts[peers_of(world, 2)[0]].device.sums.flips_sum = True
     end_well(world)
     assert world.counts["steps_restarted"] == 1
     assert any("do not agree on the reduced gradient" in line for line in world.log)
@@ -77,7 +77,7 @@ def test_a_flipped_bit_in_a_sum_fails_the_ballot_before_anybody_learns_from_it()
 def test_a_flipped_bit_in_the_parameters_is_outvoted_by_the_stage() -> None:
     world = settled()
     victim = peers_of(world, 1)[0]
-    world.hosts[victim].device.flips_parameters = True
+    world.hosts[victim].device.sums.flips_parameters = True
     end_well(world)
     assert world.counts["resynchronisations"] == 1
     assert any(f"{victim} has to join again: its parameters differ" in line for line in world.log)

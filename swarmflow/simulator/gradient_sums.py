@@ -1,0 +1,96 @@
+"""The end of a step on a pretended device: sums of gradients, their seal, and the update."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from swarmflow.core.actions import Apply, Seal, StorePiece, SumPiece
+from swarmflow.core.events import Applied, PieceReduced, Sealed
+from swarmflow.core.reduce import PIECE_ELEMENTS
+from swarmflow.core.types import ProcessId, Ref, Slice
+from swarmflow.simulator.arithmetic import Gradient, Sum, digest
+from swarmflow.simulator.spoiling import without_norm
+
+if TYPE_CHECKING:
+    from swarmflow.simulator.device import Device
+    from swarmflow.simulator.world import World
+
+FLIPPED: Gradient = Counter({-2: 1})  # what a flipped bit adds to a sum; it is finite
+
+
+@dataclass(slots=True)
+class GradientSums:
+    """Reduces the gradients of a device's stage with those of its other peers, and applies the update."""
+
+    device: Device
+    world: World = field(init=False)
+    process: ProcessId = field(init=False)
+    sealed: dict[str, Sum] = field(init=False, default_factory=dict)  # reduced gradients, by group
+    flips_sum: bool = field(init=False, default=False)  # a bit flips in the next sum that it receives
+    flips_parameters: bool = field(init=False, default=False)  # a bit flips in the parameters of its next update
+
+    def __post_init__(self) -> None:
+        self.world, self.process = self.device.world, self.device.process
+
+    def read(self, body: Slice) -> Gradient | Sum:
+        """Return the bytes of a slice of a gradient, to be sent."""
+        weights = self.device.stage_weights()
+        if body.reduced:
+            return weights.reduced[body.group, body.start // PIECE_ELEMENTS]
+        return weights.accumulated.copy()
+
+    def reduce(self, action: SumPiece | StorePiece) -> None:
+        """Sum a piece of the gradient, or store the sum that its owner has sent."""
+        weights = self.device.stage_weights()
+        if isinstance(action, SumPiece):
+            total = Sum.of([self._addend(part) for part in action.parts])
+        else:
+            value = self.world.hosts[self.process].stored.pop(action.sum.key)
+            assert isinstance(value, Sum)
+            total = value
+        done = PieceReduced(action.epoch, action.ballot, action.group, action.piece)
+        if isinstance(action, StorePiece) and self.flips_sum:
+            self.flips_sum, total = False, Sum.of([total.counts, FLIPPED])
+        if isinstance(action, SumPiece) and action.apart:
+            done = replace(done, sum=self.world.store(self.process, total, 4 * (action.stop - action.start)))
+        else:
+            weights.reduced[action.group, action.piece] = total
+        self.device.answer(done)
+
+    def _addend(self, part: Ref | None) -> Gradient:
+        stored = self.world.hosts[self.process].stored
+        value = self.device.stage_weights().accumulated if part is None else stored[part.key]
+        assert isinstance(value, Counter)
+        return value
+
+    def seal(self, action: Seal) -> None:
+        """Put the pieces of each group together, and answer with their digests."""
+        weights = self.device.stage_weights()
+        self.sealed = {}
+        for group in action.groups:
+            if group in action.alone:
+                self.sealed[group] = Sum.of([weights.accumulated])
+                continue
+            pieces = -(-self.world.hardware.elements(group) // PIECE_ELEMENTS)
+            sums = [weights.reduced[group, piece] for piece in range(pieces)]
+            # Pieces of one gradient that were made of different addends must not pass for a gradient.
+            odd = next((part for part in sums if part.name != sums[0].name), sums[0])
+            self.sealed[group] = odd
+        if (broken := without_norm(action.epoch, self.sealed, weights.accumulated)) is not None:
+            return self.device.answer(broken)
+        results = tuple((group, 1.0, value.name) for group, value in sorted(self.sealed.items()))
+        self.device.answer(Sealed(action.epoch, action.ballot, results))
+
+    def apply(self, action: Apply) -> None:
+        """Apply the reduced gradient to the parameters."""
+        weights = self.device.stage_weights()
+        gradient = self.sealed[f"stage-{weights.stage}"]
+        self.device.executor.spent.commit(set(weights.accumulated), self.world.meter)
+        weights.apply(action.epoch, gradient)
+        if self.flips_parameters:
+            self.flips_parameters, weights.parameters = False, digest("flipped", weights.parameters)
+        else:
+            self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
+        self.world.deliver(self.process, Applied(action.epoch, weights.parameters))

@@ -1,0 +1,81 @@
+"""The results of the hops that a pretended device computes: events, pretended tensors, and sums of gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from swarmflow.core.actions import RunBackward, RunForward, RunLoss, RunReplay
+from swarmflow.core.events import BackwardComputed, ComputeFailed, Event, ForwardComputed, LossComputed, Replayed
+from swarmflow.core.types import ProcessId, Ref
+from swarmflow.simulator.spoiling import SPOILT, spoiling, spoilt
+
+if TYPE_CHECKING:
+    from swarmflow.simulator.device import Device
+    from swarmflow.simulator.world import World
+
+TOKENS = 10  # of a pretended microbatch
+
+
+@dataclass(slots=True)
+class HopResults:
+    """Records what is computed instead of computing it: an accumulated gradient is the set of its microbatches."""
+
+    device: Device
+    world: World = field(init=False)
+    process: ProcessId = field(init=False)
+    careful: bool = field(init=False, default=False)  # every intermediate value is checked: see Reset
+
+    def __post_init__(self) -> None:
+        self.world, self.process = self.device.world, self.device.process
+
+    def deliver(self, action: RunForward | RunLoss | RunBackward | RunReplay) -> None:
+        """Deliver the result of a computation that has ended, or its failure, to the machine."""
+        event = self._failure(action)
+        if event is None:
+            event = self._replayed(action) if isinstance(action, RunReplay) else self._computed(action)
+        self.world.deliver(self.process, event)
+
+    def _computed(self, action: RunForward | RunLoss | RunBackward) -> Event:
+        microbatch, weights = action.microbatch, self.device.stage_weights()
+        if isinstance(action, RunForward):
+            self.world.counts["recomputed" if action.again else "forward"] += 1
+            size_bytes = self.world.hardware.boundary_bytes(weights.stage, "activation")
+            return ForwardComputed(microbatch, self.world.store(self.process, "activation", size_bytes))
+        weights.accumulated[microbatch.index] += 1
+        self._spoil()
+        self.world.counts["backward"] += 1
+        gradient = self._gradient()
+        if isinstance(action, RunLoss):
+            return LossComputed(microbatch, float(TOKENS), TOKENS, gradient)
+        return BackwardComputed(microbatch, gradient)
+
+    def _replayed(self, action: RunReplay) -> Event:
+        microbatch, accumulated = action.microbatch, self.device.stage_weights().accumulated
+        if action.weight == 0:
+            self.world.counts["recomputed"] += 1
+            return Replayed(microbatch, 0, self._gradient())
+        accumulated[microbatch.index] += action.weight
+        self._spoil()
+        if accumulated[microbatch.index] == 0:
+            del accumulated[microbatch.index]
+        self.world.counts["undone" if action.weight < 0 else "backward"] += 1
+        return Replayed(microbatch, action.weight, self._gradient() if action.weight > 0 else None)
+
+    def _failure(self, action: RunForward | RunLoss | RunBackward | RunReplay) -> Event | None:
+        """Return what is wrong with a computation: its input does not decode, or its result is not finite."""
+        share = self.world.settings.unusable
+        if share > 0 and self.world.random.random() < share:
+            return ComputeFailed(action.microbatch, "it does not decode")
+        return spoilt(self.world, self.process, action, self.careful)
+
+    def _spoil(self) -> None:
+        if spoiling(self.world, self.process).hides(self.world.clock.now_s, self.careful):
+            self.device.stage_weights().accumulated[SPOILT] = 1
+
+    def _gradient(self) -> Ref | None:
+        """Store the gradient of the stage's input; the first stage has none."""
+        stage = self.device.stage_weights().stage
+        if stage == 0:
+            return None
+        return self.world.store(self.process, "gradient", self.world.hardware.boundary_bytes(stage, "gradient"))

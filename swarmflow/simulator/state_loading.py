@@ -1,0 +1,98 @@
+"""How a pretended device gets the state of a stage: loaded from a donor, or resumed from what is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from swarmflow.core.actions import LoadState, Resume
+from swarmflow.core.events import Progressed, StateLoaded, StateNotLoaded
+from swarmflow.core.types import ProcessId
+from swarmflow.simulator.arithmetic import Weights, initial
+from swarmflow.simulator.storage import ASK_AGAIN_S
+
+if TYPE_CHECKING:
+    from swarmflow.simulator.device import Device
+    from swarmflow.simulator.world import World
+
+
+@dataclass(slots=True)
+class StateLoading:
+    """Carries out the grants of a device's machine. A newer grant ends the load of an earlier one."""
+
+    device: Device
+    world: World = field(init=False)
+    process: ProcessId = field(init=False)
+    _load: int = field(init=False, default=0)  # the number of the latest load
+
+    def __post_init__(self) -> None:
+        self.world, self.process = self.device.world, self.device.process
+
+    def load(self, action: LoadState) -> None:
+        """Begin to load a stage from its donors."""
+        self._load += 1
+        self.device.kept = None
+        self.device.storage.let_go()
+        states = [(list(action.donors), action.stage)]
+        then = partial(self._loaded, action, self._load, self.world.clock.now_s)
+        self.device.storage.fetch(states, then, Progressed("load"))
+
+    def resume(self, action: Resume) -> None:
+        """Begin to serve what is in memory."""
+        self._load += 1
+        self.world.clock.after(0.0, partial(self._resumed, action, self._load))
+
+    def _goes_on(self, load: int, then: Callable[[], None]) -> bool:
+        """Return whether a load is still the latest one. A frozen process goes on with `then` when it wakes."""
+        asleep_s = self.world.hosts[self.process].frozen_until_s - self.world.clock.now_s
+        if load == self._load and asleep_s > 0:
+            self.world.clock.after(asleep_s, then)
+        return load == self._load and asleep_s <= 0 and self.world.alive(self.process)
+
+    def _loaded(self, action: LoadState, load: int, began_s: float) -> None:
+        if not self._goes_on(load, partial(self._loaded, action, load, began_s)):
+            return
+        if self.device.storage.waits_for(action.donors, action.stage, action.version, began_s):
+            self.world.clock.after(ASK_AGAIN_S, partial(self._loaded, action, load, began_s))
+            return
+        weights = self._copy(action)
+        if weights is None:
+            failed = StateNotLoaded(action.stage, action.version, "no donor has it")
+            self.world.clock.after(1.0, partial(self._failed, failed, load))
+            return
+        self._serve(weights)
+
+    def _failed(self, failed: StateNotLoaded, load: int) -> None:
+        if self._goes_on(load, partial(self._failed, failed, load)):
+            self.world.deliver(self.process, failed)
+
+    def _resumed(self, action: Resume, load: int) -> None:
+        """Serve what is in memory. Until now it stays there: the same may be granted once more."""
+        if not self._goes_on(load, partial(self._resumed, action, load)):
+            return
+        kept, self.device.kept = self.device.kept, None
+        self.device.storage.let_go()
+        assert kept is not None, "the machine says what is in memory"
+        if action.update is not None:
+            kept.update(self.world, action.update.epoch)
+        self._serve(kept.weights)
+
+    def _serve(self, weights: Weights) -> None:
+        """Serve a stage from now on, and say so to the machine."""
+        hardware, stage = self.world.hardware, weights.stage
+        self.device.weights = weights
+        self.device.executor.reset()
+        groups = tuple((group, hardware.elements(group)) for group in (f"stage-{stage}", "tied"))
+        capacity = hardware.capacity(self.process.name, stage)
+        loaded = StateLoaded(stage, weights.version, weights.parameters, capacity, groups)
+        self.world.deliver(self.process, loaded)  # at once: nothing may come between
+
+    def _copy(self, action: LoadState) -> Weights | None:
+        """Return a copy of the state of the first donor that has it; version 0 needs no donor."""
+        if not action.donors and action.version == 0:
+            return initial(action.stage)
+        held = [self.device.storage.held(donor, action.stage, action.version) for donor in action.donors]
+        parameters = next((found for found in held if found is not None), None)
+        return None if parameters is None else Weights(action.stage, action.version, parameters)
