@@ -63,10 +63,10 @@ def _account_for_edges(owner: object, ends: str, begins: str) -> None:
         _edge[step.epoch.step] = -time.monotonic()
         return end(step, *given)
 
-    def began(step: Step, *told: object) -> object:
+    def began(step: Step, *given: object) -> object:
         if step.epoch.step - 1 in _edge:
             _edge[step.epoch.step - 1] += time.monotonic()
-        return begin(step, *told)
+        return begin(step, *given)
 
     setattr(owner, ends, ended)
     setattr(owner, begins, began)

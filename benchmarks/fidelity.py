@@ -91,9 +91,9 @@ def run(folder: Path, mbps: float) -> MeasuredSwarm:
                 served = ("--metrics-port", "0", "--metrics-host", where)
                 chosen = ("--capacity", str(CAPACITY), "--rebalance-period", "0", "--no-copies")
                 swarm.start_peer("--listen", f"{where}:0", *served, *chosen, stage=number % STAGES)
-            everybody = [PEERS // STAGES] * STAGES
-            swarm.wait(lambda: everybody in (step["peers"] for step in swarm.steps()), "a step with all peers", RUN_S)
-            first = next(step["step"] for step in swarm.steps() if step["peers"] == everybody)
+            all_peers = [PEERS // STAGES] * STAGES
+            swarm.wait(lambda: all_peers in (step["peers"] for step in swarm.steps()), "a step with all peers", RUN_S)
+            first = next(step["step"] for step in swarm.steps() if step["peers"] == all_peers)
             steps = swarm.wait_steps(first + WARMUP + STEPS, RUN_S)
             computed_s = [_computed_s(peer) for peer in swarm.peers]
     times = [step["time"] for step in steps[first + WARMUP - 1 : first + WARMUP + STEPS]]
@@ -151,11 +151,11 @@ def scenario(measured: MeasuredSwarm, mbps: float) -> str:
 def compare(measured: MeasuredSwarm, report: SimulationReport) -> int:
     """Print both; 0 where they are near enough."""
     real_s = statistics.median(measured.seconds)
-    told_s = statistics.median([row.seconds for row in report.iterations if row.measured])
-    error = told_s / real_s - 1
+    simulated_s = statistics.median([row.seconds for row in report.iterations if row.measured])
+    error = simulated_s / real_s - 1
     spread = f"{min(measured.seconds):.2f} to {max(measured.seconds):.2f}"
     print(f"measured   {real_s:6.2f} s a step (median of {len(measured.seconds)}, {spread})")
-    print(f"simulated  {told_s:6.2f} s a step (median)")
+    print(f"simulated  {simulated_s:6.2f} s a step (median)")
     print(f"error      {error:+6.1%} (wanted: within {ERROR_WANTED:.0%})")
     return 0 if abs(error) <= ERROR_WANTED else 1
 

@@ -66,9 +66,9 @@ def measure(router: str, alike: bool, steps: int, warmup: int) -> float:
                 where = f"{addresses[f'peer-{number}']}:0"
                 chosen = ("--capacity", str(CAPACITY), "--rebalance-period", "0", "--no-copies")
                 swarm.start_peer("--listen", where, *chosen, stage=number % STAGES)
-            everybody = [PEERS // STAGES] * STAGES
-            swarm.wait(lambda: everybody in (step["peers"] for step in swarm.steps()), "a step with all peers", RUN_S)
-            first = next(step["step"] for step in swarm.steps() if step["peers"] == everybody) + warmup
+            all_peers = [PEERS // STAGES] * STAGES
+            swarm.wait(lambda: all_peers in (step["peers"] for step in swarm.steps()), "a step with all peers", RUN_S)
+            first = next(step["step"] for step in swarm.steps() if step["peers"] == all_peers) + warmup
             found = swarm.wait_steps(first + steps, RUN_S)[first : first + steps]
     seconds = statistics.median(step["seconds"] for step in found)
     return MICROBATCHES * SEQUENCES * SEQ_LEN / seconds

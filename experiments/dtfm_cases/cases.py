@@ -82,11 +82,11 @@ class Model:
 def scenario(case: DtfmCase, model: Model, policy: str, seed: int, iterations: int = 2) -> Scenario:
     """One repetition: which machine serves which stage is drawn from the seed, but for `dtfm`, which plans it."""
     base = load(FOLDER / "scenario.toml")
-    drawn = [place for place in case.places for _ in range(place.machines)]
-    Random(seed).shuffle(drawn)
+    shuffled = [place for place in case.places for _ in range(place.machines)]
+    Random(seed).shuffle(shuffled)
     peers = tuple(
         _peer(base.peers[0], place, -1 if policy == "dtfm" else number % base.model.stages)
-        for number, place in enumerate(drawn)
+        for number, place in enumerate(shuffled)
     )
     latency_s, mbps = case.links
     return replace(

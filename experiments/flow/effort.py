@@ -34,14 +34,14 @@ class DecisionMeter:
     def measure(self, call: Callable[[], list[FlowSend]]) -> list[FlowSend]:
         """One decision."""
         before_s = time.process_time()
-        said = call()
+        sends = call()
         self.decisions_s.append(time.process_time() - before_s)
         last: object = None
-        for say in said:
-            if say.message is not last:  # a broadcast is packed once
-                last, size_bytes = say.message, len(msgspec.msgpack.encode(say.message))
+        for send in sends:
+            if send.message is not last:  # a broadcast is packed once
+                last, size_bytes = send.message, len(msgspec.msgpack.encode(send.message))
             self.size_bytes += size_bytes
-        return said
+        return sends
 
 
 @dataclass(slots=True)

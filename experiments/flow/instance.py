@@ -109,12 +109,12 @@ def _cost(setting: InstanceSetting, random: Random) -> float:
     return math.floor(random.uniform(*setting.cost))
 
 
-def symmetric(count: int, drawn: Callable[[], float]) -> tuple[tuple[float, ...], ...]:
+def symmetric(count: int, random_cost: Callable[[], float]) -> tuple[tuple[float, ...], ...]:
     """A matrix with the same number, drawn once, both ways."""
     rows = [[0.0] * count for _ in range(count)]
     for i in range(count):
         for j in range(i):
-            rows[i][j] = rows[j][i] = float(drawn())
+            rows[i][j] = rows[j][i] = float(random_cost())
     return tuple(tuple(row) for row in rows)
 
 

@@ -62,11 +62,11 @@ Table = tuple[tuple[float, ...], ...]
 def links(trainers: int, peers: int, random: Random) -> tuple[Table, Table]:
     """Latencies (s) and bandwidths (Mb/s, 0: no limit) between all machines. Trainer i is on the machine of peer i."""
     places = [*range(trainers), *range(peers)]
-    drawn = {
+    pairs = {
         (one, other): (random.uniform(*LATENCY_S), random.uniform(*MBPS))
         for one in range(peers)
         for other in range(one + 1, peers)
     }
-    pairs = [[drawn.get((min(one, other), max(one, other)), (0.0, 0.0)) for other in places] for one in places]
-    latency_s = tuple(tuple(latency for latency, _ in row) for row in pairs)
-    return latency_s, tuple(tuple(mbps for _, mbps in row) for row in pairs)
+    rows = [[pairs.get((min(one, other), max(one, other)), (0.0, 0.0)) for other in places] for one in places]
+    latency_s = tuple(tuple(latency for latency, _ in row) for row in rows)
+    return latency_s, tuple(tuple(mbps for _, mbps in row) for row in rows)

@@ -12,9 +12,9 @@ from experiments.swarm_scaling.cases import FIGURE_6, ScalingResult
 def draw(path: Path, found: Sequence[ScalingResult]) -> None:
     """Figure 6, the same beyond, and the costs."""
     pyplot = quiet_pyplot()
-    figure, (paper, beyond, costs) = pyplot.subplots(1, 3, figsize=(14, 4.4), layout="constrained")
+    figure, (paper, larger, costs) = pyplot.subplots(1, 3, figsize=(14, 4.4), layout="constrained")
     small = [each for each in found if each.peers <= FIGURE_6]
-    for panel, some, title in ((paper, small, "Figure 6: 8 to 128 peers"), (beyond, found, "and beyond")):
+    for panel, some, title in ((paper, small, "Figure 6: 8 to 128 peers"), (larger, found, "and beyond")):
         peers = [each.peers for each in some]
         panel.plot(peers, [each.best for each in some], linestyle="--", color="grey", label="best case")
         panel.plot(peers, [each.throughput for each in some], marker="o", label="swarmflow")

@@ -77,26 +77,26 @@ def _report(message: ElectionReport) -> int:
     )
 
 
-def _flow_message(word: FlowMessage) -> int:
-    """Of a negotiation's word, what is longer than a few numbers and a process."""
-    match word:
+def _flow_message(message: FlowMessage) -> int:
+    """Return the bytes of a negotiation's message beyond a few numbers and a process."""
+    match message:
         case Reliable():
-            return _flow_message(word.message)
+            return _flow_message(message.message)
         case Label():
-            return (PROCESS + NUMBER) * len(word.costs)
+            return (PROCESS + NUMBER) * len(message.costs)
         case UnitsReserved():
-            return _flow_message(word.label)
+            return _flow_message(message.label)
         case Audit():
-            return (PROCESS + NUMBER) * len(word.counts)
+            return (PROCESS + NUMBER) * len(message.counts)
         case Locked():
-            links = len(word.inflow) + len(word.outflow)
-            return 2 * PROCESS * links + (PROCESS + NUMBER) * len(word.costs)
+            links = len(message.inflow) + len(message.outflow)
+            return 2 * PROCESS * links + (PROCESS + NUMBER) * len(message.costs)
         case ApplyExchange():
-            return 2 * PROCESS * (len(word.inflow) + len(word.outflow))
+            return 2 * PROCESS * (len(message.inflow) + len(message.outflow))
         case TraceFlow():
-            return PROCESS * len(word.path)
+            return PROCESS * len(message.path)
         case OwnFlows():
-            return PROCESS * sum(map(len, word.paths)) + (PROCESS + NUMBER) * len(word.costs)
+            return PROCESS * sum(map(len, message.paths)) + (PROCESS + NUMBER) * len(message.costs)
     return 0
 
 

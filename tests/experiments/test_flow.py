@@ -34,7 +34,7 @@ def small(seed: int, sources: int = 1) -> Instance:
 
 def tried(instance: Instance) -> float:
     """The optimum by trying all combinations of paths."""
-    paths = [(s, *way) for s in instance.sources for way in product(*instance.stages)]
+    paths = [(s, *relays) for s in instance.sources for relays in product(*instance.stages)]
     costs = [sum(instance.cost[a][b] for a, b in zip(p, (*p[1:], p[0]), strict=True)) for p in paths]
     best = float("inf")
     for chosen in product(range(len(paths)), repeat=instance.flow):
@@ -81,15 +81,15 @@ def test_no_node_is_ever_over_its_capacity_in_any_round() -> None:
     assert find_paths(swarm.nodes, len(instance.stages)).torn == 0
 
 
-def test_the_same_seed_says_the_same_words() -> None:
+def test_the_same_seed_sends_the_same_messages() -> None:
     instance = draw(SETTINGS["1"], 4)
 
-    def said() -> tuple[int, object]:
+    def negotiated() -> tuple[int, object]:
         swarm = Rounds(make(instance, "swarmflow", 4))
         swarm.run(60)
         return swarm.messages, [sorted(node.outflow.items()) for node in swarm.nodes.values()]
 
-    assert said() == said()
+    assert negotiated() == negotiated()
 
 
 def test_an_exchange_ends_and_then_there_is_silence() -> None:
@@ -184,7 +184,7 @@ def test_an_instance_from_outside_gives_every_policy_its_paths(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"capacity": {"1": 0, "2": 1}}, "stage 0 has no capacity"),
         ({"cost": [[0, -1, 2], [1, 0, 3], [2, 3, 0]]}, "has to be a number from 0"),
@@ -199,10 +199,10 @@ def test_an_instance_from_outside_gives_every_policy_its_paths(tmp_path: Path) -
         ({"capacity": {"1": 1.5, "2": 1}}, "capacity of 1"),
     ],
 )
-def test_impossible_instances_are_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:
+def test_impossible_instances_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
     file = tmp_path / "in.json"
     file.write_text(json.dumps({**GOOD, **change}))
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         read(file)
 
 

@@ -242,8 +242,8 @@ def test_microbatches_go_along_flows_over_fast_ways(tmp_path: Path) -> None:
     report = Simulation(scenario(tmp_path, text), 0, "gwtf", lines.append).run()
     assert report.outcome == "finished"
     assert report.counts.get("denials", 0) == 0, "who is not over its capacity denies nothing"
-    ways = [(line.split()[1], line.split()[-1]) for line in lines if " sends Forward " in line]
-    hops = [{sender.split(".")[0], to.split(".")[0]} for sender, to in ways if not sender.startswith("t")]
+    edges = [(line.split()[1], line.split()[-1]) for line in lines if " sends Forward " in line]
+    hops = [{sender.split(".")[0], to.split(".")[0]} for sender, to in edges if not sender.startswith("t")]
     assert len(hops) == 4 * 8 * 2
     assert all(any(hop <= triple for triple in triples) for hop in hops)
     routed = simulated(tmp_path, text, "swarm")[1]

@@ -41,9 +41,9 @@ def check(world: World, scenario: FuzzSwarm, leaders: int = 1, began_again: bool
     finish(world)
     text = "\n".join(world.log)
     steps = scenario.settings.steps
-    told = Counter(result.step for result in world.results)
-    assert sorted(told) == list(range(steps)), text
-    assert max(told.values()) <= scenario.trainers + restarts, "a step was recorded twice by one trainer"
+    recorded = Counter(result.step for result in world.results)
+    assert sorted(recorded) == list(range(steps)), text
+    assert max(recorded.values()) <= scenario.trainers + restarts, "a step was recorded twice by one trainer"
     assert world.disks.durable[steps] == {stage: parameters(stage, steps) for stage in range(3)}
     assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0, text
     assert (world.counts["successions"], world.counts["lineages"]) == (leaders, int(began_again)), text

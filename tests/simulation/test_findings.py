@@ -83,8 +83,8 @@ def test_those_who_are_there_when_the_run_stops_are_told_why() -> None:
     world = swarm(1, 4, Settings(PLAN, 4, poisoned=0))
     world.clock.run(lambda: world.ended, LIMIT_S)
     world.clock.run(lambda: not world.alive_peers(), world.clock.now_s + 10.0)
-    told = [entry for entry in world.log if "exits: the run stopped at version 0: the activation of" in entry]
-    assert len(told) == 5, "four peers and a trainer"
+    stopped = [entry for entry in world.log if "exits: the run stopped at version 0: the activation of" in entry]
+    assert len(stopped) == 5, "four peers and a trainer"
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -27,15 +27,15 @@ def test_the_only_peer_of_a_stage_is_told_what_it_waits_for_and_what_leaving_now
     world.clock.at(20.0, lambda: world.drain(peers_of(world, 1)[0]))
     world.clock.at(60.0, lambda: world.start_peer("next"))
     finish(world)
-    told = lines(world, "no other peer serves stage 1: leaving when version")
+    leaving = lines(world, "no other peer serves stage 1: leaving when version")
     costs = lines(world, "to leave now, by a second Ctrl-C or in")
-    assert len(told) == len(costs) == 2, "when it is asked, and when its state is being written"
-    assert float(told[0].split()[0]) < 20.2, "at once"
-    assert "and the step under way are on a disk" in told[0]
-    version = int(told[0].split("version ")[1].split()[0])
+    assert len(leaving) == len(costs) == 2, "when it is asked, and when its state is being written"
+    assert float(leaving[0].split()[0]) < 20.2, "at once"
+    assert "and the step under way are on a disk" in leaving[0]
+    version = int(leaving[0].split("version ")[1].split()[0])
     assert version > 0
     assert costs[0].endswith(f"costs the run the {version} steps since version 0")
-    assert f"leaving when version {version + 1} is on a disk" in told[1]
+    assert f"leaving when version {version + 1} is on a disk" in leaving[1]
     assert lines(world, "drained: nothing depends on this process any more")
     assert world.counts["rollbacks"] == 0
 

@@ -201,8 +201,8 @@ def test_the_documentation_lists_every_key_with_its_default() -> None:
             default = field.default
             plain = default.value if isinstance(default, Constant) else default
             shown = "" if plain is None else json.dumps(list(plain) if isinstance(plain, tuple) else plain)
-            said = rows[field.name]
-            assert said == shown or (said and float(said) == float(shown)), (title, field.name)
+            documented = rows[field.name]
+            assert documented == shown or (documented and float(documented) == float(shown)), (title, field.name)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.name)

@@ -94,10 +94,10 @@ def test_those_who_are_persistent_stay(tmp_path: Path) -> None:
 def test_a_machine_that_is_gone_without_a_word_is_found_by_its_silence(tmp_path: Path) -> None:
     (tmp_path / "churn.csv").write_text("12,leave\n", encoding="utf-8")
     text = CHURN.split("[churn]")[0] + "break_s = BREAK\n[churn]\ntrace = 'churn.csv'\n"
-    told, silent = (simulated(tmp_path, text.replace("BREAK", break_s))[1] for break_s in ("0.1", "0"))
-    assert told.outcome == silent.outcome == "finished"
-    assert told.counts["gone"] == silent.counts["gone"] == 1
-    assert silent.virtual_s > told.virtual_s
+    notified, silent = (simulated(tmp_path, text.replace("BREAK", break_s))[1] for break_s in ("0.1", "0"))
+    assert notified.outcome == silent.outcome == "finished"
+    assert notified.counts["gone"] == silent.counts["gone"] == 1
+    assert silent.virtual_s > notified.virtual_s
 
 
 def test_a_swarm_that_cannot_go_on_says_what_it_waits_for(tmp_path: Path) -> None:

@@ -32,13 +32,13 @@ def watch(world: World, opened: Opened) -> None:
         world.clock.after(0.05, lambda: watch(world, opened))
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["told", "silent"])
+@pytest.mark.parametrize("notified", [True, False], ids=["notified", "silent"])
 @pytest.mark.parametrize("phase", ["working", "preparing", "prepared", "committing"])
 @pytest.mark.parametrize("seed", range(3))
-def test_both_sides_of_a_split_do_not_go_on_in_one_lineage(seed: int, phase: str, told: bool) -> None:
+def test_both_sides_of_a_split_do_not_go_on_in_one_lineage(seed: int, phase: str, notified: bool) -> None:
     world = FOUR_EACH.start(seed)
     opened: Opened = {}
-    split_in_phase(world, phase, most_of_it, 60.0, notified=told, since_s=SETTLED_S)
+    split_in_phase(world, phase, most_of_it, 60.0, notified=notified, since_s=SETTLED_S)
     watch(world, opened)
     finish(world)
     shared = sorted(epoch for (_, epoch), leaders in opened.items() if len(leaders) > 1)
