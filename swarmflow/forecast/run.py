@@ -1,4 +1,4 @@
-"""Runs a scenario for a person: shows how far it is, says what came of it, writes the files that were asked for."""
+"""Runs a scenario for a person: shows its progress, prints a summary, and writes files."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ KINDS_MAX = 12
 
 
 def summary(report: SimulationReport, meter: Meter, cpu_s: float) -> Iterator[RenderableType]:
-    """The parts of what is printed. cpu_s: what the simulation took of the machine that it ran on."""
+    """Return the parts of what is printed. cpu_s: CPU time of the simulation on this computer."""
     name = f"{report.scenario}, policy {report.policy}, seed {report.seed}"
     if not report.iterations:
         yield f"{name}: no iteration in {report.virtual_s:,.0f} s; {report.outcome}"
@@ -78,7 +78,7 @@ def _cells(row: Iteration) -> list[str]:
 
 
 def _table(columns: Sequence[str]) -> Table:
-    """One that fits a terminal of 80 columns: headers of several lines, nothing but space between its columns."""
+    """Return a table for a terminal of 80 columns: headers of several lines, and only space between columns."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
@@ -86,7 +86,7 @@ def _table(columns: Sequence[str]) -> Table:
 
 
 def _short(value: float) -> str:
-    """Three digits and a unit: five characters at most."""
+    """Return three digits and a unit: five characters at most."""
     for unit in ("", "k", "M", "G"):
         if value < 999.5:
             return f"{value:.{_decimals(value, unit)}f}{unit}"
@@ -95,7 +95,7 @@ def _short(value: float) -> str:
 
 
 def _decimals(value: float, unit: str) -> int:
-    """So many that there are three digits; none of a small whole number."""
+    """Return so many that there are three digits; 0 for a small whole number."""
     if not unit and value == int(value):
         return 0
     return 2 if value < 9.995 else 1 if value < 99.95 else 0

@@ -1,1 +1,1 @@
-"""Assigns: what is worked out beforehand from a whole picture of machines and ways."""
+"""Assigns: arrangements that are computed in advance, with full knowledge of computers and links."""

@@ -28,23 +28,21 @@ class Arrangement:
 class Problem:
     """Which device serves which stage of which pipeline?
 
-    latency_s, bytes_per_s: `[from][to]`, infinite bandwidth allowed. lines (D_DP), stages (D_PP): as many devices as
-    their product at least; the others stay spare. activation_bytes: c_PP. gradient_bytes: c_DP of each stage. pinned:
-    devices that serve a given stage, if any. Raises ConfigError when there are too few devices.
+    Raises ConfigError when there are fewer devices than lines * stages; more of them stay spare.
     """
 
-    latency_s: Sequence[Sequence[float]]
-    bytes_per_s: Sequence[Sequence[float]]
-    lines: int
-    stages: int
-    activation_bytes: float
-    gradient_bytes: Sequence[float]
-    pinned: dict[int, int] = field(default_factory=dict)
-    transfer_s: Matrix = field(init=False)
-    _exchange_s: list[Matrix] = field(init=False)
-    _kind: list[int] = field(init=False)
-    _shared: dict[tuple[Group, float], float] = field(default_factory=dict)
-    _matched: dict[tuple[Group, Group], float] = field(default_factory=dict)
+    latency_s: Sequence[Sequence[float]]  # `[from][to]`
+    bytes_per_s: Sequence[Sequence[float]]  # `[from][to]`, may be infinite
+    lines: int  # D_DP
+    stages: int  # D_PP
+    activation_bytes: float  # c_PP
+    gradient_bytes: Sequence[float]  # c_DP of each stage
+    pinned: dict[int, int] = field(default_factory=dict)  # device -> the stage that it serves
+    transfer_s: Matrix = field(init=False)  # of an activation and its gradient, `[from][to]`
+    _exchange_s: list[Matrix] = field(init=False)  # of a stage's gradients, `[stage][from][to]`
+    _kind: list[int] = field(init=False)  # of each device the first one with the same links
+    _shared: dict[tuple[Group, float], float] = field(init=False, default_factory=dict)  # cache of data_parallel_s
+    _matched: dict[tuple[Group, Group], float] = field(init=False, default_factory=dict)  # cache of matched_s
 
     def __post_init__(self) -> None:
         if self.lines < 1 or len(self.latency_s) < self.lines * self.stages:
@@ -58,14 +56,14 @@ class Problem:
         self._kind = _kinds(self.transfer_s)
 
     def data_parallel_s(self, group: Group, stage: int) -> float:
-        """Of exchanging the gradients of a stage among those who serve it (equation 2)."""
+        """Return the cost of exchanging the gradients of a stage among its devices (equation 2)."""
         key = (group, self.gradient_bytes[stage])
         if key not in self._shared:
             self._shared[key] = float(self._exchange_s[stage][np.ix_(group, group)].sum(axis=1).max())
         return self._shared[key]
 
     def matched_s(self, one: Group, other: Group) -> float:
-        """The slowest way of the best matching between the devices of two stages (equation 3)."""
+        """Return the slowest transfer of the best matching between the devices of two stages (equation 3)."""
         here, there = (tuple(sorted(self._kind[device] for device in group)) for group in (one, other))
         kinds = (here, there) if here < there else (there, here)
         if kinds not in self._matched:
@@ -74,12 +72,12 @@ class Problem:
         return self._matched[kinds]
 
     def cost_s(self, groups: Sequence[Group]) -> float:
-        """Of these groups in this order of stages (equation 1)."""
+        """Return the cost of these groups in this order of stages (equation 1)."""
         shared_s = max(self.data_parallel_s(group, stage) for stage, group in enumerate(groups))
         return shared_s + sum(self.matched_s(one, other) for one, other in pairwise(groups))
 
     def arrangement(self, groups: Sequence[Group]) -> Arrangement:
-        """The pipelines of these groups in this order of stages."""
+        """Return the pipelines of these groups in this order of stages."""
         lines = [[device] for device in groups[0]]
         for one, other in pairwise(groups):
             chosen = matching(self.transfer_s[np.ix_(one, other)])
@@ -90,7 +88,7 @@ class Problem:
 
 
 def _kinds(transfer_s: Matrix) -> list[int]:
-    """Of each device the first one that has the same ways to all others: no cost tells the two apart."""
+    """Return, of each device, the first one that has the same links to all others: no cost differs between the two."""
     kinds: list[int] = []
     for device, row in enumerate(transfer_s):
         differs = transfer_s[:device] != row
@@ -101,7 +99,7 @@ def _kinds(transfer_s: Matrix) -> list[int]:
 
 
 def matching(costs: Matrix) -> tuple[int, ...]:
-    """The column of each row, so that the largest entry is as small as can be (and then, for few rows, the sum)."""
+    """Return the column of each row that minimizes the largest entry (and then, for few rows, the sum)."""
     count = len(costs)
     if count <= PERMUTED_MAX:
         choices = np.array(list(permutations(range(count))))
@@ -119,7 +117,7 @@ def matching(costs: Matrix) -> tuple[int, ...]:
 
 
 def _perfect(allowed: NDArray[np.bool_]) -> tuple[int, ...] | None:
-    """A perfect matching by augmenting paths, or None."""
+    """Return a perfect matching by augmenting paths, or None."""
     row_of: dict[int, int] = {}
     columns = [[column for column, free in enumerate(row) if free] for row in allowed.tolist()]
 

@@ -1,4 +1,4 @@
-"""Pretended tensors: a gradient is the record of what was added to it, so that a miscount cannot hide."""
+"""Pretended tensors: a gradient is the record of what was added to it, so that every miscount shows."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ Gradient = Counter[int]  # how often each microbatch of the step was added
 
 
 def digest(*parts: object) -> str:
-    """A short name for a value."""
+    """Return a short name for a value."""
     return blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
 def digest_of(gradient: Gradient) -> str:
-    """The name of a gradient: like addends, like digest."""
+    """Return the name of a gradient; gradients of the same addends have the same name."""
     return digest(sorted(gradient.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A gradient that is not added to any more; its name is made once, however many peers hold it."""
+    """A final gradient; its name is computed once, however many peers hold it."""
 
     counts: Gradient
     name: str
 
     @classmethod
     def of(cls, addends: Iterable[Gradient]) -> Sum:
-        """All of them together."""
+        """Return the sum of gradients."""
         total: Gradient = Counter()
         for addend in addends:
             total.update(addend)
@@ -40,16 +40,16 @@ class Sum:
 
 @dataclass(slots=True)
 class Weights:
-    """One stage's pretended parameters, accumulator and reduced gradient, by (group, piece)."""
+    """One stage's pretended parameters and gradients."""
 
     stage: int
     version: int
-    parameters: str
-    accumulated: Gradient = field(default_factory=Counter)
-    reduced: dict[tuple[str, int], Sum] = field(default_factory=dict)
+    parameters: str  # a digest
+    accumulated: Gradient = field(default_factory=Counter)  # of the present step
+    reduced: dict[tuple[str, int], Sum] = field(default_factory=dict)  # by (group, piece)
 
     def apply(self, epoch: Epoch, gradient: Sum) -> None:
-        """The update: parameters are named by all that was ever added to them."""
+        """Apply an update: the name of the parameters depends on all that was ever added to them."""
         self.parameters = digest(self.parameters, self.stage, gradient.name)
         self.version = epoch.step + 1
         self.accumulated = Counter()
@@ -57,7 +57,7 @@ class Weights:
 
 
 def exact(stage: int, version: int, microbatches: int) -> str:
-    """What a stage's parameters are at a version, where each microbatch of each step was learnt once."""
+    """Return a stage's parameters at a version where each microbatch of each step was learnt once."""
     learnt = Sum.of([Counter(range(microbatches))]).name
     expected = digest("initial", stage)
     for _ in range(version):
@@ -66,5 +66,5 @@ def exact(stage: int, version: int, microbatches: int) -> str:
 
 
 def initial(stage: int) -> Weights:
-    """Version 0 of a stage."""
+    """Return version 0 of a stage."""
     return Weights(stage, 0, digest("initial", stage))

@@ -1,28 +1,28 @@
-"""Causes: what each moment of virtual time waited for, along the chain of causes that led to it (its critical path)."""
+"""Critical paths: what each moment of virtual time waited for, along the chain of events that led to it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# What an event that was planned earlier waits for until it happens.
+# What a planned event waits for until it happens.
 TIMER, COMPUTE, LINKS, REDUCE, CHANCE = range(5)
 
 
 class Cause(NamedTuple):
-    """The critical path of an event: seconds of each kind from its root on; what is none of these were timers.
+    """The critical path of an event: the seconds of each kind since its root; the rest are timers.
 
-    An event follows from the one in whose callback it was planned, and the time in between is of one kind. Its root is
-    the last mark (the beginning of a step), or what nothing in the swarm has caused: a peer that leaves or comes.
+    An event follows from the one in whose callback it was planned, and the time in between is of one kind. The root of
+    a path is the last mark (the beginning of a step), or an event without a cause in the swarm: a peer leaves or joins.
     """
 
     root_s: float = 0.0
-    now_s: float = 0.0
+    now_s: float = 0.0  # the time of the event
     compute_s: float = 0.0
     links_s: float = 0.0
     reduce_s: float = 0.0
 
     def then(self, now_s: float, why: int) -> Cause:
-        """The path of an event that follows from this one. why: what it waited for."""
+        """Return the path of an event that follows from this one. why: what it waited for."""
         root_s, since_s, compute_s, links_s, reduce_s = self
         if why == LINKS:
             links_s += now_s - since_s
@@ -35,10 +35,10 @@ class Cause(NamedTuple):
         return Cause(root_s, now_s, compute_s, links_s, reduce_s)
 
     def shares(self, busiest_s: float, seconds: float) -> Shares:
-        """The parts of a step of so many seconds that ends with this event.
+        """Return the parts of a step of so many seconds that ends with this event.
 
-        busiest_s: seconds that the busiest peer computed in the step: no step can be shorter. What lies before a root
-        within the step is not explained by the path, and counts like the rest of it.
+        busiest_s: seconds that the busiest peer computed in the step, which is the least that a step can take. The time
+        before a root within the step is not on the path; it is divided as the path is.
         """
         length_s = self.now_s - self.root_s
         scale = seconds / length_s if length_s > 0 else 0.0
@@ -49,19 +49,13 @@ class Cause(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Where the seconds of a step went; together they are all of them.
+    """Where the seconds of a step went; the parts add up to the step."""
 
-    compute_s: computing, at most as long as the busiest peer computed. links_s: microbatches and their messages between
-    two processes. reduce_s: all-reduce and the messages around it, between the last backward pass and the first forward
-    pass. fill_s: the rest of the computing: stages one after the other, before the pipeline is full and while it
-    empties. timer_s: anything else: deadlines, as of processes that are silent or late, and states that are loaded.
-    """
-
-    compute_s: float = 0.0
-    links_s: float = 0.0
-    reduce_s: float = 0.0
-    fill_s: float = 0.0
-    timer_s: float = 0.0
+    compute_s: float = 0.0  # computing, at most as long as the busiest peer computed
+    links_s: float = 0.0  # microbatches and their messages between two processes
+    reduce_s: float = 0.0  # all-reduce and its messages, from the last backward pass to the first forward pass
+    fill_s: float = 0.0  # the rest of the computing: stages in sequence, while the pipeline fills and empties
+    timer_s: float = 0.0  # the rest: deadlines, as of silent or late processes, and the loading of states
 
 
 BEGINNING = Cause()

@@ -24,7 +24,7 @@ def distribution(least: float = 0.0, above: bool = False) -> Callable[[object], 
 
 
 def mbps(value: object) -> Bounded:
-    """A bandwidth, 0: no limit. A distribution has to be above 0: beside a few kb/s nobody means no limit."""
+    """A bandwidth, 0: no limit. A distribution has to be above 0: next to a few kb/s, 0 does not mean no limit."""
     allowed = f"a number at least 0 (0: no limit), or {FORMS} of numbers above 0 (of a choice also 0)"
     return _check(number(at_least=0), number(above=0), None, allowed)(value)
 

@@ -1,4 +1,4 @@
-"""Who leaves a simulated swarm without a word, and who comes, as a scenario says."""
+"""The peers that leave a simulated swarm without notice, and those that join, by the scenario."""
 
 from __future__ import annotations
 
@@ -18,32 +18,29 @@ HOUR_S = 3600.0
 
 @dataclass(slots=True)
 class ScenarioChurn:
-    """Kills and starts peers of a swarm. random: its own, so that it is the same under every policy.
-
-    Peers that the scenario calls persistent are never killed.
-    """
+    """Kills and starts peers of a swarm. It never kills peers that the scenario calls persistent."""
 
     world: Swarm
     hardware: ScenarioHardware
-    random: Random
-    deaths: int = 0
-    joins: int = 0
-    _numbers: int = 0
-    _absent: dict[int, None] = field(default_factory=dict)
-    _iteration_s: float = 0.0
-    _began_s: float = 0.0
+    random: Random  # its own, so that it is the same under every policy
+    deaths: int = field(init=False, default=0)
+    joins: int = field(init=False, default=0)
+    _numbers: int = field(init=False, default=0)  # peers that there ever were have the numbers below this
+    _absent: dict[int, None] = field(init=False, default_factory=dict)  # numbers of peers, in the order of leaving
+    _iteration_s: float = field(init=False, default=0.0)  # the length of the last iteration
+    _began_s: float = field(init=False, default=0.0)  # when the present iteration began
 
     def begin(self) -> None:
-        """Plan what does not depend on the iterations."""
+        """Plan the churn that does not depend on iterations."""
         churn = self.hardware.scenario.churn
         self._numbers = self.hardware.scenario.peer_count
         for arrival in self.hardware.scenario.arrivals:
-            self.world.clock.at(arrival.time_s, partial(self._arrive, arrival), CHANCE)
+            self.world.clock.at(arrival.time_s, partial(self._follow_trace, arrival), CHANCE)
         if churn.leaves_per_hour > 0:
             self._plan_leave()
 
     def iteration(self) -> None:
-        """An iteration begins: each peer leaves in it with the scenario's chance, and each absent one comes back."""
+        """Plan an iteration: each peer leaves, and each absent one returns, with the chances of the scenario."""
         churn, now_s = self.hardware.scenario.churn, self.world.clock.now_s
         self._iteration_s, self._began_s = now_s - self._began_s, now_s
         if churn.leave_chance > 0:
@@ -53,10 +50,10 @@ class ScenarioChurn:
         if churn.join_chance > 0:
             for number in sorted(self._absent):
                 if self.random.random() < churn.join_chance:
-                    self.world.clock.after(self._moment_s(), partial(self._come, number), CHANCE)
+                    self.world.clock.after(self._moment_s(), partial(self._join, number), CHANCE)
 
     def _moment_s(self) -> float:
-        """A moment of the iteration that begins, as long as the last one was."""
+        """Return a random moment of the iteration that begins, if it is as long as the last one."""
         return round(self.random.random() * self._iteration_s, DIGITS)
 
     def _plan_leave(self) -> None:
@@ -67,7 +64,7 @@ class ScenarioChurn:
         return [number for number in range(self._numbers) if number not in self._absent]
 
     def _mortal(self) -> list[ProcessId]:
-        """Living peers that may leave."""
+        """Return the peers that are alive and may leave."""
         return [p for p in self.world.alive_peers() if not self.hardware.persistent(peer_number(p.name))]
 
     def _leave_by_rate(self) -> None:
@@ -78,9 +75,9 @@ class ScenarioChurn:
             self._leave_number(self.random.choice(mortal))
         self._plan_leave()
 
-    def _arrive(self, arrival: Arrival) -> None:
+    def _follow_trace(self, arrival: Arrival) -> None:
         if arrival.joins:
-            self._come(arrival.peer if arrival.peer >= 0 else min(self._absent, default=self._numbers))
+            self._join(arrival.peer if arrival.peer >= 0 else min(self._absent, default=self._numbers))
             return
         mortal = [peer_number(process.name) for process in self._mortal()]
         if arrival.peer >= 0:
@@ -106,15 +103,15 @@ class ScenarioChurn:
         self._absent[number] = None
         if churn.leaves_per_hour > 0:
             absent_s = round(churn.absence_s.at(self.random.random()), DIGITS)
-            self.world.clock.after(absent_s, partial(self._come, number), CHANCE)
+            self.world.clock.after(absent_s, partial(self._join, number), CHANCE)
 
     def _is_last(self, process: ProcessId) -> bool:
-        """Whether nobody else alive holds its stage."""
+        """Return whether no other peer that is alive holds its stage."""
         stage = self.world.life(process).stage
         others = (self.world.life(other).stage for other in self.world.alive_peers() if other != process)
         return stage >= 0 and stage not in others
 
-    def _come(self, number: int) -> None:
+    def _join(self, number: int) -> None:
         if self.world.ended or (number < self._numbers and number not in self._absent):
             return
         self._absent.pop(number, None)

@@ -1,4 +1,4 @@
-"""Pretended disks: which versions of the run lie where, and what is lost with one."""
+"""Pretended disks: which versions of the run each holds, and what is lost with one."""
 
 from __future__ import annotations
 
@@ -12,37 +12,33 @@ from swarmflow.simulator.kept import KeptState
 
 @dataclass(slots=True)
 class Disks:
-    """What was ever written. stages: of the run.
+    """The disks of all processes, by name; a disk outlives its process."""
 
-    durable: the digests of every version that was ever on a disk, by stage. trainers: the versions on each trainer's.
-    copies: the stages of each version on each peer's disk. remembered: a trainer that starts with nothing knows all the
-    same how far the run had come. full: processes whose disks take nothing at the moment. damaged: (name, version,
-    stage) of files whose digests do not fit any more, which nobody can read. left: by whom, what peers that left at
-    once have in their folders.
-    """
-
-    stages: int
-    remembered: bool = True
-    durable: dict[int, dict[int, str]] = field(default_factory=dict)
-    trainers: dict[str, set[int]] = field(default_factory=dict)
-    copies: dict[str, dict[int, set[int]]] = field(default_factory=dict)
-    full: set[str] = field(default_factory=set)
-    damaged: set[tuple[str, int, int]] = field(default_factory=set)
-    left: dict[str, KeptState] = field(default_factory=dict)
+    stages: int  # of the run
+    remembered: bool = True  # a trainer that starts with an empty disk knows all the same how far the run had come
+    # version -> stage -> digest, of every version that was ever on a disk
+    durable: dict[int, dict[int, str]] = field(init=False, default_factory=dict)
+    trainers: dict[str, set[int]] = field(init=False, default_factory=dict)  # the versions on each trainer's disk
+    # name -> version -> stages that are copied on this disk
+    copies: dict[str, dict[int, set[int]]] = field(init=False, default_factory=dict)
+    full: set[str] = field(init=False, default_factory=set)  # processes whose disks are full at the moment
+    # (name, version, stage) of files that do not match their digests any more, and cannot be read
+    damaged: set[tuple[str, int, int]] = field(init=False, default_factory=set)
+    left: dict[str, KeptState] = field(init=False, default_factory=dict)  # the folders of peers that left at once
 
     def __post_init__(self) -> None:
         self.durable[0] = {stage: digest("initial", stage) for stage in range(self.stages)}
 
     def newest(self, seen: Callable[[str], bool] = lambda name: True) -> int:
-        """Of the versions on all trainers' disks together, or on those that are seen."""
+        """Return the newest version on the disks of trainers whose name is `seen`."""
         return max(version for name, disk in self.trainers.items() for version in disk if seen(name))
 
     def known(self) -> int:
-        """The newest version that a trainer that starts knows of."""
+        """Return the newest version that a starting trainer knows of."""
         return max(self.durable) if self.remembered else self.newest()
 
     def put(self, name: str, version: int, copies: dict[int, str]) -> bool:
-        """A trainer writes a version. False: its disk is full."""
+        """Write a version to a trainer's disk. Returns False where the disk is full."""
         if name in self.full:
             return False
         self.durable[version] = copies
@@ -52,7 +48,7 @@ class Disks:
         return True
 
     def copy(self, name: str, version: int, stages: Iterable[int]) -> bool:
-        """A peer writes copies of stages of a version. False: its disk is full."""
+        """Write copies of stages of a version to a peer's disk. Returns False where the disk is full."""
         if name in self.full:
             return False
         held = self.copies.setdefault(name, {}).setdefault(version, set())
@@ -61,14 +57,14 @@ class Disks:
         return True
 
     def leave(self, name: str, kept: KeptState) -> bool:
-        """A peer that leaves writes what it serves. False: its disk is full."""
+        """Write what a leaving peer serves to its disk. Returns False where the disk is full."""
         if name in self.full:
             return False
         self.left[name] = kept
         return True
 
     def set_aside(self, name: str) -> None:
-        """A process has looked through its disk: what is damaged does not count, the version's other files do."""
+        """Set the damaged files of a disk aside; the other files of their versions stay, as copies."""
         for owner, version, stage in [each for each in self.damaged if each[0] == name]:
             held = self.copies.setdefault(owner, {}).setdefault(version, set())
             if version in self.trainers.get(owner, ()):
@@ -78,7 +74,7 @@ class Disks:
             self.damaged.discard((owner, version, stage))
 
     def roll_back(self, name: str, versions: int) -> None:
-        """The disk of a process that is dead is as it was before it got the newest versions, so many of them."""
+        """Remove the newest versions, so many of them, from the disk of a process that is dead."""
         if name in self.trainers:
             self.trainers[name] -= set(sorted(self.trainers[name] - {0})[-versions:])
         for version in sorted(self.copies.get(name, {}))[-versions:]:
@@ -86,7 +82,7 @@ class Disks:
         self.left.pop(name, None)
 
     def lose(self, *names: str) -> None:
-        """What trainers and peers of these names had is gone; the processes themselves are dead by now."""
+        """Empty the disks of these processes, which are dead."""
         for name in names:
             self.copies.pop(name, None)
             self.left.pop(name, None)
@@ -94,21 +90,21 @@ class Disks:
                 self.trainers[name] = {0}
 
     def whole(self, name: str, version: int) -> bool:
-        """Whether a trainer has every stage of a version, undamaged."""
+        """Return whether a trainer has every stage of a version, undamaged."""
         intact = all((name, version, stage) not in self.damaged for stage in range(self.stages))
         return intact and version in self.trainers.get(name, ())
 
     def digests(self, version: int) -> tuple[str, ...]:
-        """Of the stages' files of a version that was written; of version 0 there are none."""
+        """Return the digests of the stages' files of a version that was written; version 0 has none."""
         return tuple(self.durable[version][stage] for stage in range(self.stages)) if version else ()
 
     def holds(self, name: str, version: int, stage: int) -> bool:
-        """Whether a process of this name has the state of a stage, and can read it."""
+        """Return whether a process has the state of a stage, and can read it."""
         if (name, version, stage) in self.damaged:
             return False
         return version in self.trainers.get(name, ()) or stage in self.copies.get(name, {}).get(version, ())
 
     def holdings(self, name: str) -> tuple[Holding, ...]:
-        """What lies on a peer's disk."""
+        """Return the copies on a process' disk."""
         held = sorted(self.copies.get(name, {}).items())
         return tuple(Holding(Snapshot(version, self.digests(version)), tuple(sorted(s))) for version, s in held if s)

@@ -1,4 +1,4 @@
-"""Numbers that a scenario gives as they are, or as a distribution: each is a function of one even number in [0, 1)."""
+"""Numbers of a scenario, plain or as distributions: each is a function of one uniform number in [0, 1)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Protocol
 
-DIGITS = 9  # what is drawn is rounded to, so that the last bit of a machine's logarithm changes nothing
+DIGITS = 9  # that random values are rounded to, so that the last bit of a machine's logarithm changes nothing
 _MASK = (1 << 64) - 1
 
 
@@ -14,12 +14,12 @@ class Distribution(Protocol):
     """A number or a distribution."""
 
     def at(self, share: float) -> float:
-        """The value below which this share of the distribution lies. share: in [0, 1)."""
+        """Return the value below which this share of the distribution lies. share: in [0, 1)."""
         ...
 
 
 class Bounded(Distribution, Protocol):
-    """One that has a largest value."""
+    """A distribution that has a largest value."""
 
     @property
     def most(self) -> float:
@@ -115,7 +115,7 @@ class Normal:
 
 
 def share_of(seed: int, first: int, second: int) -> float:
-    """An even number in [0, 1) that belongs to an ordered pair, without a table of all pairs (splitmix64)."""
+    """Return a uniform number in [0, 1) of an ordered pair, without a table of all pairs (splitmix64)."""
     state = (seed * 0x9E3779B97F4A7C15 + first * 0xBF58476D1CE4E5B9 + second * 0x94D049BB133111EB + 1) & _MASK
     state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -1,4 +1,4 @@
-"""What can go wrong in a swarm, at random moments that a seed decides, and what must hold at the end all the same."""
+"""Random faults of a swarm, at moments that a seed decides, and what must hold at the end all the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from swarmflow.simulator.world import Settings, World
 __all__ = ["FAULTS", "Churn", "FuzzSwarm", "finish", "kill_in_phase", "leader_phase", "peers_of", "stage_of"]
 
 HEED_S = 60.0  # after the last fault: a person has read by then what the leader waits for
-MISSED_S = 40.0  # by then who has missed a message has noticed, joined again, and let go of what it held
+MISSED_S = 40.0  # within it a process that missed a message has noticed, joined again, and dropped what it held
 LOG_LINES = 40
 
 
@@ -34,7 +34,7 @@ class FuzzSwarm:
     trainers: int = 2
 
     def start(self, seed: int) -> World:
-        """The swarm, with everybody started and nothing done."""
+        """Return the swarm with all its processes started."""
         world = World(self.settings, seed)
         world.start_trainer("t0", lead=True)
         for number in range(1, self.trainers):
@@ -60,12 +60,12 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
         expected = {stage: exact(stage, version, world.settings.plan.microbatches) for stage in copies}
         if copies != expected:
             raise _violated(world, f"version {version} on disk is damaged: {copies}, not {expected}")
-    settled = world.settings.load_s[0] > 2 * world.settings.latency_s[1]  # writing the model takes longer than a way
+    settled = world.settings.load_s[0] > 2 * world.settings.latency_s[1]  # writing takes longer than a message
     lead = world.trainers[world.finisher].lead if world.finisher is not None else None
     for process, host in sorted(world.hosts.items()):
         lease = host.machine.lease
         left = lease.leader != world.finisher or lease.lost_s is not None
-        left |= lead is not None and process not in lead.membership.known  # put out, and not told so over a slow link
+        left |= lead is not None and process not in lead.membership.known  # evicted, and not notified yet
         left |= world.finisher is not None and not world.transport.reaches(process.name, world.finisher.name)
         left |= world.finisher is not None and _late(world, world.finisher, process)
         left |= world.clock.now_s - world.transport.partitions.dropped_s.get(process.name, -MISSED_S) < MISSED_S
@@ -78,26 +78,22 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
 
 
 def _late(world: World, sender: ProcessId, receiver: ProcessId) -> bool:
-    """Whether what one process has sent to the other is still on a slow link."""
+    """Return whether messages from one process to the other are still in flight on a slow link."""
     return isinstance(world.network, Jittery) and world.network.late(sender, receiver, world.clock.now_s)
 
 
 @dataclass(slots=True)
 class Churn:
-    """Random faults from 1 s on until until_s, a mean gap apart; then enough fresh peers to go on, and lost disks.
-
-    kinds: what may happen, drawn evenly (name a kind twice to have it twice as often); the methods below.
-    random: its own, so that two runs of one seed differ only by what the machines decide.
-    """
+    """Random faults from 1 s to until_s; then enough new peers to go on, and disks that the leader waits for."""
 
     world: World
-    kinds: tuple[str, ...]
-    gap_s: float = 2.0
+    kinds: tuple[str, ...]  # names in FAULTS, drawn evenly: one that is named twice happens twice as often
+    gap_s: float = 2.0  # mean, between two faults
     until_s: float = 60.0
-    helpers: int = 3
-    happened: Counter[str] = field(default_factory=Counter)
-    random: Random = field(init=False)
-    _fresh: int = 0
+    helpers: int = 3  # new peers after the last fault
+    happened: Counter[str] = field(init=False, default_factory=Counter)  # by kind
+    random: Random = field(init=False)  # its own, so that runs of one seed differ only by what the machines decide
+    _fresh: int = field(init=False, default=0)  # new names so far
 
     def __post_init__(self) -> None:
         unknown = [kind for kind in self.kinds if kind not in FAULTS]
@@ -106,7 +102,7 @@ class Churn:
         self.random = Random(self.world.seed)
 
     def unleash(self) -> None:
-        """Plan it all."""
+        """Plan the first fault, and the new peers after the last one."""
         self.world.clock.after(1.0, self._strike)
         self.world.clock.after(self.until_s + 10.0, self._relieve)
 
@@ -120,7 +116,7 @@ class Churn:
         self.world.clock.after(self.random.expovariate(1 / self.gap_s), self._strike)
 
     def _heed(self) -> None:
-        """Where the leader still waits for the disks of others, they are brought back, as it asks for."""
+        """Start the trainer whose disk has the newest version, where the leader still waits for disks of others."""
         leader = self.world.leader
         lead = self.world.trainers[leader].lead if leader is not None else None
         if self.world.ended or lead is None or lead.recovery.restoring is None:
@@ -139,12 +135,12 @@ class Churn:
             self.world.start_peer(f"q{number}")
 
     def new_name(self, prefix: str) -> str:
-        """For a process that nobody has heard of."""
+        """Return a name that no process has had."""
         self._fresh += 1
         return f"{prefix}{self._fresh}"
 
     def some(self, processes: list[ProcessId], count: int = 1) -> list[ProcessId]:
-        """So many of these at random, or all."""
+        """Return so many of these at random, or all."""
         return self.random.sample(processes, min(count, len(processes)))
 
     def kill(self) -> None:
@@ -159,7 +155,7 @@ class Churn:
             self.world.kill(victim)
 
     def kill_stage(self) -> None:
-        """Everybody of a stage dies."""
+        """All peers of a stage die."""
         for victim in peers_of(self.world, self.random.randrange(self.world.settings.plan.stages)):
             self.world.kill(victim)
 
@@ -174,7 +170,7 @@ class Churn:
         kill_in_phase(self.world, phase, pick, 0.0, delay_s, self.until_s)
 
     def restart(self) -> None:
-        """A peer dies, and its next life joins before anybody has noticed."""
+        """A peer dies, and its next life joins before any process has noticed."""
         for victim in self.some(self.world.alive_peers()):
             self.world.kill(victim)
             self.world.start_peer(victim.name)
@@ -186,18 +182,18 @@ class Churn:
             self.world.start_trainer(victim.name, lead=True)
 
     def drain_trainer(self) -> None:
-        """A trainer is asked to go; another one comes."""
+        """A trainer is asked to leave; another one starts."""
         for leaver in self.some(self.world.directory.followers()):
             self.world.drain(leaver)
             self.world.start_trainer(self.new_name("u"))
 
     def drain(self) -> None:
-        """A peer is asked to go."""
+        """A peer is asked to leave."""
         for leaver in self.some(self.world.alive_peers()):
             self.world.drain(leaver)
 
     def drain_storm(self) -> None:
-        """Half of the peers are asked to go."""
+        """Half of the peers are asked to leave."""
         peers = self.world.alive_peers()
         for leaver in self.some(peers, len(peers) // 2):
             self.world.drain(leaver)
@@ -209,7 +205,7 @@ class Churn:
             self.world.transport.cut(*pair)
 
     def mute(self) -> None:
-        """What one process sends to another one is lost for a while, on a connection that seems to be there."""
+        """The messages from one process to another one are lost silently for a while."""
         leader = self.world.leader
         processes = [*self.world.alive_peers(), *self.world.directory.followers(), *([leader] if leader else [])]
         pair = self.some(processes, 2)
@@ -218,7 +214,7 @@ class Churn:
             self.world.transport.mute(sender, receiver, self.random.uniform(0.5, 20.0))
 
     def freeze(self) -> None:
-        """A peer does nothing for a while, longer than the leader's patience at times."""
+        """A peer is frozen for a while, at times longer than the leader's timeouts."""
         for sleeper in self.some(self.world.alive_peers()):
             interventions.freeze(self.world, sleeper, self.random.uniform(0.2, 12.0))
 
@@ -240,7 +236,7 @@ class Churn:
             device.executor.slow_until_s = self.world.clock.now_s + self.random.uniform(1.0, 30.0)
 
     def join(self) -> None:
-        """A peer comes."""
+        """A new peer starts."""
         self.world.start_peer(self.new_name("n"))
 
     def lead_again(self) -> None:
@@ -265,7 +261,7 @@ class Churn:
         kill_in_phase(self.world, phase, pick, 0.0, delay_s, self.until_s)
 
     def freeze_leader(self) -> None:
-        """The leader does nothing for a while, at times so long that another one takes over."""
+        """The leader is frozen for a while, at times so long that another trainer takes over."""
         if self.world.leader is not None:
             interventions.freeze(self.world, self.world.leader, self.random.uniform(1.0, 25.0))
 

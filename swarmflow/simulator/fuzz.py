@@ -20,28 +20,25 @@ PARTITIONS_SHARE = 0.35  # of the seeds, where nothing else is asked for
 
 @dataclass(frozen=True, slots=True)
 class Hunted:
-    """What a seed stands for: a swarm, the kinds of faults, and the mean gap between them in seconds."""
+    """What a seed stands for: a swarm and its faults."""
 
     scenario: FuzzSwarm
-    kinds: tuple[str, ...]
-    gap_s: float
+    kinds: tuple[str, ...]  # of faults
+    gap_s: float  # mean, between two faults
 
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """What is hunted with. router: instead of the one that a seed draws. only: these kinds of faults instead.
+    """The options of a hunt."""
 
-    partitions: every seed has partitions aimed at phases, else a share of them has. earlier: the kinds of faults that
-    there were when most of the seeds were found that tests replay; a seed stands for the same swarm as then.
-    """
-
-    router: str | None = None
-    only: tuple[str, ...] = ()
-    partitions: bool = False
+    router: str | None = None  # instead of the one that a seed draws
+    only: tuple[str, ...] = ()  # these kinds of faults, instead of those that a seed draws
+    partitions: bool = False  # every seed has partitions aimed at phases, else a share of them has
+    # The kinds of faults that existed when most of the seeds that tests replay were found: the same swarms as then.
     earlier: bool = False
 
     def of(self, seed: int) -> Hunted:
-        """What a seed stands for in this hunt."""
+        """Return what a seed stands for in this hunt."""
         found = _random_swarm(seed, self.router)
         if self.earlier:
             return found
@@ -53,7 +50,7 @@ class Hunt:
         return replace(found, kinds=(*kinds, *(["join"] * len(kinds))))
 
     def __str__(self) -> str:
-        """Its options, as the command takes them."""
+        """Return the options as the command takes them."""
         options = [f" --router {self.router}"] if self.router else []
         options += [f" --only {','.join(self.only)}"] if self.only else []
         options += [" --partitions"] if self.partitions else []
@@ -64,7 +61,7 @@ PLAIN = Hunt()
 
 
 def _with_partitions(found: Hunted, more: Random) -> Hunted:
-    """The same with partitions aimed at phases, and little else; the run is so slow that both sides may go on."""
+    """Return the same with partitions aimed at phases; the run is so slow that both sides may go on."""
     settings = replace(
         found.scenario.settings,
         steps=more.choice((6, 12, 24)),
@@ -80,7 +77,7 @@ def _with_partitions(found: Hunted, more: Random) -> Hunted:
 
 
 def _random_swarm(seed: int, router: str | None) -> Hunted:
-    """The swarm of a seed, with the earlier kinds of faults.
+    """Return the swarm of a seed, with the earlier kinds of faults.
 
     Joins are as frequent as all else together, since most faults take a peer away.
     """

@@ -1,4 +1,4 @@
-"""Python's search for garbage: among the millions of objects of a world, which live on, it is mostly in vain."""
+"""Python's garbage collector: among the millions of objects of a world, which stay alive, it finds little."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-# New objects before a search; searches before one of the second kind, and of the third. What 10,000 peers have in
-# flight at a time are half a million objects, none of them garbage: they should not lead to a search each second.
+# New objects before a collection; collections before one of the second generation, and of the third. 10,000 peers have
+# half a million objects in flight, none of them garbage: these should not lead to a collection each second.
 COLLECT = (2_000_000, 10, 100)
 
 
 @contextlib.contextmanager
 def searched_rarely() -> Iterator[None]:
-    """While this lasts, what was there before is not looked at, and what is new seldom."""
+    """Within the block, exclude all present objects from collections, and collect new ones rarely."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -21,6 +21,6 @@ def searched_rarely() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()  # else all that came since would be looked at now
+        gc.freeze()  # else all new objects would be collected now
         gc.set_threshold(*before)
         gc.unfreeze()

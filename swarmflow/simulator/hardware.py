@@ -1,4 +1,4 @@
-"""Pretended computers: how long what they do takes, and how much it weighs."""
+"""Pretended computers: how long their work takes, and how many bytes it produces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ELEMENT_BYTES = 4  # of a gradient, as the machines are told
 
 
 class Hardware(Protocol):
-    """What the machines of a world are able to. Processes are asked for by name: a restart changes no computer."""
+    """The computers of a world, by the names of their processes: a restart changes no computer."""
 
     def compute_s(self, name: str, stage: int, work: str) -> float:
         """Seconds of `forward`, `loss`, `backward`, `replay` (of one microbatch) or `update` at a stage."""
@@ -23,7 +23,7 @@ class Hardware(Protocol):
         ...
 
     def broken_s(self) -> float | None:
-        """Seconds until those connected to a process that died notice; None: they do not."""
+        """Seconds until a process notices that its connection to a dead one broke; None: it does not."""
         ...
 
     def capacity(self, name: str, stage: int) -> int:
@@ -31,7 +31,7 @@ class Hardware(Protocol):
         ...
 
     def speed(self, name: str) -> float:
-        """What a peer says of its speed when it joins."""
+        """The speed that a peer reports when it joins."""
         ...
 
     def boundary_bytes(self, stage: int, kind: str) -> int:
@@ -49,46 +49,43 @@ class Hardware(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RandomHardware:
-    """For the hunt for faults: each time is drawn between two bounds, and bytes are a token.
-
-    pressed: names of computers with little memory left, for one microbatch.
-    """
+    """Hardware for the hunt for faults: random times between two bounds, and a few bytes."""
 
     random: Random
     work_s: tuple[float, float]
     loading_s: tuple[float, float]
-    noticed_s: tuple[float, float]
-    held: int
-    pressed: set[str] = field(default_factory=set)
+    noticed_s: tuple[float, float]  # until a broken connection is noticed
+    held: int  # microbatches that a peer holds at a time
+    pressed: set[str] = field(default_factory=set)  # names of computers with memory for one microbatch only
 
     def compute_s(self, name: str, stage: int, work: str) -> float:
-        """Whatever it is."""
+        """Return a random time, the same for all work."""
         return self.random.uniform(*self.work_s)
 
     def load_s(self) -> float | None:
-        """Whatever is loaded."""
+        """Return a random time, the same for all states."""
         return self.random.uniform(*self.loading_s)
 
     def broken_s(self) -> float | None:
-        """Each one notices at another moment."""
+        """Return a random time for each connection."""
         return self.random.uniform(*self.noticed_s)
 
     def capacity(self, name: str, stage: int) -> int:
-        """The same for all but those that are pressed."""
+        """Return the same for all but the pressed ones."""
         return 1 if name in self.pressed else self.held
 
     def speed(self, name: str) -> float:
-        """The same for all."""
+        """Return the same for all."""
         return 1.0
 
     def boundary_bytes(self, stage: int, kind: str) -> int:
-        """Enough for a journal to be over its bound."""
+        """Return enough for a journal to exceed its bound."""
         return 100 if kind in ("activation", "gradient") else 0
 
     def elements(self, group: str) -> int:
-        """Three pieces: enough for several owners."""
+        """Return three pieces: enough for several owners."""
         return 3 * PIECE_ELEMENTS
 
     def state_bytes(self, stage: int) -> int:
-        """Not of interest: a load takes load_s."""
+        """Return 0: a load takes load_s."""
         return 0

@@ -2,8 +2,8 @@
 
 The messages are drawn from the types of the message classes, so that a new class or field is covered as soon as it
 exists: each field has a value that could stand there now, or one that never may. Three kinds are sent, to peers,
-trainers and the leader in mid-run: anything from a stranger; what the role of a member does not say; and what a member
-may say, with at least one value that cannot be.
+trainers and the leader in mid-run: any message from a stranger; a message that the role of a member does not send; and
+one that it sends, with at least one impossible value.
 """
 
 from __future__ import annotations
@@ -117,17 +117,17 @@ def _hints(kind: type) -> tuple[tuple[str, Any], ...]:
 
 @dataclass(slots=True)
 class Mint:
-    """Makes messages of any class from its types. names, epochs: what stands in messages just now."""
+    """Makes messages of any class from the types of its fields."""
 
     random: Random
     plan: Plan
-    names: list[ProcessId]
-    epochs: list[Any]
-    poison: float = 0.0
-    poisoned: int = 0
+    names: list[ProcessId]  # processes that messages may name
+    epochs: list[Any]  # epochs that messages may name
+    poison: float = field(init=False, default=0.0)  # the share of impossible values in the present message
+    poisoned: int = field(init=False, default=0)  # impossible values in the present message so far
 
     def message(self, kind: type, poison: float) -> Any:  # noqa: ANN401
-        """A message of a class; about this share of its values are impossible. `poisoned` counts them."""
+        """Return a message of a class, with about this share of impossible values. `poisoned` counts them."""
         self.poison, self.poisoned = poison, 0
         return self._made(kind)
 
@@ -165,7 +165,7 @@ class Mint:
         return values
 
     def _flow_message(self) -> Any:  # noqa: ANN401
-        """A word of the flow negotiation; it has a table of its own, and is not counted as poisoned."""
+        """Return a message of the flow negotiation; it has its own checks, and its values do not count as poisoned."""
         kind, before = self.random.choice(typing.get_args(FlowMessage)), self.poisoned
         if kind is Reliable:
             message: Any = Reliable(self.random.randint(0, 9), self._made(self.random.choice(INSISTED)))
@@ -175,22 +175,22 @@ class Mint:
         return message
 
     def whole(self, name: str, bad: bool) -> int:
-        """An integer."""
+        """Return an integer."""
         if bad:
             return self.random.choice(NEVER_INT)
         most = {"stage": self.plan.stages - 1, "index": self.plan.microbatches - 1, "incarnation": 99}.get(name, 3)
         return self.random.randint(0, most)
 
     def number(self, name: str, bad: bool) -> float:
-        """A float."""
+        """Return a float."""
         return self.random.choice(NEVER_FLOAT) if bad else self.random.choice((0.0, 0.5, 1.0))
 
     def text(self, name: str, bad: bool) -> str:
-        """A string."""
+        """Return a string."""
         return LONG if bad else self.random.choice(("", "x", "sim", "run", "peer", "trainer", "full", "stage-0"))
 
     def truth(self, name: str, bad: bool) -> bool:
-        """A bool."""
+        """Return a bool."""
         return self.random.random() < 0.5
 
 
@@ -204,17 +204,14 @@ _LEAVES: dict[Any, Callable[[Mint, str, bool], Any]] = {
 
 @dataclass(slots=True)
 class Attack:
-    """Sends a live world so many messages, in bursts, from strangers and from these members.
-
-    members: their names; each has a machine as all others have, which goes on beside. sent: by class of the message.
-    """
+    """Sends a live world hostile messages, in bursts, from strangers and from some of its members."""
 
     world: World
-    messages: int
-    members: tuple[str, ...]
+    messages: int  # to send in all
+    members: tuple[str, ...]  # names of processes that also send hostile messages, beside what their machines do
     random: Random
     burst: int = 4
-    sent: Counter[str] = field(default_factory=Counter)
+    sent: Counter[str] = field(init=False, default_factory=Counter)  # by class of the message
 
     def begin(self) -> None:
         """Plan the first burst."""
@@ -241,7 +238,7 @@ class Attack:
         world.deliver(to, Received(sender, message, bodies))
 
     def _next_message(self, to: ProcessId, alive: list[ProcessId]) -> tuple[Message, ProcessId]:
-        """A message and its sender: a stranger, a member of another role, or one that may say it, but not so."""
+        """Return a message and its sender: a stranger, a member of another role, or one that sends wrong values."""
         draw, world = self.random, self.world
         mint = Mint(draw, world.settings.plan, [*alive, STRANGER], self._epochs(to))
         kind = KINDS[self.sent.total() % len(KINDS)]
@@ -254,7 +251,7 @@ class Attack:
             message = mint.message(kind, share)
             if mint.poisoned:
                 return message, sender
-        return mint.message(kind, 0.0), STRANGER  # there is nothing in it that could be wrong
+        return mint.message(kind, 0.0), STRANGER  # the message has no value that could be wrong
 
     def _role(self, process: ProcessId) -> str:
         if process == self.world.leader:
@@ -301,7 +298,7 @@ def attacked(seed: int, messages: int) -> tuple[World, Counter[str]]:
     if world.disks.durable[steps] != calm.disks.durable[steps]:
         raise InvariantViolated(f"seed {seed}: other digests than those of the undisturbed run")
     ended = [line for line in world.log if " exits: " in line and f"finished at version {steps}" not in line]
-    refused = " exits: sent what cannot be: Join."  # a sender is refused for good, with the words for who started it
+    refused = " exits: sent what cannot be: Join."  # a sender is refused for good
     ended = [line for line in ended if line.split()[1] not in members or refused not in line]
     if ended:
         raise InvariantViolated(f"seed {seed}: a process ended: {ended[0]}")

@@ -1,4 +1,4 @@
-"""What must never happen in a simulated swarm."""
+"""The invariants of the protocol, checked at every decision and every update of a simulated swarm."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from swarmflow.simulator.arithmetic import Sum
 
 
 class InvariantViolated(AssertionError):
-    """Something happened that must never happen; the seed replays it."""
+    """An invariant does not hold; the seed replays it."""
 
 
 @dataclass(slots=True)
 class _History:
-    """What was decided in one lineage: the ballot of each committed epoch, in the order of the decisions."""
+    """What was decided in one lineage."""
 
-    ballots: dict[Epoch, int] = field(default_factory=dict)
+    ballots: dict[Epoch, int] = field(default_factory=dict)  # of each committed epoch, in the order of the decisions
     term: int = 0  # of the last decision
 
     @property
     def last(self) -> Epoch | None:
-        """The epoch decided last."""
+        """The epoch that was decided last."""
         return next(reversed(self.ballots), None)
 
 
 @dataclass(slots=True)
 class Witness:
-    """Sees every decision of every leader, and every update of every peer, whichever side of a partition it is on.
+    """Checks every decision of every leader, and every update of every peer, on whichever side of a partition.
 
-    microbatches: of a step; each must be in it once, and the peers of a stage must agree. A lineage is one history: its
-    versions follow one another, each is decided once, and no leader of an earlier term decides after one of a later
-    term. So two sides of a partition that go on in one lineage are seen although each of them is consistent.
+    Each microbatch is in a step once, and the peers of a stage agree. A lineage is one history: its versions follow one
+    another, each is decided once, and no leader of an earlier term decides after one of a later term. So it notices two
+    sides of a partition that go on in one lineage, although each of them is consistent.
     """
 
     seed: int
-    microbatches: int
-    _exact: str = field(init=False)
-    _histories: dict[str, _History] = field(default_factory=dict)
-    _parameters: dict[tuple[str, int, int], str] = field(default_factory=dict)
-    _epochs: dict[tuple[str, int], Epoch] = field(default_factory=dict)
+    microbatches: int  # of a step
+    _exact: str = field(init=False)  # the name of the gradient of a step
+    _histories: dict[str, _History] = field(init=False, default_factory=dict)  # by lineage
+    _parameters: dict[tuple[str, int, int], str] = field(init=False, default_factory=dict)  # lineage, stage, version
+    _epochs: dict[tuple[str, int], Epoch] = field(init=False, default_factory=dict)  # by lineage and version
 
     def __post_init__(self) -> None:
         self._exact = Sum.of([Counter(range(self.microbatches))]).name
 
     def decided(self, lineage: str, commit: Commit) -> None:
-        """A leader commits a step, or tells of a commit once more. Raises InvariantViolated."""
+        """Check a commit that a leader sends, for the first time or again. Raises InvariantViolated."""
         history = self._histories.setdefault(lineage, _History())
         epoch, last = commit.epoch, history.last
         if epoch in history.ballots:
@@ -61,7 +61,7 @@ class Witness:
         history.ballots[epoch], history.term = commit.ballot, commit.term
 
     def updated(self, lineage: str, epoch: Epoch, stage: int, version: int, parameters: str, gradient: Sum) -> None:
-        """A peer has applied an update. Raises InvariantViolated."""
+        """Check an update that a peer has applied. Raises InvariantViolated."""
         if gradient.name != self._exact:
             raise self._violated(f"version {version} of stage {stage} learnt {dict(gradient.counts)}")
         if self._parameters.setdefault((lineage, stage, version), parameters) != parameters:

@@ -1,4 +1,4 @@
-"""What a pretended peer that joins again still has, in memory or in its folder."""
+"""The state that a pretended peer keeps from one life to the next, in memory or in its folder."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class KeptState:
-    """Left by one life of a peer to the next. process: the life that it is of. sealed: reduced gradients, by group."""
+    """The state of a stage that one life of a peer leaves to the next."""
 
-    process: ProcessId
+    process: ProcessId  # the life that leaves it
     held: Held
     weights: Weights
-    sealed: dict[str, Sum]
+    sealed: dict[str, Sum]  # reduced gradients, by group
 
     def copied(self) -> KeptState:
-        """The same in another place: what is done with one of both changes nothing in the other."""
+        """Return an independent copy."""
         return replace(self, weights=Weights(self.weights.stage, self.weights.version, self.weights.parameters))
 
     def end_update(self, world: World) -> None:
-        """The update that was under way is ended before the next life begins."""
+        """Finish the update that was in progress before the next life begins."""
         commit = self.held.commit
         if commit is not None and commit.epoch.step == self.weights.version:
             self.update(world, commit.epoch)

@@ -1,4 +1,4 @@
-"""What a simulated swarm spends: messages, bytes, seconds on the way and seconds of computing, useful or in vain."""
+"""What a simulated swarm spends: messages, bytes, seconds in transit and seconds of computing, useful or in vain."""
 
 from __future__ import annotations
 
@@ -8,38 +8,34 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Meter:
-    """Totals of a world. useful_s: computing of what was committed. wasted_s: of living peers, repeated or unused.
+    """Totals of a world."""
 
-    twice_s: first forward passes of microbatches for whose graphs there was no memory, by peers that would have been
-    idle. lost_s: computing that died with a peer before it was committed. transit_s: boundary tensors on the way, from
-    being sent to being had by the receiver. messages, wire_bytes: by the name of the message. decision_s: of the
-    computer that simulates, in the machines of the core, for so many decisions.
-    """
-
-    messages: Counter[str] = field(default_factory=Counter)
-    wire_bytes: Counter[str] = field(default_factory=Counter)
-    useful_s: float = 0.0
-    wasted_s: float = 0.0
-    twice_s: float = 0.0
-    lost_s: float = 0.0
-    transit_s: float = 0.0
-    decision_s: float = 0.0
-    decisions: int = 0
+    messages: Counter[str] = field(default_factory=Counter)  # by the name of the message
+    wire_bytes: Counter[str] = field(default_factory=Counter)  # by the name of the message
+    useful_s: float = 0.0  # computing that was committed
+    wasted_s: float = 0.0  # computing of peers that are alive, repeated or unused
+    twice_s: float = 0.0  # first forward passes, by idle peers, of microbatches whose graphs did not fit in memory
+    lost_s: float = 0.0  # computing that was not committed before its peer died
+    transit_s: float = 0.0  # of boundary tensors, from their sending until the receiver has them whole
+    decision_s: float = 0.0  # CPU time of the computer that simulates, in the machines of the core
+    decisions: int = 0  # that took decision_s
 
 
 @dataclass(slots=True)
 class Spent:
-    """What one device has computed since its last commit, by microbatch. busy_s: of all its life, whatever it was."""
+    """What one device has computed since its last commit, by microbatch."""
 
-    busy_s: float = 0.0
-    _latest: dict[tuple[int, bool], float] = field(default_factory=dict)
-    _in_vain_s: float = 0.0
-    _twice_s: float = 0.0
+    busy_s: float = field(init=False, default=0.0)  # of its whole life, whatever for
+    # (index of the microbatch, whether it was the forward pass): seconds of the latest time
+    _latest: dict[tuple[int, bool], float] = field(init=False, default_factory=dict)
+    _in_vain_s: float = field(init=False, default=0.0)
+    _twice_s: float = field(init=False, default=0.0)
 
     def add(self, work: str, index: int, seconds: float) -> None:
-        """A hop, or a part of one, was computed (index -1: something else).
+        """Count a hop, or a part of one, that was computed (index -1: something else).
 
-        work `again`: what was there before; `replay`: the backward of a hop whose graph was not kept, with its forward.
+        work: "again" is what existed already; "replay" is the backward pass, after another forward pass, of a hop whose
+        graph was not kept.
         """
         self.busy_s += seconds
         if index < 0:
@@ -54,7 +50,7 @@ class Spent:
         self._latest[part] = seconds
 
     def commit(self, indices: set[int], meter: Meter) -> None:
-        """Of all this the hops of these microbatches were useful, each as it was computed last."""
+        """Count the latest computing of these microbatches as useful, and all else as wasted."""
         for (index, _), seconds in self._latest.items():
             if index in indices:
                 meter.useful_s += seconds
@@ -65,7 +61,7 @@ class Spent:
         self._clear()
 
     def die(self, part_s: float, meter: Meter) -> None:
-        """The peer dies, part_s into what it is computing."""
+        """Count all as lost: the peer dies, part_s into what it is computing."""
         self.busy_s += part_s
         meter.lost_s += sum(self._latest.values()) + self._in_vain_s + self._twice_s + part_s
         self._clear()

@@ -11,13 +11,13 @@ from swarmflow.simulator.world import World
 
 Pick = Callable[[World], list[ProcessId]]
 Apart = Callable[[World], set[str]]
-STEP_PHASES = ("working", "complete", "preparing", "prepared", "committing", "")  # the last: between two steps
+STEP_PHASES = ("working", "complete", "preparing", "prepared", "committing", "")  # the last one: between two steps
 ELECTION_PHASES = ("doubted", "standing", "followed", "taken over")
 JOINING_PHASES = ("joining", "loading", "ready")
 
 
 def leader_phase(world: World) -> str:
-    """The phase of the step that is under way, or an empty text."""
+    """Return the phase of the leader's step, or an empty text between two steps."""
     host = world.hosts[world.leader] if world.leader is not None else None
     machine = host.machine if host is not None else None
     if not isinstance(machine, TrainerMachine) or machine.lead is None or machine.lead.step is None:
@@ -26,18 +26,18 @@ def leader_phase(world: World) -> str:
 
 
 def stage_of(world: World, process: ProcessId) -> int:
-    """The stage that a peer serves, -1: none yet."""
+    """Return the stage that a peer serves, -1: none yet."""
     weights = world.hosts[process].device.weights
     return -1 if weights is None else weights.stage
 
 
 def peers_of(world: World, stage: int) -> list[ProcessId]:
-    """The living peers that hold a stage."""
+    """Return the peers that are alive and hold a stage."""
     return [process for process in world.alive_peers() if stage_of(world, process) == stage]
 
 
 def in_election(world: World, phase: str) -> bool:
-    """Whether somebody doubts its leader, or a trainer stands itself, or is followed by others."""
+    """Return whether a process doubts its leader, or a trainer is a candidate, or other processes answer it."""
     if phase == "doubted":
         machines = [host.machine for host in world.hosts.values() if host.alive]
         return any(machine.lease.lost_s is not None for machine in machines)
@@ -47,13 +47,13 @@ def in_election(world: World, phase: str) -> bool:
 
 
 def in_joining(world: World, phase: str) -> bool:
-    """Whether a peer that is no member yet has come so far."""
+    """Return whether a peer that is no member yet is in this phase."""
     machines = [host.machine for host in world.hosts.values() if host.alive]
     return any(isinstance(machine, PeerMachine) and machine.phase == phase for machine in machines)
 
 
 def in_phase(world: World, phase: str) -> Callable[[], bool]:
-    """Asks whether a phase is under way. `taken over`: a trainer has, since this was called."""
+    """Return a function that tells whether a phase is in progress. `taken over`: a takeover since this call."""
     if phase == "taken over":
         before = world.counts["successions"]
         return lambda: world.counts["successions"] > before
@@ -74,7 +74,7 @@ def at_phase(
     delay_s: float = 0.0,
     until_s: float = float("inf"),
 ) -> None:
-    """The first time from since_s to until_s that a phase begins: delay_s later, strike."""
+    """Call `strike` once, delay_s after a phase begins for the first time from since_s to until_s."""
     began = False
     present = in_phase(world, phase)
 
@@ -94,7 +94,7 @@ def at_phase(
 def kill_in_phase(
     world: World, phase: str, pick: Pick, since_s: float, delay_s: float = 0.0, until_s: float = float("inf")
 ) -> None:
-    """The first time from since_s to until_s that a phase begins: delay_s later, those picked die."""
+    """Kill the picked processes delay_s after a phase begins for the first time from since_s to until_s."""
 
     def strike() -> None:
         for victim in pick(world):
@@ -114,7 +114,7 @@ def split_in_phase(
     delay_s: float = 0.0,
     until_s: float = float("inf"),
 ) -> None:
-    """The first time from since_s to until_s that a phase begins: delay_s later, Transport.split for so many seconds.
+    """Split the network (Transport.split) delay_s after a phase begins for the first time from since_s to until_s.
 
     apart: returns the names of one side at that moment; without any nothing happens.
     """

@@ -1,4 +1,4 @@
-"""Pretended networks: when a message that is sent now arrives, beside all others that are in flight."""
+"""Pretended networks: when a message that is sent now arrives, beside all others in flight."""
 
 from __future__ import annotations
 
@@ -10,64 +10,63 @@ from swarmflow.core.types import ProcessId
 from swarmflow.simulator.distributions import Distribution, share_of
 
 INFINITE = float("inf")
-DRAWN_KEPT = 1 << 18  # pairs whose numbers are kept; those of the others are made again when they are asked for
-PAIRS_KEPT = 4096  # below which the table of pairs is not searched for those that are idle again
+DRAWN_KEPT = 1 << 18  # pairs whose random numbers are cached; those of the others are computed again on demand
+PAIRS_KEPT = 4096  # up to so many pairs the table is not searched for idle ones
 
 
 class Flight(NamedTuple):
-    """A message under way. due_s: when to ask what the receiver makes of it. last_s: of its last byte, if it may."""
+    """A message in flight."""
 
     path: NetworkPath
     size_bytes: int
-    bulk: bool
-    due_s: float
-    last_s: float
+    bulk: bool  # a tensor, not a control message
+    due_s: float  # when to call had_s
+    last_s: float  # when its last byte gets to the receiver's link, at the earliest
 
     def had_s(self, now_s: float) -> float:
-        """When the receiver has the whole message. now_s: the moment at which it is due."""
+        """Return when the receiver has the whole message. now_s: the moment at which it is due."""
         return self.path.had_s(self, now_s)
 
 
 class NetworkPath(Protocol):
-    """From one machine to another. It is asked twice: when a message is sent, and when it gets to the other's link."""
+    """The path from one machine to another; called when a message is sent, and when it gets to the receiver's link."""
 
     def send(self, size_bytes: int, bulk: bool, now_s: float) -> Flight:
-        """A message sets out."""
+        """Send a message."""
         ...
 
     def had_s(self, flight: Flight, now_s: float) -> float:
-        """When the receiver has the whole message. now_s: the moment at which it is due."""
+        """Return when the receiver has the whole message. now_s: the moment at which it is due."""
         ...
 
 
 class Network(Protocol):
-    """Says when messages arrive."""
+    """Makes the paths between processes."""
 
     def path(self, sender: ProcessId, receiver: ProcessId) -> NetworkPath:
-        """The way between two: who sends often may keep it."""
+        """Return the path between two processes; a sender may keep it."""
         ...
 
 
 @dataclass(slots=True)
 class Jittery:
-    """A network for the hunt for faults: any delay between two bounds, no limit of bandwidth, two lanes a pair.
-
-    slowed: by name, what is added to every delay from and to it, and how far apart tensors come, in seconds.
-    """
+    """A network for the hunt for faults: random delays, unlimited bandwidth, two lanes a pair."""
 
     random: Random
-    latency_s: tuple[float, float]
-    slowed: dict[str, tuple[float, float]] = field(default_factory=dict)
-    _lanes: dict[tuple[ProcessId, ProcessId, bool], float] = field(default_factory=dict)
+    latency_s: tuple[float, float]  # (least, most)
+    # By name, in seconds: what is added to each delay from and to it, and the gap between two of its tensors.
+    slowed: dict[str, tuple[float, float]] = field(init=False, default_factory=dict)
+    # (sender, receiver, whether tensors): when the last message of the lane arrives
+    _lanes: dict[tuple[ProcessId, ProcessId, bool], float] = field(init=False, default_factory=dict)
 
     def path(self, sender: ProcessId, receiver: ProcessId) -> NetworkPath:
-        """Its lanes are those of all ways between the two."""
+        """Return a path; all paths between two processes share their lanes."""
         return _Lanes(self, sender, receiver)
 
     def delivered_s(self, sender: ProcessId, receiver: ProcessId, bulk: bool, now_s: float) -> float:
-        """After a random delay, but not before what was sent earlier on this lane."""
+        """Return the arrival after a random delay, but not before what was sent earlier on this lane."""
         delay_s = self.random.uniform(*self.latency_s)
-        # Two lanes, as in the runtime: what was sent first on a lane arrives first, but tensors do not hold up words.
+        # Two lanes, as in the runtime: each keeps its order, and tensors do not hold up control messages.
         lane = (sender, receiver, bulk)
         if self.slowed:
             delay_s += self._slow(lane, now_s)
@@ -88,27 +87,27 @@ class Jittery:
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
-    """A way of a Jittery network."""
+    """A path of a Jittery network."""
 
     network: Jittery
     sender: ProcessId
     receiver: ProcessId
 
     def send(self, size_bytes: int, bulk: bool, now_s: float) -> Flight:
-        """On the lane for tensors, or on the one for words."""
+        """Send on the lane for tensors, or on the one for control messages."""
         arrival_s = self.network.delivered_s(self.sender, self.receiver, bulk, now_s)
         return Flight(self, size_bytes, bulk, arrival_s, arrival_s)
 
     def had_s(self, flight: Flight, now_s: float) -> float:
-        """At once."""
+        """Return now: its bytes take no time."""
         return now_s
 
 
 class NetworkLinks(Protocol):
-    """The ways between places. A place is a machine or a region."""
+    """The links between places. A place is a machine or a region."""
 
     def between(self, sender: int, receiver: int) -> tuple[float, float]:
-        """Latency in seconds and bandwidth in bytes a second of the way from one place to another."""
+        """Return latency in seconds and bandwidth in bytes/s from one place to another."""
         ...
 
 
@@ -120,13 +119,13 @@ class Matrix:
     bytes_per_s: tuple[tuple[float, ...], ...]
 
     def between(self, sender: int, receiver: int) -> tuple[float, float]:
-        """What the tables say."""
+        """Return the entries of the tables."""
         return self.latency_s[sender][receiver], self.bytes_per_s[sender][receiver]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Latency and bandwidth (bytes/s) of each ordered pair drawn from distributions, the same at each question."""
+    """Latency and bandwidth (bytes/s) of each ordered pair from distributions, the same at each call."""
 
     latency_s: Distribution
     bytes_per_s: Distribution
@@ -135,7 +134,7 @@ class Spread:
     _known: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def between(self, sender: int, receiver: int) -> tuple[float, float]:
-        """What the pair's own two random numbers give."""
+        """Return the values of the pair's own two random numbers."""
         pair = sender << 32 | receiver
         if (known := self._known.get(pair)) is not None:
             return known
@@ -151,47 +150,45 @@ class Spread:
 
 @dataclass(slots=True)
 class Port:
-    """A machine's connection. place: for Links. up, down: bytes a second.
+    """A machine's uplink and downlink."""
 
-    The others say until when each direction is taken, for words and for tensors. down_last_s: when the last byte of
-    the tensors that are coming gets to the downlink.
-    """
-
-    place: int
-    up: float = INFINITE
-    down: float = INFINITE
-    up_control_s: float = 0.0
-    up_tensors_s: float = 0.0
-    down_control_s: float = 0.0
-    down_tensors_s: float = 0.0
-    down_last_s: float = 0.0
+    place: int  # of NetworkLinks
+    up: float = INFINITE  # bytes/s
+    down: float = INFINITE  # bytes/s
+    up_control_s: float = field(init=False, default=0.0)  # until when the uplink is busy with control messages
+    up_tensors_s: float = field(init=False, default=0.0)  # until when it is busy with tensors
+    down_control_s: float = field(init=False, default=0.0)  # the same of the downlink
+    down_tensors_s: float = field(init=False, default=0.0)
+    down_last_s: float = field(init=False, default=0.0)  # when the last byte of the arriving tensors does
 
 
 @dataclass(slots=True)
 class Shared:
-    """A network whose messages take latency + bytes / bandwidth, on uplinks and downlinks that are shared.
+    """A network whose messages take latency + bytes / bandwidth, on shared uplinks and downlinks.
 
     Each uplink and each downlink serves what is in flight one message after the other, in the order of sending and of
-    arriving, at its full rate; so does the way between two machines, at its own rate. A message may be on all three
-    at a time, as its bytes flow through: alone it takes latency + bytes over the narrowest of them. Whatever is in
-    flight together is through a link at the moment at which it would be if the link were shared evenly among all of
-    it, since neither ever idles; only the order within the burst differs, and it is the order that the runtime's
-    streams keep. Even (max-min) sharing would have to recompute every flow at each start and end of another one,
+    arriving, at its full rate; so does the link between two machines, at its own rate. A message may be on all three
+    at a time, as its bytes flow through: alone it takes latency + bytes over the narrowest of them. The messages in
+    flight together are through a link at the moment at which they would be if the link were shared evenly among them,
+    since neither ever idles; only the order within the burst differs, and it is the order that the runtime's streams
+    keep. Even (max-min) sharing would have to recompute every flow at each start and end of another one,
     which 10,000 peers cannot afford; this is a few additions a message.
 
     Two lanes, as in the runtime: the few bytes of control messages go before tensors, and take their share of the
-    link from them; within a lane between two machines the order is kept. queue_s: of tensors that a link has taken in
-    before a word comes, which have to go first (the buffers of modems and kernels know no lanes).
+    link from them; within a lane between two machines the order is kept.
     """
 
     links: NetworkLinks
-    ports: dict[str, Port] = field(default_factory=dict)
+    ports: dict[str, Port] = field(default_factory=dict)  # by the name of the process
+    # Seconds of tensors that a link has accepted before a control message, and sends first: the buffers of modems and
+    # kernels have no lanes.
     queue_s: float = 0.0
-    _pairs: dict[tuple[str, str, bool], float] = field(default_factory=dict)
-    _keep: int = PAIRS_KEPT
+    # (sender, receiver, whether tensors): until when the lane between the two is busy
+    _pairs: dict[tuple[str, str, bool], float] = field(init=False, default_factory=dict)
+    _keep: int = field(init=False, default=PAIRS_KEPT)  # pairs beyond which idle ones are removed
 
     def path(self, sender: ProcessId, receiver: ProcessId) -> NetworkPath:
-        """From port to port."""
+        """Return the path from port to port."""
         here, there = self.ports[sender.name], self.ports[receiver.name]
         latency_s, rate = self.links.between(here.place, there.place)
         narrowest = min(rate, there.down)
@@ -200,7 +197,7 @@ class Shared:
     def between(
         self, pair: tuple[str, str], bulk: bool, start_s: float, sent_s: float, takes_s: float, now_s: float
     ) -> tuple[float, float]:
-        """When a message sets out between two machines, after those before it on its lane, and when it is through.
+        """Return when a message begins and ends its transfer between two machines, after those before it on its lane.
 
         start_s, sent_s: when the uplink begins and ends with it.
         """
@@ -213,24 +210,24 @@ class Shared:
         return start_s, end_s
 
     def _tidy(self, now_s: float) -> None:
-        """Forget pairs that are idle: they hold nothing up."""
+        """Remove pairs that are idle: they hold nothing up."""
         self._pairs = {pair: free_s for pair, free_s in self._pairs.items() if free_s > now_s}
         self._keep = max(PAIRS_KEPT, 2 * len(self._pairs))
 
 
 @dataclass(slots=True)
 class _Through:
-    """A way of a Shared network. narrowest: of what comes after the uplink, in bytes a second. pair: names."""
+    """A path of a Shared network."""
 
     network: Shared
     here: Port
     there: Port
     latency_s: float
-    narrowest: float
-    pair: tuple[str, str]
+    narrowest: float  # bytes/s of the narrowest link after the uplink
+    pair: tuple[str, str]  # names
 
     def send(self, size_bytes: int, bulk: bool, now_s: float) -> Flight:
-        """Queue on the uplink, then on the way between the two."""
+        """Queue on the uplink, then on the link between the two."""
         here = self.here
         needs_s = size_bytes / here.up
         start_s = here.up_tensors_s if bulk else here.up_control_s
@@ -249,11 +246,11 @@ class _Through:
             takes_s = size_bytes / self.narrowest
             start_s, end_s = self.network.between(self.pair, bulk, start_s, end_s, takes_s, now_s)
         last_s = end_s + self.latency_s
-        # A tensor queues for the downlink with its first byte. So few bytes are in a word that it can with its last.
+        # A tensor queues for the downlink with its first byte; a control message, of few bytes, with its last.
         return Flight(self, size_bytes, bulk, start_s + self.latency_s if bulk else last_s, last_s)
 
     def had_s(self, flight: Flight, now_s: float) -> float:
-        """Queue on the downlink."""
+        """Queue on the downlink, and return when the message is through."""
         there = self.there
         needs_s = flight.size_bytes / there.down
         if flight.bulk:
@@ -262,7 +259,7 @@ class _Through:
             return max(flight.last_s, there.down_tensors_s)
         had_s = max(there.down_control_s + needs_s, now_s)
         if self.network.queue_s:
-            waiting_s = there.down_tensors_s - max(now_s, there.down_last_s)  # of several that have come together
+            waiting_s = there.down_tensors_s - max(now_s, there.down_last_s)  # of several that have arrived together
             if waiting_s > 0.0:
                 had_s = max(had_s, now_s + min(waiting_s, self.network.queue_s) + needs_s)
         there.down_control_s = had_s

@@ -1,4 +1,4 @@
-"""What came of a simulation, an iteration at a time and in all, ready to be written as JSON."""
+"""The results of a simulation, by iteration and in all, ready to be written as JSON."""
 
 from __future__ import annotations
 
@@ -18,44 +18,35 @@ _wasted_s, _lost_s, _twice_s, _useful_s = map(attrgetter, ("wasted_s", "lost_s",
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration: from the end of the update before it to the end of its own (GWTF, II).
-
-    minutes_a_microbatch: its length by the microbatches that were learnt in it (GWTF, VI). communication_s: mean time
-    that the boundary tensors of one microbatch were on the way, all hops together. useful_s, wasted_s, lost_s:
-    computing that was committed, that living peers did in vain, and that died with peers. twice_s: forward passes that
-    idle peers did twice, as there was no memory for their graphs. utilisation: of all the time
-    that peers were there, the share in which they computed. retries: hops that were done again after a death.
-    measured: not one of the warm-up. compute_s, links_s, reduce_s, fill_s, timer_s: where the seconds went
-    (simulator/causes.py). busiest_stage: of the peer that computed the most.
-    """
+    """One iteration: from the end of the update before it to the end of its own (GWTF, II)."""
 
     number: int
-    measured: bool
+    measured: bool  # after the warm-up
     end_s: float
     seconds: float
-    minutes_a_microbatch: float
+    minutes_a_microbatch: float  # its length by the microbatches that were learnt in it (GWTF, VI)
     microbatches: int
     microbatches_a_minute: float
-    communication_s: float
-    useful_s: float
-    wasted_s: float
-    twice_s: float
-    lost_s: float
-    utilisation: float
+    communication_s: float  # mean time in transit of the boundary tensors of one microbatch, all hops together
+    useful_s: float  # computing that was committed
+    wasted_s: float  # computing in vain of peers that are alive
+    twice_s: float  # forward passes that idle peers did twice, for want of memory for their graphs
+    lost_s: float  # computing that was lost with dead peers
+    utilisation: float  # the share of the peers' time in which they computed
     peers: int
     deaths: int
     joins: int
     moves: int
-    retries: int
+    retries: int  # hops that were done again after a death
     restarts: int
     messages: int
     wire_bytes: int
-    compute_s: float
+    compute_s: float  # where the seconds went, as the next four (simulator/causes.py)
     links_s: float
     reduce_s: float
     fill_s: float
     timer_s: float
-    busiest_stage: int
+    busiest_stage: int  # of the peer that computed the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +79,13 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """A whole simulation. outcome: `finished`, `duration over`, or why it ended before. violations: nothing, ever.
-
-    notes: what could not be done of what the scenario asks for.
-    """
+    """The results of a whole simulation."""
 
     scenario: str
     policy: str
     seed: int
-    outcome: str
-    violations: tuple[str, ...]
+    outcome: str  # `finished`, `duration over`, or why it ended before
+    violations: tuple[str, ...]  # of invariants: there should be none
     virtual_s: float
     happened: int
     iterations: tuple[Iteration, ...]
@@ -106,7 +94,7 @@ class SimulationReport:
     wire_bytes: Mapping[str, int]
     peer_seconds: float
     counts: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what of the scenario could not be done
 
     @property
     def measured(self) -> tuple[Iteration, ...]:
@@ -114,12 +102,12 @@ class SimulationReport:
         return tuple(row for row in self.iterations if row.measured)
 
     def over(self, value: Callable[[Iteration], float]) -> tuple[float, float]:
-        """Mean and standard deviation of something over the measured iterations; 0 where there is none."""
+        """Return mean and standard deviation of a value over the measured iterations; 0 where there is none."""
         values = [value(row) for row in self.measured]
         return (fmean(values), pstdev(values)) if values else (0.0, 0.0)
 
     def waste(self) -> tuple[float, float, float]:
-        """What living peers did in vain, what died with peers, what was done twice: as shares of all computing."""
+        """Return the shares of all computing that were done in vain, lost with dead peers, and done twice."""
         rows = self.measured
         sums = [sum(of(row) for row in rows) for of in (_wasted_s, _lost_s, _twice_s, _useful_s)]
         wasted, lost, twice, _ = (part / (sum(sums) or 1.0) for part in sums)
@@ -138,7 +126,7 @@ class SimulationReport:
         return Bottleneck({NAMES[part]: part_s / seconds for part, part_s in sums.items()}, stage)
 
     def as_json(self) -> dict[str, object]:
-        """Everything, for a file."""
+        """Return everything, for a file."""
         wasted, lost, twice = self.waste()
         names = (
             "seconds",

@@ -100,7 +100,7 @@ class PeersPart:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkPart:
-    """[network]: the ways between machines, by distribution, by region or one by one. break_s: 0: not noticed."""
+    """[network]: the links between machines, by distribution, by region or one by one. break_s: 0: not noticed."""
 
     latency_s: Annotated[Distribution, checks.distribution()] = NONE
     mbps: Annotated[Distribution, checks.mbps] = NONE
@@ -114,7 +114,7 @@ class NetworkPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ChurnPart:
-    """[churn]: who leaves without a word, and who comes. Chances are an iteration, rates an hour and a peer."""
+    """[churn]: peers that leave without notice, and join. Chances are by iteration, rates by hour and peer."""
 
     leave_chance: Annotated[float, check.number(at_least=0, below=1)] = 0.0
     join_chance: Annotated[float, check.number(at_least=0, below=1)] = 0.0

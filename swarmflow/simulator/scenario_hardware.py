@@ -1,4 +1,4 @@
-"""The machines and ways that a scenario describes."""
+"""The computers and links of a scenario."""
 
 from __future__ import annotations
 
@@ -16,29 +16,26 @@ CAPACITY = 4  # of a peer of which the scenario says neither its capacity nor it
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A computer: seconds of a microbatch at a stage of average cost, microbatches it holds, the stage it asks for.
-
-    capacity: 0: it has no memory for a stage and one microbatch.
-    """
+    """A computer. Seconds are those of a microbatch at a stage of average cost."""
 
     forward_s: float
     backward_s: float
     update_s: float
-    capacity: int
-    jitter: float
-    stage: int
+    capacity: int  # microbatches that it holds; 0: it has no memory for a stage and one microbatch
+    jitter: float  # computing takes up to this share longer or shorter
+    stage: int  # that it asks for, -1: any
 
 
 @dataclass(slots=True)
 class ScenarioHardware:
-    """Hardware and network as the scenario has them; also of peers that come later, which are like those it names."""
+    """Hardware and network of a scenario. Peers that join later are like those that the scenario names."""
 
     scenario: Scenario
     seed: int
     random: Random
     network: Shared = field(init=False)
-    profiles: dict[str, Profile] = field(default_factory=dict)
-    _factors: tuple[float, ...] = ()
+    profiles: dict[str, Profile] = field(init=False, default_factory=dict)  # of peers, by name
+    _factors: tuple[float, ...] = field(init=False, default=())  # the cost of each stage, 1 on the average
 
     def __post_init__(self) -> None:
         self.network = Shared(_links(self.scenario, self.seed), queue_s=self.scenario.network.queue_s)
@@ -51,7 +48,7 @@ class ScenarioHardware:
             self.network.ports[trainer_name(number)] = Port(place, up, down)
 
     def add_peer(self, number: int) -> str:
-        """Set up the machine of a peer, and return its name."""
+        """Set up the computer of a peer, and return its name."""
         name = peer_name(number)
         if name in self.profiles:
             return name
@@ -77,22 +74,22 @@ class ScenarioHardware:
         return name
 
     def fits(self, name: str) -> bool:
-        """Whether a peer has memory for a stage and a microbatch at all."""
+        """Return whether a peer has memory for a stage and one microbatch."""
         return self.profiles[name].capacity > 0
 
     def link(self, one: str, other: str) -> tuple[float, float]:
-        """Latency and bandwidth (bytes/s) of the way from one machine to another, their links included."""
+        """Return latency and bandwidth (bytes/s) from one computer to another, their uplink and downlink included."""
         here, there = self.network.ports[one], self.network.ports[other]
         latency_s, rate = self.network.links.between(here.place, there.place)
         return latency_s, min(rate, here.up, there.down)
 
     def pass_s(self, name: str, stage: int) -> float:
-        """Seconds of a forward or a backward pass at a stage, on the average."""
+        """Return the mean seconds of a forward and a backward pass at a stage."""
         profile = self.profiles[name]
         return (profile.forward_s + profile.backward_s) / 2 * self._factors[stage]
 
     def persistent(self, number: int) -> bool:
-        """Whether this peer never leaves by churn."""
+        """Return whether this peer never leaves by churn."""
         return _group_of(self.scenario.peers, number % self.scenario.peer_count)[0].persistent
 
     def _place(self, regions: tuple[str, ...], within: int, machine: int) -> int:
@@ -102,7 +99,7 @@ class ScenarioHardware:
     # --- hardware -----------------------------------------------------------------------------------------------------
 
     def compute_s(self, name: str, stage: int, work: str) -> float:
-        """By the machine's speed and the stage's cost."""
+        """Return seconds by the computer's speed and the stage's cost."""
         profile = self.profiles[name]
         if work == "update":
             return profile.update_s
@@ -112,24 +109,24 @@ class ScenarioHardware:
         return seconds * self._factors[stage]
 
     def load_s(self) -> float | None:
-        """States cross the network."""
+        """Return None: states cross the network."""
         return None
 
     def broken_s(self) -> float | None:
-        """As the scenario says."""
+        """Return the scenario's break_s."""
         return self.scenario.network.break_s or None
 
     def capacity(self, name: str, stage: int) -> int:
-        """By its profile."""
+        """Return the capacity of its profile."""
         return self.profiles[name].capacity
 
     def speed(self, name: str) -> float:
-        """Microbatches a second at a stage of average cost; those that take no time are all alike."""
+        """Return microbatches a second at a stage of average cost; 1 where they take no time."""
         seconds = self.profiles[name].forward_s + self.profiles[name].backward_s
         return 1 / seconds if seconds > 0 else 1.0
 
     def boundary_bytes(self, stage: int, kind: str) -> int:
-        """As the scenario says, compressed where it is a boundary tensor."""
+        """Return bytes of the scenario, compressed for a boundary tensor."""
         model = self.scenario.model
         if kind in ("tokens", "targets"):
             return model.token_bytes
@@ -139,30 +136,30 @@ class ScenarioHardware:
         return round(plain / model.codec_ratio)
 
     def elements(self, group: str) -> int:
-        """The stage's parameters."""
+        """Return the number of the stage's parameters."""
         model = self.scenario.model
         if group == "tied":
             return max(1, model.tied_parameters)
         return _of_stage(model.parameters, int(group.removeprefix("stage-")))
 
     def state_bytes(self, stage: int) -> int:
-        """Weights and optimizer state."""
+        """Return bytes of weights and optimizer state."""
         model = self.scenario.model
         return round(model.state_bytes * _of_stage(model.parameters, stage))
 
 
 def trainer_name(number: int) -> str:
-    """Of a trainer; t0 leads at first."""
+    """Return the name of a trainer; t0 leads at first."""
     return f"t{number}"
 
 
 def peer_name(number: int) -> str:
-    """Of a peer."""
+    """Return the name of a peer."""
     return f"p{number}"
 
 
 def peer_number(name: str) -> int:
-    """The number of a peer of this name."""
+    """Return the number of a peer of this name."""
     return int(name.removeprefix("p"))
 
 
@@ -183,12 +180,12 @@ def _group_of(groups: tuple[PeersPart, ...], number: int) -> tuple[PeersPart, in
 
 
 def _draw(seed: int, number: int, what: int, given: Distribution) -> float:
-    """One of the numbers of a peer."""
+    """Return one of the random properties of a peer."""
     return given.at(share_of(seed + what, number, 7))
 
 
 def capacity_of(scenario: Scenario, seed: int, number: int) -> int:
-    """Microbatches that a peer holds at a time; 0: it has no memory for a stage and one microbatch."""
+    """Return the microbatches that a peer holds at a time; 0: no memory for a stage and one microbatch."""
     group, _ = _group_of(scenario.peers, number % scenario.peer_count)
     if group.memory_bytes is not None:
         free = _draw(seed, number, 3, group.memory_bytes) - scenario.model.stage_memory_bytes

@@ -16,40 +16,32 @@ from swarmflow.simulator.network import Jittery, Network
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The rules of a run, and what its surroundings are like where the world is not given others.
-
-    rebalance_s, journal_bytes_max, recompute, keeps: of every peer. unusable: share of the computations
-    that fail because of what the network brought. poisoned: the microbatch of each step that no machine gives a
-    finite value for, -1: none. timeout_s: of the baseline swarm-restart. peers_first: how many have to be ready
-    before the first step is opened. The others are those of random
-    surroundings, in seconds, drawn between two bounds each: broken_s: after which a process notices that its
-    connection to a dead one broke; load_s: to load a stage; compute_s: whatever is computed.
-    """
+    """The rules of a run, and the bounds of its random surroundings where the world is not given others."""
 
     plan: Plan
     steps: int
-    capacity: int = 4
-    latency_s: tuple[float, float] = (0.001, 0.05)
-    compute_s: tuple[float, float] = (0.05, 0.2)
-    broken_s: tuple[float, float] = (0.005, 0.1)
-    load_s: tuple[float, float] = (0.1, 2.0)
+    capacity: int = 4  # random surroundings: microbatches that a peer holds
+    latency_s: tuple[float, float] = (0.001, 0.05)  # random surroundings, as the next three: (least, most)
+    compute_s: tuple[float, float] = (0.05, 0.2)  # any computation
+    broken_s: tuple[float, float] = (0.005, 0.1)  # until a process notices that its connection to a dead one broke
+    load_s: tuple[float, float] = (0.1, 2.0)  # to load a stage
     checkpoint_every: int = 0
     validate_every: int = 0
-    rebalance_s: float = 0.0
+    rebalance_s: float = 0.0  # of every peer, as the next two
     journal_bytes_max: int = 1 << 30
     recompute: bool = True
-    unusable: float = 0.0
-    poisoned: int = -1
-    keeps: bool = True
-    peers_first: int = 0
-    timeout_s: float = 0.0
+    unusable: float = 0.0  # the share of computations whose input does not decode
+    poisoned: int = -1  # the microbatch of each step whose values are not finite on any computer, -1: none
+    keeps: bool = True  # of every peer: it keeps copies on its disk
+    peers_first: int = 0  # peers that have to be ready before the first step is opened
+    timeout_s: float = 0.0  # of the baseline swarm-restart
 
     def timed(self, **seconds: float) -> Settings:
-        """These, with other timeouts."""
+        """Return these settings with other timeouts."""
         return replace(self, plan=replace(self.plan, timeouts=replace(self.plan.timeouts, **seconds)))
 
     def of_leader(self, new_lineage: Callable[[], str]) -> LeaderSettings:
-        """What a trainer would lead by."""
+        """Return the settings that a trainer leads by."""
         return LeaderSettings(
             self.steps,
             lambda step: 0.1,
@@ -64,19 +56,19 @@ class Settings:
         )
 
     def of_peer(self, join: Join) -> PeerSettings:
-        """What a peer goes by, that joins like this."""
+        """Return the settings of a peer that joins with this message."""
         return PeerSettings(join, journal_bytes_max=self.journal_bytes_max, recompute=self.recompute, stores=self.keeps)
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a world's processes run on."""
+    """The network and the computers of a world's processes."""
 
     network: Network
     hardware: Hardware
 
 
 def random_surroundings(settings: Settings, random: Random) -> Surroundings:
-    """Those of the hunt for faults: every time and delay is drawn between two bounds."""
+    """Return the surroundings of the hunt for faults: every time and delay is random between two bounds."""
     hardware = RandomHardware(random, settings.compute_s, settings.load_s, settings.broken_s, settings.capacity)
     return Surroundings(Jittery(random, settings.latency_s), hardware)

@@ -1,4 +1,4 @@
-"""What messages weigh on the wire, so that a pretended network has the real one's bytes to carry.
+"""The bytes of messages on the wire, so that a pretended network carries as many as a real one.
 
 Estimates: the header of a frame is msgpack, with the fields' names; a process is named by its libp2p peer id.
 """
@@ -44,7 +44,7 @@ DONE = 130
 
 
 def wire_bytes(message: Message) -> int:
-    """The length of a frame without its bodies."""
+    """Return the length of a frame without its bodies."""
     extra = _EXTRA.get(type(message))
     return FRAME + HEADER if extra is None else FRAME + HEADER + extra(message)
 

@@ -11,35 +11,35 @@ from swarmflow.simulator.moments import ELECTION_PHASES, JOINING_PHASES, STEP_PH
 from swarmflow.simulator.partitions import Partition
 from swarmflow.simulator.world import World
 
-PRESENT_MAX = 2  # partitions at a time: of more there would only be crumbs
+PRESENT_MAX = 2  # partitions at a time: more of them would leave no side that could go on
 DELAYS_S = (0.0, 0.0, 0.02, 0.1, 1.0)  # a split comes up to so much later than the phase at which it is aimed
 
 
 class FaultSchedule(Protocol):
-    """What the faults of a world are drawn by."""
+    """What a fault needs: the world, random numbers, and when faults end."""
 
     world: World
     random: Random
     until_s: float
 
     def new_name(self, prefix: str) -> str:
-        """For a process that nobody has heard of."""
+        """Return a name that no process has had."""
         ...
 
     def some(self, processes: list[ProcessId], count: int = 1) -> list[ProcessId]:
-        """So many of these at random, or all."""
+        """Return so many of these at random, or all."""
         ...
 
 
 def _proper(random: Random, names: list[str]) -> list[str]:
-    """Some of these, and not all of them; of one only, it or nobody."""
+    """Return some of these names, and not all of them; of a single one, it or none."""
     if len(names) < 2:
         return names if names and random.random() < 0.5 else []
     return random.sample(names, random.randint(1, len(names) - 1))
 
 
 def both_sides(world: World, random: Random) -> set[str]:
-    """One side of a split after which each may have trainers, and peers of every stage: either could go on."""
+    """Return one side of a split where both sides may have trainers and peers of every stage: either could go on."""
     leader = [world.leader] if world.leader is not None else []
     apart = _proper(random, [process.name for process in (*leader, *world.directory.followers())])
     for stage in range(-1, world.settings.plan.stages):
@@ -48,7 +48,7 @@ def both_sides(world: World, random: Random) -> set[str]:
 
 
 def most(world: World, random: Random) -> set[str]:
-    """All other trainers and all peers but one of each stage, without the leader, who may yet go on as well."""
+    """Return the trainers that follow and all peers but one of each stage: the leader may be able to go on as well."""
     apart = [process.name for process in world.directory.followers()]
     for stage in range(-1, world.settings.plan.stages):
         peers = [process.name for process in peers_of(world, stage)]
@@ -57,7 +57,7 @@ def most(world: World, random: Random) -> set[str]:
 
 
 def any_side(world: World, random: Random) -> set[str]:
-    """One side of a split: that of both_sides or of most, any processes, a single one, or the leader's alone."""
+    """Return one side of a split: that of both_sides or of most, any processes, a single one, or the leader."""
     style = random.choice(("both", "both", "most", "most", "any", "one", "leader"))
     leader = [world.leader] if world.leader is not None else []
     names = sorted({process.name for process in (*leader, *world.directory.followers(), *world.alive_peers())})
@@ -71,12 +71,12 @@ def any_side(world: World, random: Random) -> set[str]:
 
 
 def _seconds(random: Random) -> float:
-    """From what nobody notices to what lets both sides go on for long."""
+    """Return a duration, from one that passes unnoticed to one that lets both sides go on for long."""
     return random.choice((random.uniform(0.5, 8.0), random.uniform(8.0, 30.0), random.uniform(30.0, 120.0)))
 
 
 def _kind(random: Random) -> tuple[bool, bool]:
-    """Whether it is symmetric, and whether it is told of."""
+    """Return whether a split is symmetric, and whether the processes are notified."""
     return random.random() < 0.5, random.random() < 0.5
 
 
@@ -131,14 +131,14 @@ def heal_election(schedule: FaultSchedule) -> None:
 
 
 def split_joining(schedule: FaultSchedule) -> None:
-    """A peer comes, and the network falls apart as it joins, loads its stage, or is ready to take part."""
+    """A peer starts, and the network falls apart as it joins, loads its stage, or is ready to take part."""
     random, world = schedule.random, schedule.world
     _split_at(schedule, random.choice(JOINING_PHASES), min(schedule.until_s, world.clock.now_s + 40.0))
     world.start_peer(schedule.new_name("n"))
 
 
 def block(schedule: FaultSchedule) -> None:
-    """Some processes do not hear the others for a while, who hear them."""
+    """The messages of some processes do not get to the others for a while."""
     random, world = schedule.random, schedule.world
     if len(world.transport.partitions.present) >= PRESENT_MAX:
         return

@@ -1,4 +1,4 @@
-"""Pretended machines whose numbers are not finite: set `world.spoiling[name]` for a process, under all its lives."""
+"""Pretended computers whose numbers are not finite: set `world.spoiling[name]` for all lives of a process."""
 
 from __future__ import annotations
 
@@ -19,21 +19,18 @@ SPOILT = -1  # in a pretended gradient: it is not finite
 
 @dataclass(frozen=True, slots=True)
 class Spoiling:
-    """From since_s to until_s what a machine computes of a microbatch is not finite.
-
-    silent: activations and what it passes on are finite, its sums of gradients are not; a careful try sees it at once.
-    """
+    """From since_s to until_s the results of a computer are not finite."""
 
     since_s: float = 0.0
     until_s: float = float("inf")
-    silent: bool = False
+    silent: bool = False  # only its sums of gradients are not finite; a careful try sees it at once
 
     def shows(self, now_s: float, careful: bool) -> bool:
-        """Whether a hop that is computed now is seen not to be finite."""
+        """Return whether the device sees that the result of a hop is not finite."""
         return self.since_s <= now_s < self.until_s and (careful or not self.silent)
 
     def hides(self, now_s: float, careful: bool) -> bool:
-        """Whether the gradient of a hop is not finite, and nobody sees it before the norm."""
+        """Return whether the gradient of a hop is not finite, and this is not seen before the norm."""
         return self.since_s <= now_s < self.until_s and self.silent and not careful
 
 
@@ -41,14 +38,14 @@ SOUND = Spoiling(until_s=0.0)
 
 
 def spoiling(world: World, process: ProcessId) -> Spoiling:
-    """That of a process' machine."""
+    """Return the spoiling of a process' computer."""
     return world.spoiling.get(process.name, SOUND)
 
 
 def spoilt(
     world: World, process: ProcessId, action: RunForward | RunLoss | RunBackward | RunReplay, careful: bool
 ) -> ComputedNotFinite | None:
-    """What is seen when the result of a hop is not finite: on this machine, or on any (`Settings.poisoned`)."""
+    """Return the event where the result of a hop is not finite: on this computer, or on any (`Settings.poisoned`)."""
     microbatch = action.microbatch
     if not spoiling(world, process).shows(world.clock.now_s, careful) and microbatch.index != world.settings.poisoned:
         return None
@@ -57,7 +54,7 @@ def spoilt(
 
 
 def without_norm(epoch: Epoch, sealed: Mapping[str, Sum], own: Gradient) -> ComputedNotFinite | None:
-    """What is said of reduced gradients, by group, that are not finite. own: what was accumulated here."""
+    """Return the event where reduced gradients, by group, are not finite. own: what was accumulated here."""
     broken = [group for group, value in sorted(sealed.items()) if SPOILT in value.counts]
     if not broken:
         return None

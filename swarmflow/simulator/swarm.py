@@ -1,4 +1,4 @@
-"""What a simulation needs of a swarm, whoever decides in it."""
+"""What a simulation needs of a swarm, whatever machines decide in it."""
 
 from __future__ import annotations
 
@@ -16,65 +16,57 @@ from swarmflow.simulator.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class PeerLife:
-    """One life of a peer so far.
-
-    stage: whose state it holds, or held last; -1: none yet. died_s: infinite while it lives. busy_s: seconds in which
-    it computed.
-    """
+    """The record of one life of a peer so far."""
 
     process: ProcessId
-    stage: int
+    stage: int  # whose state it holds, or held last; -1: none yet
     began_s: float
-    died_s: float
-    busy_s: float
+    died_s: float  # infinite while it is alive
+    busy_s: float  # seconds in which it computed
 
     @property
     def alive(self) -> bool:
-        """Whether it lives."""
+        """Whether the peer is alive."""
         return self.died_s == float("inf")
 
 
 class Swarm(Protocol):
-    """Peers and trainers on a clock, a network and computers, whose spending a meter counts.
-
-    on_result: told of each iteration that is learnt. ended: nothing will come any more. trace: given a line for all
-    that happens. stopwatch: of the computer that simulates. counts: what else happened, by name.
-    """
+    """Peers and trainers in virtual time, on a pretended network and pretended computers."""
 
     settings: Settings
     clock: Clock
     meter: Meter
-    counts: Counter[str]
-    ended: bool
-    on_result: Callable[[StepResult], None] | None
-    trace: Callable[[str], None] | None
-    stopwatch: Callable[[], float] | None
+    counts: Counter[str]  # other events, by name
+    ended: bool  # no further iteration will follow
+    on_result: Callable[[StepResult], None] | None  # called with the result of each iteration
+    trace: Callable[[str], None] | None  # called with each line of the trace
+    stopwatch: Callable[[], float] | None  # CPU time of the computer that simulates
 
     def start_trainer(self, name: str, lead: bool = False) -> None:
-        """Start a trainer. lead: the one that is to lead."""
+        """Start a trainer. lead: it is to lead."""
         ...
 
     def start_peer(self, name: str, wish: int = -1) -> ProcessId | None:
-        """Start a peer. wish: the stage that it asks for, -1: any. None: it comes a little later."""
+        """Start a peer. wish: the stage that it asks for, -1: any. Returns None where it starts a little later."""
         ...
 
     def kill(self, process: ProcessId) -> None:
-        """It is gone without a word."""
+        """End a process without a message."""
         ...
 
     def alive_peers(self) -> list[ProcessId]:
-        """Peers that are alive, in the order of their ids."""
+        """Return the peers that are alive, in the order of their ids."""
         ...
 
     def peers(self) -> list[ProcessId]:
-        """All lives of peers that ever began, in the order in which they did."""
+        """Return all lives of peers that ever began, in the order in which they did."""
         ...
 
     def life(self, process: ProcessId) -> PeerLife:
-        """What there is to say of a peer."""
+        """Return the record of a peer's life so far."""
         ...
 
     @property
     def waiting_for(self) -> str:
-        """What it waits for, in words, when it stands still."""
+        """What the swarm waits for when it stands still, as a text."""
         ...

@@ -1,4 +1,4 @@
-"""A pretended copy of states from process to process, in the chunks in which the runtime asks for them."""
+"""Pretended transfers of states from process to process, in the chunks that the runtime requests."""
 
 from __future__ import annotations
 
@@ -13,37 +13,33 @@ from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
 from swarmflow.simulator.sizes import FRAME, HEADER
 
-CHUNK_BYTES = 4 << 20  # four chunks of 1 MiB are asked for at a time (runtime/state_transfer.py)
+CHUNK_BYTES = 4 << 20  # the runtime requests four chunks of 1 MiB at a time (runtime/state_transfer.py)
 
 
 class Carrier(Protocol):
-    """What carries a copy: a swarm's clock, network and meter, and who lives."""
+    """What a transfer needs of a swarm."""
 
     clock: Clock
     network: Network
     meter: Meter
 
     def alive(self, process: ProcessId) -> bool:
-        """Whether a process lives."""
+        """Return whether a process is alive."""
         ...
 
 
 @dataclass(slots=True)
 class Transfer:
-    """Fetches each state from the first of its donors that lives, one after the other, beside all other traffic.
-
-    wanted: (donors, bytes) of each state. done: called at the end, or when a state has no living donor: whether what is
-    wanted is there is for the receiver to find out. part: called with each chunk that has come.
-    """
+    """Fetches each state from its first donor that is alive, one after the other, beside all other traffic."""
 
     world: Carrier
     to: ProcessId
-    wanted: list[tuple[list[ProcessId], int]]
-    done: Callable[[], None]
-    part: Callable[[], None] | None = None
+    wanted: list[tuple[list[ProcessId], int]]  # (donors, bytes that are left) of each state
+    done: Callable[[], None]  # called at the end, or when a state has no donor that is alive: the receiver checks
+    part: Callable[[], None] | None = None  # called with each chunk that has arrived
 
     def begin(self) -> None:
-        """Ask for the next chunk."""
+        """Request the next chunk."""
         while self.wanted and self.wanted[0][1] <= 0:
             self.wanted.pop(0)
         donors = [p for p in self.wanted[0][0] if self.world.alive(p)] if self.wanted else []
@@ -68,7 +64,7 @@ class Transfer:
         if not self.world.alive(self.to):
             return
         donors, left = self.wanted[0]
-        if self.world.alive(donor):  # a chunk of one that died on the way is asked for again, of another
+        if self.world.alive(donor):  # else the chunk is requested again from another donor
             self.wanted[0] = (donors, left - size_bytes)
             if self.part is not None:
                 self.part()

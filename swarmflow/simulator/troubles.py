@@ -1,4 +1,4 @@
-"""Troubles of machines among the faults: their clocks, disks, memory and links, each for a while."""
+"""Faults of computers: their clocks, disks, memory and links, each for a while."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def suspend(schedule: FaultSchedule) -> None:
 
 
 def disk_full(schedule: FaultSchedule) -> None:
-    """The disk of a machine takes nothing for a while."""
+    """The disk of a computer is full for a while."""
     world = schedule.world
     for victim in schedule.some(_alive_processes(world)):
         world.disks.full.add(victim.name)
@@ -44,7 +44,7 @@ def disk_full(schedule: FaultSchedule) -> None:
 
 
 def _safe_without(world: World, name: str) -> bool:
-    """Whether what is on a process's disk is on others, as far as anybody has to go back to it."""
+    """Return whether the newest version would survive the loss of a process' disk."""
     disks = world.disks
     newest = disks.newest()
     return name not in disks.trainers or any(disks.whole(other, newest) for other in disks.trainers if other != name)
@@ -58,7 +58,7 @@ def _start_again(world: World, process: ProcessId) -> None:
 
 
 def disk_lost(schedule: FaultSchedule) -> None:
-    """A process dies with its disk, and comes back without; a trainer's newest version is on another one's as well."""
+    """A process dies, and its next life has an empty disk; a trainer's newest version is on another one's as well."""
     world = schedule.world
     for victim in schedule.some(_alive_processes(world)):
         if _safe_without(world, victim.name):
@@ -68,7 +68,7 @@ def disk_lost(schedule: FaultSchedule) -> None:
 
 
 def disk_rolled_back(schedule: FaultSchedule) -> None:
-    """A process dies, and comes back with its disk as it was some versions ago."""
+    """A process dies, and its next life has the disk as it was some versions ago."""
     world = schedule.world
     for victim in schedule.some(_alive_processes(world)):
         if _safe_without(world, victim.name):
@@ -78,7 +78,7 @@ def disk_rolled_back(schedule: FaultSchedule) -> None:
 
 
 def disk_corrupt(schedule: FaultSchedule) -> None:
-    """A file on a disk does not fit its digest any more; of a trainer's, another one has the newest version intact."""
+    """A file on a disk does not match its digest any more; the newest version of a trainer is intact on another one."""
     world, disks = schedule.world, schedule.world.disks
     stages = range(disks.stages)
     held = [(name, v, s) for name, versions in disks.trainers.items() for v in versions if v for s in stages]
@@ -112,7 +112,7 @@ def flip_frame(schedule: FaultSchedule) -> None:
 
 
 def slow_link(schedule: FaultSchedule) -> None:
-    """What a machine sends and gets takes long for a while; or its tensors do, which queue for one another."""
+    """The messages from and to a computer take long for a while; or its tensors do, which queue for one another."""
     world, network = schedule.world, schedule.world.network
     assert isinstance(network, Jittery)
     for victim in schedule.some(_alive_processes(world)):
@@ -123,7 +123,7 @@ def slow_link(schedule: FaultSchedule) -> None:
 
 
 def little_memory(schedule: FaultSchedule) -> None:
-    """A peer's journal may keep little for a while, and what it loads meanwhile leaves room for one microbatch."""
+    """A peer's journal is small for a while, and a stage that it loads leaves room for one microbatch."""
     world, hardware = schedule.world, schedule.world.hardware
     assert isinstance(hardware, RandomHardware)
     for victim in schedule.some(world.alive_peers()):
@@ -144,7 +144,7 @@ def _relieve(world: World, process: ProcessId, hardware: RandomHardware) -> None
 
 
 def leave_at_once(schedule: FaultSchedule) -> None:
-    """A peer is asked to go, and does not get the time that it needs; it may be started again with its folder."""
+    """A peer is asked to leave at once, without the time that it needs; it may be started again with its folder."""
     world = schedule.world
     for leaver in schedule.some(world.alive_peers()):
         world.drain(leaver)
@@ -160,7 +160,7 @@ def _back(world: World, process: ProcessId) -> None:
 
 
 def kill_every_trainer(schedule: FaultSchedule) -> None:
-    """All trainers die at one moment, and some of them are started again: the peers hold what is newest in memory."""
+    """All trainers die at one moment, and some are started again: the peers hold the newest version in memory."""
     world = schedule.world
     trainers = [process for process in _alive_processes(world) if process in world.trainers]
     delay_s = schedule.random.uniform(0.1, 15.0)
@@ -183,6 +183,6 @@ TROUBLES = (
     little_memory,
     leave_at_once,
 )
-# Parameters that differ are noticed only where most of a stage commit to one leader: they are not mixed with splits and
-# deaths at random. Nor is the end of all trainers, after which everything waits for peers.
+# Parameters that differ are noticed only where most of a stage commit to one leader, and without trainers the swarm
+# waits for its peers: these two are not mixed with splits and deaths at random.
 ALONE = (flip_parameters, kill_every_trainer)

@@ -1,4 +1,4 @@
-"""What a negotiation has come to: the paths that microbatches would take, and who holds more than it can."""
+"""The result of a negotiation: the paths that microbatches would take, and nodes that hold more than they can."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from swarmflow.core.types import ProcessId
 
 @dataclass(frozen=True, slots=True)
 class FlowPaths:
-    """paths: data node, a relay of each stage (the way back to the data node is left out).
+    """The paths of all flows."""
 
-    torn: units of flow that one end of a link knows of and the other does not, or that end on the way.
-    """
-
-    paths: tuple[tuple[ProcessId, ...], ...]
-    torn: int
+    paths: tuple[tuple[ProcessId, ...], ...]  # of each: data node, a relay of each stage, without the data node again
+    torn: int  # units of flow that only one end of a link knows of, or that end before their data node
 
 
 def over_capacity(nodes: Mapping[ProcessId, FlowNode]) -> list[str]:
-    """The nodes that hold more than they can, each as a line."""
+    """Return a line for each node that holds more than it can."""
     return [
         f"{name}: holds {node.held}, can hold {node.view.capacity}"
         for name, node in nodes.items()

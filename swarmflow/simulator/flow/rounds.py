@@ -1,4 +1,4 @@
-"""A negotiation in rounds: what is said in one round is heard in the next by all."""
+"""A negotiation in rounds: messages that are sent in one round are received in the next."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from swarmflow.core.types import ProcessId
 
 @dataclass(slots=True)
 class Rounds:
-    """nodes: in the order in which they act. messages: said so far; kinds: of them, by name."""
+    """Drives the nodes of a negotiation."""
 
-    nodes: Mapping[ProcessId, FlowNode]
-    round: int = 0
-    messages: int = 0
-    kinds: Counter[str] = field(default_factory=Counter)
-    _in_flight: list[tuple[ProcessId, FlowSend]] = field(default_factory=list)
+    nodes: Mapping[ProcessId, FlowNode]  # in the order in which they act
+    round: int = field(init=False, default=0)
+    messages: int = field(init=False, default=0)  # sent so far
+    kinds: Counter[str] = field(init=False, default_factory=Counter)  # of the messages, by name
+    _in_flight: list[tuple[ProcessId, FlowSend]] = field(init=False, default_factory=list)  # (sender, message)
 
     def run(self, rounds: int, watch: Callable[[Rounds], bool] | None = None) -> None:
-        """So many rounds more. watch: called after each; True: it is enough."""
+        """Run so many rounds. watch: called after each; it returns True to stop."""
         for _ in range(rounds):
             self.step()
             if watch is not None and watch(self):
                 return
 
     def step(self) -> None:
-        """All hear what was said in the round before, then all act."""
+        """Have all nodes handle the messages of the last round, then act."""
         received, self._in_flight = self._in_flight, []
         now = float(self.round)
         for sender, send in received:
@@ -40,14 +40,14 @@ class Rounds:
         self.round += 1
 
     def settle(self) -> None:
-        """Nobody begins anything any more; what has been begun is finished."""
+        """Deliver messages until none is in flight, without the nodes acting on their own."""
         while self._in_flight:
             received, self._in_flight = self._in_flight, []
             for sender, send in received:
                 self.send(send.to, self.nodes[send.to].handle(sender, send.message, float(self.round)))
 
     def send(self, sender: ProcessId, sends: list[FlowSend]) -> None:
-        """It is heard in the next round."""
+        """Send messages, which arrive in the next round."""
         self.messages += len(sends)
         for send in sends:
             self.kinds[type(send.message).__name__] += 1
