@@ -50,7 +50,7 @@ class Launcher:
             world.directory.add(process)
             digests = world.disks.digests(newest)
             leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, digests, world.disks.known(), self._former())
-            leads.safe.copies.says(me, world.disks.holdings(name))
+            leads.safe.copies.record(me, world.disks.holdings(name))
         lease = LeaderLease(leader or process, timeouts=plan.timeouts)
         stages, digests = tuple(range(plan.stages)), world.disks.digests(max(held))
         copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
