@@ -9,7 +9,8 @@ from functools import partial
 from random import Random
 
 from swarmflow.baselines.computer import Computer
-from swarmflow.baselines.leader import BaselineLeader, Terms
+from swarmflow.baselines.dispatcher import Repair
+from swarmflow.baselines.leader import BaselineLeader, BaselineLeaderSettings
 from swarmflow.baselines.machine import BaselineMachine, BaselineRuntime
 from swarmflow.baselines.messages import (
     BaselineBackward,
@@ -17,14 +18,13 @@ from swarmflow.baselines.messages import (
     BaselineMessage,
     Path,
     Trip,
-    why_of,
+    cause_of,
     wire_bytes,
 )
 from swarmflow.baselines.negotiation import ROUND_S, ROUNDS, GwtfNegotiation
 from swarmflow.baselines.next_hop import NextHop
-from swarmflow.baselines.peer import BaselinePeer
+from swarmflow.baselines.peer import BaselinePeer, BaselinePeerSettings
 from swarmflow.baselines.pipelines import Lines
-from swarmflow.baselines.sender import Repair
 from swarmflow.baselines.source import BaselineSource
 from swarmflow.baselines.trainer import BaselineTrainer
 from swarmflow.core.messages import StepResult
@@ -42,7 +42,7 @@ DIAL_S = 10.0  # after which a connection that nobody answers is given up
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class BaselineRules:
     """What makes a baseline. lines: of the leader, from what it knows of the network (oracles alone know anything).
 
     negotiation: of flows, of a process with these hands; None: of nothing. next_hop: with what is negotiated.
@@ -55,7 +55,7 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Being:
+class BaselineProcess:
     """One life of a process. links: to whom it has a connection. stages: that it has served."""
 
     machine: BaselineMachine
@@ -77,10 +77,10 @@ class Arena:
     settings: Settings
     seed: int
     surroundings: InitVar[Callable[[Random], Surroundings]]
-    rules: Rules
+    rules: BaselineRules
     clock: Clock = field(default_factory=Clock)
     meter: Meter = field(default_factory=Meter)
-    beings: dict[ProcessId, Being] = field(default_factory=dict)
+    processes: dict[ProcessId, BaselineProcess] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     ended: bool = False
     on_result: Callable[[StepResult], None] | None = None
@@ -103,50 +103,54 @@ class Arena:
     def start_trainer(self, name: str, lead: bool = False) -> None:
         """Start a trainer."""
         process, plan = self._new_process(name), self.settings.plan
-        hands = Body(self, process)
+        runtime = ArenaRuntime(self, process)
         if lead:
             silence_s = plan.timeouts.silence_s if self.hardware.broken_s() is None else 0.0
             first, negotiates = self.settings.peers_first, self.rules.negotiation is not None
             period_s, negotiate_s = (0.0, ROUNDS * ROUND_S) if negotiates else (self.settings.rebalance_s, 0.0)
-            terms = Terms(plan, self.settings.steps, first, period_s, silence_s, negotiate_s)
-            self.leader, self.lead = process, BaselineLeader(hands, terms, self.rules.lines(self), self._learnt)
+            settings = BaselineLeaderSettings(plan, self.settings.steps, first, period_s, silence_s, negotiate_s)
+            self.leader, self.lead = process, BaselineLeader(runtime, settings, self.rules.lines(self), self._learnt)
         if self.leader is None:
             raise ValueError("the trainer that leads has to be started first")
-        flows = self._negotiation(hands)
-        source = BaselineSource(hands, self.leader, plan.microbatches, self.rules.next_hop(flows), self.rules.repair)
+        flows = self._negotiation(runtime)
+        source = BaselineSource(runtime, self.leader, plan.microbatches, self.rules.next_hop(flows), self.rules.repair)
         self._trainers[process] = None
-        self._begin(process, BaselineTrainer(hands, self.leader, source, self.lead if lead else None, flows))
+        self._begin(process, BaselineTrainer(runtime, self.leader, source, self.lead if lead else None, flows))
 
     def start_peer(self, name: str, wish: int = -1) -> ProcessId | None:
         """Start a peer."""
         if self.ended or self.leader is None:
             return None
         process = self._new_process(name)
-        tells = self.hardware.broken_s() is None
-        speed, stages = self.hardware.speed(name), self.settings.plan.stages
-        hands = Body(self, process)
-        flows = self._negotiation(hands)
-        next_hop = partial(self.rules.next_hop, flows)
-        machine = BaselinePeer(hands, self.leader, stages, wish, speed, self.rules.repair, next_hop, tells, flows)
+        settings = BaselinePeerSettings(
+            stages=self.settings.plan.stages,
+            wish=wish,
+            speed=self.hardware.speed(name),
+            repair=self.rules.repair,
+            heartbeats=self.hardware.broken_s() is None,
+        )
+        runtime = ArenaRuntime(self, process)
+        flows = self._negotiation(runtime)
+        machine = BaselinePeer(runtime, self.leader, settings, partial(self.rules.next_hop, flows), flows)
         self._begin(process, machine)
         return process
 
     def kill(self, process: ProcessId) -> None:
         """It says nothing more; those connected to it notice when their connections break."""
-        being = self.beings[process]
-        if being.died_s < float("inf"):
+        life = self.processes[process]
+        if life.died_s < float("inf"):
             return
-        being.computer.die()
-        being.died_s = self.clock.now_s
+        life.computer.die()
+        life.died_s = self.clock.now_s
         self.tell(process, "dies")
-        for other in list(being.links):
+        for other in list(life.links):
             seconds = self.hardware.broken_s()
             if seconds is not None and self.alive(other):
                 self.clock.after(seconds, partial(self._lose, other, process))
 
     def alive(self, process: ProcessId) -> bool:
         """Whether a process lives."""
-        return self.beings[process].died_s == float("inf")
+        return self.processes[process].died_s == float("inf")
 
     def alive_peers(self) -> list[ProcessId]:
         """Peers that are alive, in the order of their ids."""
@@ -154,20 +158,20 @@ class Arena:
 
     def peers(self) -> list[ProcessId]:
         """All lives of peers that ever began, in the order in which they did."""
-        return [process for process in self.beings if process not in self._trainers]
+        return [process for process in self.processes if process not in self._trainers]
 
     def life(self, process: ProcessId) -> PeerLife:
         """What there is to say of a peer."""
-        being = self.beings[process]
-        return PeerLife(process, being.stage, being.began_s, being.died_s, being.computer.busy_s)
+        life = self.processes[process]
+        return PeerLife(process, life.stage, life.began_s, life.died_s, life.computer.busy_s)
 
     @property
     def waiting_for(self) -> str:
         """What the leader waits for."""
         return "nobody leads" if self.lead is None else self.lead.waiting_for
 
-    def _negotiation(self, hands: Body) -> GwtfNegotiation | None:
-        return None if self.rules.negotiation is None else self.rules.negotiation(self, hands)
+    def _negotiation(self, runtime: ArenaRuntime) -> GwtfNegotiation | None:
+        return None if self.rules.negotiation is None else self.rules.negotiation(self, runtime)
 
     def _new_process(self, name: str) -> ProcessId:
         self._incarnations += 1
@@ -175,47 +179,49 @@ class Arena:
 
     def _begin(self, process: ProcessId, machine: BaselineMachine) -> None:
         computer = Computer(self.clock, self.meter, partial(self._seconds, process))
-        self.beings[process] = Being(machine, computer, self.clock.now_s)
+        self.processes[process] = BaselineProcess(machine, computer, self.clock.now_s)
         self.tell(process, "starts")
         machine.start()
 
     def _seconds(self, process: ProcessId, work: str) -> float:
-        return self.hardware.compute_s(process.name, self.beings[process].stage, work)
+        return self.hardware.compute_s(process.name, self.processes[process].stage, work)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def send(self, sender: ProcessId, to: ProcessId, word: BaselineMessage, tensor_bytes: int) -> None:
+    def send(self, sender: ProcessId, to: ProcessId, message: BaselineMessage, tensor_bytes: int) -> None:
         """A message sets out."""
-        now_s, kind = self.clock.now_s, type(word).__name__.removeprefix("Baseline")  # counted like swarmflow's own
+        now_s, kind = self.clock.now_s, type(message).__name__.removeprefix("Baseline")  # counted like swarmflow's own
         if to.name == sender.name:
-            self.clock.at(now_s, partial(self._deliver, sender, to, word))
+            self.clock.at(now_s, partial(self._deliver, sender, to, message))
             return
-        size_bytes = wire_bytes(word) + tensor_bytes
+        size_bytes = wire_bytes(message) + tensor_bytes
         self.meter.messages[kind] += 1
         self.meter.wire_bytes[kind] += size_bytes
         if self.trace is not None:
             self.tell(sender, f"sends {kind} of {size_bytes} bytes to {to.name}.{to.incarnation}")
         if self.alive(to):  # else there is no connection to break
-            self.beings[sender].links[to] = None
-            self.beings[to].links[sender] = None
+            self.processes[sender].links[to] = None
+            self.processes[to].links[sender] = None
         flight = self.network.path(sender, to).send(size_bytes, tensor_bytes > 0, now_s)
-        self.clock.at(flight.due_s, partial(self._arrive, sender, to, word, flight, now_s), why_of(word))
+        self.clock.at(flight.due_s, partial(self._arrive, sender, to, message, flight, now_s), cause_of(message))
 
-    def _arrive(self, sender: ProcessId, to: ProcessId, word: BaselineMessage, flight: Flight, sent_s: float) -> None:
+    def _arrive(
+        self, sender: ProcessId, to: ProcessId, message: BaselineMessage, flight: Flight, sent_s: float
+    ) -> None:
         had_s = flight.had_s(self.clock.now_s)
-        if flight.bulk and isinstance(word, BaselineForward | BaselineBackward):
+        if flight.bulk and isinstance(message, BaselineForward | BaselineBackward):
             self.meter.transit_s += had_s - sent_s
-        self.clock.at(had_s, partial(self._deliver, sender, to, word), why_of(word))
+        self.clock.at(had_s, partial(self._deliver, sender, to, message), cause_of(message))
 
-    def _deliver(self, sender: ProcessId, to: ProcessId, word: BaselineMessage) -> None:
+    def _deliver(self, sender: ProcessId, to: ProcessId, message: BaselineMessage) -> None:
         if self.alive(to):
-            self.act(to, partial(self.beings[to].machine.heard, sender, word))
+            self.act(to, partial(self.processes[to].machine.received, sender, message))
         elif self.alive(sender):
             self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self._lose, sender, to))
 
     def _lose(self, process: ProcessId, lost: ProcessId) -> None:
         if self.alive(process):
-            self.act(process, partial(self.beings[process].machine.lost, lost))
+            self.act(process, partial(self.processes[process].machine.lost, lost))
 
     def act(self, process: ProcessId, decide: Callable[[], None]) -> None:
         """Let a machine decide, and check that it holds no more than it may."""
@@ -226,10 +232,10 @@ class Arena:
             decide()
             self.meter.decision_s += self.stopwatch() - began_s
             self.meter.decisions += 1
-        being = self.beings[process]
-        if isinstance(being.machine, BaselinePeer) and being.machine.stage >= 0:
-            being.stage = being.machine.stage
-            held, capacity = being.machine.slots, self.hardware.capacity(process.name, being.stage)
+        life = self.processes[process]
+        if isinstance(life.machine, BaselinePeer) and life.machine.stage >= 0:
+            life.stage = life.machine.stage
+            held, capacity = life.machine.slots, self.hardware.capacity(process.name, life.stage)
             if held > capacity:
                 raise InvariantViolated(f"seed {self.seed}: {process} holds {held} microbatches of {capacity}")
 
@@ -265,7 +271,7 @@ class Arena:
         for process in self.peers():
             if self.alive(process):
                 indices = {index for index, path in paths.items() if process in path}
-                self.beings[process].computer.spent.commit(indices, self.meter)
+                self.processes[process].computer.spent.commit(indices, self.meter)
         retries, self._retries = self.counts["retries"] - self._retries, self.counts["retries"]
         epoch = Epoch(0, iteration)
         result = StepResult(0, epoch, 0.0, 0, 0.0, 0.0, 0.0, plan.microbatches, sizes, retries)
@@ -275,7 +281,7 @@ class Arena:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class ArenaRuntime:
     """The hands of one process."""
 
     arena: Arena
@@ -291,17 +297,17 @@ class Body:
         """As the scenario has it."""
         return self.arena.settings.timeout_s
 
-    def send(self, to: ProcessId, word: BaselineMessage, tensor_bytes: int = 0) -> None:
+    def send(self, to: ProcessId, message: BaselineMessage, tensor_bytes: int = 0) -> None:
         """A message sets out."""
-        self.arena.send(self.me, to, word, tensor_bytes)
+        self.arena.send(self.me, to, message, tensor_bytes)
 
     def compute(self, work: str, trip: Trip | None, done: Callable[[], None]) -> None:
         """On the own computer."""
-        self.arena.beings[self.me].computer.add(work, trip, partial(self.arena.act, self.me, done))
+        self.arena.processes[self.me].computer.add(work, trip, partial(self.arena.act, self.me, done))
 
     def drop(self, trip: Trip | None = None) -> None:
         """It need not be computed."""
-        self.arena.beings[self.me].computer.drop(trip)
+        self.arena.processes[self.me].computer.drop(trip)
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Plan something."""

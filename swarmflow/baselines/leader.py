@@ -41,11 +41,11 @@ class BaselineMember:
     stage: int = -1
     ready: bool = False
     settled_s: float = 0.0
-    heard_s: float = 0.0
+    last_received_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class BaselineLeaderSettings:
     """What the leader goes by.
 
     silence_s: after which a peer is taken for dead, 0: connections tell. peers_first: that the first iteration waits
@@ -69,8 +69,8 @@ class BaselineLeader:
     phase: `gathering` until every stage has a peer, `running`, `updating`, and `finished` in the end.
     """
 
-    hands: BaselineRuntime
-    terms: Terms
+    runtime: BaselineRuntime
+    settings: BaselineLeaderSettings
     lines: Lines
     on_learnt: Callable[[int, dict[int, Path], tuple[int, ...]], None]
     phase: str = "gathering"
@@ -85,20 +85,20 @@ class BaselineLeader:
 
     def start(self) -> None:
         """Begin to lead."""
-        if self.terms.silence_s > 0:
-            self.hands.after(1.0, self._watch)
+        if self.settings.silence_s > 0:
+            self.runtime.after(1.0, self._watch)
 
-    def heard(self, sender: ProcessId, word: BaselineMessage) -> None:
+    def received(self, sender: ProcessId, message: BaselineMessage) -> None:
         """A process says something to its leader."""
         if sender in self.known:
-            self.known[sender].heard_s = self.hands.now_s
-        match word:
+            self.known[sender].last_received_s = self.runtime.now_s
+        match message:
             case BaselineJoin():
-                self._join(sender, word)
+                self._join(sender, message)
             case BaselineReady() if sender in self.known:
-                self._ready(self.known[sender], word)
+                self._ready(self.known[sender], message)
             case Learnt() if self.phase == "running":
-                self._learnt(word)
+                self._learnt(message)
             case Updated():
                 self._updating.pop(sender, None)
                 self._end_if_all()
@@ -122,22 +122,24 @@ class BaselineLeader:
         if empty:
             return f"a peer for stage {', '.join(empty)}"
         if self.phase == "running":
-            missing = [str(i) for i in range(self.terms.plan.microbatches) if i not in self._paths]
+            missing = [str(i) for i in range(self.settings.plan.microbatches) if i not in self._paths]
             return f"microbatches {', '.join(missing)}"
         return f"{len(self._updating)} peers to update" if self.phase == "updating" else "peers to begin with"
 
     # --- who is there -------------------------------------------------------------------------------------------------
 
-    def _join(self, process: ProcessId, word: BaselineJoin) -> None:
-        if word.speed <= 0:
+    def _join(self, process: ProcessId, message: BaselineJoin) -> None:
+        if message.speed <= 0:
             self.trainers.append(process)
             self._begin_if_ready()
             return
-        entry = BaselineMember(process, word.wish, word.speed, word.capacity, heard_s=self.hands.now_s)
+        entry = BaselineMember(
+            process, message.wish, message.speed, message.capacity, last_received_s=self.runtime.now_s
+        )
         self.known[process] = entry
         candidates = [entry]
-        if self.terms.negotiate_s > 0:  # the highest capacity to the most utilised stage (GWTF, V-B)
-            waits = not self._iterations and len(self.known) < self.terms.peers_first
+        if self.settings.negotiate_s > 0:  # the highest capacity to the most utilised stage (GWTF, V-B)
+            waits = not self._iterations and len(self.known) < self.settings.peers_first
             candidates = [] if waits else sorted(self._peers(-1), key=lambda e: (e.wish < 0, -e.capacity))
         for candidate in candidates:
             self._place(candidate)
@@ -145,7 +147,7 @@ class BaselineLeader:
     def _place(self, entry: BaselineMember) -> None:
         planned = self.lines.place(entry.process.name)
         entry.stage = entry.wish if entry.wish >= 0 else self._emptiest() if planned is None else planned
-        entry.settled_s = self.hands.now_s
+        entry.settled_s = self.runtime.now_s
         self._grant(entry)
 
     def _grant(self, entry: BaselineMember) -> None:
@@ -153,16 +155,16 @@ class BaselineLeader:
         peers = [e for e in self._peers(entry.stage) if e is not entry]
         found = sorted(e.process for e in peers if e.ready)
         turn = sum(not e.ready for e in peers) % len(found) if found else 0
-        donors = (*found[turn:], *found[:turn], self.hands.me) if self._iterations else ()
+        donors = (*found[turn:], *found[:turn], self.runtime.me) if self._iterations else ()
         entry.ready = False
-        self.hands.send(entry.process, BaselineGranted(entry.stage, donors))
+        self.runtime.send(entry.process, BaselineGranted(entry.stage, donors))
 
     def _emptiest(self) -> int:
         """The stage of the highest load: its cost by the speed of its peers, those that load it included."""
-        peers = [self._peers(stage) for stage in range(self.terms.plan.stages)]
+        peers = [self._peers(stage) for stage in range(self.settings.plan.stages)]
         speeds = [sum(e.speed for e in stage) for stage in peers]
         loads = [cost / speed if speed > 0 else float("inf") for cost, speed in zip(self._costs, speeds, strict=True)]
-        if self.terms.negotiate_s <= 0:
+        if self.settings.negotiate_s <= 0:
             return max(range(len(peers)), key=lambda stage: (loads[stage], -stage))
         # GWTF: of the highest utilisation; as each flow passes every stage, that is of the least capacity. Those who
         # asked for a stage, if nobody else serves it, are the data nodes, which hold the first one (II).
@@ -172,17 +174,17 @@ class BaselineLeader:
 
     @property
     def _costs(self) -> tuple[float, ...]:
-        return self.terms.plan.costs or (1.0,) * self.terms.plan.stages
+        return self.settings.plan.costs or (1.0,) * self.settings.plan.stages
 
     def _peers(self, stage: int) -> list[BaselineMember]:
         return [entry for entry in self.known.values() if entry.stage == stage]
 
     def _stages(self) -> tuple[tuple[ProcessId, ...], ...]:
-        stages = range(self.terms.plan.stages)
+        stages = range(self.settings.plan.stages)
         return tuple(tuple(sorted(e.process for e in self._peers(s) if e.ready)) for s in stages)
 
-    def _ready(self, entry: BaselineMember, word: BaselineReady) -> None:
-        if word.stage != entry.stage:
+    def _ready(self, entry: BaselineMember, message: BaselineReady) -> None:
+        if message.stage != entry.stage:
             return
         entry.ready = True
         if self._negotiated is not None:
@@ -204,7 +206,7 @@ class BaselineLeader:
 
     def _refill(self) -> None:
         """A stage that nobody serves or loads gets a peer of the largest other one."""
-        for stage in range(self.terms.plan.stages):
+        for stage in range(self.settings.plan.stages):
             if self._peers(stage) or not self._iterations:
                 continue
             spare = [e for e in self.known.values() if e.wish < 0 and len(self._peers(e.stage)) > 1]
@@ -212,16 +214,16 @@ class BaselineLeader:
                 self._move(max(spare, key=lambda e: (len(self._peers(e.stage)), e.process)), stage)
 
     def _move(self, entry: BaselineMember, stage: int) -> None:
-        self.hands.count("moves")
-        entry.stage, entry.settled_s = stage, self.hands.now_s
+        self.runtime.count("moves")
+        entry.stage, entry.settled_s = stage, self.runtime.now_s
         self._tell_gone(entry.process)
         self._updating.pop(entry.process, None)
         self._grant(entry)
 
     def _rebalance(self) -> None:
         """SWARM's Algorithm 2, at most one move a period and between two iterations only: nothing is lost by it."""
-        stages = [[e for e in self._peers(s) if e.ready] for s in range(self.terms.plan.stages)]
-        period_s, now_s = self.terms.rebalance_s, self.hands.now_s
+        stages = [[e for e in self._peers(s) if e.ready] for s in range(self.settings.plan.stages)]
+        period_s, now_s = self.settings.rebalance_s, self.runtime.now_s
         settled = all(e.ready for e in self.known.values()) and all(stages)
         fixed = self.opened is not None and bool(self.opened.lines)
         if period_s <= 0 or now_s - self._moved_s < period_s or fixed or not settled:
@@ -237,19 +239,19 @@ class BaselineLeader:
 
     def _watch(self) -> None:
         for entry in list(self.known.values()):
-            if self.hands.now_s - entry.heard_s > self.terms.silence_s:
+            if self.runtime.now_s - entry.last_received_s > self.settings.silence_s:
                 self.lost(entry.process)
-        self.hands.after(1.0, self._watch)
+        self.runtime.after(1.0, self._watch)
 
     def _tell_gone(self, process: ProcessId) -> None:
         for other in (*self.known, *self.trainers):
             if other != process:
-                self.hands.send(other, BaselineGone(process))
+                self.runtime.send(other, BaselineGone(process))
 
     # --- iterations ---------------------------------------------------------------------------------------------------
 
     def _begin_if_ready(self) -> None:
-        first = 0 if self._iterations else self.terms.peers_first
+        first = 0 if self._iterations else self.settings.peers_first
         if self.phase != "gathering" or sum(e.ready for e in self.known.values()) < first:
             return
         stages = self._stages()
@@ -257,11 +259,11 @@ class BaselineLeader:
             self._begin(stages)
 
     def _has_negotiated(self) -> bool:
-        if self.terms.negotiate_s > 0 and self._negotiated is None:
+        if self.settings.negotiate_s > 0 and self._negotiated is None:
             self._negotiated = False
             self._tell_present()
-            self.hands.after(self.terms.negotiate_s, self._end_negotiation)
-        return self.terms.negotiate_s <= 0 or self._negotiated is True
+            self.runtime.after(self.settings.negotiate_s, self._end_negotiation)
+        return self.settings.negotiate_s <= 0 or self._negotiated is True
 
     def _end_negotiation(self) -> None:
         self._negotiated = True
@@ -270,13 +272,13 @@ class BaselineLeader:
     def _tell_present(self) -> None:
         present = Present(self._stages(), tuple(sorted(self.trainers)))
         for process in (*(p for stage in present.stages for p in stage), *present.trainers):
-            self.hands.send(process, present)
+            self.runtime.send(process, present)
 
     def _begin(self, stages: tuple[tuple[ProcessId, ...], ...]) -> None:
         self.phase = "running"
         self._paths.clear()
         lines = self.lines.form(stages, begins=True)
-        given = self.lines.give(self.terms.plan.microbatches)
+        given = self.lines.give(self.settings.plan.microbatches)
         self._open(self._iterations, 0, columns(lines) if lines else stages, lines, given)
         self._iterations += 1
 
@@ -290,28 +292,28 @@ class BaselineLeader:
     ) -> None:
         self.opened = BaselineOpen(iteration, revision, stages, tuple(sorted(self.trainers)), lines, given)
         for process in (*(p for stage in stages for p in stage), *self.opened.trainers):
-            self.hands.send(process, self.opened)
+            self.runtime.send(process, self.opened)
 
-    def _learnt(self, word: Learnt) -> None:
+    def _learnt(self, message: Learnt) -> None:
         assert self.opened is not None
-        if word.trip.iteration != self.opened.iteration or word.trip.index in self._paths:
+        if message.trip.iteration != self.opened.iteration or message.trip.index in self._paths:
             return
-        self._paths[word.trip.index] = word.path
-        if word.trip.line >= 0:
-            self.lines.learnt(word.trip.line, word.seconds)
-        if len(self._paths) == self.terms.plan.microbatches:
+        self._paths[message.trip.index] = message.path
+        if message.trip.line >= 0:
+            self.lines.learnt(message.trip.line, message.seconds)
+        if len(self._paths) == self.settings.plan.microbatches:
             self._aggregate(self.opened)
 
     def _aggregate(self, opened: BaselineOpen) -> None:
         self.phase = "updating"
         stages = [tuple(p for p in stage if self._serves(p, number)) for number, stage in enumerate(opened.stages)]
         groups = [(f"stage-{number}", members) for number, members in enumerate(stages)]
-        if self.terms.plan.tied and len(stages) > 1:
+        if self.settings.plan.tied and len(stages) > 1:
             groups.append(("tied", stages[0] + stages[-1]))
         self._updating = dict.fromkeys(p for members in stages for p in members)
         for process in self._updating:
             mine = tuple((name, members) for name, members in groups if process in members)
-            self.hands.send(process, Aggregate(opened.iteration, mine))
+            self.runtime.send(process, Aggregate(opened.iteration, mine))
         self._end_if_all()
 
     def _serves(self, process: ProcessId, stage: int) -> bool:
@@ -323,7 +325,7 @@ class BaselineLeader:
             return
         self.phase = "gathering"
         self.on_learnt(self.opened.iteration, dict(self._paths), tuple(len(stage) for stage in self.opened.stages))
-        if self._iterations >= self.terms.iterations:
+        if self._iterations >= self.settings.iterations:
             self.phase = "finished"
             return
         self._rebalance()

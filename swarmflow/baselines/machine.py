@@ -27,7 +27,7 @@ class BaselineRuntime(Protocol):
         """How long a gradient is waited for before a microbatch is started over; 0: as long as one ever took."""
         ...
 
-    def send(self, to: ProcessId, word: BaselineMessage, tensor_bytes: int = 0) -> None:
+    def send(self, to: ProcessId, message: BaselineMessage, tensor_bytes: int = 0) -> None:
         """A message sets out, with tensors where there are any."""
         ...
 
@@ -75,7 +75,7 @@ class BaselineMachine(Protocol):
         """It begins."""
         ...
 
-    def heard(self, sender: ProcessId, word: BaselineMessage) -> None:
+    def received(self, sender: ProcessId, message: BaselineMessage) -> None:
         """A message came."""
         ...
 

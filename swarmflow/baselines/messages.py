@@ -81,7 +81,7 @@ class Present:
 class BaselineNegotiate:
     """Among neighbours: a message of core/flow/gwtf_messages.py."""
 
-    message: Any
+    payload: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,31 +245,31 @@ BaselineMessage = (
 )
 
 
-def why_of(word: BaselineMessage) -> int:
+def cause_of(message: BaselineMessage) -> int:
     """What waits for this word waits for, as the simulator has it (simulator/causes.py)."""
-    if isinstance(word, Aggregate | BaselinePart | BaselineSum | Updated | BaselineOpen):
+    if isinstance(message, Aggregate | BaselinePart | BaselineSum | Updated | BaselineOpen):
         return REDUCE
     return (
         TIMER
         if isinstance(
-            word, BaselineJoin | BaselineGranted | BaselineReady | Alive | BaselineGone | Present | BaselineNegotiate
+            message, BaselineJoin | BaselineGranted | BaselineReady | Alive | BaselineGone | Present | BaselineNegotiate
         )
         else LINKS
     )
 
 
-def wire_bytes(word: BaselineMessage) -> int:
+def wire_bytes(message: BaselineMessage) -> int:
     """The length of a frame without its tensors, by the same estimates as swarmflow's own (simulator/sizes.py)."""
     size = FRAME + HEADER
-    match word:
+    match message:
         case BaselineOpen() | Present():
-            return size + MEMBER * (sum(len(stage) for stage in word.stages) + len(word.trainers))
+            return size + MEMBER * (sum(len(stage) for stage in message.stages) + len(message.trainers))
         case BaselineGranted():
-            return size + MEMBER * len(word.donors)
+            return size + MEMBER * len(message.donors)
         case BaselineAsk() | BaselineAccepted() | BaselineRouted() | BaselineBackward() | Learnt():
-            return size + PROCESS * len(word.path)
+            return size + PROCESS * len(message.path)
         case Aggregate():
-            return size + PROCESS * sum(len(members) for _, members in word.groups)
+            return size + PROCESS * sum(len(members) for _, members in message.groups)
         case BaselineNegotiate(Flows() as flows):
             return size + PROCESS * (4 * len(flows.shown) + len(flows.costs))
         case BaselineNegotiate():

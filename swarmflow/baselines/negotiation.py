@@ -31,7 +31,7 @@ class GwtfNegotiation:
     Words of those, or about those, of whom the leader has not told yet are kept until it does.
     """
 
-    hands: BaselineRuntime
+    runtime: BaselineRuntime
     stages: int
     microbatches: int
     link_s: Callable[[Place, Place], float]
@@ -47,23 +47,23 @@ class GwtfNegotiation:
         """Microbatches that are to go out at a time, by (who takes them, data node)."""
         return {} if self.node is None else self.node.outflow
 
-    def heard(self, sender: ProcessId, word: Present | BaselineNegotiate) -> None:
+    def received(self, sender: ProcessId, message: Present | BaselineNegotiate) -> None:
         """The leader tells who is there, or a neighbour negotiates."""
-        if isinstance(word, Present):
-            self._present(word)
-        elif self.node is None or not self._knows(sender, word):
-            self._early.append((sender, word))
+        if isinstance(message, Present):
+            self._present(message)
+        elif self.node is None or not self._knows(sender, message):
+            self._early.append((sender, message))
         else:
-            self._say(self.node.handle(sender, word.message, self.hands.now_s))
-            if not isinstance(word.message, ASKED):
+            self._send(self.node.handle(sender, message.payload, self.runtime.now_s))
+            if not isinstance(message.payload, ASKED):
                 self._forget(self.node)
 
     def lost(self, process: ProcessId) -> None:
         """It is dead, or serves its stage no more."""
         self._gone[process] = None
-        self._early = [(sender, word) for sender, word in self._early if process not in _named(sender, word)]
+        self._early = [(sender, message) for sender, message in self._early if process not in _ends(sender, message)]
         if self.node is not None:
-            self._say(self.node.gone(process, self.hands.now_s))
+            self._send(self.node.gone(process, self.runtime.now_s))
 
     def stop(self) -> None:
         """The stage is served no more."""
@@ -72,9 +72,9 @@ class GwtfNegotiation:
         self._stage.clear()
         self._early.clear()
 
-    def _present(self, said: Present) -> None:
-        ring = [said.trainers, *said.stages]
-        place = next((number for number, members in enumerate(ring) if self.hands.me in members), None)
+    def _present(self, present: Present) -> None:
+        ring = [present.trainers, *present.stages]
+        place = next((number for number, members in enumerate(ring) if self.runtime.me in members), None)
         if place is None:  # it was told before this one was ready
             return
         for number, members in enumerate(ring):
@@ -82,45 +82,45 @@ class GwtfNegotiation:
                 self._gone.pop(process, None)
                 self._stage[process] = number - 1
         before, beside, after = ring[place - 1], ring[place], ring[(place + 1) % len(ring)]
-        own = self.hands.me.name, place - 1
+        own = self.runtime.me.name, place - 1
         self.costs.update({p: self.link_s(own, (p.name, self._stage[p])) for p in (*before, *after)})
-        others = tuple(process for process in beside if process != self.hands.me)
-        view = View(self.hands.me, place - 1, self.stages, self._units(said), before, others, after, self.costs)
+        others = tuple(process for process in beside if process != self.runtime.me)
+        view = View(self.runtime.me, place - 1, self.stages, self._units(present), before, others, after, self.costs)
         if self.node is None:
             self.node = GwtfSource(view) if place == 0 else GwtfRelay(view, self.random, round_s=ROUND_S)
             self._tick(self.node)
         else:
-            self._say(self.node.met(view))
+            self._send(self.node.met(view))
         early, self._early = self._early, []
-        for sender, word in early:
-            self.heard(sender, word)
+        for sender, message in early:
+            self.received(sender, message)
 
-    def _units(self, said: Present) -> int:
+    def _units(self, present: Present) -> int:
         """What this one holds, or sends in an iteration."""
-        if self.hands.me in said.trainers:
-            return len(shares(said.trainers, self.microbatches)[self.hands.me])
-        return self.hands.capacity(self._stage[self.hands.me])
+        if self.runtime.me in present.trainers:
+            return len(shares(present.trainers, self.microbatches)[self.runtime.me])
+        return self.runtime.capacity(self._stage[self.runtime.me])
 
     def _tick(self, node: GwtfRelay | GwtfSource) -> None:
         if self.node is node:
-            self._say(node.tick(self.hands.now_s))
-            self.hands.after(ROUND_S, lambda: self._tick(node))
+            self._send(node.tick(self.runtime.now_s))
+            self.runtime.after(ROUND_S, lambda: self._tick(node))
 
     def _forget(self, node: GwtfRelay | GwtfSource) -> None:
         """What was said before a death may have been heard after it."""
         for process, _ in (*node.inflow, *node.outflow):
             if process in self._gone:
-                self._say(node.gone(process, self.hands.now_s))
+                self._send(node.gone(process, self.runtime.now_s))
 
-    def _knows(self, sender: ProcessId, word: BaselineNegotiate) -> bool:
-        return all(process in self._stage for process in _named(sender, word))
+    def _knows(self, sender: ProcessId, message: BaselineNegotiate) -> bool:
+        return all(process in self._stage for process in _ends(sender, message))
 
-    def _say(self, said: list[FlowSend]) -> None:
-        for say in said:
-            self.hands.send(say.to, BaselineNegotiate(say.message))
+    def _send(self, messages: list[FlowSend]) -> None:
+        for send in messages:
+            self.runtime.send(send.to, BaselineNegotiate(send.message))
 
 
-def _named(sender: ProcessId, word: BaselineNegotiate) -> tuple[ProcessId, ...]:
+def _ends(sender: ProcessId, message: BaselineNegotiate) -> tuple[ProcessId, ...]:
     """Those whose links a word is about."""
-    others = (getattr(word.message, end, None) for end in ("before", "after"))
+    others = (getattr(message.payload, end, None) for end in ("before", "after"))
     return (sender, *(process for process in others if process is not None))

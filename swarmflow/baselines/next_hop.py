@@ -17,7 +17,7 @@ from swarmflow.core.types import ProcessId
 class NextHop(Protocol):
     """One sender's view of one stage. It is told what became of what it chose."""
 
-    def open(self, said: BaselineOpen, stage: int) -> None:
+    def open(self, opened: BaselineOpen, stage: int) -> None:
         """These serve the stage from now on."""
         ...
 
@@ -52,9 +52,9 @@ class Wired:
     def __init__(self) -> None:
         self._router = Iwrr()
 
-    def open(self, said: BaselineOpen, stage: int) -> None:
+    def open(self, opened: BaselineOpen, stage: int) -> None:
         """Those who are new begin at the least total time; who was banned and is named is back."""
-        self._router.announce(said.stages[stage])
+        self._router.announce(opened.stages[stage])
 
     def choose(self, trip: Trip, exclude: Collection[ProcessId]) -> ProcessId | None:
         """The peer with the smallest total time."""
@@ -85,9 +85,9 @@ class Fixed:
     def __init__(self) -> None:
         self._line: tuple[ProcessId | None, ...] = ()
 
-    def open(self, said: BaselineOpen, stage: int) -> None:
+    def open(self, opened: BaselineOpen, stage: int) -> None:
         """Who serves this stage in each pipeline."""
-        self._line = tuple(line[stage] for line in said.lines)
+        self._line = tuple(line[stage] for line in opened.lines)
 
     def choose(self, trip: Trip, exclude: Collection[ProcessId]) -> ProcessId | None:
         """There is one, or nobody."""
@@ -123,12 +123,12 @@ class Flowing:
         self._source: dict[int, ProcessId] = {}
         self._carried: dict[Trip, Link] = {}
 
-    def open(self, said: BaselineOpen, stage: int) -> None:
+    def open(self, opened: BaselineOpen, stage: int) -> None:
         """Flows may lead to others as well, who take part from the next iteration."""
-        self._peers = said.stages[stage]
-        given = shares(said.trainers, self._flows.microbatches)
+        self._peers = opened.stages[stage]
+        given = shares(opened.trainers, self._flows.microbatches)
         self._source = {index: trainer for trainer, indices in given.items() for index in indices}
-        self._carried = {trip: link for trip, link in self._carried.items() if trip.iteration == said.iteration}
+        self._carried = {trip: link for trip, link in self._carried.items() if trip.iteration == opened.iteration}
 
     def choose(self, trip: Trip, exclude: Collection[ProcessId]) -> ProcessId | None:
         """The flow of which the least is taken, and of those the one whose link costs least."""

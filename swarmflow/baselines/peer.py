@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from swarmflow.baselines.hops import BaselineHops
+from swarmflow.baselines.dispatcher import Repair
+from swarmflow.baselines.hop_table import BaselineHopTable
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.messages import (
     Aggregate,
@@ -35,33 +36,39 @@ from swarmflow.baselines.messages import (
 from swarmflow.baselines.negotiation import GwtfNegotiation
 from swarmflow.baselines.next_hop import NextHop
 from swarmflow.baselines.reduction import BaselineReduction
-from swarmflow.baselines.sender import Repair
 from swarmflow.core.types import ProcessId
 
-ALIVE_S = 1.0
+HEARTBEAT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BaselinePeerSettings:
+    """What a peer of a baseline is configured with."""
+
+    stages: int  # of the model
+    wish: int  # the stage that it asks for; -1: any
+    speed: float  # that it reports when it joins
+    repair: Repair
+    heartbeats: bool  # whether it sends heartbeats, where broken connections do not show that it is dead
 
 
 @dataclass(slots=True)
 class BaselinePeer:
-    """One life of a peer. leader: never dies. speed: told when it joins. tells: each second, that it lives.
-    flows: where they are negotiated."""
+    """One life of a peer: joins, loads a stage, takes part in iterations."""
 
-    hands: BaselineRuntime
+    runtime: BaselineRuntime
     leader: ProcessId
-    stages: int
-    wish: int
-    speed: float
-    repair: Repair
-    next_hop: Callable[[], NextHop]
-    tells: bool
-    flows: GwtfNegotiation | None = None
-    stage: int = -1
-    iteration: int = -1
-    revision: int = -1
-    hops: BaselineHops | None = None
-    reduction: BaselineReduction | None = None
-    _granted: int = 0
-    _early: list[tuple[ProcessId, BaselineMessage]] = field(default_factory=list)
+    settings: BaselinePeerSettings
+    next_hop: Callable[[], NextHop]  # makes the routing of one stage
+    flows: GwtfNegotiation | None = None  # where flows are negotiated
+    stage: int = field(init=False, default=-1)  # that it serves; -1: none
+    iteration: int = field(init=False, default=-1)
+    revision: int = field(init=False, default=-1)
+    hops: BaselineHopTable | None = field(init=False, default=None)
+    reduction: BaselineReduction | None = field(init=False, default=None)
+    _granted: int = field(init=False, default=0)  # counts the stages that it was granted
+    # Messages of an iteration that has not begun here.
+    _early: list[tuple[ProcessId, BaselineMessage]] = field(init=False, default_factory=list)
 
     @property
     def slots(self) -> int:
@@ -70,62 +77,63 @@ class BaselinePeer:
 
     def start(self) -> None:
         """Join."""
-        self.hands.send(self.leader, BaselineJoin(self.wish, self.speed, self.hands.capacity(max(0, self.wish))))
-        if self.tells:
-            self.hands.after(ALIVE_S, self._tell)
+        wish = self.settings.wish
+        self.runtime.send(self.leader, BaselineJoin(wish, self.settings.speed, self.runtime.capacity(max(0, wish))))
+        if self.settings.heartbeats:
+            self.runtime.after(HEARTBEAT_S, self._send_heartbeat)
 
-    def _tell(self) -> None:
-        self.hands.send(self.leader, Alive())
-        self.hands.after(ALIVE_S, self._tell)
+    def _send_heartbeat(self) -> None:
+        self.runtime.send(self.leader, Alive())
+        self.runtime.after(HEARTBEAT_S, self._send_heartbeat)
 
-    def heard(self, sender: ProcessId, word: BaselineMessage) -> None:
-        """A message came."""
-        match word:
+    def received(self, sender: ProcessId, message: BaselineMessage) -> None:
+        """Handle a message."""
+        match message:
             case BaselineGranted():
-                self._grant(word)
+                self._grant(message)
             case Present() | BaselineNegotiate():
                 if self.flows is not None:
-                    self.flows.heard(sender, word)
+                    self.flows.received(sender, message)
             case BaselineOpen():
-                self._open(word)
+                self._open(message)
             case BaselineGone():
-                self.lost(word.process)
+                self.lost(message.process)
             case Aggregate():
-                self.reduction = BaselineReduction(self.hands, word, self._reduced)
+                self.reduction = BaselineReduction(self.runtime, message, self._reduced)
                 self.reduction.start()
                 self._take_early()
             case BaselinePart() | BaselineSum():
-                self._reduce(sender, word)
-            case BaselineAsk() if word.trip.iteration < self.iteration:
+                self._reduce(sender, message)
+            case BaselineAsk() if message.trip.iteration < self.iteration:
                 pass
-            case BaselineAsk() if word.trip.iteration > self.iteration or self.hops is None:
-                self._early.append((sender, word))  # the leader's word that it is to begin has a longer way
+            case BaselineAsk() if message.trip.iteration > self.iteration or self.hops is None:
+                self._early.append((sender, message))  # BaselineOpen takes a longer path
             case _ if self.hops is not None:
-                self._hop(self.hops, sender, word)
+                self._hop(self.hops, sender, message)
 
-    def _hop(self, hops: BaselineHops, sender: ProcessId, word: BaselineMessage) -> None:
-        match word:
+    def _hop(self, hops: BaselineHopTable, sender: ProcessId, message: BaselineMessage) -> None:
+        match message:
             case BaselineAsk():
-                hops.ask(sender, word)
+                hops.ask(sender, message)
             case BaselineAccepted():
-                hops.sender.accepted(sender, word)
+                hops.dispatcher.accepted(sender, message)
             case BaselineDenied():
-                hops.sender.denied(sender, word)
+                hops.dispatcher.denied(sender, message)
             case BaselineRoom():
-                hops.sender.room(sender)
+                hops.dispatcher.room(sender)
             case BaselineForward():
-                hops.forward(sender, word)
+                hops.forward(sender, message)
             case Computed():
-                hops.sender.computed(sender, word.trip)
+                hops.dispatcher.computed(sender, message.trip)
             case BaselineRouted():
-                hops.sender.routed(sender, word)
+                hops.dispatcher.routed(sender, message)
             case BaselineBackward():
-                hops.backward(sender, word)
+                hops.backward(sender, message)
             case BaselineAbandon():
-                hops.abandon(sender, word)
+                hops.abandon(sender, message)
 
     def lost(self, process: ProcessId) -> None:
-        """A process is dead."""
+        """Stop waiting for a dead process."""
         if self.hops is not None:
             self.hops.lost(process)
         if self.reduction is not None:
@@ -133,49 +141,51 @@ class BaselinePeer:
         if self.flows is not None:
             self.flows.lost(process)
 
-    def _grant(self, word: BaselineGranted) -> None:
+    def _grant(self, message: BaselineGranted) -> None:
         self.hops = self.reduction = None
-        self.hands.drop()
+        self.runtime.drop()
         if self.flows is not None:
             self.flows.stop()
         self.stage = -1
         self._granted += 1
-        self.hands.load(word.stage, word.donors, partial(self._loaded, word.stage, self._granted))
+        self.runtime.load(message.stage, message.donors, partial(self._loaded, message.stage, self._granted))
 
     def _loaded(self, stage: int, granted: int) -> None:
         if granted == self._granted:
             self.stage = stage
-            self.hands.send(self.leader, BaselineReady(stage))
+            self.runtime.send(self.leader, BaselineReady(stage))
 
-    def _open(self, said: BaselineOpen) -> None:
-        if self.stage < 0 or (said.iteration, said.revision) <= (self.iteration, self.revision):
+    def _open(self, opened: BaselineOpen) -> None:
+        if self.stage < 0 or (opened.iteration, opened.revision) <= (self.iteration, self.revision):
             return
-        same = said.iteration == self.iteration and self.hops is not None
-        self.iteration, self.revision = said.iteration, said.revision
+        same = opened.iteration == self.iteration and self.hops is not None
+        self.iteration, self.revision = opened.iteration, opened.revision
         if same and self.hops is not None:
-            self.hops.revise(said)
+            self.hops.revise(opened)
             return
         self.reduction = None
         if self.hops is None:
-            self.hops = BaselineHops(self.hands, self.stage, self.stages, self.next_hop(), self.repair)
-        self.hops.open(said)
+            self.hops = BaselineHopTable(
+                self.runtime, self.stage, self.settings.stages, self.next_hop(), self.settings.repair
+            )
+        self.hops.open(opened)
         self._take_early()
 
     def _take_early(self) -> None:
         early, self._early = self._early, []
-        for sender, word in early:
-            self.heard(sender, word)
+        for sender, message in early:
+            self.received(sender, message)
 
-    def _reduce(self, sender: ProcessId, word: BaselinePart | BaselineSum) -> None:
-        if self.reduction is None or self.reduction.said.iteration < word.iteration:
-            self._early.append((sender, word))
-        elif self.reduction.said.iteration == word.iteration and isinstance(word, BaselinePart):
-            self.reduction.part(word)
-        elif self.reduction.said.iteration == word.iteration and isinstance(word, BaselineSum):
-            self.reduction.whole(word)
+    def _reduce(self, sender: ProcessId, message: BaselinePart | BaselineSum) -> None:
+        if self.reduction is None or self.reduction.aggregate.iteration < message.iteration:
+            self._early.append((sender, message))
+        elif self.reduction.aggregate.iteration == message.iteration and isinstance(message, BaselinePart):
+            self.reduction.part(message)
+        elif self.reduction.aggregate.iteration == message.iteration and isinstance(message, BaselineSum):
+            self.reduction.whole(message)
 
     def _reduced(self) -> None:
-        self.hands.compute("update", None, self._updated)
+        self.runtime.compute("update", None, self._updated)
 
     def _updated(self) -> None:
-        self.hands.send(self.leader, Updated(self.iteration))
+        self.runtime.send(self.leader, Updated(self.iteration))

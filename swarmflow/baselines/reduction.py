@@ -20,8 +20,8 @@ class BaselineReduction:
     sends and gets 2 (n-1)/n of the gradient. A death amid it ends it at once for the group (in the baselines' favour).
     """
 
-    hands: BaselineRuntime
-    said: Aggregate
+    runtime: BaselineRuntime
+    aggregate: Aggregate
     done: Callable[[], None]
     _open: dict[str, tuple[ProcessId, ...]] = field(default_factory=dict)
     _parts: Counter[str] = field(default_factory=Counter)
@@ -29,24 +29,24 @@ class BaselineReduction:
 
     def start(self) -> None:
         """Send everybody its part."""
-        mine = [(name, members) for name, members in self.said.groups if self.hands.me in members]
+        mine = [(name, members) for name, members in self.aggregate.groups if self.runtime.me in members]
         self._open = {name: members for name, members in mine if len(members) > 1}
         for name in self._open:
-            self._tell(name, BaselinePart(self.said.iteration, name))
+            self._tell(name, BaselinePart(self.aggregate.iteration, name))
         self._finish()
 
-    def part(self, word: BaselinePart) -> None:
+    def part(self, message: BaselinePart) -> None:
         """An addend."""
-        self._parts[word.group] += 1
-        members = self._open.get(word.group)
-        if members is not None and self._parts[word.group] == len(members) - 1:
-            self._tell(word.group, BaselineSum(self.said.iteration, word.group))
-            self._end(word.group)
+        self._parts[message.group] += 1
+        members = self._open.get(message.group)
+        if members is not None and self._parts[message.group] == len(members) - 1:
+            self._tell(message.group, BaselineSum(self.aggregate.iteration, message.group))
+            self._end(message.group)
 
-    def whole(self, word: BaselineSum) -> None:
+    def whole(self, message: BaselineSum) -> None:
         """A sum."""
-        self._wholes[word.group] += 1
-        self._end(word.group)
+        self._wholes[message.group] += 1
+        self._end(message.group)
 
     def lost(self, process: ProcessId) -> None:
         """A member is dead: those who are left are done."""
@@ -67,9 +67,9 @@ class BaselineReduction:
         if not self._open:
             self.done()
 
-    def _tell(self, group: str, word: BaselinePart | BaselineSum) -> None:
+    def _tell(self, group: str, message: BaselinePart | BaselineSum) -> None:
         members = self._open[group]
-        size = ELEMENT_BYTES * -(-self.hands.elements(group) // len(members))
+        size = ELEMENT_BYTES * -(-self.runtime.elements(group) // len(members))
         for member in members:
-            if member != self.hands.me:
-                self.hands.send(member, word, size)
+            if member != self.runtime.me:
+                self.runtime.send(member, message, size)

@@ -27,7 +27,7 @@ from swarmflow.core.types import ProcessId
 class BaselineTrainer:
     """One life of a trainer. lead: what it leads with, if it does. flows: where they are negotiated."""
 
-    hands: BaselineRuntime
+    runtime: BaselineRuntime
     leader: ProcessId
     source: BaselineSource
     lead: BaselineLeader | None
@@ -35,25 +35,25 @@ class BaselineTrainer:
 
     def start(self) -> None:
         """Join."""
-        self.hands.send(self.leader, BaselineJoin(-1, 0.0))
+        self.runtime.send(self.leader, BaselineJoin(-1, 0.0))
         if self.lead is not None:
             self.lead.start()
 
-    def heard(self, sender: ProcessId, word: BaselineMessage) -> None:
+    def received(self, sender: ProcessId, message: BaselineMessage) -> None:
         """A message came."""
-        match word:
+        match message:
             case BaselineJoin() | BaselineReady() | Alive() | Learnt() | Updated():
                 if self.lead is not None:
-                    self.lead.heard(sender, word)
+                    self.lead.received(sender, message)
             case BaselineOpen():
-                self.source.open(word)
+                self.source.open(message)
             case Present() | BaselineNegotiate():
                 if self.flows is not None:
-                    self.flows.heard(sender, word)
+                    self.flows.received(sender, message)
             case BaselineGone():
-                self._gone(word.process)
+                self._gone(message.process)
             case _:
-                self.source.heard(sender, word)
+                self.source.received(sender, message)
 
     def lost(self, process: ProcessId) -> None:
         """A connection broke."""

@@ -19,7 +19,7 @@ def along_flows(flows: GwtfNegotiation | None) -> NextHop:
     return Flowing(flows)
 
 
-def negotiation(arena: Arena, hands: BaselineRuntime) -> GwtfNegotiation:
+def negotiation(arena: Arena, runtime: BaselineRuntime) -> GwtfNegotiation:
     """A process' part in it. Raises ConfigError where there is no network to be measured."""
     hardware, plan = arena.hardware, arena.settings.plan
     if not isinstance(hardware, ScenarioHardware):
@@ -28,7 +28,7 @@ def negotiation(arena: Arena, hands: BaselineRuntime) -> GwtfNegotiation:
     def cost_s(one: Place, other: Place) -> float:
         return link_s(hardware, one, other)
 
-    return GwtfNegotiation(hands, plan.stages, plan.microbatches, cost_s, Random(f"{arena.seed} {hands.me}"))
+    return GwtfNegotiation(runtime, plan.stages, plan.microbatches, cost_s, Random(f"{arena.seed} {runtime.me}"))
 
 
 def link_s(hardware: ScenarioHardware, one: Place, other: Place) -> float:

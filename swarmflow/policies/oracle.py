@@ -20,10 +20,10 @@ def arranged(arena: Arena) -> Pipelines:
         raise ConfigError("policy 'dtfm' needs the network and the computers of a scenario")
     names = [name for name in hardware.profiles if hardware.fits(name)]
     lines = len(names) // plan.stages
-    ways = [[hardware.link(one, other) if one != other else (0.0, float("inf")) for other in names] for one in names]
+    links = [[hardware.link(one, other) if one != other else (0.0, float("inf")) for other in names] for one in names]
     problem = Problem(
-        latency_s=[[latency_s for latency_s, _ in row] for row in ways],
-        bytes_per_s=[[rate for _, rate in row] for row in ways],
+        latency_s=[[latency_s for latency_s, _ in row] for row in links],
+        bytes_per_s=[[rate for _, rate in row] for row in links],
         lines=lines,
         stages=plan.stages,
         activation_bytes=plan.microbatches / max(1, lines) * hardware.boundary_bytes(0, "activation"),

@@ -95,7 +95,7 @@ def test_a_restart_comes_when_the_gradient_was_out_as_long_as_ever(tmp_path: Pat
         assert isinstance(world, Arena)
 
         def strike() -> None:
-            machines = {process: world.beings[process].machine for process in world.alive_peers()}
+            machines = {process: world.processes[process].machine for process in world.alive_peers()}
             [holder] = [p for p, m in machines.items() if isinstance(m, BaselinePeer) and m.stage == 1 and m.slots]
             world.kill(holder)
 

@@ -1,0 +1,257 @@
+"""The microbatches that a peer of a baseline holds: accepted, computed, sent on, and their gradients sent back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+
+from swarmflow.baselines.dispatcher import BaselineDispatcher, Repair
+from swarmflow.baselines.machine import BaselineRuntime
+from swarmflow.baselines.messages import (
+    BaselineAbandon,
+    BaselineAccepted,
+    BaselineAsk,
+    BaselineBackward,
+    BaselineDenied,
+    BaselineForward,
+    BaselineOpen,
+    BaselineRoom,
+    BaselineRouted,
+    Broken,
+    Computed,
+    Path,
+    Trip,
+)
+from swarmflow.baselines.next_hop import NextHop
+from swarmflow.core.transitions import Transitions
+from swarmflow.core.types import ProcessId
+
+ORPHAN_S = 30.0  # how long a hop whose predecessor is dead waits for another one
+
+
+class BaselineHopState(StrEnum):
+    """How far one microbatch is at one peer."""
+
+    RESERVED = "reserved"  # a slot is kept, its tensors are not here
+    FORWARD = "forward"  # its forward pass (at the last stage: with loss and backward pass) waits or runs
+    COMPUTED = "computed"  # its forward pass is done
+    BACKWARD = "backward"  # its backward pass waits or runs
+    DONE = "done"  # its gradient is computed, and its slot is free
+
+
+HOP_STATES = Transitions(
+    "hop of a baseline",
+    BaselineHopState.RESERVED,
+    {
+        BaselineHopState.RESERVED: {BaselineHopState.FORWARD: "its tensors arrive"},
+        BaselineHopState.FORWARD: {
+            BaselineHopState.COMPUTED: "the forward pass is done",
+            BaselineHopState.DONE: "the loss is computed, with its gradient",
+        },
+        BaselineHopState.COMPUTED: {BaselineHopState.BACKWARD: "the gradient of its output is here"},
+        BaselineHopState.BACKWARD: {BaselineHopState.DONE: "the backward pass is done"},
+        BaselineHopState.DONE: {},
+    },
+)
+
+
+@dataclass(slots=True)
+class BaselineHop:
+    """One microbatch at one peer, forward and backward."""
+
+    trip: Trip
+    source: ProcessId  # its trainer
+    upstream: ProcessId  # who sends it, and gets its gradient
+    attempt: int  # of `upstream`
+    repair: tuple[int, ...]  # how often each sender from the trainer on has sent it again
+    state: BaselineHopState = field(init=False, default=HOP_STATES.initial)
+    gradient: bool = field(init=False, default=False)  # of its output: it is here, even before the forward pass is done
+    orphan: bool = field(init=False, default=False)  # `upstream` is dead, and no other process has asked for it
+    path: Path = field(init=False, default=())  # the peers that computed the gradients after it
+
+    def enter(self, state: BaselineHopState) -> None:
+        """Move to a state. Raises IllegalTransition, and leaves the hop as it was, where it cannot follow."""
+        self.state = HOP_STATES.move(self.state, state)
+        assert self.state is not BaselineHopState.BACKWARD or self.gradient, f"{self.trip} has no gradient"
+
+
+@dataclass(slots=True)
+class BaselineHopTable:
+    """A peer's microbatches in one iteration. Each holds a slot until its backward pass is done."""
+
+    runtime: BaselineRuntime
+    stage: int
+    stages: int  # how many there are
+    next_hop: NextHop
+    repair: Repair
+    hops: dict[Trip, BaselineHop] = field(init=False, default_factory=dict)
+    dispatcher: BaselineDispatcher = field(init=False)
+    _capacity: int = field(init=False)
+    _denied: dict[ProcessId, None] = field(init=False, default_factory=dict)  # to notify when there is room
+
+    def __post_init__(self) -> None:
+        self._capacity = self.runtime.capacity(self.stage)
+        self.dispatcher = BaselineDispatcher(
+            self.runtime,
+            self.stage + 1,
+            self.next_hop,
+            self.repair,
+            on_path=self._routed,
+            on_broken=self._broken,
+            on_stale=self.drop,
+        )
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the stage that computes the loss."""
+        return self.stage == self.stages - 1
+
+    @property
+    def slots(self) -> int:
+        """Slots in use."""
+        return sum(hop.state is not BaselineHopState.DONE for hop in self.hops.values())
+
+    def open(self, opened: BaselineOpen) -> None:
+        """Begin an iteration."""
+        self.hops.clear()
+        self._denied.clear()
+        if not self.last:
+            self.dispatcher.open(opened)
+
+    def revise(self, opened: BaselineOpen) -> None:
+        """Go on with the same iteration and other peers."""
+        if not self.last:
+            self.dispatcher.revise(opened)
+
+    def ask(self, sender: ProcessId, message: BaselineAsk) -> None:
+        """Answer a predecessor that has a microbatch for this stage."""
+        hop, index, turn = self.hops.get(message.trip), message.trip.index, message.trip.turn
+        if message.stage != self.stage:  # this peer was moved since
+            self._deny(sender, message, "unknown" if message.claim else "full")
+            return
+        if hop is not None and sender != hop.upstream and message.repair <= hop.repair:
+            self._deny(sender, message, "stale")
+            return
+        if hop is not None and hop.state is not BaselineHopState.RESERVED:
+            self._take_over(hop, sender, message)
+            return
+        if hop is not None:  # its tensors may never have been sent: begin again
+            self.drop(message.trip)
+        for older in [trip for trip in self.hops if trip.index == index and trip.turn < turn]:
+            self.drop(older)
+        if message.claim or self.slots >= self._capacity:
+            self._deny(sender, message, "unknown" if message.claim else "full")
+            return
+        self.hops[message.trip] = BaselineHop(message.trip, message.source, sender, message.attempt, message.repair)
+        self.runtime.send(sender, BaselineAccepted(message.trip, message.attempt))
+        if not self.last:
+            # This peer stands in the path where it served another stage before.
+            rest = () if self.runtime.me in message.path else message.path
+            self.dispatcher.offer(message.trip, message.source, self._output_bytes(), message.repair, rest)
+
+    def forward(self, sender: ProcessId, message: BaselineForward) -> None:
+        """Compute an accepted microbatch whose tensors have arrived."""
+        hop = self.hops.get(message.trip)
+        if hop is None or (hop.upstream, hop.attempt) != (sender, message.attempt):
+            return
+        if hop.state is not BaselineHopState.RESERVED:
+            return
+        hop.enter(BaselineHopState.FORWARD)
+        self.runtime.compute("loss" if self.last else "forward", hop.trip, partial(self._computed, hop))
+
+    def backward(self, sender: ProcessId, message: BaselineBackward) -> None:
+        """Take the gradient of a hop's output."""
+        hop = self.hops.get(message.trip)
+        if hop is not None and self.dispatcher.returned(sender, message.trip):
+            hop.gradient, hop.path = True, message.path
+            self._run_backward(hop)
+
+    def abandon(self, sender: ProcessId, message: BaselineAbandon) -> None:
+        """Drop a microbatch that its sender or its trainer has given up."""
+        hop = self.hops.get(message.trip)
+        if hop is not None and sender in (hop.upstream, hop.source):
+            self.drop(message.trip)
+
+    def lost(self, process: ProcessId) -> None:
+        """Stop waiting for a dead process; the hops that it sent are orphans."""
+        self._denied.pop(process, None)
+        if not self.last:
+            self.dispatcher.lost(process)
+        for hop in list(self.hops.values()):
+            if hop.upstream == process and not hop.orphan:
+                hop.orphan = True
+                claimed = self.repair is not Repair.RESTART  # else the trainer starts it over
+                self.runtime.after(ORPHAN_S if claimed else 0.0, partial(self._expire, hop, hop.attempt))
+
+    def drop(self, trip: Trip) -> None:
+        """Give a microbatch up, and free its slot."""
+        hop = self.hops.pop(trip)
+        self.runtime.drop(trip)
+        self.dispatcher.drop(trip)
+        if hop.state is not BaselineHopState.DONE:
+            self._notify_denied()
+
+    def _deny(self, sender: ProcessId, message: BaselineAsk, reason: str) -> None:
+        if reason == "full":
+            self._denied[sender] = None
+        self.runtime.send(sender, BaselineDenied(message.trip, message.attempt, reason))
+
+    def _take_over(self, hop: BaselineHop, sender: ProcessId, message: BaselineAsk) -> None:
+        """Adopt a hop that is here already: its gradient goes to the new sender."""
+        hop.upstream, hop.attempt, hop.repair, hop.orphan = sender, message.attempt, message.repair, False
+        self.dispatcher.repaired(hop.trip, message.repair)
+        self.runtime.count("adoptions")
+        self.runtime.send(
+            sender, BaselineAccepted(hop.trip, message.attempt, held=True, path=self.dispatcher.path(hop.trip))
+        )
+        if hop.state is BaselineHopState.DONE:
+            self._give_back(hop)
+
+    def _computed(self, hop: BaselineHop) -> None:
+        if self.hops.get(hop.trip) is not hop:
+            return
+        if self.last:
+            self._finished(hop)
+            return
+        hop.enter(BaselineHopState.COMPUTED)
+        self.runtime.send(hop.upstream, Computed(hop.trip, hop.attempt))
+        self.dispatcher.ready(hop.trip)
+        self._run_backward(hop)
+
+    def _run_backward(self, hop: BaselineHop) -> None:
+        if hop.state is BaselineHopState.COMPUTED and hop.gradient:
+            hop.enter(BaselineHopState.BACKWARD)
+            self.runtime.compute("backward", hop.trip, partial(self._finished, hop))
+
+    def _finished(self, hop: BaselineHop) -> None:
+        if self.hops.get(hop.trip) is not hop:
+            return
+        hop.enter(BaselineHopState.DONE)
+        self._give_back(hop)
+        self._notify_denied()
+
+    def _give_back(self, hop: BaselineHop) -> None:
+        if not hop.orphan:
+            size = self.runtime.tensor_bytes(self.stage, "gradient") if self.stage > 0 else 0
+            self.runtime.send(hop.upstream, BaselineBackward(hop.trip, (self.runtime.me, *hop.path)), size)
+
+    def _notify_denied(self) -> None:
+        denied, self._denied = self._denied, {}
+        for process in denied:
+            self.runtime.send(process, BaselineRoom())
+
+    def _routed(self, trip: Trip, path: Path) -> None:
+        hop = self.hops[trip]
+        self.runtime.send(hop.upstream, BaselineRouted(trip, path))
+
+    def _broken(self, trip: Trip) -> None:
+        self.runtime.send(self.hops[trip].source, Broken(trip))
+
+    def _expire(self, hop: BaselineHop, attempt: int) -> None:
+        still = self.hops.get(hop.trip) is hop and hop.orphan and hop.attempt == attempt
+        if still and hop.state is not BaselineHopState.DONE:
+            self.drop(hop.trip)
+
+    def _output_bytes(self) -> int:
+        return self.runtime.tensor_bytes(self.stage, "activation") + self.runtime.tensor_bytes(self.stage, "targets")
