@@ -10,7 +10,7 @@ from random import Random
 
 from swarmflow.baselines.computer import Computer
 from swarmflow.baselines.dispatcher import Repair
-from swarmflow.baselines.leader import BaselineLeader, BaselineLeaderSettings
+from swarmflow.baselines.leader import BaselineLeader
 from swarmflow.baselines.machine import BaselineMachine, BaselineRuntime
 from swarmflow.baselines.messages import (
     BaselineBackward,
@@ -25,6 +25,7 @@ from swarmflow.baselines.negotiation import ROUND_S, ROUNDS, GwtfNegotiation
 from swarmflow.baselines.next_hop import NextHop
 from swarmflow.baselines.peer import BaselinePeer, BaselinePeerSettings
 from swarmflow.baselines.pipelines import Lines
+from swarmflow.baselines.placement import BaselineLeaderSettings
 from swarmflow.baselines.source import BaselineSource
 from swarmflow.baselines.trainer import BaselineTrainer
 from swarmflow.core.messages import StepResult
@@ -43,32 +44,35 @@ DIAL_S = 10.0  # after which a connection that nobody answers is given up
 
 @dataclass(frozen=True, slots=True)
 class BaselineRules:
-    """What makes a baseline. lines: of the leader, from what it knows of the network (oracles alone know anything).
+    """What distinguishes one baseline from another."""
 
-    negotiation: of flows, of a process with these hands; None: of nothing. next_hop: with what is negotiated.
-    """
-
-    next_hop: Callable[[GwtfNegotiation | None], NextHop]
+    next_hop: Callable[[GwtfNegotiation | None], NextHop]  # makes a process' routing, along what it has negotiated
     repair: Repair
-    lines: Callable[[Arena], Lines]
+    lines: Callable[[Arena], Lines]  # makes the leader's pipelines; only an oracle's know the network
+    # Makes a process' part in the negotiation of flows; None: no flows are negotiated.
     negotiation: Callable[[Arena, BaselineRuntime], GwtfNegotiation] | None = None
 
 
 @dataclass(slots=True)
 class BaselineProcess:
-    """One life of a process. links: to whom it has a connection. stages: that it has served."""
+    """One life of a process."""
 
     machine: BaselineMachine
     computer: Computer
     began_s: float
-    died_s: float = float("inf")
-    stage: int = -1
-    links: dict[ProcessId, None] = field(default_factory=dict)
+    died_s: float = field(init=False, default=float("inf"))
+    stage: int = field(init=False, default=-1)  # that it serves, or served last; -1: none yet
+    links: dict[ProcessId, None] = field(init=False, default_factory=dict)  # the processes that it is connected to
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is alive."""
+        return self.died_s == float("inf")
 
 
 @dataclass(slots=True)
 class Arena:
-    """Carries what machines say, lets their computers compute, and checks what the baselines promise.
+    """A swarm of a baseline: carries messages, lets computers compute, and checks what the baselines promise.
 
     No peer holds more than its capacity, and each microbatch of an iteration is learnt once, on a path with one peer of
     each stage.
@@ -78,21 +82,21 @@ class Arena:
     seed: int
     surroundings: InitVar[Callable[[Random], Surroundings]]
     rules: BaselineRules
-    clock: Clock = field(default_factory=Clock)
-    meter: Meter = field(default_factory=Meter)
-    processes: dict[ProcessId, BaselineProcess] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
-    ended: bool = False
-    on_result: Callable[[StepResult], None] | None = None
-    trace: Callable[[str], None] | None = None
-    stopwatch: Callable[[], float] | None = None
+    clock: Clock = field(init=False, default_factory=Clock)
+    meter: Meter = field(init=False, default_factory=Meter)
+    processes: dict[ProcessId, BaselineProcess] = field(init=False, default_factory=dict)  # all that ever began
+    counts: Counter[str] = field(init=False, default_factory=Counter)
+    ended: bool = field(init=False, default=False)  # the last iteration is over
+    on_result: Callable[[StepResult], None] | None = field(init=False, default=None)  # called after each iteration
+    trace: Callable[[str], None] | None = field(init=False, default=None)  # called with each line of the trace
+    stopwatch: Callable[[], float] | None = field(init=False, default=None)  # of the computer that simulates
     network: Network = field(init=False)
     hardware: Hardware = field(init=False)
-    lead: BaselineLeader | None = None
-    leader: ProcessId | None = None
-    _trainers: dict[ProcessId, None] = field(default_factory=dict)
-    _incarnations: int = 0
-    _retries: int = 0
+    lead: BaselineLeader | None = field(init=False, default=None)
+    leader: ProcessId | None = field(init=False, default=None)
+    _trainers: dict[ProcessId, None] = field(init=False, default_factory=dict)
+    _incarnations: int = field(init=False, default=0)
+    _retries: int = field(init=False, default=0)  # that were counted until the last iteration ended
 
     def __post_init__(self, surroundings: Callable[[Random], Surroundings]) -> None:
         around = surroundings(Random(self.seed))
@@ -136,9 +140,9 @@ class Arena:
         return process
 
     def kill(self, process: ProcessId) -> None:
-        """It says nothing more; those connected to it notice when their connections break."""
+        """Let a process die; the processes connected to it notice when their connections break."""
         life = self.processes[process]
-        if life.died_s < float("inf"):
+        if not life.alive:
             return
         life.computer.die()
         life.died_s = self.clock.now_s
@@ -149,25 +153,25 @@ class Arena:
                 self.clock.after(seconds, partial(self._lose, other, process))
 
     def alive(self, process: ProcessId) -> bool:
-        """Whether a process lives."""
-        return self.processes[process].died_s == float("inf")
+        """Whether a process is alive."""
+        return self.processes[process].alive
 
     def alive_peers(self) -> list[ProcessId]:
         """Peers that are alive, in the order of their ids."""
         return sorted(process for process in self.peers() if self.alive(process))
 
     def peers(self) -> list[ProcessId]:
-        """All lives of peers that ever began, in the order in which they did."""
+        """All lives of peers that ever began, in that order."""
         return [process for process in self.processes if process not in self._trainers]
 
     def life(self, process: ProcessId) -> PeerLife:
-        """What there is to say of a peer."""
+        """Return what a peer has done so far."""
         life = self.processes[process]
         return PeerLife(process, life.stage, life.began_s, life.died_s, life.computer.busy_s)
 
     @property
     def waiting_for(self) -> str:
-        """What the leader waits for."""
+        """What the leader waits for, in words."""
         return "nobody leads" if self.lead is None else self.lead.waiting_for
 
     def _negotiation(self, runtime: ArenaRuntime) -> GwtfNegotiation | None:
@@ -189,7 +193,7 @@ class Arena:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def send(self, sender: ProcessId, to: ProcessId, message: BaselineMessage, tensor_bytes: int) -> None:
-        """A message sets out."""
+        """Send a message."""
         now_s, kind = self.clock.now_s, type(message).__name__.removeprefix("Baseline")  # counted like swarmflow's own
         if to.name == sender.name:
             self.clock.at(now_s, partial(self._deliver, sender, to, message))
@@ -240,7 +244,7 @@ class Arena:
                 raise InvariantViolated(f"seed {self.seed}: {process} holds {held} microbatches of {capacity}")
 
     def after(self, process: ProcessId, delay_s: float, callback: Callable[[], None]) -> None:
-        """Something that a process plans; it does not happen when it is dead."""
+        """Call a process back, unless it is dead by then."""
         self.clock.after(delay_s, partial(self._due, process, callback))
 
     def _due(self, process: ProcessId, callback: Callable[[], None]) -> None:
@@ -248,7 +252,7 @@ class Arena:
             self.act(process, callback)
 
     def load(self, process: ProcessId, stage: int, donors: tuple[ProcessId, ...], done: Callable[[], None]) -> None:
-        """Let the time pass that it takes to copy a state; without donors it is made from the seed at once."""
+        """Copy a stage's state to a process; without donors it is made from the seed at once."""
         seconds = self.hardware.load_s()
         if seconds is None and donors:
             then = partial(self.act, process, done)
@@ -257,14 +261,14 @@ class Arena:
             self.after(process, seconds or 0.0, done)
 
     def tell(self, process: ProcessId, what: str) -> None:
-        """A line of the trace."""
+        """Write a line of the trace."""
         if self.trace is not None:
             self.trace(f"{self.clock.now_s:.9f} {process.name}.{process.incarnation} {what}")
 
     # --- results ------------------------------------------------------------------------------------------------------
 
     def _learnt(self, iteration: int, paths: dict[int, Path], sizes: tuple[int, ...]) -> None:
-        """An iteration is over. Useful is what those on the final paths computed, if they live."""
+        """End an iteration. Useful is what the living peers on the final paths computed."""
         plan = self.settings.plan
         if sorted(paths) != list(range(plan.microbatches)) or any(len(p) != plan.stages for p in paths.values()):
             raise InvariantViolated(f"seed {self.seed}: iteration {iteration} learnt {paths}")
@@ -282,7 +286,7 @@ class Arena:
 
 @dataclass(frozen=True, slots=True)
 class ArenaRuntime:
-    """The hands of one process."""
+    """One process' network, computer and clock in the arena."""
 
     arena: Arena
     me: ProcessId
@@ -294,45 +298,41 @@ class ArenaRuntime:
 
     @property
     def timeout_s(self) -> float:
-        """As the scenario has it."""
+        """The timeout of the scenario."""
         return self.arena.settings.timeout_s
 
     def send(self, to: ProcessId, message: BaselineMessage, tensor_bytes: int = 0) -> None:
-        """A message sets out."""
+        """Send a message."""
         self.arena.send(self.me, to, message, tensor_bytes)
 
     def compute(self, work: str, trip: Trip | None, done: Callable[[], None]) -> None:
-        """On the own computer."""
+        """Compute on the own computer."""
         self.arena.processes[self.me].computer.add(work, trip, partial(self.arena.act, self.me, done))
 
     def drop(self, trip: Trip | None = None) -> None:
-        """It need not be computed."""
+        """Do not compute what has not begun."""
         self.arena.processes[self.me].computer.drop(trip)
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Plan something."""
+        """Call back later."""
         self.arena.after(self.me, delay_s, callback)
 
     def load(self, stage: int, donors: tuple[ProcessId, ...], done: Callable[[], None]) -> None:
-        """Copy a state."""
+        """Copy a stage's state."""
         self.arena.load(self.me, stage, donors, done)
 
     def capacity(self, stage: int) -> int:
-        """Of the own computer."""
+        """The capacity of the own computer."""
         return self.arena.hardware.capacity(self.me.name, stage)
 
     def tensor_bytes(self, stage: int, kind: str) -> int:
-        """The model's."""
+        """The size of a tensor of the model."""
         return self.arena.hardware.boundary_bytes(stage, kind)
 
     def elements(self, group: str) -> int:
-        """The model's."""
+        """The length of a flat gradient of the model."""
         return self.arena.hardware.elements(group)
 
     def count(self, name: str) -> None:
-        """Among the arena's counts."""
+        """Count an event."""
         self.arena.counts[name] += 1
-
-    def say(self, text: str) -> None:
-        """In the trace."""
-        self.arena.tell(self.me, text)

@@ -1,16 +1,15 @@
-"""The trainer that leads a baseline: who is there, on which stage, and when an iteration begins and ends."""
+"""The trainer that leads a baseline: when an iteration begins and ends, and who takes part in it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.messages import (
     Aggregate,
     Alive,
-    BaselineGone,
-    BaselineGranted,
     BaselineJoin,
     BaselineMessage,
     BaselineOpen,
@@ -21,67 +20,78 @@ from swarmflow.baselines.messages import (
     Updated,
 )
 from swarmflow.baselines.pipelines import Line, Lines
-from swarmflow.core.leading.rebalance import Server, rebalance
-from swarmflow.core.types import Plan, ProcessId
+from swarmflow.baselines.placement import BaselineLeaderSettings, BaselineMember, BaselinePlacement
+from swarmflow.core.transitions import Transitions
+from swarmflow.core.types import ProcessId
+
+
+class BaselinePhase(StrEnum):
+    """What the swarm of a baseline does, as its leader sees it."""
+
+    GATHERING = "gathering"  # until every stage has a peer
+    RUNNING = "running"  # microbatches are computed
+    UPDATING = "updating"  # every microbatch is learnt, and the peers sum their gradients and update
+    FINISHED = "finished"  # the last iteration is over
+
+
+PHASES = Transitions(
+    "iteration of a baseline",
+    BaselinePhase.GATHERING,
+    {
+        BaselinePhase.GATHERING: {BaselinePhase.RUNNING: "every stage has a peer"},
+        BaselinePhase.RUNNING: {BaselinePhase.UPDATING: "every microbatch is learnt"},
+        BaselinePhase.UPDATING: {
+            BaselinePhase.GATHERING: "every peer has updated",
+            BaselinePhase.FINISHED: "every peer has updated after the last iteration",
+        },
+        BaselinePhase.FINISHED: {},
+    },
+)
+
+
+class NegotiationState(StrEnum):
+    """The negotiation of flows before the first iteration, as the leader sees it."""
+
+    EXPECTED = "expected"  # its peers are not there, or flows are never negotiated
+    RUNNING = "running"
+    OVER = "over"  # its time is up; peers go on to negotiate beside the training
+
+
+NEGOTIATIONS = Transitions(
+    "negotiation before a baseline's first iteration",
+    NegotiationState.EXPECTED,
+    {
+        NegotiationState.EXPECTED: {NegotiationState.RUNNING: "every stage has a peer"},
+        NegotiationState.RUNNING: {NegotiationState.OVER: "its time is up"},
+        NegotiationState.OVER: {},
+    },
+)
 
 
 def columns(lines: tuple[Line, ...]) -> tuple[tuple[ProcessId, ...], ...]:
-    """Who serves each stage in some pipeline."""
+    """Return the peers that serve each stage in some pipeline."""
     return tuple(tuple(sorted(p for p in column if p is not None)) for column in zip(*lines, strict=True))
 
 
 @dataclass(slots=True)
-class BaselineMember:
-    """A peer that joined. stage: that it serves or loads (ready); -1: it has none yet."""
-
-    process: ProcessId
-    wish: int
-    speed: float
-    capacity: int
-    stage: int = -1
-    ready: bool = False
-    settled_s: float = 0.0
-    last_received_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class BaselineLeaderSettings:
-    """What the leader goes by.
-
-    silence_s: after which a peer is taken for dead, 0: connections tell. peers_first: that the first iteration waits
-    for. rebalance_s: how often a peer may be moved, 0: never. negotiate_s: how long flows are negotiated before the
-    first iteration, and newcomers are placed by their capacity (GWTF); 0: they are not, and it is by their speed.
-    """
-
-    plan: Plan
-    iterations: int
-    peers_first: int
-    rebalance_s: float
-    silence_s: float
-    negotiate_s: float = 0.0
-
-
-@dataclass(slots=True)
 class BaselineLeader:
-    """Never dies.
-
-    on_learnt: told at the end of each iteration of its number, the paths of its microbatches and its stages' sizes.
-    phase: `gathering` until every stage has a peer, `running`, `updating`, and `finished` in the end.
-    """
+    """Opens iterations, and ends them when every microbatch is learnt and every peer has updated. It never dies."""
 
     runtime: BaselineRuntime
     settings: BaselineLeaderSettings
     lines: Lines
+    # Called at the end of each iteration with its number, the paths of its microbatches and the sizes of its stages.
     on_learnt: Callable[[int, dict[int, Path], tuple[int, ...]], None]
-    phase: str = "gathering"
-    opened: BaselineOpen | None = None
-    known: dict[ProcessId, BaselineMember] = field(default_factory=dict)
-    trainers: list[ProcessId] = field(default_factory=list)
-    _iterations: int = 0
-    _paths: dict[int, Path] = field(default_factory=dict)
-    _updating: dict[ProcessId, None] = field(default_factory=dict)
-    _moved_s: float = 0.0
-    _negotiated: bool | None = None
+    placement: BaselinePlacement = field(init=False)
+    phase: BaselinePhase = field(init=False, default=PHASES.initial)
+    negotiation: NegotiationState = field(init=False, default=NEGOTIATIONS.initial)
+    opened: BaselineOpen | None = field(init=False, default=None)  # the current iteration, or the last one
+    _iterations: int = field(init=False, default=0)  # that were begun
+    _paths: dict[int, Path] = field(init=False, default_factory=dict)  # of the microbatches that are learnt
+    _updating: dict[ProcessId, None] = field(init=False, default_factory=dict)  # peers that have not updated yet
+
+    def __post_init__(self) -> None:
+        self.placement = BaselinePlacement(self.runtime, self.settings, self.lines)
 
     def start(self) -> None:
         """Begin to lead."""
@@ -89,15 +99,16 @@ class BaselineLeader:
             self.runtime.after(1.0, self._watch)
 
     def received(self, sender: ProcessId, message: BaselineMessage) -> None:
-        """A process says something to its leader."""
-        if sender in self.known:
-            self.known[sender].last_received_s = self.runtime.now_s
+        """Handle a message to the leader."""
+        entry = self.placement.known.get(sender)
+        if entry is not None:
+            entry.last_received_s = self.runtime.now_s
         match message:
             case BaselineJoin():
                 self._join(sender, message)
-            case BaselineReady() if sender in self.known:
-                self._ready(self.known[sender], message)
-            case Learnt() if self.phase == "running":
+            case BaselineReady() if entry is not None:
+                self._ready(entry, message)
+            case Learnt() if self.phase is BaselinePhase.RUNNING:
                 self._learnt(message)
             case Updated():
                 self._updating.pop(sender, None)
@@ -106,181 +117,106 @@ class BaselineLeader:
                 pass
 
     def lost(self, process: ProcessId) -> None:
-        """A peer is dead."""
-        if self.known.pop(process, None) is None:
+        """Go on without a dead peer."""
+        if self.placement.known.pop(process, None) is None:
             return
-        self._tell_gone(process)
+        self.placement.announce_gone(process)
         self._updating.pop(process, None)
         self._end_if_all()
-        self._refill()
+        for moved in self.placement.refill():
+            self._updating.pop(moved, None)
         self._revise()
 
     @property
     def waiting_for(self) -> str:
-        """In words."""
-        empty = [str(stage) for stage, members in enumerate(self._stages()) if not members]
+        """What the leader waits for, in words."""
+        empty = [str(stage) for stage, members in enumerate(self.placement.serving()) if not members]
         if empty:
             return f"a peer for stage {', '.join(empty)}"
-        if self.phase == "running":
-            missing = [str(i) for i in range(self.settings.plan.microbatches) if i not in self._paths]
-            return f"microbatches {', '.join(missing)}"
-        return f"{len(self._updating)} peers to update" if self.phase == "updating" else "peers to begin with"
+        match self.phase:
+            case BaselinePhase.RUNNING:
+                missing = [str(i) for i in range(self.settings.plan.microbatches) if i not in self._paths]
+                return f"microbatches {', '.join(missing)}"
+            case BaselinePhase.UPDATING:
+                return f"{len(self._updating)} peers to update"
+            case _:
+                return "peers to begin with"
 
-    # --- who is there -------------------------------------------------------------------------------------------------
+    # --- members ------------------------------------------------------------------------------------------------------
 
     def _join(self, process: ProcessId, message: BaselineJoin) -> None:
         if message.speed <= 0:
-            self.trainers.append(process)
+            self.placement.trainers.append(process)
             self._begin_if_ready()
-            return
-        entry = BaselineMember(
-            process, message.wish, message.speed, message.capacity, last_received_s=self.runtime.now_s
-        )
-        self.known[process] = entry
-        candidates = [entry]
-        if self.settings.negotiate_s > 0:  # the highest capacity to the most utilised stage (GWTF, V-B)
-            waits = not self._iterations and len(self.known) < self.settings.peers_first
-            candidates = [] if waits else sorted(self._peers(-1), key=lambda e: (e.wish < 0, -e.capacity))
-        for candidate in candidates:
-            self._place(candidate)
-
-    def _place(self, entry: BaselineMember) -> None:
-        planned = self.lines.place(entry.process.name)
-        entry.stage = entry.wish if entry.wish >= 0 else self._emptiest() if planned is None else planned
-        entry.settled_s = self.runtime.now_s
-        self._grant(entry)
-
-    def _grant(self, entry: BaselineMember) -> None:
-        """Donors begin in turn, as in swarmflow. The leader has a copy of everything, in the baselines' favour."""
-        peers = [e for e in self._peers(entry.stage) if e is not entry]
-        found = sorted(e.process for e in peers if e.ready)
-        turn = sum(not e.ready for e in peers) % len(found) if found else 0
-        donors = (*found[turn:], *found[:turn], self.runtime.me) if self._iterations else ()
-        entry.ready = False
-        self.runtime.send(entry.process, BaselineGranted(entry.stage, donors))
-
-    def _emptiest(self) -> int:
-        """The stage of the highest load: its cost by the speed of its peers, those that load it included."""
-        peers = [self._peers(stage) for stage in range(self.settings.plan.stages)]
-        speeds = [sum(e.speed for e in stage) for stage in peers]
-        loads = [cost / speed if speed > 0 else float("inf") for cost, speed in zip(self._costs, speeds, strict=True)]
-        if self.settings.negotiate_s <= 0:
-            return max(range(len(peers)), key=lambda stage: (loads[stage], -stage))
-        # GWTF: of the highest utilisation; as each flow passes every stage, that is of the least capacity. Those who
-        # asked for a stage, if nobody else serves it, are the data nodes, which hold the first one (II).
-        free = [stage for stage, some in enumerate(peers) if not some or any(e.wish < 0 for e in some)]
-        held = [sum(e.capacity for e in stage) for stage in peers]
-        return min(free or range(len(peers)), key=lambda stage: (held[stage], -loads[stage], stage))
-
-    @property
-    def _costs(self) -> tuple[float, ...]:
-        return self.settings.plan.costs or (1.0,) * self.settings.plan.stages
-
-    def _peers(self, stage: int) -> list[BaselineMember]:
-        return [entry for entry in self.known.values() if entry.stage == stage]
-
-    def _stages(self) -> tuple[tuple[ProcessId, ...], ...]:
-        stages = range(self.settings.plan.stages)
-        return tuple(tuple(sorted(e.process for e in self._peers(s) if e.ready)) for s in stages)
+        else:
+            self.placement.join(process, message)
 
     def _ready(self, entry: BaselineMember, message: BaselineReady) -> None:
         if message.stage != entry.stage:
             return
         entry.ready = True
-        if self._negotiated is not None:
-            self._tell_present()
+        if self.negotiation is not NegotiationState.EXPECTED:
+            self._announce_present()
         self._begin_if_ready()
         self._revise()
 
+    def _watch(self) -> None:
+        for process in self.placement.silent():
+            self.lost(process)
+        self.runtime.after(1.0, self._watch)
+
     def _revise(self) -> None:
-        """Newcomers wait for the next iteration, unless nobody else serves their stage or a pipeline has a hole."""
-        if self.phase != "running" or self.opened is None:
+        """Newcomers wait for the next iteration, unless their stage has no other peer or a pipeline has a hole."""
+        if self.phase is not BaselinePhase.RUNNING or self.opened is None:
             return
-        ready = self._stages()
+        ready = self.placement.serving()
         lines = self.lines.form(ready, begins=False)
-        here = [tuple(p for p in stage if self._serves(p, s)) for s, stage in enumerate(self.opened.stages)]
+        here = [tuple(p for p in stage if self.placement.serves(p, s)) for s, stage in enumerate(self.opened.stages)]
         stages = columns(lines) if lines else tuple(some or ready[s] for s, some in enumerate(here))
         before = self.opened.stages
         if lines != self.opened.lines or any(p not in before[s] for s, stage in enumerate(stages) for p in stage):
             self._open(self.opened.iteration, self.opened.revision + 1, stages, lines, self.opened.given)
 
-    def _refill(self) -> None:
-        """A stage that nobody serves or loads gets a peer of the largest other one."""
-        for stage in range(self.settings.plan.stages):
-            if self._peers(stage) or not self._iterations:
-                continue
-            spare = [e for e in self.known.values() if e.wish < 0 and len(self._peers(e.stage)) > 1]
-            if spare:
-                self._move(max(spare, key=lambda e: (len(self._peers(e.stage)), e.process)), stage)
+    # --- negotiation --------------------------------------------------------------------------------------------------
 
-    def _move(self, entry: BaselineMember, stage: int) -> None:
-        self.runtime.count("moves")
-        entry.stage, entry.settled_s = stage, self.runtime.now_s
-        self._tell_gone(entry.process)
-        self._updating.pop(entry.process, None)
-        self._grant(entry)
+    def _has_negotiated(self) -> bool:
+        """Whether an iteration may begin; begins the negotiation where there is one."""
+        if self.settings.negotiate_s <= 0:
+            return True
+        if self.negotiation is NegotiationState.EXPECTED:
+            self.negotiation = NEGOTIATIONS.move(self.negotiation, NegotiationState.RUNNING)
+            self._announce_present()
+            self.runtime.after(self.settings.negotiate_s, self._end_negotiation)
+        return self.negotiation is NegotiationState.OVER
 
-    def _rebalance(self) -> None:
-        """SWARM's Algorithm 2, at most one move a period and between two iterations only: nothing is lost by it."""
-        stages = [[e for e in self._peers(s) if e.ready] for s in range(self.settings.plan.stages)]
-        period_s, now_s = self.settings.rebalance_s, self.runtime.now_s
-        settled = all(e.ready for e in self.known.values()) and all(stages)
-        fixed = self.opened is not None and bool(self.opened.lines)
-        if period_s <= 0 or now_s - self._moved_s < period_s or fixed or not settled:
-            return
-        servers = [
-            [Server(e.process, e.speed, e.wish < 0 and now_s - e.settled_s >= period_s) for e in stage]
-            for stage in stages
-        ]
-        move = rebalance(self._costs, servers)
-        if move is not None:
-            self._moved_s = now_s
-            self._move(self.known[move.process], move.stage)
+    def _end_negotiation(self) -> None:
+        self.negotiation = NEGOTIATIONS.move(self.negotiation, NegotiationState.OVER)
+        self._begin_if_ready()
 
-    def _watch(self) -> None:
-        for entry in list(self.known.values()):
-            if self.runtime.now_s - entry.last_received_s > self.settings.silence_s:
-                self.lost(entry.process)
-        self.runtime.after(1.0, self._watch)
-
-    def _tell_gone(self, process: ProcessId) -> None:
-        for other in (*self.known, *self.trainers):
-            if other != process:
-                self.runtime.send(other, BaselineGone(process))
+    def _announce_present(self) -> None:
+        present = Present(self.placement.serving(), tuple(sorted(self.placement.trainers)))
+        for process in (*(p for stage in present.stages for p in stage), *present.trainers):
+            self.runtime.send(process, present)
 
     # --- iterations ---------------------------------------------------------------------------------------------------
 
     def _begin_if_ready(self) -> None:
         first = 0 if self._iterations else self.settings.peers_first
-        if self.phase != "gathering" or sum(e.ready for e in self.known.values()) < first:
+        if self.phase is not BaselinePhase.GATHERING or sum(e.ready for e in self.placement.known.values()) < first:
             return
-        stages = self._stages()
-        if self.trainers and all(stages) and self._has_negotiated():
+        stages = self.placement.serving()
+        if self.placement.trainers and all(stages) and self._has_negotiated():
             self._begin(stages)
 
-    def _has_negotiated(self) -> bool:
-        if self.settings.negotiate_s > 0 and self._negotiated is None:
-            self._negotiated = False
-            self._tell_present()
-            self.runtime.after(self.settings.negotiate_s, self._end_negotiation)
-        return self.settings.negotiate_s <= 0 or self._negotiated is True
-
-    def _end_negotiation(self) -> None:
-        self._negotiated = True
-        self._begin_if_ready()
-
-    def _tell_present(self) -> None:
-        present = Present(self._stages(), tuple(sorted(self.trainers)))
-        for process in (*(p for stage in present.stages for p in stage), *present.trainers):
-            self.runtime.send(process, present)
-
     def _begin(self, stages: tuple[tuple[ProcessId, ...], ...]) -> None:
-        self.phase = "running"
+        assert not self._updating, "peers still update for the iteration before"
+        self.phase = PHASES.move(self.phase, BaselinePhase.RUNNING)
         self._paths.clear()
         lines = self.lines.form(stages, begins=True)
         given = self.lines.give(self.settings.plan.microbatches)
         self._open(self._iterations, 0, columns(lines) if lines else stages, lines, given)
         self._iterations += 1
+        self.placement.started = True
 
     def _open(
         self,
@@ -290,7 +226,7 @@ class BaselineLeader:
         lines: tuple[Line, ...],
         given: tuple[int, ...],
     ) -> None:
-        self.opened = BaselineOpen(iteration, revision, stages, tuple(sorted(self.trainers)), lines, given)
+        self.opened = BaselineOpen(iteration, revision, stages, tuple(sorted(self.placement.trainers)), lines, given)
         for process in (*(p for stage in stages for p in stage), *self.opened.trainers):
             self.runtime.send(process, self.opened)
 
@@ -305,8 +241,8 @@ class BaselineLeader:
             self._aggregate(self.opened)
 
     def _aggregate(self, opened: BaselineOpen) -> None:
-        self.phase = "updating"
-        stages = [tuple(p for p in stage if self._serves(p, number)) for number, stage in enumerate(opened.stages)]
+        self.phase = PHASES.move(self.phase, BaselinePhase.UPDATING)
+        stages = [tuple(p for p in stage if self.placement.serves(p, s)) for s, stage in enumerate(opened.stages)]
         groups = [(f"stage-{number}", members) for number, members in enumerate(stages)]
         if self.settings.plan.tied and len(stages) > 1:
             groups.append(("tied", stages[0] + stages[-1]))
@@ -316,17 +252,14 @@ class BaselineLeader:
             self.runtime.send(process, Aggregate(opened.iteration, mine))
         self._end_if_all()
 
-    def _serves(self, process: ProcessId, stage: int) -> bool:
-        entry = self.known.get(process)
-        return entry is not None and entry.ready and entry.stage == stage
-
     def _end_if_all(self) -> None:
-        if self.phase != "updating" or self._updating or self.opened is None:
+        if self.phase is not BaselinePhase.UPDATING or self._updating or self.opened is None:
             return
-        self.phase = "gathering"
+        last = self._iterations >= self.settings.iterations
+        self.phase = PHASES.move(self.phase, BaselinePhase.FINISHED if last else BaselinePhase.GATHERING)
         self.on_learnt(self.opened.iteration, dict(self._paths), tuple(len(stage) for stage in self.opened.stages))
-        if self._iterations >= self.settings.iterations:
-            self.phase = "finished"
+        if last:
             return
-        self._rebalance()
+        if not self.opened.lines:  # pipelines are fixed
+            self.placement.rebalance()
         self._begin_if_ready()

@@ -1,4 +1,4 @@
-"""What a machine of a baseline can do. It knows what messages and its own computer tell it, and nothing else."""
+"""The interfaces of a baseline's machines: they know what messages and their own computer tell, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swarmflow.core.types import ProcessId
 
 
 class BaselineRuntime(Protocol):
-    """One process' network, computer and clock. What was planned for a process that is dead by then does not happen."""
+    """One process' network, computer and clock. Callbacks of a process that is dead by then are not called."""
 
     @property
     def me(self) -> ProcessId:
@@ -24,47 +24,43 @@ class BaselineRuntime(Protocol):
 
     @property
     def timeout_s(self) -> float:
-        """How long a gradient is waited for before a microbatch is started over; 0: as long as one ever took."""
+        """How long a process waits for a gradient before a microbatch is started over; 0: as long as one ever took."""
         ...
 
     def send(self, to: ProcessId, message: BaselineMessage, tensor_bytes: int = 0) -> None:
-        """A message sets out, with tensors where there are any."""
+        """Send a message, with tensors of so many bytes."""
         ...
 
     def compute(self, work: str, trip: Trip | None, done: Callable[[], None]) -> None:
-        """Compute something, after what is more urgent."""
+        """Compute `work` of a microbatch after more urgent work, then call `done`."""
         ...
 
     def drop(self, trip: Trip | None = None) -> None:
-        """What has not been begun of a microbatch (None: of all) is not computed any more."""
+        """Cancel the work of a microbatch (None: all work) that has not begun."""
         ...
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Plan something."""
+        """Call back after a delay."""
         ...
 
     def load(self, stage: int, donors: tuple[ProcessId, ...], done: Callable[[], None]) -> None:
-        """Copy a stage's state from the first of these that lives."""
+        """Copy a stage's state from the first donor that is alive, then call `done`."""
         ...
 
     def capacity(self, stage: int) -> int:
-        """Microbatches that this computer holds at a time."""
+        """Return how many microbatches of a stage this computer holds at a time."""
         ...
 
     def tensor_bytes(self, stage: int, kind: str) -> int:
-        """Of a stage's `activation` (its output), of the `gradient` of its input, of `tokens` or `targets`."""
+        """Return the size of a stage's `activation` (its output), `gradient` (of its input), `tokens` or `targets`."""
         ...
 
     def elements(self, group: str) -> int:
-        """Length of a reduction group's flat gradient."""
+        """Return the length of a reduction group's flat gradient."""
         ...
 
     def count(self, name: str) -> None:
-        """Count something that happened."""
-        ...
-
-    def say(self, text: str) -> None:
-        """A line of the trace."""
+        """Count an event."""
         ...
 
 
@@ -72,27 +68,13 @@ class BaselineMachine(Protocol):
     """A process of a baseline."""
 
     def start(self) -> None:
-        """It begins."""
+        """Begin."""
         ...
 
     def received(self, sender: ProcessId, message: BaselineMessage) -> None:
-        """A message came."""
+        """Handle a message."""
         ...
 
     def lost(self, process: ProcessId) -> None:
-        """A connection broke, or what was sent there did not arrive."""
-        ...
-
-
-class ServingMachine(BaselineMachine, Protocol):
-    """A peer."""
-
-    @property
-    def stage(self) -> int:
-        """Whose state it holds; -1: none yet."""
-        ...
-
-    @property
-    def slots(self) -> int:
-        """Microbatches that it holds."""
+        """Handle a broken connection, or one that could not be made."""
         ...
