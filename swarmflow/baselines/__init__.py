@@ -1,4 +1,4 @@
-"""What swarmflow is compared with: other protocols, as small machines on the same network and computers.
+"""The protocols that swarmflow is compared with, as small machines on the same network and computers.
 
-docs/baselines.md says what each does, from which source, and what was chosen in its favour.
+docs/baselines.md describes what each does, from which source, and which choices favour it.
 """

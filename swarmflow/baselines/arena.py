@@ -24,7 +24,7 @@ from swarmflow.baselines.messages import (
 from swarmflow.baselines.negotiation import ROUND_S, ROUNDS, GwtfNegotiation
 from swarmflow.baselines.next_hop import NextHop
 from swarmflow.baselines.peer import BaselinePeer, BaselinePeerSettings
-from swarmflow.baselines.pipelines import Lines
+from swarmflow.baselines.pipelines import PipelineLayout
 from swarmflow.baselines.placement import BaselineLeaderSettings
 from swarmflow.baselines.source import BaselineSource
 from swarmflow.baselines.trainer import BaselineTrainer
@@ -39,7 +39,7 @@ from swarmflow.simulator.settings import Settings, Surroundings
 from swarmflow.simulator.swarm import PeerLife
 from swarmflow.simulator.transfer import Transfer
 
-DIAL_S = 10.0  # after which a connection that nobody answers is given up
+DIAL_S = 10.0  # after which an unanswered connection is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class BaselineRules:
 
     next_hop: Callable[[GwtfNegotiation | None], NextHop]  # makes a process' routing, along what it has negotiated
     repair: Repair
-    lines: Callable[[Arena], Lines]  # makes the leader's pipelines; only an oracle's know the network
+    lines: Callable[[Arena], PipelineLayout]  # makes the leader's pipelines; only an oracle's know the network
     # Makes a process' part in the negotiation of flows; None: no flows are negotiated.
     negotiation: Callable[[Arena, BaselineRuntime], GwtfNegotiation] | None = None
 

@@ -1,4 +1,4 @@
-"""A pretended computer of a baseline: one thing at a time, gradients before activations."""
+"""A simulated computer of a baseline: one task at a time, backward passes before forward passes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _URGENCY = {"update": 0, "backward": 1, "loss": 2, "forward": 2}
 
 @dataclass(slots=True)
 class Computer:
-    """Takes `seconds(work)` for each thing that is asked of it, in the order in which swarmflow takes them."""
+    """Computes tasks of `seconds(work)` each, in the order in which swarmflow computes them."""
 
     clock: Clock
     meter: Meter
     seconds: Callable[[str], float]
-    alive: bool = True
-    spent: Spent = field(default_factory=Spent)
-    _queue: list[tuple[int, int, int, str, Trip | None, Callable[[], None]]] = field(default_factory=list)
-    _queued: int = 0
-    _since_s: float | None = None
+    alive: bool = field(init=False, default=True)
+    spent: Spent = field(init=False, default_factory=Spent)
+    # A heap of (urgency, index of the microbatch, number of the task, work, microbatch, what to call when it is done).
+    _queue: list[tuple[int, int, int, str, Trip | None, Callable[[], None]]] = field(init=False, default_factory=list)
+    _queued: int = field(init=False, default=0)  # tasks that were ever queued
+    _since_s: float | None = field(init=False, default=None)  # when the current task began
 
     def add(self, work: str, trip: Trip | None, done: Callable[[], None]) -> None:
         """Compute `forward`, `loss` or `backward` of a microbatch, or the `update`, and call `done`."""
@@ -37,19 +38,19 @@ class Computer:
             self._begin()
 
     def drop(self, trip: Trip | None = None) -> None:
-        """What has not been begun of this microbatch (None: of all) is not wanted any more."""
+        """Cancel the tasks of this microbatch (None: all tasks) that have not begun."""
         self._queue = [entry for entry in self._queue if trip is not None and entry[4] != trip]
         heapq.heapify(self._queue)
 
     def die(self) -> None:
-        """What was computed and not learnt is lost."""
+        """Stop: what was computed and not learnt is lost."""
         self.alive = False
         self.spent.die(self._part_s(), self.meter)
         self._since_s = None
 
     @property
     def busy_s(self) -> float:
-        """Seconds that it has computed in its life."""
+        """How long it has computed in its life."""
         return self.spent.busy_s + self._part_s()
 
     def _part_s(self) -> float:
@@ -68,5 +69,5 @@ class Computer:
         self._since_s = None
         self.spent.add(work, index, seconds)
         done()
-        if self._since_s is None:  # what followed from it may have begun the next
+        if self._since_s is None:  # `done` may have begun the next task
             self._begin()

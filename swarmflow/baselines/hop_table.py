@@ -62,7 +62,7 @@ class BaselineHop:
 
     trip: Trip
     source: ProcessId  # its trainer
-    upstream: ProcessId  # who sends it, and gets its gradient
+    upstream: ProcessId  # its sender, which gets its gradient
     attempt: int  # of `upstream`
     repair: tuple[int, ...]  # how often each sender from the trainer on has sent it again
     state: BaselineHopState = field(init=False, default=HOP_STATES.initial)

@@ -1,4 +1,4 @@
-"""The trainer that leads a baseline: when an iteration begins and ends, and who takes part in it."""
+"""The trainer that leads a baseline: when an iteration begins and ends, and which peers take part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from swarmflow.baselines.messages import (
     Present,
     Updated,
 )
-from swarmflow.baselines.pipelines import Line, Lines
+from swarmflow.baselines.pipelines import Line, PipelineLayout
 from swarmflow.baselines.placement import BaselineLeaderSettings, BaselineMember, BaselinePlacement
 from swarmflow.core.transitions import Transitions
 from swarmflow.core.types import ProcessId
@@ -79,7 +79,7 @@ class BaselineLeader:
 
     runtime: BaselineRuntime
     settings: BaselineLeaderSettings
-    lines: Lines
+    lines: PipelineLayout
     # Called at the end of each iteration with its number, the paths of its microbatches and the sizes of its stages.
     on_learnt: Callable[[int, dict[int, Path], tuple[int, ...]], None]
     placement: BaselinePlacement = field(init=False)

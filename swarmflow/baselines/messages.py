@@ -1,4 +1,4 @@
-"""What the processes of the baselines say to each other."""
+"""The messages of the baselines."""
 
 from __future__ import annotations
 
@@ -10,68 +10,64 @@ from swarmflow.core.types import ProcessId
 from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
 from swarmflow.simulator.sizes import FRAME, HEADER, MEMBER, PROCESS
 
-NAMES = 3  # that a message of the negotiation has, on the average
-Path = tuple[ProcessId, ...]  # who holds the hops of a microbatch, one stage after the other
+NAMES = 3  # process names in a message of the negotiation, on average
+Path = tuple[ProcessId, ...]  # the holders of a microbatch, one stage after the other
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Trip:
-    """Microbatch `index` of an iteration, in one try at it. line: the pipeline that it was given to, or -1."""
+    """One try at a microbatch of an iteration."""
 
     iteration: int
     index: int
-    turn: int = 0
-    line: int = -1
+    turn: int = 0  # the number of the try
+    line: int = -1  # the pipeline that it belongs to; -1: none
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineJoin:
-    """To the leader: a process is there. wish: the stage that it asks for, -1: any. speed: 0: it is a trainer.
-    capacity: microbatches at a time."""
+    """To the leader: a process joins."""
 
-    wish: int
-    speed: float
-    capacity: int = 0
+    wish: int  # the stage that it asks for; -1: any
+    speed: float  # 0: it is a trainer
+    capacity: int = 0  # microbatches that it holds at a time
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineGranted:
-    """To a peer: serve this stage, with the state that these have (nobody: from the seed)."""
+    """To a peer: serve this stage."""
 
     stage: int
-    donors: tuple[ProcessId, ...]
+    donors: tuple[ProcessId, ...]  # that have its state; none: the state is made from the seed
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineReady:
-    """To the leader: the state of the stage is here."""
+    """To the leader: the sender has the state of its stage."""
 
     stage: int
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """To the leader, each second, where broken connections do not tell of deaths."""
+    """To the leader: a heartbeat each second, where broken connections do not show deaths."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineOpen:
-    """To everybody: an iteration begins, or goes on with others (a later revision).
-
-    lines: fixed pipelines: the peer of each stage, None: nobody. given: the pipeline of each microbatch.
-    """
+    """To all members: an iteration begins, or goes on with other peers (a later revision)."""
 
     iteration: int
     revision: int
     stages: tuple[tuple[ProcessId, ...], ...]
     trainers: tuple[ProcessId, ...]
-    lines: tuple[tuple[ProcessId | None, ...], ...] = ()
-    given: tuple[int, ...] = ()
+    lines: tuple[tuple[ProcessId | None, ...], ...] = ()  # fixed pipelines: the peer of each stage; None: a hole
+    given: tuple[int, ...] = ()  # the pipeline of each microbatch
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """To everybody, where flows are negotiated: these are ready."""
+    """To all members, where flows are negotiated: the processes that are ready."""
 
     stages: tuple[tuple[ProcessId, ...], ...]
     trainers: tuple[ProcessId, ...]
@@ -79,57 +75,55 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class BaselineNegotiate:
-    """Among neighbours: a message of core/flow/gwtf_messages.py."""
+    """Among neighbours: a message of the negotiation of flows."""
 
-    payload: Any
+    payload: Any  # of core/flow/gwtf_messages.py
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineGone:
-    """To everybody: a process is dead, or serves its stage no more."""
+    """To all members: a process is dead, or leaves its stage."""
 
     process: ProcessId
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineAsk:
-    """To a peer: will you take a microbatch? Its tensors follow if so. source: its trainer.
-
-    path: who probably holds the hops after this one. claim: only if you hold it already. repair: how often each sender
-    from the trainer on has sent it again; of two tries, the one that was repaired nearer to the trainer is the later.
-    """
+    """To a peer: asks for a slot for a microbatch, whose tensors follow once it is accepted."""
 
     trip: Trip
     stage: int
     attempt: int
-    source: ProcessId
+    source: ProcessId  # its trainer
+    # How often each sender from the trainer on has sent it again; of two tries, the one that was repaired nearer to the
+    # trainer is the later.
     repair: tuple[int, ...] = ()
-    path: Path = ()
-    claim: bool = False
+    path: Path = ()  # the probable holders of the hops after this one
+    claim: bool = False  # accept it only if you hold it already
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineAccepted:
-    """A slot is kept. held: the microbatch was there already, and is with `path` downstream."""
+    """To a sender: a slot is kept, or the microbatch is held already."""
 
     trip: Trip
     attempt: int
-    held: bool = False
-    path: Path = ()
+    held: bool = False  # the microbatch was held already
+    path: Path = ()  # its holders downstream
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineDenied:
-    """No. reason: `full`, `unknown` to a claim, `stale`: somebody else sends it by now."""
+    """To a sender: the microbatch is not accepted."""
 
     trip: Trip
     attempt: int
-    reason: str
+    reason: str  # `full`, `unknown` (to a claim), or `stale`: another process is its sender by now
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineRoom:
-    """To those who were denied: there is a free slot."""
+    """To a denied sender: there is a free slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +144,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class BaselineRouted:
-    """To the predecessor: who has the microbatch now, from the next stage on."""
+    """To the predecessor: the holders of the microbatch, from the next stage on."""
 
     trip: Trip
     path: Path
@@ -158,38 +152,38 @@ class BaselineRouted:
 
 @dataclass(frozen=True, slots=True)
 class BaselineBackward:
-    """A gradient. path: the peers that computed it, from the sender on; to the trainer: all of them, and no tensor."""
+    """To the predecessor: a gradient; to the trainer: without a tensor."""
 
     trip: Trip
-    path: Path
+    path: Path  # the peers that computed it, from the sender on
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """To the trainer: the way of a microbatch is broken and it has to be started over."""
+    """To the trainer: the path of a microbatch is broken, and it has to be started over."""
 
     trip: Trip
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineAbandon:
-    """To who holds it: nobody waits for this try any more."""
+    """To a holder: this try is given up."""
 
     trip: Trip
 
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """To the leader: a microbatch is through. seconds: from its first activation to its last gradient."""
+    """To the leader: a microbatch is finished."""
 
     trip: Trip
     path: Path
-    seconds: float
+    seconds: float  # from its first activation to its last gradient
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """To every peer: the iteration is through; sum the gradients with these, by group."""
+    """To every peer: all microbatches are finished; sum the gradients with these members, by group."""
 
     iteration: int
     groups: tuple[tuple[str, tuple[ProcessId, ...]], ...]
@@ -246,20 +240,18 @@ BaselineMessage = (
 
 
 def cause_of(message: BaselineMessage) -> int:
-    """What waits for this word waits for, as the simulator has it (simulator/causes.py)."""
+    """Return the cause of the time that passes until this message arrives (simulator/causes.py)."""
     if isinstance(message, Aggregate | BaselinePart | BaselineSum | Updated | BaselineOpen):
         return REDUCE
-    return (
-        TIMER
-        if isinstance(
-            message, BaselineJoin | BaselineGranted | BaselineReady | Alive | BaselineGone | Present | BaselineNegotiate
-        )
-        else LINKS
-    )
+    if isinstance(
+        message, BaselineJoin | BaselineGranted | BaselineReady | Alive | BaselineGone | Present | BaselineNegotiate
+    ):
+        return TIMER
+    return LINKS
 
 
 def wire_bytes(message: BaselineMessage) -> int:
-    """The length of a frame without its tensors, by the same estimates as swarmflow's own (simulator/sizes.py)."""
+    """Return the length of a frame without tensors, by the estimates of swarmflow's own (simulator/sizes.py)."""
     size = FRAME + HEADER
     match message:
         case BaselineOpen() | Present():

@@ -1,4 +1,4 @@
-"""A process' part in GWTF's negotiation of flows, which goes on beside the training (GWTF, V)."""
+"""A process' part in GWTF's negotiation of flows, which continues during the training (GWTF, V)."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from swarmflow.core.types import ProcessId
 
 ROUND_S = 0.5  # GWTF, VI, Ablation studies: 120 iterations are "roughly a minute"
 ROUNDS = 120  # before the first iteration
-ASKED = (CostIs, Flows, Query)  # change no flow
-TRAINER = -1  # its stage: it stands before the first one and after the last
+ASKED = (CostIs, Flows, Query)  # messages that change no flow
+TRAINER = -1  # the stage of a trainer, which comes before the first one and after the last
 
 Place = tuple[str, int]  # a process' name and its stage
 
 
 @dataclass(slots=True)
 class GwtfNegotiation:
-    """link_s: what a link costs (equation 1), which both of its ends know. node: the machine that negotiates, once
-    it is known who is there.
+    """One process' negotiation of flows.
 
-    Words of those, or about those, of whom the leader has not told yet are kept until it does.
+    Messages from or about processes that the leader has not announced yet wait until it does.
     """
 
     runtime: BaselineRuntime
     stages: int
     microbatches: int
-    link_s: Callable[[Place, Place], float]
+    link_s: Callable[[Place, Place], float]  # the cost of a link (equation 1), which both of its ends know
     random: Random
-    node: GwtfRelay | GwtfSource | None = None
-    costs: dict[ProcessId, float] = field(default_factory=dict)
-    _stage: dict[ProcessId, int] = field(default_factory=dict)
-    _gone: dict[ProcessId, None] = field(default_factory=dict)
-    _early: list[tuple[ProcessId, BaselineNegotiate]] = field(default_factory=list)
+    # The machine that negotiates, once the leader has announced the processes.
+    node: GwtfRelay | GwtfSource | None = field(init=False, default=None)
+    costs: dict[ProcessId, float] = field(init=False, default_factory=dict)  # of the links to neighbours
+    _stage: dict[ProcessId, int] = field(init=False, default_factory=dict)  # of each announced process
+    _gone: dict[ProcessId, None] = field(init=False, default_factory=dict)  # processes that are dead, or left a stage
+    _early: list[tuple[ProcessId, BaselineNegotiate]] = field(init=False, default_factory=list)
 
     @property
     def outflow(self) -> dict[Link, int]:
-        """Microbatches that are to go out at a time, by (who takes them, data node)."""
+        """How many microbatches may be sent at a time, by (next peer, data node)."""
         return {} if self.node is None else self.node.outflow
 
     def received(self, sender: ProcessId, message: Present | BaselineNegotiate) -> None:
-        """The leader tells who is there, or a neighbour negotiates."""
+        """Handle the leader's list of processes, or a neighbour's message."""
         if isinstance(message, Present):
             self._present(message)
         elif self.node is None or not self._knows(sender, message):
@@ -59,14 +59,14 @@ class GwtfNegotiation:
                 self._forget(self.node)
 
     def lost(self, process: ProcessId) -> None:
-        """It is dead, or serves its stage no more."""
+        """Forget a process that is dead, or has left its stage."""
         self._gone[process] = None
         self._early = [(sender, message) for sender, message in self._early if process not in _ends(sender, message)]
         if self.node is not None:
             self._send(self.node.gone(process, self.runtime.now_s))
 
     def stop(self) -> None:
-        """The stage is served no more."""
+        """Stop negotiating: this process leaves its stage."""
         self.node = None
         self.costs.clear()
         self._stage.clear()
@@ -75,7 +75,7 @@ class GwtfNegotiation:
     def _present(self, present: Present) -> None:
         ring = [present.trainers, *present.stages]
         place = next((number for number, members in enumerate(ring) if self.runtime.me in members), None)
-        if place is None:  # it was told before this one was ready
+        if place is None:  # the list was made before this process was ready
             return
         for number, members in enumerate(ring):
             for process in members:
@@ -96,7 +96,7 @@ class GwtfNegotiation:
             self.received(sender, message)
 
     def _units(self, present: Present) -> int:
-        """What this one holds, or sends in an iteration."""
+        """Return how many microbatches this process holds, or (a trainer) sends in an iteration."""
         if self.runtime.me in present.trainers:
             return len(shares(present.trainers, self.microbatches)[self.runtime.me])
         return self.runtime.capacity(self._stage[self.runtime.me])
@@ -107,7 +107,7 @@ class GwtfNegotiation:
             self.runtime.after(ROUND_S, lambda: self._tick(node))
 
     def _forget(self, node: GwtfRelay | GwtfSource) -> None:
-        """What was said before a death may have been heard after it."""
+        """Remove flows of dead processes, whose messages may arrive after the news of their death."""
         for process, _ in (*node.inflow, *node.outflow):
             if process in self._gone:
                 self._send(node.gone(process, self.runtime.now_s))
@@ -121,6 +121,6 @@ class GwtfNegotiation:
 
 
 def _ends(sender: ProcessId, message: BaselineNegotiate) -> tuple[ProcessId, ...]:
-    """Those whose links a word is about."""
+    """Return the processes whose links a message is about."""
     others = (getattr(message.payload, end, None) for end in ("before", "after"))
     return (sender, *(process for process in others if process is not None))

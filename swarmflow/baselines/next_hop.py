@@ -1,4 +1,4 @@
-"""Who is asked to take a microbatch next: the one decision in which routers differ."""
+"""Which peer a microbatch is offered to next: the one decision in which routers differ."""
 
 from __future__ import annotations
 
@@ -15,106 +15,106 @@ from swarmflow.core.types import ProcessId
 
 
 class NextHop(Protocol):
-    """One sender's view of one stage. It is told what became of what it chose."""
+    """One sender's choice among the peers of one stage, and what became of it."""
 
     def open(self, opened: BaselineOpen, stage: int) -> None:
-        """These serve the stage from now on."""
+        """Take over the peers of the stage."""
         ...
 
     def choose(self, trip: Trip, exclude: Collection[ProcessId]) -> ProcessId | None:
-        """The peer to ask; None: nobody."""
+        """Return the peer to ask; None: no peer can be asked."""
         ...
 
     def accepted(self, trip: Trip, process: ProcessId) -> None:
-        """It took it."""
+        """Handle an acceptance."""
         ...
 
     def denied(self, trip: Trip, process: ProcessId) -> None:
-        """It did not."""
+        """Handle a denial."""
         ...
 
     def done(self, trip: Trip, process: ProcessId, seconds: float) -> None:
-        """It has computed its forward pass, so many seconds after it was asked."""
+        """Handle a forward pass that is done, so many seconds after the peer was asked."""
         ...
 
     def freed(self, trip: Trip) -> None:
-        """Its gradient has come back, or nobody waits for it any more."""
+        """Forget a microbatch: its gradient has returned, or it is given up."""
         ...
 
     def lost(self, process: ProcessId) -> None:
-        """It is dead."""
+        """Handle the death of a peer."""
         ...
 
 
-class Wired:
+class StochasticWiring:
     """SWARM's stochastic wiring (Algorithm 1): interleaved weighted round-robin by measured response times."""
 
     def __init__(self) -> None:
         self._router = Iwrr()
 
     def open(self, opened: BaselineOpen, stage: int) -> None:
-        """Those who are new begin at the least total time; who was banned and is named is back."""
+        """Newcomers begin at the least total time; a banned peer that is listed again may be chosen again."""
         self._router.announce(opened.stages[stage])
 
     def choose(self, trip: Trip, exclude: Collection[ProcessId]) -> ProcessId | None:
-        """The peer with the smallest total time."""
+        """Return the peer with the smallest total time."""
         choice = self._router.choose(exclude)
         return None if choice is None else choice.process
 
     def accepted(self, trip: Trip, process: ProcessId) -> None:
-        """Nothing is learnt from it."""
+        """Measure nothing."""
 
     def denied(self, trip: Trip, process: ProcessId) -> None:
-        """Nothing is learnt from it: who is full is left alone until it says that it has room."""
+        """Measure nothing: the dispatcher excludes a full peer until it has room."""
 
     def done(self, trip: Trip, process: ProcessId, seconds: float) -> None:
-        """A response time, queue and network included."""
+        """Measure a response time, queue and network included."""
         self._router.measured(process, seconds)
 
     def freed(self, trip: Trip) -> None:
-        """Nothing is learnt from it."""
+        """Measure nothing."""
 
     def lost(self, process: ProcessId) -> None:
         """Ban it."""
         self._router.ban(process)
 
 
-class Fixed:
-    """The next peer of the pipeline that the microbatch was given to."""
+class FixedRoute:
+    """The next peer of the pipeline that the microbatch belongs to."""
 
     def __init__(self) -> None:
         self._line: tuple[ProcessId | None, ...] = ()
 
     def open(self, opened: BaselineOpen, stage: int) -> None:
-        """Who serves this stage in each pipeline."""
+        """Take over the peer of this stage in each pipeline."""
         self._line = tuple(line[stage] for line in opened.lines)
 
     def choose(self, trip: Trip, exclude: Collection[ProcessId]) -> ProcessId | None:
-        """There is one, or nobody."""
+        """Return the one peer, unless it is excluded or dead."""
         process = self._line[trip.line] if trip.line < len(self._line) else None
         return None if process in exclude else process
 
     def accepted(self, trip: Trip, process: ProcessId) -> None:
-        """As it should be."""
+        """Do nothing."""
 
     def denied(self, trip: Trip, process: ProcessId) -> None:
-        """It is full; it is asked again when it has room."""
+        """Do nothing: the peer is asked again when it has room."""
 
     def done(self, trip: Trip, process: ProcessId, seconds: float) -> None:
-        """Nothing follows from it."""
+        """Do nothing."""
 
     def freed(self, trip: Trip) -> None:
-        """Nothing follows from it."""
+        """Do nothing."""
 
     def lost(self, process: ProcessId) -> None:
-        """Its pipeline is broken."""
+        """Break its pipeline."""
         self._line = tuple(None if other == process else other for other in self._line)
 
 
-class Flowing:
-    """Along a flow of the microbatch's data node, each unit of which carries one at a time; else to the nearest.
+class FlowRoute:
+    """A flow of the microbatch's data node, each unit of which carries one microbatch at a time.
 
-    The nearest is whose link costs least. Who was denied by it asks the next one.
+    Where no unit is free, the peer whose link costs least.
     """
 
     def __init__(self, flows: GwtfNegotiation) -> None:
@@ -124,14 +124,14 @@ class Flowing:
         self._carried: dict[Trip, Link] = {}
 
     def open(self, opened: BaselineOpen, stage: int) -> None:
-        """Flows may lead to others as well, who take part from the next iteration."""
+        """Take over the peers: flows may lead to others, which take part from the next iteration."""
         self._peers = opened.stages[stage]
         given = shares(opened.trainers, self._flows.microbatches)
         self._source = {index: trainer for trainer, indices in given.items() for index in indices}
         self._carried = {trip: link for trip, link in self._carried.items() if trip.iteration == opened.iteration}
 
     def choose(self, trip: Trip, exclude: Collection[ProcessId]) -> ProcessId | None:
-        """The flow of which the least is taken, and of those the one whose link costs least."""
+        """Return the peer of the flow with the smallest share of units in use; of equals, that of the cheapest link."""
         self.freed(trip)
         there = {process: self._flows.costs.get(process, INFINITE) for process in self._peers if process not in exclude}
         taken, source = Counter(self._carried.values()), self._source[trip.index]
@@ -148,19 +148,19 @@ class Flowing:
         return min(there, key=lambda process: (there[process], process), default=None)
 
     def accepted(self, trip: Trip, process: ProcessId) -> None:
-        """As it should be."""
+        """Do nothing."""
 
     def denied(self, trip: Trip, process: ProcessId) -> None:
-        """It is left out until it has room again (V-D)."""
+        """Do nothing: the dispatcher excludes the peer until it has room again (V-D)."""
 
     def done(self, trip: Trip, process: ProcessId, seconds: float) -> None:
-        """Costs are not measured from it."""
+        """Do nothing: costs are not measured."""
 
     def freed(self, trip: Trip) -> None:
-        """Its unit may carry another one."""
+        """Free the unit of a microbatch."""
         self._carried.pop(trip, None)
 
     def lost(self, process: ProcessId) -> None:
-        """Nothing goes there any more, and nothing is on its way there."""
+        """Remove the peer, and free its units."""
         self._peers = tuple(other for other in self._peers if other != process)
         self._carried = {trip: link for trip, link in self._carried.items() if link[0] != process}

@@ -180,9 +180,9 @@ class BaselinePeer:
         if self.reduction is None or self.reduction.aggregate.iteration < message.iteration:
             self._early.append((sender, message))
         elif self.reduction.aggregate.iteration == message.iteration and isinstance(message, BaselinePart):
-            self.reduction.part(message)
+            self.reduction.add_part(message)
         elif self.reduction.aggregate.iteration == message.iteration and isinstance(message, BaselineSum):
-            self.reduction.whole(message)
+            self.reduction.take_sum(message)
 
     def _reduced(self) -> None:
         self.runtime.compute("update", None, self._updated)

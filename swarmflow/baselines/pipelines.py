@@ -1,4 +1,4 @@
-"""Fixed pipelines: who is put together with whom, and which microbatches each gets."""
+"""Fixed pipelines: which peers each consists of, and which microbatches it gets."""
 
 from __future__ import annotations
 
@@ -12,65 +12,66 @@ Line = tuple[ProcessId | None, ...]
 Stages = tuple[tuple[ProcessId, ...], ...]
 
 
-class Lines(Protocol):
-    """What the leader of a baseline goes by where pipelines are fixed."""
+class PipelineLayout(Protocol):
+    """Arranges the peers of a baseline in pipelines, and shares out microbatches among them."""
 
     def place(self, name: str) -> int | None:
-        """The stage that a newcomer of this name is meant for; None: the one that needs it most."""
+        """Return the stage planned for a newcomer of this name; None: the one that needs it most."""
         ...
 
     def form(self, stages: Stages, begins: bool) -> tuple[Line, ...]:
-        """The pipelines, from those who are ready at each stage. begins: an iteration does."""
+        """Return the pipelines, of the peers that serve each stage. begins: an iteration begins."""
         ...
 
     def give(self, microbatches: int) -> tuple[int, ...]:
-        """The pipeline of each microbatch; nothing where they are routed one by one."""
+        """Return the pipeline of each microbatch; empty where they are routed one by one."""
         ...
 
     def learnt(self, line: int, seconds: float) -> None:
-        """A microbatch of a pipeline was through, so many seconds after the iteration began."""
+        """Record a microbatch that a pipeline finished so many seconds after the iteration began."""
         ...
 
 
-class Unlined:
+class NoPipelines:
     """No pipelines: microbatches are routed one by one."""
 
     def place(self, name: str) -> int | None:
-        """The stage that needs it most."""
+        """Plan nothing: a newcomer goes to the stage that needs it most."""
         return None
 
     def form(self, stages: Stages, begins: bool) -> tuple[Line, ...]:
-        """None."""
+        """Form none."""
         return ()
 
     def give(self, microbatches: int) -> tuple[int, ...]:
-        """None."""
+        """Share out none."""
         return ()
 
     def learnt(self, line: int, seconds: float) -> None:
-        """There is no line."""
+        """Do nothing."""
 
 
 @dataclass(slots=True)
 class Pipelines:
-    """GPipe's: one peer a stage, formed at the start, a hole filled by whoever is there for the stage.
+    """GPipe's pipelines: one peer a stage, formed at the start; a spare peer of the stage fills a hole.
 
-    plan: pipeline and stage of each peer by name, where they were planned; else they are formed in the order of ids.
     Between two iterations, or when none is whole, broken pipelines give their peers to complete others.
     """
 
+    # Pipeline and stage of each peer by name, where they were planned; else they are formed in the order of ids.
     plan: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    _lines: list[list[ProcessId | None]] = field(default_factory=list)
-    _through: dict[int, list[float]] = field(default_factory=dict)
-    _rates: dict[int, float] = field(default_factory=dict)
+    _lines: list[list[ProcessId | None]] = field(init=False, default_factory=list)
+    # Seconds from the begin of the iteration to each finished microbatch, by pipeline.
+    _finished_s: dict[int, list[float]] = field(init=False, default_factory=dict)
+    _rates: dict[int, float] = field(init=False, default_factory=dict)  # microbatches a second, by pipeline
 
     def place(self, name: str) -> int | None:
-        """As planned."""
+        """Return the stage that was planned for it."""
         planned = self.plan.get(name)
         return None if planned is None else planned[1]
 
     def form(self, stages: Stages, begins: bool) -> tuple[Line, ...]:
-        """Keep what lives, fill holes, and form a further pipeline where every stage has somebody to spare."""
+        """Keep living peers, fill holes, and form a further pipeline where every stage has a spare peer."""
         lines = [[p if p in stages[s] else None for s, p in enumerate(line)] for line in self._lines]
         spare = [[p for p in stage if all(line[s] != p for line in lines)] for s, stage in enumerate(stages)]
         self._lines = lines
@@ -101,7 +102,7 @@ class Pipelines:
                 line[stage] = spare[stage].pop(0)
 
     def _complete(self, line: list[ProcessId | None], others: list[list[ProcessId | None]]) -> None:
-        """Take what is missing from broken pipelines, if all of it is there."""
+        """Take the missing peers from broken pipelines, if they have all of them."""
         broken = [other for other in reversed(others) if None in other]
         missing = [stage for stage, process in enumerate(line) if process is None]
         found = {s: next((other for other in broken if other[s] is not None), None) for s in missing}
@@ -110,10 +111,10 @@ class Pipelines:
                 line[stage], other[stage] = other[stage], None
 
     def give(self, microbatches: int) -> tuple[int, ...]:
-        """In proportion to the microbatches a second of the last iteration; evenly at first."""
-        for number, times_s in self._through.items():
+        """Share out microbatches in proportion to the rates of the last iteration; evenly at first."""
+        for number, times_s in self._finished_s.items():
             self._rates[number] = len(times_s) / max(times_s)
-        self._through.clear()
+        self._finished_s.clear()
         usual = sum(self._rates.values()) / len(self._rates) if self._rates else 1.0
         whole = {n: self._rates.get(n, usual) for n, line in enumerate(self._lines) if None not in line}
         if not whole:
@@ -127,5 +128,5 @@ class Pipelines:
         return tuple(order)
 
     def learnt(self, line: int, seconds: float) -> None:
-        """For the shares of the next iteration."""
-        self._through.setdefault(line, []).append(max(seconds, 1e-9))
+        """Record a finished microbatch, for the shares of the next iteration."""
+        self._finished_s.setdefault(line, []).append(max(seconds, 1e-9))

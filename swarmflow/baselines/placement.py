@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.messages import BaselineGone, BaselineGranted, BaselineJoin
-from swarmflow.baselines.pipelines import Lines
+from swarmflow.baselines.pipelines import PipelineLayout
 from swarmflow.core.leading.rebalance import Server, rebalance
 from swarmflow.core.types import Plan, ProcessId
 
@@ -41,11 +41,11 @@ class BaselineLeaderSettings:
 
 @dataclass(slots=True)
 class BaselinePlacement:
-    """Decides which stage each peer serves: where newcomers are placed, and who is moved."""
+    """Decides which stage each peer serves: where newcomers are placed, and which peers are moved."""
 
     runtime: BaselineRuntime
     settings: BaselineLeaderSettings
-    lines: Lines
+    lines: PipelineLayout
     known: dict[ProcessId, BaselineMember] = field(init=False, default_factory=dict)
     trainers: list[ProcessId] = field(init=False, default_factory=list)
     started: bool = field(init=False, default=False)  # the first iteration has begun: there are states to copy

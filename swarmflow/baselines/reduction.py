@@ -14,42 +14,43 @@ from swarmflow.simulator.hardware import ELEMENT_BYTES
 
 @dataclass(slots=True)
 class BaselineReduction:
-    """One iteration's all-reduce, as one member sees it. done: called once, when all its groups are reduced.
+    """One iteration's all-reduce, as one member sees it.
 
-    Each member owns an n-th of the gradient: it gets that part of everybody's, and sends the sum to everybody. So it
-    sends and gets 2 (n-1)/n of the gradient. A death amid it ends it at once for the group (in the baselines' favour).
+    Each member owns an n-th of the gradient: it receives that part from every member, and sends the sum to all of them.
+    So it sends and receives 2 (n-1)/n of the gradient. A death ends the reduction of its group at once (in the
+    baselines' favour).
     """
 
     runtime: BaselineRuntime
     aggregate: Aggregate
-    done: Callable[[], None]
-    _open: dict[str, tuple[ProcessId, ...]] = field(default_factory=dict)
-    _parts: Counter[str] = field(default_factory=Counter)
-    _wholes: Counter[str] = field(default_factory=Counter)
+    done: Callable[[], None]  # called once, when all groups are reduced
+    _open: dict[str, tuple[ProcessId, ...]] = field(init=False, default_factory=dict)  # unreduced groups: their members
+    _parts: Counter[str] = field(init=False, default_factory=Counter)  # addends received, by group
+    _sums: Counter[str] = field(init=False, default_factory=Counter)  # sums received, by group
 
     def start(self) -> None:
-        """Send everybody its part."""
+        """Send each member its part."""
         mine = [(name, members) for name, members in self.aggregate.groups if self.runtime.me in members]
         self._open = {name: members for name, members in mine if len(members) > 1}
         for name in self._open:
-            self._tell(name, BaselinePart(self.aggregate.iteration, name))
+            self._send(name, BaselinePart(self.aggregate.iteration, name))
         self._finish()
 
-    def part(self, message: BaselinePart) -> None:
-        """An addend."""
+    def add_part(self, message: BaselinePart) -> None:
+        """Add a part, and send the sum when it is complete."""
         self._parts[message.group] += 1
         members = self._open.get(message.group)
         if members is not None and self._parts[message.group] == len(members) - 1:
-            self._tell(message.group, BaselineSum(self.aggregate.iteration, message.group))
+            self._send(message.group, BaselineSum(self.aggregate.iteration, message.group))
             self._end(message.group)
 
-    def whole(self, message: BaselineSum) -> None:
-        """A sum."""
-        self._wholes[message.group] += 1
+    def take_sum(self, message: BaselineSum) -> None:
+        """Take a sum of a part that another member owns."""
+        self._sums[message.group] += 1
         self._end(message.group)
 
     def lost(self, process: ProcessId) -> None:
-        """A member is dead: those who are left are done."""
+        """End the groups of a dead member."""
         hit = [name for name, members in self._open.items() if process in members]
         for name in hit:
             del self._open[name]
@@ -59,7 +60,7 @@ class BaselineReduction:
     def _end(self, group: str) -> None:
         members = self._open.get(group)
         others = 0 if members is None else len(members) - 1
-        if members is not None and self._parts[group] >= others and self._wholes[group] >= others:
+        if members is not None and self._parts[group] >= others and self._sums[group] >= others:
             del self._open[group]
             self._finish()
 
@@ -67,7 +68,7 @@ class BaselineReduction:
         if not self._open:
             self.done()
 
-    def _tell(self, group: str, message: BaselinePart | BaselineSum) -> None:
+    def _send(self, group: str, message: BaselinePart | BaselineSum) -> None:
         members = self._open[group]
         size = ELEMENT_BYTES * -(-self.runtime.elements(group) // len(members))
         for member in members:

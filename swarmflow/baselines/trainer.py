@@ -25,13 +25,13 @@ from swarmflow.core.types import ProcessId
 
 @dataclass(slots=True)
 class BaselineTrainer:
-    """One life of a trainer. lead: what it leads with, if it does. flows: where they are negotiated."""
+    """One life of a trainer."""
 
     runtime: BaselineRuntime
     leader: ProcessId
     source: BaselineSource
-    lead: BaselineLeader | None
-    flows: GwtfNegotiation | None = None
+    lead: BaselineLeader | None  # if this trainer leads
+    flows: GwtfNegotiation | None = None  # where flows are negotiated
 
     def start(self) -> None:
         """Join."""
@@ -40,7 +40,7 @@ class BaselineTrainer:
             self.lead.start()
 
     def received(self, sender: ProcessId, message: BaselineMessage) -> None:
-        """A message came."""
+        """Handle a message."""
         match message:
             case BaselineJoin() | BaselineReady() | Alive() | Learnt() | Updated():
                 if self.lead is not None:
@@ -56,7 +56,7 @@ class BaselineTrainer:
                 self.source.received(sender, message)
 
     def lost(self, process: ProcessId) -> None:
-        """A connection broke."""
+        """Handle a broken connection."""
         self._gone(process)
         if self.lead is not None:
             self.lead.lost(process)

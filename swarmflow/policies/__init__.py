@@ -1,4 +1,4 @@
-"""Who decides in a simulated swarm: swarmflow's own machines, and what they are compared with."""
+"""The policies of simulated swarms: swarmflow's own machines, and the baselines that they are compared with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POLICIES: dict[str, Policy] = {p.name: p for p in (Swarmflow(), SWARM, SWARM_RES
 
 
 def policy_named(name: str) -> Policy:
-    """The policy of this name. Raises ConfigError, which names those that there are."""
+    """Return the policy of this name. Raises ConfigError, which lists the names of all."""
     policy = POLICIES.get(name)
     if policy is not None:
         return policy

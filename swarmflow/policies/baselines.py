@@ -8,8 +8,8 @@ from random import Random
 
 from swarmflow.baselines.arena import Arena, BaselineRules
 from swarmflow.baselines.dispatcher import Repair
-from swarmflow.baselines.next_hop import Fixed, Wired
-from swarmflow.baselines.pipelines import Pipelines, Unlined
+from swarmflow.baselines.next_hop import FixedRoute, StochasticWiring
+from swarmflow.baselines.pipelines import NoPipelines, Pipelines
 from swarmflow.policies.flows import along_flows, negotiation
 from swarmflow.policies.oracle import arranged
 from swarmflow.simulator.settings import Settings, Surroundings
@@ -17,18 +17,20 @@ from swarmflow.simulator.settings import Settings, Surroundings
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """An arena of machines that follow other rules."""
+    """A policy that runs the machines of a baseline."""
 
     name: str
     rules: BaselineRules
 
     def swarm(self, settings: Settings, seed: int, surroundings: Callable[[Random], Surroundings]) -> Arena:
-        """An empty arena."""
+        """Return an arena without processes."""
         return Arena(settings, seed, surroundings, self.rules)
 
 
-SWARM = Baseline("swarm", BaselineRules(lambda _: Wired(), Repair.RESEND, lambda _: Unlined()))
-SWARM_RESTART = Baseline("swarm-restart", BaselineRules(lambda _: Wired(), Repair.RESTART, lambda _: Unlined()))
-GPIPE = Baseline("gpipe", BaselineRules(lambda _: Fixed(), Repair.LINE, lambda _: Pipelines()))
-DTFM = Baseline("dtfm", BaselineRules(lambda _: Fixed(), Repair.LINE, arranged))
-GWTF = Baseline("gwtf", BaselineRules(along_flows, Repair.RESEND, lambda _: Unlined(), negotiation))
+SWARM = Baseline("swarm", BaselineRules(lambda _: StochasticWiring(), Repair.RESEND, lambda _: NoPipelines()))
+SWARM_RESTART = Baseline(
+    "swarm-restart", BaselineRules(lambda _: StochasticWiring(), Repair.RESTART, lambda _: NoPipelines())
+)
+GPIPE = Baseline("gpipe", BaselineRules(lambda _: FixedRoute(), Repair.LINE, lambda _: Pipelines()))
+DTFM = Baseline("dtfm", BaselineRules(lambda _: FixedRoute(), Repair.LINE, arranged))
+GWTF = Baseline("gwtf", BaselineRules(along_flows, Repair.RESEND, lambda _: NoPipelines(), negotiation))

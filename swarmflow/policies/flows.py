@@ -1,4 +1,4 @@
-"""The policy `gwtf`: flows, negotiated at costs from the true links, of which each process knows its own."""
+"""The policy `gwtf`: flows, negotiated at the costs of the true links, of which each process knows its own."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from random import Random
 from swarmflow.baselines.arena import Arena
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.negotiation import TRAINER, GwtfNegotiation, Place
-from swarmflow.baselines.next_hop import Flowing, NextHop
+from swarmflow.baselines.next_hop import FlowRoute, NextHop
 from swarmflow.core.flow.node_types import link_cost_s
 from swarmflow.errors import ConfigError
 from swarmflow.simulator.scenario_hardware import ScenarioHardware
 
 
 def along_flows(flows: GwtfNegotiation | None) -> NextHop:
-    """Of a process that negotiates them."""
+    """Return the routing of a process that negotiates flows."""
     assert flows is not None
-    return Flowing(flows)
+    return FlowRoute(flows)
 
 
 def negotiation(arena: Arena, runtime: BaselineRuntime) -> GwtfNegotiation:
-    """A process' part in it. Raises ConfigError where there is no network to be measured."""
+    """Return a process' part in the negotiation. Raises ConfigError where the scenario describes no network."""
     hardware, plan = arena.hardware, arena.settings.plan
     if not isinstance(hardware, ScenarioHardware):
         raise ConfigError("policy 'gwtf' needs the network and the computers of a scenario")
@@ -31,8 +31,11 @@ def negotiation(arena: Arena, runtime: BaselineRuntime) -> GwtfNegotiation:
     return GwtfNegotiation(runtime, plan.stages, plan.microbatches, cost_s, Random(f"{arena.seed} {runtime.me}"))
 
 
-def link_s(hardware: ScenarioHardware, one: Place, other: Place) -> float:
-    """GWTF's equation 1. Tokens go from a trainer to the first stage, and nothing from the last one to a trainer."""
+def link_s(hardware: Described, one: Place, other: Place) -> float:
+    """Return the cost of a link by GWTF's equation 1.
+
+    Tokens go from a trainer to the first stage, and nothing from the last one to a trainer.
+    """
     stages = one[1], other[1]
     compute_s = tuple(0.0 if stage == TRAINER else hardware.pass_s(name, stage) for name, stage in (one, other))
     if TRAINER in stages and max(stages) > 0:

@@ -1,4 +1,4 @@
-"""The policy `dtfm`: pipelines arranged from the true matrices, which nobody in a swarm knows."""
+"""The policy `dtfm`: pipelines arranged by the true network, which no process of a swarm knows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from swarmflow.simulator.scenario_hardware import ScenarioHardware
 
 
 def arranged(arena: Arena) -> Pipelines:
-    """DT-FM's pipelines of the peers that a scenario begins with. Raises ConfigError when there are too few."""
+    """Return DT-FM's pipelines of the peers that a scenario begins with.
+
+    Raises ConfigError where the scenario describes no network, or has too few peers.
+    """
     hardware, plan = arena.hardware, arena.settings.plan
     if not isinstance(hardware, ScenarioHardware):
         raise ConfigError("policy 'dtfm' needs the network and the computers of a scenario")

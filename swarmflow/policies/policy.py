@@ -1,4 +1,4 @@
-"""What a policy is to the simulator: a name, and a swarm that acts by it."""
+"""The interface of a policy: a name, and swarms that act by it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from swarmflow.simulator.swarm import Swarm
 
 
 class Policy(Protocol):
-    """Makes swarms. All that differs between two policies is what their processes decide and say to each other."""
+    """Makes swarms. Two policies differ only in what their processes decide and send."""
 
     @property
     def name(self) -> str:
-        """As it is written in a scenario."""
+        """The name in a scenario."""
         ...
 
     def swarm(self, settings: Settings, seed: int, surroundings: Callable[[Random], Surroundings]) -> Swarm:
-        """An empty swarm. surroundings: makes the network and the computers from the swarm's random numbers."""
+        """Return a swarm without processes. surroundings: makes its network and computers from its random numbers."""
         ...

@@ -1,4 +1,4 @@
-"""The policy `swarmflow`: the machines that swarmflow runs with, as they are."""
+"""The policy `swarmflow`: the machines of production."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from swarmflow.simulator.world import World
 
 
 class Swarmflow:
-    """A world of production machines."""
+    """Runs the machines of production."""
 
     name = "swarmflow"
 
     def swarm(self, settings: Settings, seed: int, surroundings: Callable[[Random], Surroundings]) -> World:
-        """An empty world."""
+        """Return a world without processes."""
         return World(settings, seed, surroundings)
