@@ -1,14 +1,11 @@
-"""One incarnation of a trainer: its machine, and what the machine's actions mean here."""
+"""One incarnation of a trainer: its machine, and the effects of the machine's actions."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from secrets import token_hex
 from typing import Any
-
-import msgspec
 
 from swarmflow import __version__
 from swarmflow.compute.codec import encode_ints
@@ -25,7 +22,7 @@ from swarmflow.core.actions import (
     Validate,
     WriteCheckpoint,
 )
-from swarmflow.core.events import DrainAsked, MicrobatchFormed, Progressed, Rival, SaveAsked, Validated
+from swarmflow.core.events import DrainAsked, MicrobatchFormed, Progressed, Rival, Validated
 from swarmflow.core.leader import Leader
 from swarmflow.core.leader_lease import FIRST_TERM, LeaderLease
 from swarmflow.core.leading.memories import Former
@@ -36,31 +33,26 @@ from swarmflow.core.settings import LeaderSettings
 from swarmflow.core.source import MicrobatchSource
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.core.types import Body, Member, ProcessId
-from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
+from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.driver import Effect
 from swarmflow.runtime.evaluation import measure_loss
-from swarmflow.runtime.finding import Description, FoundRun, leads_itself
-from swarmflow.runtime.requests import Arguments
+from swarmflow.runtime.finding import FoundRun, leads_itself
 from swarmflow.runtime.session import Session, log
 from swarmflow.runtime.store import Buffer
+from trainers.answers import TrainerAnswers
 from trainers.checkpoints import Checkpoints
 from trainers.data import Corpus
 from trainers.state import OnDisk, StateFolder
-from trainers.status import status_of
 from trainers.steplog import StepLog
 
 _MEASURE_EVERY_S = 1.0
-FORMER_PEERS_MAX = 256  # that are remembered by name
-_RIVALS_EVERY_S = 10.0
-_STATUS_S = 2.0  # within which the leader answers another trainer, at which somebody waits (runtime/asking.py)
+FORMER_PEERS_MAX = 256  # names of peers that are kept
+_LEADERS_EVERY_S = 10.0
 
 
 class TrainerLife:
-    """Give it a session, then `lead` or `join`. took_over: called when it leads after another one.
-
-    version: steps that were committed, as far as this trainer knows.
-    """
+    """One incarnation of a trainer in its session, begun by `lead` or `join`."""
 
     def __init__(
         self,
@@ -76,15 +68,14 @@ class TrainerLife:
         self._corpus = corpus
         self._folder = folder
         self._steplog = steplog
-        self._took_over = took_over
-        self.version = 0
+        self._took_over = took_over  # called when it begins to lead after another trainer
+        self.version = 0  # steps that were committed, as far as this trainer knows
+        self.answers = TrainerAnswers(session, folder)
         self._machine: TrainerMachine | None = None
         self._manifest: Manifest | None = None
         self._checkpoints: Checkpoints | None = None
-        self._measuring: asyncio.Task[None] | None = None
-        self._numbers = itertools.count()
-        self._saves: dict[int, asyncio.Future[Saved]] = {}
-        self._remembered = 0
+        self._measuring: asyncio.Task[None] | None = None  # of the validation loss
+        self._remembered = 0  # the newest version that the folder names as reached
 
     @property
     def leads(self) -> bool:
@@ -92,7 +83,7 @@ class TrainerLife:
         return self._machine is not None and self._machine.lead is not None
 
     def effects(self) -> dict[type[Any], Effect]:
-        """What a trainer does for each kind of action."""
+        """Return the effect of each kind of action."""
         return {
             Connect: self._connect,
             FormMicrobatch: self._form,
@@ -103,15 +94,15 @@ class TrainerLife:
             Exit: self._session.end,
             Rejoin: self._session.end,
             Abandon: self._abandon,
-            Saved: self._saved,
+            Saved: self.answers.saved,
         }
 
     def read(self, body: Body) -> Callable[[], Buffer]:
-        """A trainer has no gradients."""
+        """Raise TypeError: a trainer has no gradients."""
         raise TypeError("a trainer was asked for a slice of a gradient")
 
     def lead(self, manifest: Manifest, disk: OnDisk) -> None:
-        """Begin as the leader, from the newest version on disk, or from a later one that others have copies of."""
+        """Begin as the leader, from the newest version on disk, or a later one that other processes have copies of."""
         version = disk.version
         if version:
             log.info("resuming at version %d", version)
@@ -131,7 +122,7 @@ class TrainerLife:
         self._start(self._session.me, disk, leader)
 
     def join(self, found: FoundRun, disk: OnDisk) -> None:
-        """Begin as a trainer of a run that another one leads."""
+        """Begin as a trainer of a run that another trainer leads."""
         self._begin(found.manifest, disk)
         self._start(found.leader, disk, None)
 
@@ -149,35 +140,22 @@ class TrainerLife:
             validate_every=train.validate_every,
         )
 
-    async def report(self) -> bytes:
-        """The status as JSON, whoever leads. Raises NetworkError where nobody does, or the leader does not answer."""
-        machine = self._machine
-        if machine is None:
-            raise NetworkError("its trainer does not know the run yet")
-        if machine.lead is None:
-            if machine.lease.lost:
-                raise NetworkError("its trainers are electing a leader")
-            answer = await self._session.requests.ask(machine.leader, "status", timeout_s=_STATUS_S)
-            return bytes(answer[0]) if answer else b""
-        (status,) = await self._status(self._session.me, {})
-        return status
-
     def keep_tokenizer(self) -> None:
-        """Have its files in the state folder, for exports."""
+        """Keep the tokenizer's files in the state folder, for exports."""
         try:
             self._corpus.save_tokenizer(self._folder.tokenizer)
         except OSError as error:
             log.warning("the tokenizer is not kept in %s: %s", self._folder.tokenizer, error.strerror)
 
     def look_at_disk(self) -> None:
-        """See whether the newest version is still there, and write what could not be written before."""
+        """Check that the newest version is on disk, and retry writes that have failed."""
         if self._checkpoints is not None:
             self._checkpoints.look()
         if self._steplog is not None:
             self._steplog.flush()
 
     def drain(self) -> None:
-        """The person wants this trainer to leave."""
+        """Leave the run, as the user asks."""
         self._session.driver.post(DrainAsked())
 
     def _begin(self, manifest: Manifest, disk: OnDisk) -> None:
@@ -189,11 +167,7 @@ class TrainerLife:
         self._checkpoints = Checkpoints(manifest, self._folder, self._config.run, weights, self._corpus, every)
         self._checkpoints.begin(self._session, disk.newest)
         self.keep_tokenizer()
-        requests = self._session.requests
-        requests.serve("describe", self._describe)
-        requests.serve("status", self._status)
-        requests.serve("save", self._save)
-        requests.serve("tokenizer", self._tokenizer)
+        self.answers.serve(manifest)
 
     def _start(self, leader_id: ProcessId, disk: OnDisk, leader: Leader | None) -> None:
         session, manifest = self._session, self._manifest
@@ -213,9 +187,9 @@ class TrainerLife:
             leader,
             parts=disk.parts,
         )
-        self._machine = machine
+        self._machine = self.answers.machine = machine
         session.announce(lambda: "trainer", lambda: {"leads": machine.lead is not None, "version": machine.epoch.step})
-        session.spawn(self._watch_for_rivals(machine), "looking for other leaders")
+        session.spawn(self._watch_for_leaders(machine), "looking for other leaders")
         session.spawn(self._measure(machine), "the metrics")
         session.driver.run(machine, machine.start(asyncio.get_running_loop().time()))
 
@@ -236,7 +210,7 @@ class TrainerLife:
             await asyncio.sleep(_MEASURE_EVERY_S)
 
     async def _remember(self, machine: TrainerMachine) -> None:
-        """Note how far the run has come: should all trainers die, the peers may hold that version in memory."""
+        """Record how far the run has come: should all trainers die, the peers may hold that version in memory."""
         epoch_view = machine.epoch_view
         if epoch_view is None or epoch_view.epoch.step == self._remembered:
             return
@@ -249,11 +223,11 @@ class TrainerLife:
         else:
             self._remembered = former.version
 
-    async def _watch_for_rivals(self, machine: TrainerMachine) -> None:
-        """A network that was split may have two leaders: each finds the other in the directory."""
+    async def _watch_for_leaders(self, machine: TrainerMachine) -> None:
+        """Look for another leader in the directory: a network that was split may have two."""
         session = self._session
         while True:
-            await asyncio.sleep(_RIVALS_EVERY_S)
+            await asyncio.sleep(_LEADERS_EVERY_S)
             if machine.lead is None:
                 continue
             try:
@@ -272,7 +246,7 @@ class TrainerLife:
     # --- actions ------------------------------------------------------------------------------------------------------
 
     def _connect(self, action: Connect) -> None:
-        """Who takes part in a step may lead the run from now on: the next start of this trainer looks for it first."""
+        """Keep the addresses of the trainers, any of which may lead later: the next start looks for them first."""
         self._session.connect(action)
         epoch_view = self._machine.epoch_view if self._machine is not None else None
         if epoch_view is not None:
@@ -294,7 +268,7 @@ class TrainerLife:
 
     def _validate(self, action: Validate) -> None:
         if self._measuring is not None:
-            self._measuring.cancel()  # one of those whom it went through is gone, and would be waited for
+            self._measuring.cancel()  # one of its peers is gone, and it would wait for that peer
 
         post = self._session.driver.post
 
@@ -345,50 +319,3 @@ class TrainerLife:
             "+".join(str(count) for count in result.peers),
             result.seconds,
         )
-
-    # --- questions ----------------------------------------------------------------------------------------------------
-
-    async def _describe(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-        machine, manifest = self._machine, self._manifest
-        if machine is None or manifest is None:
-            raise NetworkError("this trainer does not know the run yet")
-        if machine.lease.lost:
-            leader = None
-        else:
-            addresses = tuple(self._session.node.addresses()) if machine.lead is not None else ()
-            leader = (machine.leader.name, machine.leader.incarnation, addresses)
-        return [msgspec.json.encode(Description(__version__, leader)), manifest.encode()]
-
-    async def _status(self, sender: ProcessId, arguments: Arguments) -> tuple[bytes]:
-        leader = self._leader()
-        assert self._manifest is not None
-        return (msgspec.json.encode(status_of(leader, self._manifest)),)
-
-    async def _save(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-        """Bring a version to disk, unless there is one as new; its number."""
-        number = next(self._numbers)
-        future = self._saves[number] = asyncio.get_running_loop().create_future()
-        self._session.driver.post(SaveAsked(number))
-        try:
-            saved = await future
-        finally:
-            del self._saves[number]
-        if saved.failed:
-            raise NetworkError(saved.failed)
-        if saved.version == 0 and self._manifest is not None and self._manifest.from_seed:
-            raise NetworkError("no step has been committed yet: there is nothing to export")
-        return [msgspec.json.encode(saved.version)]
-
-    def _saved(self, action: Saved) -> None:
-        future = self._saves.get(action.number)
-        if future is not None and not future.done():
-            future.set_result(action)
-
-    async def _tokenizer(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-        files = {path.name: path.read_bytes() for path in sorted(self._folder.tokenizer.iterdir()) if path.is_file()}
-        return [msgspec.msgpack.encode(files)]
-
-    def _leader(self) -> Leader:
-        if self._machine is None or self._machine.lead is None:
-            raise SwarmflowError("this trainer does not lead; ask the leader")
-        return self._machine.lead

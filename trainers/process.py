@@ -186,7 +186,7 @@ async def _one_life(
             return await session.ended
         run.metrics.describe_process("trainer", node.name, run_id)
         session.spawn(stay_in_charge(run, life, own_invite), "the claim to the output")
-        async with answering(node.serve, run_id, life.report) as counter:
+        async with answering(node.serve, run_id, life.answers.report) as counter:
             with _published(own_invite(), counter):
                 _tell_invite(run, own_invite(), leads=found is None)
                 stop.on_first = life.drain

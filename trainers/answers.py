@@ -1,0 +1,111 @@
+"""The answers of a trainer to requests outside the protocol of training: what the run is, how it is, and its files."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+import msgspec
+
+from swarmflow import __version__
+from swarmflow.core.actions import Saved
+from swarmflow.core.events import SaveAsked
+from swarmflow.core.leader import Leader
+from swarmflow.core.trainer import TrainerMachine
+from swarmflow.core.types import ProcessId
+from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.finding import Description
+from swarmflow.runtime.requests import Arguments
+from swarmflow.runtime.session import Session
+from trainers.state import StateFolder
+from trainers.status import status_of
+
+_STATUS_S = 2.0  # within which the leader answers another trainer, whose caller waits (runtime/asking.py)
+
+
+class TrainerAnswers:
+    """Answers requests for one incarnation of a trainer, from `serve` on.
+
+    Until `machine` is set, the answer to all but the tokenizer is that the trainer does not know the run.
+    """
+
+    def __init__(self, session: Session, folder: StateFolder) -> None:
+        self.machine: TrainerMachine | None = None
+        self._session = session
+        self._folder = folder
+        self._manifest: Manifest | None = None
+        self._numbers = itertools.count()  # of requests to save
+        self._saves: dict[int, asyncio.Future[Saved]] = {}  # by number, until they are answered
+
+    def serve(self, manifest: Manifest) -> None:
+        """Begin to answer requests about a run."""
+        self._manifest = manifest
+        requests = self._session.requests
+        requests.serve("describe", self._describe)
+        requests.serve("status", self._status)
+        requests.serve("save", self._save)
+        requests.serve("tokenizer", self._tokenizer)
+
+    async def report(self) -> bytes:
+        """Return the status as JSON, from whichever trainer leads.
+
+        Raises NetworkError where no trainer leads, or the leader does not answer.
+        """
+        machine = self.machine
+        if machine is None:
+            raise NetworkError("its trainer does not know the run yet")
+        if machine.lead is None:
+            if machine.lease.lost_s is not None:
+                raise NetworkError("its trainers are electing a leader")
+            answer = await self._session.requests.ask(machine.leader, "status", timeout_s=_STATUS_S)
+            return bytes(answer[0]) if answer else b""
+        (status,) = await self._status(self._session.me, {})
+        return status
+
+    def saved(self, action: Saved) -> None:
+        """Answer the request to save that this action is about, if its sender still waits."""
+        future = self._saves.get(action.number)
+        if future is not None and not future.done():
+            future.set_result(action)
+
+    async def _describe(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        machine, manifest = self.machine, self._manifest
+        if machine is None or manifest is None:
+            raise NetworkError("this trainer does not know the run yet")
+        if machine.lease.lost_s is not None:
+            leader = None
+        else:
+            addresses = tuple(self._session.node.addresses()) if machine.lead is not None else ()
+            leader = (machine.leader.name, machine.leader.incarnation, addresses)
+        return [msgspec.json.encode(Description(__version__, leader)), manifest.encode()]
+
+    async def _status(self, sender: ProcessId, arguments: Arguments) -> tuple[bytes]:
+        leader = self._leader()
+        assert self._manifest is not None
+        return (msgspec.json.encode(status_of(leader, self._manifest)),)
+
+    async def _save(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        """Save the current version unless it is on disk already, and return the number of the version on disk."""
+        number = next(self._numbers)
+        future = self._saves[number] = asyncio.get_running_loop().create_future()
+        self._session.driver.post(SaveAsked(number))
+        try:
+            saved = await future
+        finally:
+            del self._saves[number]
+        if saved.failed:
+            raise NetworkError(saved.failed)
+        if saved.version == 0 and self._manifest is not None and self._manifest.from_seed:
+            raise NetworkError("no step has been committed yet: there is nothing to export")
+        return [msgspec.json.encode(saved.version)]
+
+    async def _tokenizer(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        files = {path.name: path.read_bytes() for path in sorted(self._folder.tokenizer.iterdir()) if path.is_file()}
+        return [msgspec.msgpack.encode(files)]
+
+    def _leader(self) -> Leader:
+        if self.machine is None or self.machine.lead is None:
+            raise SwarmflowError("this trainer does not lead; ask the leader")
+        return self.machine.lead
