@@ -1,4 +1,4 @@
-"""What becomes of the seconds that a peer computes: of use once a commit holds them, in vain when it never will."""
+"""Accounts for the seconds that a peer computes: used once a commit contains the result, unused if none ever will."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _ACCUMULATES: Final = ("loss", "backward", "replay")
 
 
 class Account:
-    """The seconds of the step at hand, by microbatch, until it is known whether they were of use.
+    """The seconds of the current step, by microbatch, until their outcome is settled.
 
-    What a process that dies has in it died with it; all else is settled sooner or later.
+    A process that dies takes its account with it; in all other cases every second is settled.
     """
 
     def __init__(self, settle: Callable[[Outcome, float], None]) -> None:
-        """settle: told the seconds whose outcome is known now."""
+        """settle: called with seconds whose outcome has been decided."""
         self._settle = settle
         self._open: dict[Microbatch, dict[Direction, float]] = {}
 
     def spent(self, microbatch: Microbatch, direction: Direction, seconds: float) -> None:
-        """A hop was computed. Of what is computed twice only the last time can be of use, of what is undone nothing.
+        """Record a computed hop. Of a hop computed twice only the last result can be used, of an undone hop none.
 
-        What is recomputed for others repeats work that is in use already. A replay is the backward pass of a hop for
-        whose graph there was no memory: its first forward pass had to be, and is done twice.
+        A recomputation for other peers repeats work that is used already. A replay is the backward pass of a hop whose
+        graph was not kept in memory: its first forward pass was necessary, and is done twice.
         """
         if direction == "recompute":
             self.wasted(seconds)
@@ -45,17 +45,17 @@ class Account:
             del self._open[microbatch]
 
     def wasted(self, seconds: float) -> None:
-        """The result is of no use, for instance because it came too late for its step."""
+        """Record seconds whose result is not used, for instance because it is too late for its step."""
         self._settle("unused", seconds)
 
     def committed(self) -> None:
-        """The step is committed: what was accumulated is in it, and a forward without its backward is not."""
+        """Settle a committed step: accumulated gradients are in it, a forward pass without its backward pass is not."""
         for hop in self._open.values():
             used = any(direction in hop for direction in _ACCUMULATES)
             self._settle("used" if used else "unused", sum(hop.values()))
         self._open.clear()
 
     def void(self) -> None:
-        """The step starts over, or is not this process's any more."""
+        """Settle a step that starts over, or that this process leaves."""
         self.wasted(sum(sum(hop.values()) for hop in self._open.values()))
         self._open.clear()

@@ -35,7 +35,7 @@ def _host(host: str, text: str, listening: bool) -> str:
         return f"/ip{ipaddress.ip_address(host).version}/{host}"
     except ValueError:
         if not listening:
-            return str(_parsed(f"/dns4/{host.removesuffix('.')}"))  # a multiaddr knows no dot at the end of a name
+            return str(_parsed(f"/dns4/{host.removesuffix('.')}"))  # a multiaddr has no dot at the end of a name
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -46,9 +46,9 @@ def _host(host: str, text: str, listening: bool) -> str:
 def _parsed(text: str) -> Multiaddr:
     try:
         address = Multiaddr(text)
-        list(address.items())  # host names are looked at only when they are read
+        list(address.items())  # host names are checked only when they are parsed
         return address
-    except Exception as error:  # the parser raises whatever its codecs raise, of no common class
+    except Exception as error:  # the parser passes on the errors of its codecs, which have no common class
         raise NetworkError(f"{text!r} is no multiaddr: {' '.join(str(error).split())}") from None
 
 
@@ -64,9 +64,9 @@ def peer_of(maddr: str) -> str:
 
 
 def lasting(maddrs: Iterable[str]) -> tuple[str, ...]:
-    """Those that name a process and that an invite can hold: others may come from the network, and are not remembered.
+    """Return the addresses that name a process and fit in an invite; others, from the network, are dropped.
 
-    What a file of earlier addresses holds would be read at each start, and must not be able to prevent it.
+    A file of earlier addresses is read at each start, and must not be able to prevent it.
     """
     return tuple(text for text in maddrs if is_address(text) and _names_process(text))
 
@@ -84,15 +84,15 @@ def parts_of(maddr: str) -> dict[str, str]:
 
 
 def announced_addresses(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Of a process's own addresses, as many as other processes are sent: those at which most of them can reach it.
+    """Return those of the own addresses that are sent to other processes: at them most can reach this one.
 
-    A machine with many interfaces has more than anybody would try.
+    A machine with many interfaces has more than any process would try.
     """
     return tuple(maddrs if len(maddrs) <= ADDRESSES_MAX else sorted(maddrs, key=_distance)[:ADDRESSES_MAX])
 
 
 def _distance(maddr: str) -> int:
-    """The order in which own addresses are sent: of everybody's network, of the way out, and of others."""
+    """Return the sort key of an own address: public ones first, then that of the default route, then others."""
     parts = parts_of(maddr)
     host = parts.get("ip4", parts.get("ip6"))
     if host is None or "p2p-circuit" in parts:
@@ -104,7 +104,7 @@ def _distance(maddr: str) -> int:
 
 
 def way_out() -> list[str]:
-    """The address of this machine in its network, none where it has none. Nothing is sent."""
+    """Return the address of this machine in its network, or none. No packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -114,9 +114,9 @@ def way_out() -> list[str]:
 
 
 def dialable(maddrs: Sequence[str], name: str, most: int = ADDRESSES_MAX) -> list[Multiaddr]:
-    """The first `most` of these addresses that are well-formed and lead to `name`, without their `/p2p/NAME`.
+    """Return the first `most` of these addresses that are well-formed and lead to `name`, without `/p2p/NAME`.
 
-    Others are left out in silence: they come from the network, and one good address is enough.
+    Others are dropped silently: they come from the network, and one good address is enough.
     """
     good: list[Multiaddr] = []
     for text in maddrs[:most]:
@@ -135,7 +135,8 @@ def dialable(maddrs: Sequence[str], name: str, most: int = ADDRESSES_MAX) -> lis
 def check_port_free(maddr: str) -> None:
     """Raises NetworkError when another process listens on this address or it is not one of this machine.
 
-    libp2p listens with SO_REUSEPORT: without this check two processes would share the port and lose each other's calls.
+    libp2p listens with SO_REUSEPORT: without this check two processes would share the port and take each other's
+    connections.
     """
     address = _parsed(maddr)
     parts = {protocol.name: value for protocol, value in address.items()}

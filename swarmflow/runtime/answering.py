@@ -1,4 +1,4 @@
-"""Answers who asks for the status of a run: processes of this machine by a loopback port, others over the network."""
+"""Answers requests for the status of a run: from this machine on a loopback port, from others over the network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 QUESTION_BYTES_MAX = 512
 QUESTION_S = 5.0
-ANSWERING_MAX = 32  # questions that are answered at a time; more are told to come again
+ANSWERING_MAX = 32  # requests that are answered at a time; more are refused
 
 Report = Callable[[], Awaitable[bytes]]
 Serve = Callable[[str, StreamHandler], Awaitable[None]]
@@ -28,17 +28,17 @@ Serve = Callable[[str, StreamHandler], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Where processes of this machine ask. token: what they have to say; 0 and nothing: they cannot be heard here."""
+    """Where processes of this machine ask for the status."""
 
-    port: int = 0
-    token: str = ""
+    port: int = 0  # 0: they cannot ask here
+    token: str = ""  # that they have to send
 
 
 @asynccontextmanager
 async def answering(serve: Serve, run_id: str, report: Report) -> AsyncIterator[Counter]:
-    """Answer with what `report` gives (JSON), or with the SwarmflowError that it raises, until the block ends.
+    """Answer with the result of `report` (JSON), or with the SwarmflowError that it raises, until the block ends.
 
-    serve: takes streams from the network, as `Node.serve` does.
+    serve: accepts streams from the network, as `Node.serve` does.
     """
     desk = _Desk(report)
 
@@ -65,7 +65,7 @@ async def answering(serve: Serve, run_id: str, report: Report) -> AsyncIterator[
 
 @dataclass(slots=True)
 class _Desk:
-    """Takes questions, a few at a time."""
+    """Takes requests, a few at a time."""
 
     report: Report
     closed: bool = False
@@ -74,7 +74,7 @@ class _Desk:
     async def serve(
         self, command: str, refusal: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Answer one question: the status if it is the command, else the refusal."""
+        """Answer one request: with the status if it is the command, else with a refusal."""
         self._busy += 1
         try:
             async with asyncio.timeout(QUESTION_S):

@@ -1,4 +1,4 @@
-"""Asks a run for its status, within seconds and without hivemind or torch, which take longer than that to load.
+"""Asks a run for its status, within seconds and without hivemind or torch, which take longer to load.
 
 A trainer of this machine is asked over a loopback port that only this user's processes know of; others over a p2pd that
 listens nowhere. Whoever is asked writes one line, and reads the answer to its end.
@@ -17,7 +17,7 @@ from swarmflow.runtime.daemon import Daemon
 from swarmflow.runtime.invite import Invite, local_trainers
 
 STATUS_PROTOCOL = "/swarmflow/status"
-ASK_S = 3.5  # somebody looks at the screen, and a busy machine takes a second to begin and to end
+ASK_S = 3.5  # a user waits, and a busy machine takes a second to begin and to end
 ANSWER_BYTES_MAX = 64 << 20
 LOOPBACK = "127.0.0.1"
 _DAEMON = {"noListenAddrs": 1, "relay": 1, "tls": 1}
@@ -31,7 +31,7 @@ class StatusReply(msgspec.Struct, omit_defaults=True):
 
 
 async def ask_status(invite: Invite) -> bytes:
-    """The status as JSON. Raises NetworkError, after at most ASK_S seconds, where nobody gives it."""
+    """Return the status as JSON. Raises NetworkError, after at most ASK_S seconds, where no trainer answers."""
     reasons: list[str] = []
     try:
         async with asyncio.timeout(ASK_S):
@@ -49,7 +49,7 @@ def _silent(invite: Invite, reasons: list[str]) -> NetworkError:
 
 
 async def _first(asked: list[Coroutine[None, None, bytes]], reasons: list[str]) -> bytes | None:
-    """The first answer; None: there is none, for these reasons."""
+    """Return the first answer; None: no trainer has answered, for these reasons."""
     tasks = [asyncio.ensure_future(question) for question in asked]
     try:
         for task in asyncio.as_completed(tasks):
@@ -65,7 +65,7 @@ async def _first(asked: list[Coroutine[None, None, bytes]], reasons: list[str]) 
 
 
 async def ask_here(port: int, token: str) -> bytes:
-    """The status as JSON, from a trainer of this machine. Raises NetworkError."""
+    """Return the status as JSON, from a trainer of this machine. Raises NetworkError."""
     try:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
     except OSError as error:
@@ -91,7 +91,7 @@ async def _ask_trainer(daemon: Daemon, name: str, addresses: list[bytes], invite
 
 
 def _places(invite: Invite) -> Mapping[str, list[bytes]]:
-    """The addresses of each trainer of an invite."""
+    """Return the addresses of each trainer of an invite."""
     found: dict[str, list[bytes]] = {}
     for text in invite.trainers:
         where, _, name = text.rpartition("/p2p/")

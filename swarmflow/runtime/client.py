@@ -1,4 +1,4 @@
-"""A short visit to a run, by a command that is neither peer nor trainer."""
+"""A short session in a run, for a command that is neither peer nor trainer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from swarmflow.runtime.metrics import Metrics
 from swarmflow.runtime.node import Node
 from swarmflow.runtime.session import Session
 
-FIND_S = 8.0  # somebody looks at the screen
+FIND_S = 8.0  # a user waits
 
 
 @asynccontextmanager
 async def visit(invite: Invite) -> AsyncIterator[tuple[Session, FoundRun]]:
-    """A session in the run's network, and its leader. Raises NetworkError when nobody answers."""
+    """Open a session in the run's network, and find its leader. Raises NetworkError when no trainer answers."""
     with tempfile.TemporaryDirectory(prefix="swarmflow-visit-") as scratch:
         identity = Path(scratch) / "identity.key"
         node = await Node.start(identity_path=identity, bootstrap=list(invite.trainers), client_mode=True)

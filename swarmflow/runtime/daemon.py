@@ -51,7 +51,7 @@ class Daemon:
     ) -> Daemon:
         """Starts p2pd with these command-line options and waits until it listens. stop_s: it has to end; 0: killed.
 
-        Without "relay": 1 it is no relay for others, and its own streams use none.
+        Without "relay": 1 it relays no streams, and its own streams use no relay.
 
         Raises NetworkError, with the last thing that p2pd said, when it does not start in time.
         """
@@ -113,7 +113,7 @@ class Daemon:
         return self._process.pid
 
     async def died(self) -> str:
-        """Waits until the process has ended; the reason, in words."""
+        """Wait until the process has ended, and return the reason, in words."""
         code = await self._process.wait()
         return f"the network daemon p2pd ended with code {code}"
 
@@ -132,14 +132,14 @@ class Daemon:
         self.socket_path.unlink(missing_ok=True)
 
     async def connect(self, name: str, addresses: Sequence[bytes], timeout_s: float) -> None:
-        """Connects to a process by its addresses; does nothing when it is connected. Raises NetworkError."""
+        """Connect to a process by its addresses, unless it is connected already. Raises NetworkError."""
         _, writer = await self._request(p2pd.connect_request(name, addresses, timeout_s), timeout_s)
         writer.close()
 
     async def open_stream(
         self, name: str, protocol: str, timeout_s: float
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A stream to a process that serves this protocol. Raises NetworkError."""
+        """Open a stream to a process that serves this protocol. Raises NetworkError."""
         return await self._request(p2pd.stream_request(name, protocol, timeout_s), timeout_s)
 
     async def _request(self, request: bytes, timeout_s: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -162,7 +162,7 @@ class Daemon:
 
 
 def remove_stale_sockets() -> None:
-    """Removes the sockets in the temporary folder that processes of this user left behind when they were killed."""
+    """Remove the sockets that killed processes of this user have left in the temporary folder."""
     for path in Path(tempfile.gettempdir()).glob("hivemind-p2p*.sock"):
         try:
             status = path.stat()
@@ -177,5 +177,5 @@ def remove_stale_sockets() -> None:
                 probe.connect(str(path))
             except ConnectionRefusedError:
                 path.unlink(missing_ok=True)
-            except OSError:  # busy or gone: somebody's, or nobody's to remove
+            except OSError:  # in use, or removed already
                 continue

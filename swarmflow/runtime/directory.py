@@ -1,4 +1,4 @@
-"""Who is in a run: signed records in the DHT that vanish by themselves when their owner falls silent."""
+"""The directory of a run: signed records in the DHT that expire when their owner stops renewing them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TOMBSTONE_S = 1.0
 class Directory:
     """The directory of one run. A process stores under its own name only; readers check that.
 
-    A store or a search takes milliseconds in a healthy swarm and many seconds beside frozen processes: never await
-    one on the training path.
+    A store or a search takes milliseconds in a healthy swarm, and many seconds where processes are frozen: never
+    await one on the training path.
     """
 
     def __init__(self, node: Node, run_id: str) -> None:
@@ -31,20 +31,20 @@ class Directory:
         self._expiry: dict[str, float] = {}
 
     async def announce(self, kind: str, value: Mapping[str, Any], expiry_s: float, timeout_s: float = 20.0) -> bool:
-        """Stores this process's record of a kind for `expiry_s`; whether anybody took it.
+        """Store this process's record of a kind for `expiry_s`, and return whether any node of the DHT has taken it.
 
-        value: what msgpack can hold, at most VALUE_BYTES_MAX bytes. Raises ValueError when it is larger, NetworkError
+        value: encodable as msgpack, at most VALUE_BYTES_MAX bytes. Raises ValueError when it is larger, NetworkError
         when the DHT does not answer within `timeout_s`.
         """
         data = msgspec.msgpack.encode(value)
         if len(data) > VALUE_BYTES_MAX:
             raise ValueError(f"a record of {len(data)} bytes is over the limit of {VALUE_BYTES_MAX}")
-        # The DHT keeps, of two records, the one that expires later: a newer record must outlive the one before.
+        # The DHT keeps, of two records, the one that expires later: a newer record must expire after the one before.
         expiry = max(time.time() + expiry_s, self._expiry.get(kind, 0.0) + 1e-3)
         return await self._store(kind, data, expiry, timeout_s)
 
     async def withdraw(self, kind: str, timeout_s: float = 5.0) -> bool:
-        """Replaces this process's record by one that readers skip, as at leaving; whether anybody took it."""
+        """Replace this process's record by one that readers skip; return whether any node of the DHT has taken it."""
         expiry = max(time.time(), self._expiry.get(kind, 0.0)) + TOMBSTONE_S
         return await self._store(kind, b"", expiry, timeout_s)
 
@@ -57,7 +57,7 @@ class Directory:
             raise NetworkError(f"the directory took no record within {timeout_s:g} s") from None
 
     async def find(self, kind: str, timeout_s: float = 20.0) -> dict[str, dict[str, Any]]:
-        """The records of a kind that have not expired, by the names of their owners, in the order of the names.
+        """Return the unexpired records of a kind by the names of their owners, in the order of the names.
 
         Malformed records are left out. Raises NetworkError when the DHT does not answer within `timeout_s`.
         """

@@ -1,4 +1,4 @@
-"""Drives a machine of the core: events in, actions out, one timer; what the actions mean is given by the role."""
+"""Drives a machine of the core: events in, actions out, one timer. The role provides the effects of actions."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ log = logging.getLogger("swarmflow")
 
 
 class Machine(Protocol):
-    """A peer's or a trainer's machine."""
+    """The machine of a peer or a trainer."""
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Decide."""
+        """Return the actions that follow from an event."""
 
     def next_deadline(self) -> float:
-        """When a Tick is due."""
+        """Return when a Tick is due."""
 
 
 Effect = Callable[[Any], None]
 
 
 class Driver:
-    """The only place where a machine meets the world. All of it runs on the event loop.
+    """Feeds events to a machine and performs its actions, all of it on the event loop.
 
-    effects: what to do for each kind of action but Send and Release. fail: told what an effect or the machine raises;
-    that ends the driving. What the machine raises over another process' message puts out that process instead. read:
-    the bytes of a slice of a gradient. evaluate: takes an Evaluate with its bodies.
+    An error of an effect or of the machine ends the driving; an error that another process' message causes in the
+    machine excludes that process instead.
     """
 
     def __init__(
@@ -56,10 +55,10 @@ class Driver:
         self.metrics = metrics
         self.links: Links | None = None
         self.requests: Requests | None = None
-        self._effects = dict(effects)
-        self._fail = fail
-        self._read = read
-        self._evaluate = evaluate
+        self._effects = dict(effects)  # of each kind of action but Send and Release
+        self._fail = fail  # called with the error that ends the driving
+        self._read = read  # returns the bytes of a slice of a gradient
+        self._evaluate = evaluate  # called with an Evaluate and its bodies
         self._machine: Machine | None = None
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
@@ -67,28 +66,28 @@ class Driver:
         self._busy = False
 
     def connect(self, links: Links, requests: Requests) -> None:
-        """Give it its network."""
+        """Set the links and requests that actions use."""
         self.links, self.requests = links, requests
 
     def add_effects(self, effects: Mapping[type[Any], Effect]) -> None:
-        """What more actions mean, once the run is known."""
+        """Add effects that need the run."""
         self._effects.update(effects)
 
     def run(self, machine: Machine, actions: list[Action]) -> None:
-        """Drive this machine from now on, beginning with what it asked for at its start."""
+        """Drive this machine from now on, beginning with the actions of its start."""
         self._machine = machine
         self.perform(actions)
         self.post(Tick())
 
     def halt(self) -> None:
-        """Drive nothing any more."""
+        """Stop driving."""
         self._machine = None
         self._events.clear()
         if self._timer is not None:
             self._timer.cancel()
 
     def post(self, event: Event) -> None:
-        """Something happened. Events that actions cause at once are handled after the one at hand."""
+        """Handle an event. Events that its actions cause at once are handled after it."""
         self._events.append(event)
         if self._busy:
             return
@@ -96,7 +95,7 @@ class Driver:
         try:
             while self._events and self._machine is not None:
                 self._handle(self._machine, self._events.popleft())
-        except Exception as error:  # from a full disk to a mistake of ours: half an action must not be built upon
+        except Exception as error:  # from a full disk to a bug: no event may follow half an action
             self.halt()
             self._fail(error)
         finally:
@@ -122,7 +121,7 @@ class Driver:
         return machine.handle(Mishandled(sender, reason), self._loop.time())
 
     def receive(self, sender: ProcessId, header: bytes, bodies: list[memoryview]) -> None:
-        """A frame came. Raises FrameError when it is no message, which closes its stream."""
+        """Handle a frame. Raises FrameError when it is no message, which closes its stream."""
         message = decode_header(header)
         match message:
             case Request():
@@ -142,13 +141,13 @@ class Driver:
                     self.post(Received(sender, message, refs))
 
     def lost(self, process: ProcessId, reason: str) -> None:
-        """A connection broke."""
+        """Handle a broken connection."""
         if self.requests is not None:
             self.requests.lost(process, reason)
         self.post(Lost(process, reason))
 
     def perform(self, actions: list[Action]) -> None:
-        """Do what a machine asked for."""
+        """Perform the actions of a machine."""
         for action in actions:
             match action:
                 case Send():
@@ -164,7 +163,7 @@ class Driver:
             self._events.append(Received(self.me, action.message, refs))
             return
         if self.links is None or action.to.name == self.me.name:
-            return  # an earlier life of this very process is told nothing
+            return  # an earlier life of this very process gets no message
         header = encode_header(action.message)
         bodies = []
         for body in action.bodies:

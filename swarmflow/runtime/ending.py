@@ -1,4 +1,4 @@
-"""The ends of a process: after a life of it, and the one that waits for nothing any more."""
+"""The ends of a process: after one of its lives, and at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("swarmflow")
 
 
 class Threads(ThreadPoolExecutor):
-    """What `asyncio.to_thread` runs in: the end of the loop waits for it, unless it is abandoned before."""
+    """The thread pool of `asyncio.to_thread`: the end of the loop waits for it, unless it is abandoned before."""
 
     def __init__(self) -> None:
         super().__init__(thread_name_prefix="asyncio")
@@ -25,27 +25,27 @@ class Threads(ThreadPoolExecutor):
 
     @classmethod
     def of_this_loop(cls) -> Threads:
-        """Made, and used by the running loop from now on."""
+        """Make a pool, and let the running loop use it from now on."""
         threads = cls()
         asyncio.get_running_loop().set_default_executor(threads)
         return threads
 
     def abandon(self) -> None:
-        """Whatever is under way ends with the process (cli.run does not join threads): now, where the loop is over."""
+        """Do not wait for running calls: they end with the process (cli.run does not join threads)."""
         self._abandoned = True
         if self._ending:
             end_now()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait for what is under way, unless it is abandoned."""
+        """Wait for running calls, unless they are abandoned."""
         self._ending = True
         super().shutdown(wait and not self._abandoned, cancel_futures=cancel_futures or self._abandoned)
 
 
 def over(outcome: Exit | Rejoin, *, leaving: bool) -> bool:
-    """Whether the process ends with this life, or joins again; tells which. Raises SwarmflowError: it ends in error.
+    """Log and return whether the process ends with this life, or joins again. Raises SwarmflowError for an error.
 
-    leaving: it was told to end.
+    leaving: the user has asked it to end.
     """
     if isinstance(outcome, Exit):
         log.info("%s", outcome.reason)
@@ -60,8 +60,8 @@ def over(outcome: Exit | Rejoin, *, leaving: bool) -> bool:
 
 
 def end_now(code: int = 0) -> NoReturn:
-    """End this process in the middle of whatever it does."""
-    with contextlib.suppress(OSError):  # whoever read the output has gone
+    """End this process at once, whatever it does."""
+    with contextlib.suppress(OSError):  # the reader of the output is gone
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()

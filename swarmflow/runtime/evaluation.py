@@ -25,14 +25,14 @@ Batch = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
 
 class EvaluationService:
-    """A peer's side: compute a hop, and hand it on or answer."""
+    """A peer's side: computes a hop, and forwards or answers it."""
 
     def __init__(self, session: Session, host: StageHost) -> None:
         self._session = session
         self._host = host
 
     def handle(self, message: Evaluate, bodies: list[memoryview]) -> None:
-        """Do this hop and see to the next; a path that this process cannot be on leads nowhere."""
+        """Compute this hop and forward it; a path that this process cannot be on is dropped."""
         stages, me = self._host.manifest.stages, self._session.me.name
         if len(message.path) >= stages or me in (message.asker, *(name for name, _ in message.path)):
             return
@@ -52,7 +52,7 @@ class EvaluationService:
                 )
                 header = encode_header(following)
                 if isinstance(result, tuple):
-                    return  # the path goes on, but this is the last stage: a question that makes no sense
+                    return  # the path goes on after the last stage: an invalid request
                 self._session.links.send(ProcessId(*message.path[0]), header, [result, bodies[1]], bulk=True)
             else:
                 body = msgspec.json.encode(result)
@@ -70,8 +70,8 @@ async def measure_loss(
 ) -> float:
     """Mean cross-entropy over all targets of the batches (inputs, targets: int32 [B, T]), NaN where it failed.
 
-    The batches go round the peers of each stage; one that does not come back is tried on others.
-    on_arrival: called with the path of each batch that came back.
+    The batches go to the peers of each stage in turn; a batch that does not return is tried on other peers.
+    on_arrival: called with the path of each batch that has returned.
     """
     gate = asyncio.Semaphore(_AT_A_TIME)
 

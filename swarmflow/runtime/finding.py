@@ -24,24 +24,24 @@ _AGAIN_S = 1.0
 
 @dataclass(frozen=True)
 class Description:
-    """What a trainer says of the run. leader: (name, incarnation, addresses) of who leads, as far as it knows."""
+    """A trainer's description of the run."""
 
-    software: str
-    leader: tuple[str, int, tuple[str, ...]] | None
+    software: str  # its version
+    leader: tuple[str, int, tuple[str, ...]] | None  # (name, incarnation, addresses) of the leader, if it knows one
 
 
 @dataclass(frozen=True)
 class FoundRun:
-    """The run, and who leads it."""
+    """A run, and its leader."""
 
     leader: ProcessId
     manifest: Manifest
 
 
 async def find_leader(session: Session, invite: Invite, timeout_s: float | None = 20.0) -> FoundRun:
-    """Ask the trainers of the invite, and those in the DHT, until one names a leader who answers.
+    """Ask the trainers of the invite, and those in the DHT, until one names a leader that answers.
 
-    timeout_s: None waits for ever, saying so, also where only trainers of other software answer. Raises NetworkError,
+    timeout_s: None waits for ever, and logs it, also where only trainers of other software answer. Raises NetworkError,
     IncompatibleError (other software).
     """
     began_s = asyncio.get_running_loop().time()
@@ -57,7 +57,7 @@ async def find_leader(session: Session, invite: Invite, timeout_s: float | None 
                 reasons.append("its trainers are electing a leader")
             except NetworkError as error:
                 reasons.append(str(error))
-            except IncompatibleError as error:  # it may be the one that is out of date, and another one answer
+            except IncompatibleError as error:  # it may be out of date itself, and another trainer may answer
                 unfit = error
         if unfit is not None and timeout_s is not None:
             raise unfit
@@ -73,9 +73,9 @@ async def find_leader(session: Session, invite: Invite, timeout_s: float | None 
 
 
 async def leads_itself(session: Session, name: str, addresses: tuple[str, ...]) -> ProcessId | None:
-    """The present life of a trainer that says it leads; None: it does not answer, or follows another one.
+    """Return the current life of a trainer that leads by its own account; None: it does not answer, or follows another.
 
-    What stands in the directory may be half a minute old, and its author dead since.
+    A record of the directory may be half a minute old, and its owner dead since.
     """
     try:
         description, _ = await _describe(session, name, addresses)
@@ -86,7 +86,7 @@ async def leads_itself(session: Session, name: str, addresses: tuple[str, ...]) 
 
 
 async def _trainers(session: Session, invite: Invite) -> dict[str, tuple[str, ...]]:
-    """Name -> addresses of trainers: the leader that the DHT knows first, then those of the invite."""
+    """Return name -> addresses of trainers: first the leader by the DHT, then those of the invite."""
     known: dict[str, tuple[str, ...]] = {}
     try:
         records = await session.directory.find("trainer", timeout_s=_ASK_TIMEOUT_S)
@@ -105,7 +105,7 @@ async def _trainers(session: Session, invite: Invite) -> dict[str, tuple[str, ..
 
 
 async def _ask(session: Session, name: str, addresses: tuple[str, ...]) -> FoundRun | None:
-    """What a trainer says, and then what the leader says that it names. None: it knows of no leader."""
+    """Ask a trainer, and then the leader that it names. None: it knows no leader."""
     description, manifest = await _describe(session, name, addresses)
     if description.leader is None:
         return None

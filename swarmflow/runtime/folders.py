@@ -1,4 +1,4 @@
-"""Folders that processes keep their own files in."""
+"""The folders in which processes keep their own files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _KEY_START = b"\x08\x00\x12"  # of an RSA key as libp2p stores it
 def state_folder(path: Path, *, held: bool = False) -> Path:
     """A folder for a process's own files, made when it is not there.
 
-    held: this process had it before; whatever has become of the marker, what lies there under its names is its own.
+    held: this process had it before, so that the files there are its own even without the marker.
     Raises NetworkError when it cannot be made, and ForeignFileError when something else is in it.
     """
     return _claimed(path, STATE, (lambda folder: True) if held else _is_state)
@@ -50,19 +50,19 @@ def shared_folder(path: Path, *, held: bool = False) -> Path:
 
 
 def kept_manifest(folder: Path) -> Manifest | None:
-    """What a state folder holds of a run's manifest, itself or its copy; None: neither is there and whole.
+    """Return the manifest of a run in a state folder, or its copy; None: neither is there and whole.
 
-    Nothing is mended, and what cannot be read is as good as not there. Raises IncompatibleError where it is another
+    Nothing is repaired; an unreadable file counts as missing. Raises IncompatibleError where it is another
     version's.
     """
     return first_manifest(folder / name for name in ("run.json", "run.json.copy"))
 
 
 def first_manifest(paths: Iterable[Path], read: Callable[[Path], bytes | None] | None = None) -> Manifest | None:
-    """The first of these files that is a manifest; None: none is there and whole.
+    """Return the first of these files that is a whole manifest; None: none is.
 
-    read: gives what a file holds. Raises what it raises, and IncompatibleError where all that are whole are another
-    version's.
+    read: returns the content of a file. Raises what `read` raises, and IncompatibleError where all
+    whole ones are another version's.
     """
     unfit: IncompatibleError | None = None
     for path in paths:
@@ -78,7 +78,7 @@ def first_manifest(paths: Iterable[Path], read: Callable[[Path], bytes | None] |
 
 
 def _of_another(path: Path) -> bytes | None:
-    """A file that is another process's to mend."""
+    """Read a file that another process repairs."""
     try:
         return read_sealed(path, mend=False)
     except OSError:
@@ -94,7 +94,7 @@ def _claimed(path: Path, own_names: re.Pattern[str], is_own: Callable[[Path], bo
 
 
 def _is_state(folder: Path) -> bool:
-    """Whether the content of a state folder, be it without its marker, is what only swarmflow writes."""
+    """Whether only swarmflow can have written the content of a state folder, even one without its marker."""
     key = folder / "identity.key"
     if key.is_file():
         with key.open("rb") as file:
@@ -104,6 +104,6 @@ def _is_state(folder: Path) -> bool:
 
 
 def _is_shared(folder: Path) -> bool:
-    """Whether the folder of a trainer is in it."""
+    """Whether it contains the folder of a trainer."""
     places = [place for place in folder.glob("trainer-*") if place.is_dir()]
     return any(Marker.read(place) == Marker("state") or _is_state(place) for place in places)

@@ -1,4 +1,4 @@
-"""Starts `swarmflow` processes by forking one that has loaded the libraries already: in a moment instead of in seconds.
+"""Starts `swarmflow` processes by forking one that has loaded the libraries already: at once instead of in seconds.
 
 Each is a process of its own, in a session of its own, which reads the same command line as any other. A swarm whose
 processes are started again and again would else spend its machine on importing torch.
@@ -36,7 +36,7 @@ class ForkServerError(SwarmflowError):
 
 
 class Forked:
-    """A process that the server forked; to be used as a subprocess.Popen."""
+    """A process that the server has forked, with the interface of a subprocess.Popen."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self.pid = pid
@@ -47,7 +47,7 @@ class Forked:
         return self._server.exit_code(self.pid)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, once it has ended. Raises subprocess.TimeoutExpired."""
+        """Wait for its end, and return its exit code. Raises subprocess.TimeoutExpired."""
         patience = Patience(timeout if timeout is not None else float("inf"))
         while (code := self.poll()) is None:
             if patience.over():
@@ -56,7 +56,7 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Nothing where it has ended. The server keeps its number from being used again."""
+        """Send it a signal, unless it has ended; the server keeps its number from being used again."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -72,7 +72,7 @@ class ForkServer:
 
         module: what the server runs; it ends in `main()`.
         """
-        # Of the server, because what it forks cannot begin anew for the sake of its heap.
+        # Set for the server, because forked processes cannot start anew with another heap.
         self._environment = {**heap_environment(), **environment}
         self._module = module
         self._ended: dict[int, int] = {}
@@ -123,7 +123,7 @@ class ForkServer:
             return Forked(self, self._answer(_ANSWER_S * crowding()))
 
     def exit_code(self, pid: int) -> int | None:
-        """Of a process that was forked here; None while it runs. Raises ForkServerError when nobody can know."""
+        """Return the exit code of a forked process; None while it runs. Raises ForkServerError without a server."""
         with self._lock:
             if pid not in self._ended:
                 for answer in self._answers(0.0):
@@ -136,7 +136,7 @@ class ForkServer:
         raise ForkServerError(f"the fork server has not answered within {timeout_s:.0f} s")
 
     def _answers(self, timeout_s: float) -> Iterator[int]:
-        """The numbers that the server answers with; on the way, what it says of processes that have ended."""
+        """Read the numbers of an answer; record processes that the server reports as ended before it."""
         assert self._server.stdout is not None
         if self._server.stdout.closed:
             raise ForkServerError(_ENDED)
@@ -161,7 +161,7 @@ class ForkServer:
 
 
 def _serve() -> None:
-    """Forks for each line that comes in, and tells of each child that has ended. A child returns from here too."""
+    """Fork for each line that is read, and report each child that has ended. A child returns from here too."""
     _load()
     _say(0)
     children: set[int] = set()
@@ -193,7 +193,7 @@ def _serve() -> None:
 
 
 def _load() -> None:
-    """What takes seconds to import; nothing of it may start a thread before the fork."""
+    """Import the libraries that take seconds; none of them may start a thread before the fork."""
     for role in _ROLES:
         importlib.import_module(role)
 
@@ -203,7 +203,7 @@ def _say(what: int | list[int]) -> None:
 
 
 def _become(log: str, errors: str, arguments: list[str], environment: dict[str, str] | None) -> None:
-    """In the child: what a shell would have set up for the command. The owner is told when it is a session."""
+    """In the child: set up what a shell would for the command. The owner learns when it has a session."""
     if environment is not None:
         os.environ.clear()
         os.environ |= {**environment, **heap_environment()}
@@ -221,7 +221,7 @@ def _become(log: str, errors: str, arguments: list[str], environment: dict[str, 
 
 
 def main() -> NoReturn:
-    """Serve; in each process that is forked, run its command."""
+    """Serve; in each forked process, run its command."""
     _serve()
 
     from swarmflow import cli

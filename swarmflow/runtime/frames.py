@@ -2,7 +2,7 @@
 
 All integers are big-endian. Front: magic (4 bytes), format (1), number of bodies (1), reserved (2, zero), sequence
 number (8), header length (4); then a length (8) for each body; then the CRC-32 (4) of all of that and of the header;
-then the header and the bodies. A frame without header and bodies is the end of the stream: its sender has said all.
+then the header and the bodies. A frame without header and bodies ends the stream.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BadFrame(FrameError):
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """What one frame may hold, checked by the reader before it allocates and by the writer before it sends."""
+    """Limits of one frame, checked by the reader before it allocates and by the writer before it sends."""
 
     header_bytes_max: int = 1 << 20
     body_bytes_max: int = 1 << 28
@@ -63,7 +63,7 @@ class Frame:
 
 
 def pack_front(sequence: int, header: bytes, body_sizes: Sequence[int], limits: FrameLimits) -> bytes:
-    """Everything of a frame that precedes its bodies.
+    """Return everything of a frame that precedes its bodies.
 
     Raises ValueError when the frame is over the limits: its receiver would refuse it.
     """
@@ -79,14 +79,14 @@ def pack_front(sequence: int, header: bytes, body_sizes: Sequence[int], limits: 
 
 
 def pack_end(sequence: int) -> bytes:
-    """The frame that ends a stream."""
+    """Return the frame that ends a stream."""
     return pack_front(sequence, b"", (), FrameLimits())
 
 
 async def read_frame(
     reader: asyncio.StreamReader, sequence: int, limits: FrameLimits, stall_timeout_s: float
 ) -> Frame | None:
-    """The next frame, which must carry this sequence number; None when the stream ended between two frames.
+    """Return the next frame, which must carry this sequence number; None when the stream ended between two frames.
 
     Waits for the first byte without a deadline, then at most `stall_timeout_s` for each further piece. Raises BadFrame
     when the frame is not what it must be, OSError when the connection broke.
@@ -106,7 +106,7 @@ async def read_frame(
         raise BadFrame("checksum", "its front or its header is damaged")
     views = []
     for size in sizes:
-        # Left uninitialised, so that the system gives the memory page by page as bytes arrive: whoever announces
+        # Left uninitialised, so that the system gives the memory page by page as bytes arrive: a sender that announces
         # a large body and sends none of it costs nothing.
         views.append(np.empty(size, np.uint8).data)
         await _fill(reader, views[-1], stall_timeout_s)

@@ -1,4 +1,4 @@
-"""The first words on a stream: who calls whom, in which run; welcome, or why not; and the dialler's confirmation."""
+"""The handshake of a stream: the dialler's hello, the acceptor's reply, and the dialler's confirmation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LANES: tuple[LaneName, LaneName] = ("control", "bulk")
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What the dialler says. Its name is not in it: the connection proves that.
+    """The dialler's part. Its name is not in it: the connection proves that.
 
     incarnation: the dialler's own. expected: the incarnation that the dialler means to reach, 0 when it does not know.
     """
@@ -38,14 +38,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    """What the acceptor answers, with its own incarnation. reason: empty when the stream is welcome."""
+    """The acceptor's part, with its own incarnation. reason: why the stream is refused; empty when it is not."""
 
     incarnation: int
     reason: str = ""
 
 
 def pack_hello(hello: Hello) -> bytes:
-    """The bytes of a hello. Raises ValueError when the run's name is over RUN_ID_BYTES_MAX."""
+    """Return the bytes of a hello. Raises ValueError when the run's name is over RUN_ID_BYTES_MAX."""
     run_id = hello.run_id.encode()
     if len(run_id) > RUN_ID_BYTES_MAX:
         raise ValueError(f"a run id of {len(run_id)} bytes is over the limit of {RUN_ID_BYTES_MAX}")
@@ -55,7 +55,7 @@ def pack_hello(hello: Hello) -> bytes:
 
 
 async def read_hello(reader: asyncio.StreamReader, timeout_s: float) -> Hello:
-    """Raises FrameError when what comes is no hello, TimeoutError when it does not come in time."""
+    """Read a hello. Raises FrameError when the bytes are none, TimeoutError when it does not arrive in time."""
     async with asyncio.timeout(timeout_s):
         magic, version, lane, reserved, incarnation, expected, size = _HELLO.unpack(await _exactly(reader, _HELLO.size))
         if magic != _MAGIC:
@@ -70,13 +70,13 @@ async def read_hello(reader: asyncio.StreamReader, timeout_s: float) -> Hello:
 
 
 def pack_reply(reply: HelloReply) -> bytes:
-    """The bytes of a reply; a long reason is cut."""
+    """Return the bytes of a reply; a long reason is cut."""
     reason = reply.reason.encode()[:REASON_BYTES_MAX]
     return _REPLY.pack(_MAGIC, not reply.reason, reply.incarnation, len(reason)) + reason
 
 
 async def read_reply(reader: asyncio.StreamReader, timeout_s: float) -> HelloReply:
-    """Raises FrameError when what comes is no reply, TimeoutError when it does not come in time."""
+    """Read a reply. Raises FrameError when the bytes are none, TimeoutError when it does not arrive in time."""
     async with asyncio.timeout(timeout_s):
         magic, welcome, incarnation, size = _REPLY.unpack(await _exactly(reader, _REPLY.size))
         if magic != _MAGIC or welcome > 1 or size > REASON_BYTES_MAX or bool(size) == bool(welcome):

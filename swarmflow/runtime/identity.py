@@ -33,7 +33,7 @@ class IdentityKey(RSAPrivateKey):  # type: ignore[misc]  # hivemind is untyped
 
     @property
     def name(self) -> str:
-        """The libp2p name (base58) that this key proves."""
+        """Return the libp2p name (base58) that this key proves."""
         return name_of(self._private_key.public_key())
 
 
@@ -47,7 +47,7 @@ def name_of(public_key: rsa.RSAPublicKey) -> str:
 def load_identity(path: Path) -> IdentityKey:
     """The key in this file; made, with its folder, when there is none.
 
-    A damaged one is set aside, and the copy that lies beside it takes its place; without that a new one is made.
+    A damaged one is set aside and replaced by its copy, or where there is none by a new one.
     Raises NetworkError when the file cannot be read or written.
     """
     copy = path.with_name(f"{path.name}.copy")
@@ -59,7 +59,7 @@ def load_identity(path: Path) -> IdentityKey:
         if key is None:
             log.warning("the identity file %s is damaged; it is kept as %s", path, set_aside(path).name)
             return _restored(path, copy)
-        with suppress(OSError):  # whoever only reads an identity may not write beside it
+        with suppress(OSError):  # a process that only reads an identity may have no right to write here
             if not copy.exists() or copy.read_bytes() != content:
                 write_whole(copy, content, private=True)
     except OSError as error:
@@ -122,7 +122,7 @@ class IdentityLock:
             ) from None
 
     def release(self) -> None:
-        """Gives the identity back."""
+        """Release the identity."""
         self._file.close()
 
     def __enter__(self) -> IdentityLock:

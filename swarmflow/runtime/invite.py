@@ -1,4 +1,4 @@
-"""Invites: one string that is enough to join a run, and the runs of this machine, which are found without one."""
+"""Invites: strings that are enough to join a run; and the runs of this machine, which are found without one."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _ADDRESS = re.compile(r"/[\x21-\x7e]{1,500}/p2p/[1-9A-HJ-NP-Za-km-z]{20,100}")
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """What a newcomer needs: which run, what people call it, and where trainers listen (multiaddrs with /p2p/NAME)."""
+    """What a newcomer needs to join a run."""
 
     run_id: str
-    name: str
-    trainers: tuple[str, ...]
+    name: str  # of the run, for people
+    trainers: tuple[str, ...]  # where trainers listen: multiaddrs with /p2p/NAME
 
     def __post_init__(self) -> None:
         """Raises NetworkError when a part is impossible."""
@@ -79,12 +79,12 @@ class Invite:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text has the form of an invite's address; its host and its name may be none all the same."""
+    """Whether a text has the form of an invite's address; its host and name are not checked."""
     return _ADDRESS.fullmatch(text) is not None
 
 
 def _payload(encoded: str) -> bytes:
-    # A cut may leave a number of characters that base64 cannot have: the whole bytes before it still say so.
+    # A cut text may have a length that base64 cannot have: the whole bytes before the cut show that it is cut.
     usable = encoded[: len(encoded) - 1] if len(encoded) % 4 == 1 else encoded
     try:
         data = base64.urlsafe_b64decode(usable + "=" * (-len(usable) % 4))
@@ -105,43 +105,40 @@ def _checksum(payload: bytes) -> bytes:
 
 
 class LocalInvite(msgspec.Struct):
-    """The file that tells this machine's processes of a run. pid: of the trainer that wrote it, for people.
-
-    port: at 127.0.0.1, where it answers who says the token (runtime/answering.py); 0: nowhere.
-    """
+    """The file by which processes of this machine find a run."""
 
     invite: str
-    pid: int
-    port: int = 0
+    pid: int  # of the trainer that wrote it, for people
+    port: int = 0  # at 127.0.0.1, where the trainer answers requests with the token (runtime/answering.py); 0: nowhere
     token: str = ""
 
 
 class Publication:
-    """A run made known on this machine; ends with `withdraw` or with the process, however that ends."""
+    """A run that is published on this machine, until `withdraw` or the end of the process, however it ends."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
         self._file = file
 
     def withdraw(self) -> None:
-        """Removes the file."""
+        """Remove the file."""
         self.path.unlink(missing_ok=True)
         self._file.close()
 
 
 def runs_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder, for this user only, where runs of this machine are found."""
+    """Return the folder, for this user only, where runs of this machine are published."""
     base = environ.get("XDG_RUNTIME_DIR") or environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "swarmflow" / "runs"
 
 
 def is_invite(file: IO[bytes]) -> bool:
-    """Whether an invite is all that a file holds."""
+    """Whether a file contains an invite and nothing else."""
     return _TEXT.fullmatch(file.read(TEXT_CHARS_MAX).decode("ascii", "replace").strip()) is not None
 
 
 def publish_local(invite: Invite, folder: Path | None = None, port: int = 0, token: str = "") -> Publication:
-    """Makes the run known to processes of this user on this machine, as long as this process lives.
+    """Publish the run to processes of this user on this machine, as long as this process lives.
 
     The file is locked rather than only naming the process: the system frees the lock at a crash, and process numbers
     are used again. Raises NetworkError when the folder cannot be written.
@@ -164,7 +161,7 @@ def publish_local(invite: Invite, folder: Path | None = None, port: int = 0, tok
 
 
 def find_local_invites(folder: Path | None = None) -> list[Invite]:
-    """The runs of this user that are alive on this machine, one invite a run; files of dead processes are removed."""
+    """Return the live runs of this user on this machine, one invite a run; files of dead processes are removed."""
     by_run: dict[str, Invite] = {}
     for _, invite in _publications(folder):
         known = by_run.get(invite.run_id)
@@ -174,7 +171,7 @@ def find_local_invites(folder: Path | None = None) -> list[Invite]:
 
 
 def local_trainers(run_id: str, folder: Path | None = None) -> list[tuple[int, str]]:
-    """Port and token of each trainer of a run that lives on this machine and answers there."""
+    """Return port and token of each living trainer of a run on this machine."""
     found = [local for local, invite in _publications(folder) if invite.run_id == run_id]
     return [(local.port, local.token) for local in found if 0 < local.port < 1 << 16]
 
@@ -196,14 +193,14 @@ def _read_local(path: Path) -> tuple[LocalInvite, Invite] | None:
                 content = file.read(2 * TEXT_CHARS_MAX)
                 local = msgspec.json.decode(content, type=LocalInvite)
                 return local, Invite.parse(local.invite)
-            path.unlink(missing_ok=True)  # nobody holds the lock: its process is gone
+            path.unlink(missing_ok=True)  # the lock is free: its process is gone
             return None
     except (OSError, msgspec.DecodeError, NetworkError):
-        return None  # another version's file, or one that went away: no run to be found here
+        return None  # a file of another version, or one that was removed: no run is found here
 
 
 def local_invite(folder: Path | None = None) -> Invite:
-    """The one run that is alive on this machine.
+    """Return the one live run of this machine.
 
     Raises NetworkError when there is none, or several, naming them.
     """
@@ -220,5 +217,5 @@ def local_invite(folder: Path | None = None) -> Invite:
 
 
 def read_invite(text: str | None) -> Invite:
-    """The invite given, or that of the one run on this machine. Raises NetworkError."""
+    """Return the given invite, or that of the one run on this machine. Raises NetworkError."""
     return Invite.parse(text) if text else local_invite()

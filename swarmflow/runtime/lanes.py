@@ -23,37 +23,36 @@ JOINED_BYTES_MAX = 1 << 16
 
 
 class LinkCounters(Protocol):
-    """Where the links count. lane: "control" or "bulk"; kind: one of a few words; size_bytes: of the whole frame."""
+    """The counters of the links.
+
+    lane: "control" or "bulk"; kind: a metric label, of which there are few; size_bytes: of the whole frame.
+    """
 
     def sent(self, lane: str, header: bytes, size_bytes: int) -> None:
-        """One frame has been handed to the network."""
+        """Count a frame that was written to the network."""
 
     def received(self, lane: str, header: bytes, size_bytes: int) -> None:
-        """One whole frame has arrived; nobody has looked into its header yet."""
+        """Count a whole frame that has arrived, before its header is checked."""
 
     def refused(self, kind: str) -> None:
-        """One frame or stream from the network has been refused."""
+        """Count a frame or stream from the network that was refused."""
 
     def queued(self, lane: str, change_bytes: int) -> None:
-        """The bytes that wait to be sent have changed by so many."""
+        """Record a change of the bytes that wait to be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSettings:
-    """Bounds of one lane. open_timeout_s: for connecting, opening, and the reply, each.
+    """Limits of one lane."""
 
-    stall_timeout_s: how long a write, or a frame that has begun to arrive, may stand still. Bodies that are made when
-    their turn comes count in `queue_frames_max` only.
-    """
-
-    open_timeout_s: float = 10.0
-    stall_timeout_s: float = 30.0
-    queue_bytes_max: int = 1 << 29
+    open_timeout_s: float = 10.0  # for connecting, opening, and the reply, each
+    stall_timeout_s: float = 30.0  # how long a write, or a frame that has begun to arrive, may make no progress
+    queue_bytes_max: int = 1 << 29  # without bodies that are made when they are sent
     queue_frames_max: int = 16384
 
 
 class LinkBroken(Exception):
-    """The stream is of no more use; the text says why."""
+    """The stream is broken; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class _Message:
 class OutboundLane:
     """Writes messages to one process on one lane, in order, from one task. No method waits.
 
-    on_welcome: given the incarnation that answered; False when it is not the process's current one.
+    on_welcome: called with the incarnation that answered; returns whether it is the process's current one.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class OutboundLane:
         self._task.add_done_callback(self._ended)
 
     def push(self, header: bytes, bodies: Sequence[Body]) -> bool:
-        """Queues a message; False when the queue is full. Raises ValueError when it is over a frame's limits."""
+        """Queue a message, and return whether there was room. Raises ValueError when it is over a frame's limits."""
         if not header:
             raise ValueError("a message needs a header")
         sizes = [0 if callable(body) else memoryview(body).nbytes for body in bodies]
@@ -113,13 +112,13 @@ class OutboundLane:
         return True
 
     def finish(self) -> asyncio.Task[None]:
-        """Sends what is queued and ends the stream; the task, which is done when the other side has read it all."""
+        """Send the queue and end the stream; return the task, which is done when the other side has read everything."""
         self._finishing = True
         self._wake.set()
         return self._task
 
     def abort(self) -> asyncio.Task[None]:
-        """Drops what is queued and closes the stream; the task to wait for."""
+        """Drop the queue and close the stream; return the task to wait for."""
         self._task.cancel()
         return self._task
 
@@ -185,7 +184,7 @@ class OutboundLane:
             raise LinkBroken(reasons[0])
 
     async def _watch(self, reader: asyncio.StreamReader) -> None:
-        """Notices that the other side closed: it writes nothing but the acknowledgement of the end."""
+        """Detect that the other side has closed: it writes nothing but the acknowledgement of the end."""
         try:
             data = await reader.read(1)
         except OSError as error:

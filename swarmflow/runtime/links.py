@@ -26,7 +26,7 @@ from swarmflow.runtime.node import Node
 
 log = logging.getLogger(__name__)
 
-# Constant over all versions: what does not fit is then refused with words, by the hello.
+# Constant over all versions, so that the hello of another version is refused with a reason.
 STREAM_PROTOCOL = "/swarmflow/messages"
 PENDING_HELLOS_MAX = 8
 
@@ -58,10 +58,10 @@ class _Link:
 class Links:
     """Sends and receives the messages of one process in one run, on two lanes a direction: control and bulk.
 
-    Order is kept within a lane. A broken stream loses what was queued on both lanes to that process and is told once
-    by `on_lost`; nothing is sent again, and the next `send` opens anew. `on_message` and `on_lost` are called on the
-    event loop, never from inside `send`. `on_message(sender, header, bodies)` owns the bodies (writable uint8 views);
-    when it raises FrameError, the message counts as refused and its stream is closed.
+    Order is kept within a lane. A broken stream loses what was queued on both lanes to that process and is reported
+    once, by `on_lost`; nothing is sent again, and the next `send` opens anew. `on_message` and `on_lost` are called on
+    the event loop, never from inside `send`. `on_message(sender, header, bodies)` owns the bodies (writable uint8
+    views); when it raises FrameError, the message counts as refused and its stream is closed.
     """
 
     def __init__(
@@ -93,15 +93,15 @@ class Links:
         self._closed = False
 
     async def start(self) -> None:
-        """Takes streams from other processes from now on."""
+        """Accept streams from other processes from now on."""
         await self._node.serve(STREAM_PROTOCOL, self._accept)
 
     def addresses(self, to: ProcessId | str, maddrs: Sequence[str]) -> None:
-        """Where to dial a process (multiaddrs); takes the place of what was known of it."""
+        """Set where to dial a process (multiaddrs), in place of earlier addresses."""
         self._addresses[to.name if isinstance(to, ProcessId) else to] = tuple(maddrs)
 
     def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, bulk: bool = False) -> None:
-        """Queues a message; never blocks. After `close`, messages are dropped.
+        """Queue a message; never blocks. After `close`, messages are dropped.
 
         to: incarnation 0 reaches whichever life of the process answers. bodies: at most `bodies_max` contiguous
         buffers, which must not change until they are sent, or functions that make one when its turn comes. A full queue
@@ -120,7 +120,7 @@ class Links:
             self._lose(to, link, f"the queue of its {lane_name} lane is full")
 
     def forget(self, to: ProcessId) -> None:
-        """Closes every stream from and to a process that is gone; tells nobody."""
+        """Close every stream from and to a process that is gone, without a report."""
         link = self._links.pop(to, None)
         if link is not None:
             self._drop_outbound(link)
@@ -128,11 +128,11 @@ class Links:
                 stream.drop()
 
     def connected(self) -> list[ProcessId]:
-        """The processes that a stream is open to or from, or being opened to."""
+        """Return the processes that a stream is open to or from, or being opened to."""
         return sorted(process for process, link in self._links.items() if link.outbound or link.inbound)
 
     async def close(self, flush_s: float) -> None:
-        """Sends what is queued, for at most `flush_s` seconds, then closes every stream."""
+        """Send the queues, for at most `flush_s` seconds, then close every stream."""
         self._closed = True
         lanes = [lane for link in self._links.values() for lane in link.outbound.values()]
         if lanes:
@@ -179,7 +179,7 @@ class Links:
         return opened
 
     def _alive(self, process: ProcessId, challenge: int) -> bool:
-        """A life has answered; the one that it replaces is lost. Return whether it is the current one."""
+        """Record that a life has answered; the one that it replaces is lost. Return whether it is the current one."""
         current, replaced = self._lives.answered(process, challenge)
         link = self._links.get(replaced) if replaced is not None else None
         if replaced is not None and link is not None:
@@ -280,7 +280,7 @@ class Links:
                 self._counters.refused(error.kind if isinstance(error, BadFrame) else "message")
         except OSError:
             raise
-        except Exception as error:  # a mistake of ours, but only over what this one sends: nobody else is to pay for it
+        except Exception as error:  # a bug, but one that only this process' message shows: only its stream is closed
             reason = f"what it sent could not be handled ({type(error).__name__})"
             log.exception("from %s: %s", sender, reason)
             self._counters.refused("message")

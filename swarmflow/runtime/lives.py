@@ -9,30 +9,31 @@ from dataclasses import dataclass, field
 from swarmflow.core.types import ProcessId
 
 INCARNATION_BITS = 63
-NAMES_MAX = 16_384  # whose lives are remembered; a name is a key, which its owner has to have made
+NAMES_MAX = 16_384  # names whose lives are remembered; each is the hash of a key, which its owner has to make
 RETIRED_MAX = 64  # lives of one name that are remembered as replaced
 
 
 def new_incarnation() -> int:
-    """Return a random incarnation; 0 is none, it stands for any."""
+    """Return a random incarnation, which is never 0: that stands for any."""
     return 1 + secrets.randbelow((1 << INCARNATION_BITS) - 1)
 
 
 @dataclass(slots=True)
 class _Name:
-    """The lives of one name. current: the one that answered a challenge last. answered: that challenge's number."""
+    """The lives of one name."""
 
-    current: ProcessId
-    answered: int
+    current: ProcessId  # the one that answered the latest challenge
+    answered: int  # the number of that challenge
     retired: OrderedDict[ProcessId, None] = field(default_factory=OrderedDict)
 
 
 class Lives:
     """Remembers which life of a process is the current one, and refuses for ever those that it has replaced.
 
-    Whoever answers a challenge was alive after the challenge was made. Two lives of one process follow one another, so
-    of two that have answered, the one that was challenged later is the later one, in whatever order the answers are
-    read. A dead life never answers a new challenge; it is remembered all the same, as far as the memory is bounded.
+    A process that answers a challenge was alive after the challenge was made. Two lives of one process follow one
+    another, so of two that have answered, the one that was challenged later is the later one, in whatever order the
+    answers are read. A dead life never answers a new challenge; it is remembered all the same, within the bounds of
+    the memory.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Lives:
         self._challenges = 0
 
     def challenge(self) -> int:
-        """Return the number of a challenge that is made now; later ones are greater."""
+        """Return the number of a new challenge; later ones are greater."""
         self._challenges += 1
         return self._challenges
 

@@ -1,4 +1,4 @@
-"""A swarm of real processes on this machine: starts them, watches what they write, and leaves none behind."""
+"""A swarm of real processes on this machine: starts them, watches their output, and ends all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from swarmflow.runtime.patience import Patience, crowding
 POLL_S = 0.05
 STOP_S = 5.0
 COMMAND_S = 60.0
-# A local swarm is nobody else's business: no other machine can reach it.
+# No other machine can reach a local swarm.
 LISTEN = ("--listen", "127.0.0.1:0")
 TAIL_LINES = 20
 
@@ -33,7 +33,7 @@ RunSettings = Mapping[str, Mapping[str, object]]
 
 
 class LocalSwarmError(SwarmflowError):
-    """A process of a local swarm failed, or what was waited for did not happen in time; the logs' ends are a note."""
+    """A process of a local swarm failed, or an awaited event was late; the ends of the logs are its notes."""
 
     def __init__(self, line: str, processes: Sequence[LocalProcess] = ()) -> None:
         super().__init__(line)
@@ -43,18 +43,14 @@ class LocalSwarmError(SwarmflowError):
 
 @dataclass
 class LocalProcess:
-    """One life of a trainer or peer, its own session (Ctrl-C reaches only its parent). log: all that it prints.
-
-    expendable: killed or stopped on purpose, so that its exit code is no failure of the swarm. arguments: of its
-    `swarmflow` command. life: 1, and one more each time that it is started again.
-    """
+    """One life of a trainer or peer, in a session of its own (Ctrl-C reaches only its parent)."""
 
     name: str
-    log: Path
+    log: Path  # of all that it prints
     process: subprocess.Popen[bytes] | Forked
-    expendable: bool = False
-    arguments: tuple[str, ...] = ()
-    life: int = 1
+    expendable: bool = False  # killed or stopped on purpose, so that its exit code is no failure of the swarm
+    arguments: tuple[str, ...] = ()  # of its `swarmflow` command
+    life: int = 1  # one more each time that it is started again
 
     @property
     def pid(self) -> int:
@@ -66,23 +62,23 @@ class LocalProcess:
         return self.process.poll()
 
     def send(self, number: signal.Signals) -> None:
-        """Sends this process a signal; nothing where it has ended."""
+        """Send this process a signal, unless it has ended."""
         self.expendable = True
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, as by a power cut. The process is gone when this returns."""
+        """Send SIGKILL, as by a power cut. The process is gone when this returns."""
         self.send(signal.SIGKILL)
         self.process.wait(STOP_S * crowding())
 
     def tail(self) -> str:
-        """The last lines of its log."""
+        """Return the last lines of its log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(f"  {self.name} | {line}" for line in lines[-TAIL_LINES:]) or f"  {self.name} | (no output)"
 
 
 def kill_at_once(processes: Iterable[LocalProcess]) -> None:
-    """SIGKILL to all of them, as by one power cut: none goes on while another is waited for."""
+    """Send SIGKILL to all of them, as by one power cut: none goes on while this waits for another."""
     victims = list(processes)
     for victim in victims:
         victim.send(signal.SIGKILL)
@@ -143,8 +139,8 @@ class LocalSwarm:
     def start_trainer(self, *options: str, beside: bool = False, timeout_s: float = 60.0) -> LocalProcess:
         """Starts the next trainer. The first makes the run, and this returns once its invite is there.
 
-        beside: this one needs no invite, finds the run in the output folder, and so may lead it when nobody else does;
-        this returns once its own invite is there, which peers that are started later are given too.
+        beside: this one needs no invite, finds the run in the output folder, and so may lead it when no other trainer
+        does; this returns once its own invite is there, which peers that are started later get too.
         """
         name = f"trainer-{len(self.trainers)}"
         tells = beside or self._invite is None
@@ -158,26 +154,26 @@ class LocalSwarm:
         return trainer
 
     def start_peer(self, *options: str, stage: int | str = "auto") -> LocalProcess:
-        """Starts the next peer and returns at once."""
+        """Start the next peer and return at once."""
         name = f"peer-{len(self.peers)}"
         what = ["--join", self.invite, "--stage", str(stage), "--state-dir", str(self.state_folder(name))]
         return self._start(name, "peer", *what, *LISTEN, *options)
 
     def start_again(self, process: LocalProcess) -> LocalProcess:
-        """Starts a process that has ended with the same command: its next life, in its place and with its own log."""
+        """Start a process that has ended again, with the same command: its next life has a log of its own."""
         if process.exit_code is None:
             raise LocalSwarmError(f"{process.name} is still running; end it before it is started again")
         return self._start(process.name, *process.arguments, before=process)
 
     @property
     def invite(self) -> str:
-        """What peers are started with. Raises LocalSwarmError before the first trainer runs."""
+        """Return the invite for peers. Raises LocalSwarmError before the first trainer runs."""
         if self._invite is None:
             raise LocalSwarmError("the swarm has no trainer yet; start one first")
         return self._invite
 
     def state_folder(self, name: str) -> Path:
-        """Where a process keeps its identity, and a trainer its checkpoints."""
+        """Return where a process keeps its identity, and a trainer its checkpoints."""
         return self.folder / name
 
     def json_file(self, trainer: str = "trainer-0") -> Path:
@@ -193,14 +189,14 @@ class LocalSwarm:
         return [by_step[step] for step in sorted(by_step)]
 
     def status(self) -> dict[str, Any]:
-        """What `swarmflow status --json` says."""
+        """Return the output of `swarmflow status --json`."""
         answer = json.loads(self.command("status", "--join", self.invite, "--json"))
         if not isinstance(answer, dict):
             raise LocalSwarmError(f"status gave no JSON object: {answer!r}")
         return answer
 
     def command(self, *arguments: str) -> str:
-        """Runs a `swarmflow` command to its end and returns what it printed. Raises LocalSwarmError if it fails."""
+        """Run a `swarmflow` command to its end and return its output. Raises LocalSwarmError if it fails."""
         try:
             done = subprocess.run(
                 _command(arguments),
@@ -216,7 +212,7 @@ class LocalSwarm:
         return done.stdout
 
     def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float) -> T:
-        """The first true value that `ready` gives. Raises LocalSwarmError when it is late or when a process fails."""
+        """Return the first true value of `ready`. Raises LocalSwarmError when it is late or when a process fails."""
         patience = Patience(timeout_s)
         while True:
             self.check()
@@ -227,7 +223,7 @@ class LocalSwarm:
             time.sleep(POLL_S)
 
     def wait_steps(self, count: int, timeout_s: float) -> list[dict[str, Any]]:
-        """Waits until `count` steps are committed, and returns them."""
+        """Wait until `count` steps are committed, and return them."""
 
         def enough() -> list[dict[str, Any]] | None:
             steps = self.steps()
@@ -236,17 +232,17 @@ class LocalSwarm:
         return self.wait(enough, f"{count} steps", timeout_s)
 
     def wait_finished(self, timeout_s: float) -> None:
-        """Waits until every process has ended by itself, and its exit code was 0."""
+        """Wait until every process has ended by itself with the exit code 0."""
         self.wait(lambda: all(p.exit_code is not None for p in self.processes), "the end of the run", timeout_s)
 
     def check(self) -> None:
-        """Raises LocalSwarmError, with the end of its log, for a process that failed."""
+        """Raise LocalSwarmError, with the end of its log, for a process that has failed."""
         for process in self.processes:
             if process.exit_code and not process.expendable:
                 raise LocalSwarmError(f"{process.name} ended with exit code {process.exit_code}", [process])
 
     def stop(self) -> None:
-        """Stops what still runs: SIGKILL to whole sessions, so that nothing is left whatever state they are in."""
+        """Stop all running processes: SIGKILL to whole sessions, so that none is left in whatever state it is."""
         for process in self.processes:
             # Asked before it is reaped, the number of a session cannot have passed to another one.
             if process.exit_code is None:
@@ -255,7 +251,7 @@ class LocalSwarm:
                 process.process.wait(STOP_S * crowding())
 
     def _start(self, name: str, *arguments: str, before: LocalProcess | None = None) -> LocalProcess:
-        """before: the former life of the same process, whose place it takes."""
+        """before: the former life of the same process, which it replaces."""
         life = 1 if before is None else before.life + 1
         log = self.folder / (f"{name}.log" if life == 1 else f"{name}.life-{life}.log")
         process = self._spawn(self._within.get(name, ()), arguments, log)
@@ -282,14 +278,14 @@ class LocalSwarm:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Of a process that computes with so many threads, and is told of no other run."""
+    """Return the environment of a process with so many threads, which finds no other run."""
     inherited = {key: value for key, value in os.environ.items() if key != "SWARMFLOW_JOIN"}
     return {**inherited, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Lets SIGTERM end a command as Ctrl-C does, so that the processes that it started are stopped too."""
+    """Let SIGTERM end a command as Ctrl-C does, so that the processes that it started are stopped too."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -302,7 +298,7 @@ def terminable() -> Iterator[None]:
 
 
 def _merged(one: str, other: str) -> str:
-    """An invite with the trainers of both."""
+    """Return an invite with the trainers of both."""
     first, second = Invite.parse(one), Invite.parse(other)
     trainers = tuple(dict.fromkeys(first.trainers + second.trainers))[:TRAINERS_MAX]
     return str(Invite(first.run_id, first.name, trainers))

@@ -1,4 +1,4 @@
-"""The runs of this machine: those that are alive, where their trainers are asked, and how the others ended."""
+"""The runs of this machine: live ones, where their trainers answer, and how the others ended."""
 
 from __future__ import annotations
 
@@ -19,17 +19,14 @@ ENDED_BYTES_MAX = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """How a trainer of this machine left its run. version: steps that were committed then. output: [run] output.
-
-    finished: all steps are done, and the model is in the folder `final` of the output.
-    """
+    """How a trainer of this machine left its run."""
 
     run_id: str
     name: str
-    version: int
+    version: int  # steps that were committed then
     steps: int
-    output: str
-    finished: bool = False
+    output: str  # [run] output
+    finished: bool = False  # all steps are done, and the model is in the folder `final` of the output
     time_s: float = 0.0
 
     def __str__(self) -> str:
@@ -42,7 +39,7 @@ class EndedRun:
 
 
 def keep_ended(ended: EndedRun, folder: Path | None = None) -> None:
-    """Remember it for `swarmflow status`, in the place of what was remembered of the run. Raises OSError."""
+    """Keep it for `swarmflow status`, in place of an earlier one of the run. Raises OSError."""
     path = _path(ended.run_id, folder)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fields = {field: getattr(ended, field) for field in EndedRun.__slots__} | {"time_s": time.time()}
@@ -53,18 +50,18 @@ def keep_ended(ended: EndedRun, folder: Path | None = None) -> None:
 
 
 def forget_ended(run_id: str, folder: Path | None = None) -> None:
-    """The run goes on."""
+    """Forget the end of a run that goes on."""
     with suppress(OSError):
         _path(run_id, folder).unlink(missing_ok=True)
 
 
 def ended_run(run_id: str, folder: Path | None = None) -> EndedRun | None:
-    """How a run ended on this machine, as far as it is known."""
+    """Return how a run ended on this machine, if that is known."""
     return _read(_path(run_id, folder))
 
 
 def last_ended(folder: Path | None = None) -> EndedRun | None:
-    """The run that ended last on this machine."""
+    """Return the run that ended last on this machine."""
     paths = sorted(_path("", folder).parent.glob("*.json"), key=_changed_s)
     return next((found for path in reversed(paths) if (found := _read(path)) is not None), None)
 
@@ -88,4 +85,4 @@ def _read(path: Path) -> EndedRun | None:
                 return None
             return msgspec.json.decode(file.read(ENDED_BYTES_MAX), type=EndedRun)
     except (OSError, msgspec.DecodeError):
-        return None  # nothing is known, or another version's file
+        return None  # no file, or one of another version

@@ -1,4 +1,4 @@
-"""What a process tells the person who runs it: one line an event, on standard error."""
+"""The log of a process: one line an event, on standard error."""
 
 from __future__ import annotations
 

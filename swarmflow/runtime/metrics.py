@@ -1,6 +1,6 @@
-"""What a process tells Prometheus: every metric of swarmflow, in one registry, served over HTTP.
+"""The metrics of a process for Prometheus: every metric of swarmflow, in one registry, served over HTTP.
 
-`docs/metrics.md` lists the same metrics for those who read them; a test keeps the two equal.
+`docs/metrics.md` lists the same metrics for users; a test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Labelled(Generic[_Metric]):
         self._seen: set[tuple[str, ...]] = set()
 
     def at(self, *values: str | int) -> _Metric:
-        """The series with these label values, one for each label; beyond the limit that where all are `other`."""
+        """Return the series with these label values, one a label; beyond the limit, the one where all are `other`."""
         wanted = tuple(str(value) for value in values)
         if wanted not in self._seen:
             if len(self._seen) >= LABEL_SETS_MAX:
@@ -89,7 +89,7 @@ class Labelled(Generic[_Metric]):
 class Metrics:
     """The metrics of one process, each an attribute: `metrics.version.set(3)`, `metrics.peers.at(stage).set(2)`.
 
-    Any thread may change them. What is not known yet (the loss before the first step) is not-a-number rather than 0.
+    Any thread may change them. A value that is not known yet (the loss before the first step) is not-a-number, not 0.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class Metrics:
         self._process = Info("swarmflow_process", "Role, name and run id of this process", registry=self.registry)
 
     def describe_process(self, role: str, name: str, run: str) -> None:
-        """Say which process this is: its role (`peer`, `trainer`), its libp2p name and the id of its run."""
+        """Describe this process: its role (`peer`, `trainer`), its libp2p name and the id of its run."""
         self._process.info({"role": role, "name": name, "run": run})
 
     def serve(self, port: int, host: str = "127.0.0.1") -> int:
@@ -181,7 +181,7 @@ class Metrics:
         return server.server_port
 
     def close(self) -> None:
-        """Stop serving and free the port; nothing happens where nothing is served."""
+        """Stop serving and free the port, if this process serves."""
         if self._server is None:
             return
         server, thread = self._server
@@ -206,5 +206,5 @@ class Metrics:
 
 
 def _tell_quietly(request: object, address: object) -> None:
-    """Whoever asks for metrics and goes away, or speaks something else than HTTP, harms nobody."""
+    """Ignores clients that disconnect early, or speak another protocol than HTTP."""
     log.debug("a question for metrics from %s failed", address, exc_info=True)

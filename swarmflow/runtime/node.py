@@ -41,11 +41,11 @@ _CLOCKS = re.compile(r"local: ([\d.]+), peer: ([\d.]+)")
 
 
 class Node:
-    """The running node, made by `start`. name: its libp2p name (base58), the one that `key` proves."""
+    """The running node, made by `start`."""
 
     def __init__(self, key: IdentityKey, daemon: Daemon, p2p: P2P, dht: DHTNode, resources: AsyncExitStack) -> None:
         self.key = key
-        self.name = key.name
+        self.name = key.name  # its libp2p name (base58), which `key` proves
         self.dht = dht
         self._daemon = daemon
         self._p2p = p2p
@@ -68,11 +68,11 @@ class Node:
         may_be_alone: bool = False,
         patient: bool = False,
     ) -> Node:
-        """Joins the network that the bootstrap addresses belong to, or begins one when there are none.
+        """Join the network of the bootstrap addresses, or begin one when there are none.
 
         listen, announce: HOST:PORT or multiaddrs. bootstrap: multiaddrs that end in /p2p/NAME; one reachable one is
-        enough, and one's own is left out. client_mode: use the DHT without storing for others. public: True when
-        everybody can dial this process, False when nobody can, None to find out. may_be_alone: begin a network where no
+        enough, and the own ones are left out. client_mode: use the DHT without storing for others. public: True when
+        every process can dial this one, False when none can, None to find out. may_be_alone: begin a network where no
         bootstrap address answers. patient: wait, for as long as it takes, until one answers.
 
         Raises NetworkError, one line, when an identity, address or port cannot be used, no bootstrap address answers,
@@ -102,7 +102,7 @@ class Node:
     async def open_stream(
         self, name: str, protocol: str, maddrs: Sequence[str], timeout_s: float
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A stream to a process that serves `protocol`, dialled at these addresses when it is not connected yet.
+        """Open a stream to a process that serves `protocol`, dialled at these addresses when it is not connected yet.
 
         Raises NetworkError when it cannot be reached within twice `timeout_s`, or does not serve the protocol.
         """
@@ -111,7 +111,7 @@ class Node:
         return await self._daemon.open_stream(name, protocol, timeout_s)
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
-        """Calls `handler(name, reader, writer)` for every stream that another process opens for `protocol`.
+        """Call `handler(name, reader, writer)` for every stream that another process opens for `protocol`.
 
         The name is proven by the connection. The handler owns the stream and closes the writer. A second handler for
         one protocol takes the place of the first.
@@ -131,28 +131,28 @@ class Node:
         return self._daemon.pid
 
     def addresses(self) -> list[str]:
-        """The multiaddrs, each with /p2p/NAME, at which others may dial this process, as last refreshed."""
+        """Return the multiaddrs, each with /p2p/NAME, at which others may dial this process, as last refreshed."""
         return list(self._addresses)
 
     async def refresh_addresses(self) -> list[str]:
-        """Asks the daemon anew: behind a NAT, addresses become known some time after the start."""
+        """Ask the daemon again: behind a NAT, addresses become known some time after the start."""
         own = [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
         self._addresses = list(announced_addresses(sorted(own, key=lambda text: text.startswith(LOOPBACK))))
         return self.addresses()
 
     async def died(self) -> str:
-        """Waits until the daemon has ended, which leaves this process without a network; the reason."""
+        """Wait until the daemon has ended, which leaves this process without a network, and return the reason."""
         return await self._daemon.died()
 
     async def stop(self) -> None:
-        """Leaves the network, ends the daemon and gives the identity back."""
+        """Leave the network, end the daemon and release the identity."""
         # Not DHTNode.shutdown(): it asks the daemon, perhaps dead, to forget handlers that end with it anyway.
         self.dht.is_alive = False
         await self._resources.aclose()
 
 
 def _on_stray_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A remote that goes away before its stream's first byte raises inside hivemind's handler: that harms nobody."""
+    """Ignore the error of hivemind's handler when a remote disconnects before its stream's first byte."""
     error = context.get("exception")
     if isinstance(error, asyncio.IncompleteReadError | ConnectionError):
         log.debug("a stream ended before it began: %s", error)
@@ -161,7 +161,7 @@ def _on_stray_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 
 
 def _packed(addresses: Sequence[Multiaddr]) -> list[bytes]:
-    """As the daemon reads them. hivemind names a relay in a form that makes it refuse all of a request's addresses."""
+    """Rewrite addresses for the daemon: it refuses a whole request for a relay in the form that hivemind uses."""
     return [address_bytes(str(address)) or address.to_bytes() for address in addresses]
 
 
@@ -174,7 +174,7 @@ async def _attach(daemon: Daemon, timeout_s: float) -> P2P:
 
 
 async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool, patient: bool) -> list[str]:
-    """Connects to the bootstrap addresses, all at once, patiently again and again; those that answered."""
+    """Connect to the bootstrap addresses, all at once, and if `patient` again and again; return those that answered."""
 
     async def connect(text: str, name: str) -> NetworkError | None:
         try:
@@ -194,14 +194,14 @@ async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool,
         raise NetworkError(f"nobody answers at {', '.join(failures)}: is the run alive and the invite current?")
     answered = {name for name, error in zip(entries.values(), errors, strict=True) if error is None}
     for (text, name), error in zip(entries.items(), errors, strict=True):
-        if error is not None:  # a process that answers elsewhere has told of addresses that are for others
+        if error is not None:  # where the process answers at another address, this one is for others
             level = logging.DEBUG if name in answered else logging.WARNING
             log.log(level, "a bootstrap address does not answer: %s (%s)", text, error)
     return [text for text, error in zip(entries, errors, strict=True) if error is None]
 
 
 async def _join(p2p: P2P, key: IdentityKey, reached: Sequence[str], client_mode: bool, patient: bool) -> DHTNode:
-    """In the DHT. What starts at this very moment takes the daemon's call before it answers in the DHT: ask again."""
+    """Join the DHT, again where a process accepts connections but has only just started and does not answer in it."""
     dht = await DHTNode.create(
         p2p=p2p,
         client_mode=client_mode,
@@ -228,7 +228,7 @@ async def _join(p2p: P2P, key: IdentityKey, reached: Sequence[str], client_mode:
 
 
 def refusal(text: str) -> str:
-    """What to tell the user when hivemind's DHT refuses to start with these words."""
+    """Return the message for the user when hivemind's DHT refuses to start with this one."""
     clocks = _CLOCKS.search(text)
     if clocks is None:
         return f"the swarm refused this process: {' '.join(text.split())}"

@@ -1,6 +1,6 @@
 """The control protocol of libp2p's daemon p2pd, and addresses as bytes: without hivemind, which takes seconds to load.
 
-A message is a protobuf (hivemind/proto/p2pd.proto) after its length as a varint. What a stream carries follows at once.
+A message is a protobuf (hivemind/proto/p2pd.proto) after its length as a varint. The data of a stream follows at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from swarmflow.errors import NetworkError
 
 RESPONSE_BYTES_MAX = 1 << 20
 
-_CONNECT, _STREAM_OPEN = 1, 2  # Request.Type; each has its own part in the field of the number after it
+_CONNECT, _STREAM_OPEN = 1, 2  # Request.Type; the arguments of each are in the field of the next number
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 # Of multiaddrs: the code of each protocol that has no value, and of those whose value is text or a port.
 _BARE = {"p2p-circuit": 290, "quic": 460, "quic-v1": 461, "ws": 477, "wss": 478, "tls": 448}
@@ -24,8 +24,8 @@ _PORT = {"tcp": 6, "udp": 273}
 
 
 def program() -> Path:
-    """The daemon that hivemind has brought along. Raises NetworkError when it is not there."""
-    spec = find_spec("hivemind")  # of a package at the top: this does not import it
+    """Return the daemon that hivemind's package contains. Raises NetworkError when it is missing."""
+    spec = find_spec("hivemind")  # of a top-level package: this does not import it
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = Path(folder) / "hivemind_cli" / "p2pd"
         if path.is_file():
@@ -46,7 +46,7 @@ def stream_request(name: str, protocol: str, timeout_s: float) -> bytes:
 
 
 async def read_response(reader: asyncio.StreamReader) -> None:
-    """Read what the daemon answers to a request. Raises NetworkError with what it complains of, EOFError, OSError."""
+    """Read the daemon's answer to a request. Raises NetworkError with its complaint, EOFError, OSError."""
     data = await reader.readexactly(await _read_varint(reader))
     fields = _fields(data)
     if fields.get(1) == 0:
@@ -58,7 +58,7 @@ async def read_response(reader: asyncio.StreamReader) -> None:
 
 
 def peer_bytes(name: str) -> bytes:
-    """The multihash that a libp2p name (base58) stands for. Raises NetworkError when it is no name."""
+    """Return the multihash of a libp2p name (base58). Raises NetworkError when it is no name."""
     number = 0
     for letter in name:
         digit = _BASE58.find(letter)
@@ -70,7 +70,7 @@ def peer_bytes(name: str) -> bytes:
 
 
 def address_bytes(text: str) -> bytes | None:
-    """A multiaddr as bytes; None where it is none, or of protocols that are not known here."""
+    """Return a multiaddr as bytes; None where it is none, or of unknown protocols."""
     parts = iter(text.split("/")[1:])
     packed = b""
     try:
@@ -82,7 +82,7 @@ def address_bytes(text: str) -> bytes | None:
 
 
 def _valued(name: str, value: str) -> bytes:
-    """One part of a multiaddr. Raises what Python and peer_bytes raise where it is none."""
+    """Return one part of a multiaddr as bytes. Raises the errors of Python and peer_bytes where it is none."""
     if name in ("ip4", "ip6"):
         address = ipaddress.IPv4Address(value) if name == "ip4" else ipaddress.IPv6Address(value)
         return _varint(4 if name == "ip4" else 41) + address.packed

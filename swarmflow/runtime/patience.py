@@ -1,4 +1,4 @@
-"""How long to wait for other processes of this machine, which get the less done the more of them there are."""
+"""How long to wait for other processes of this machine, which are the slower the more of them there are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def crowding() -> float:
-    """How many times as long a computation takes as it would alone: what wants to compute, by the cores; at least 1.
+    """Return how many times as long a computation takes as it would alone: runnable threads by cores, at least 1.
 
     By the load average of the last minute; that of all containers of a machine, which makes one more patient at worst.
     """
@@ -20,7 +20,7 @@ def crowding() -> float:
 
 
 class Patience:
-    """A deadline in seconds of a machine that has time: those of a crowded one count less, by as much."""
+    """A deadline in seconds of an idle machine: on a busy one a second counts less, by the same factor."""
 
     def __init__(
         self, seconds: float, clock: Callable[[], float] = time.monotonic, crowd: Callable[[], float] = crowding
@@ -32,7 +32,7 @@ class Patience:
         self._seen_s = clock()
 
     def over(self) -> bool:
-        """Whether the time is up. To be asked every now and then: each time counts what has passed since the last."""
+        """Whether the time is up. To be called regularly: each call counts the time since the last one."""
         now_s = self._clock()
         self._left_s -= (now_s - self._seen_s) / self._crowd()
         self._seen_s = now_s

@@ -1,4 +1,4 @@
-"""Whether a trainer can be reached at the addresses that it announces: processes that join try them, and tell it."""
+"""Whether a trainer can be reached at the addresses that it announces: joining processes try and report them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("swarmflow")
 TIMEOUT_S = 5.0
 ADDRESSES_MAX = 16
 _REASON_CHARS_MAX = 120
-_GREETING = b"\x13/multistream/1.0.0\n"  # what every libp2p process says first on a connection
+_GREETING = b"\x13/multistream/1.0.0\n"  # the first bytes of every libp2p process on a connection
 _HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 
@@ -29,12 +29,12 @@ class Announced:
     """The `--announce` addresses of this process. Success and failure of each are logged once."""
 
     def __init__(self, given: Sequence[str]) -> None:
-        """given: HOST:PORT or multiaddrs, as the user wrote them. Raises NetworkError for what is no address."""
+        """given: HOST:PORT or multiaddrs, as the user wrote them. Raises NetworkError for any other text."""
         self._given = {multiaddr(text, listening=False): text for text in given[:ADDRESSES_MAX]}
         self._reported: set[tuple[str, bool]] = set()
 
     def serve(self, requests: Requests) -> None:
-        """Serve the addresses that other processes are to try, and receive their results."""
+        """Serve the addresses for other processes to try, and receive their results."""
         requests.serve("announced", self._announced)
         requests.serve("reached", self._reached)
 
@@ -83,7 +83,7 @@ async def report_reach(session: Session, invite: Invite, leader: ProcessId) -> N
 
 
 async def try_address(text: str, timeout_s: float = TIMEOUT_S) -> str | None:
-    """Why no libp2p process answers at a multiaddr, "" where one does; None where the address is not of plain TCP.
+    """Return why no libp2p process answers at a multiaddr, "" where one does; None for an address not of plain TCP.
 
     Connects by TCP and reads the greeting: libp2p itself dials no address of a process that it is connected to.
     """
@@ -101,7 +101,7 @@ async def try_address(text: str, timeout_s: float = TIMEOUT_S) -> str | None:
             greeting = await reader.readexactly(len(_GREETING))
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
-    except (asyncio.IncompleteReadError, ValueError):  # ValueError: of a host name that no resolver takes
+    except (asyncio.IncompleteReadError, ValueError):  # ValueError: of a host name that no resolver accepts
         return "what answers there is no libp2p process"
     except OSError as error:
         return error.strerror or str(error) or type(error).__name__
@@ -112,9 +112,9 @@ async def try_address(text: str, timeout_s: float = TIMEOUT_S) -> str | None:
 
 
 def local_addresses(listening: Sequence[str], name: str) -> list[str]:
-    """Where processes on this machine and in its network reach a process that announces other addresses.
+    """Return where processes of this machine and its network reach a process that announces other addresses.
 
-    listening: multiaddrs. An address of all interfaces stands for that of the way out, and for this machine's own.
+    listening: multiaddrs. An address of all interfaces stands for that of the default route and the loopback one.
     """
     found: list[str] = []
     for text in listening:

@@ -1,4 +1,4 @@
-"""What this process accepts in the DHT: only records that are signed by the key under whose name they stand."""
+"""The validation of DHT records: only those signed by the key under whose name they are stored are accepted."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _OWNER = re.compile(rb"\[owner:(ssh-rsa [A-Za-z0-9+/=]{1,1500})\]")
 class OwnedRecords(RSASignatureValidator):  # type: ignore[misc]  # hivemind is untyped
     """hivemind's signatures, made strict: every record's subkey is exactly its owner's key, and its value is bytes.
 
-    hivemind's own validator lets records without an owner pass, so that anybody could hide a whole key behind one
-    unsigned value; and it raises on a malformed key, so that one bad record would fail everybody's search.
+    hivemind's own validator accepts records without an owner, so that any process could hide a whole key behind one
+    unsigned value; and it raises on a malformed key, so that one bad record would make every search fail.
     """
 
     def __init__(self, key: IdentityKey) -> None:
@@ -31,11 +31,11 @@ class OwnedRecords(RSASignatureValidator):  # type: ignore[misc]  # hivemind is 
 
     @property
     def own_subkey(self) -> bytes:
-        """The subkey under which this process may store."""
+        """Return the subkey under which this process may store."""
         return bytes(self.local_public_key)
 
     def validate(self, record: DHTRecord) -> bool:
-        """Whether the record may be stored, passed on or believed."""
+        """Whether the record may be stored, forwarded or used."""
         if len(record.value) > VALUE_BYTES_MAX + _ENVELOPE_BYTES_MAX:
             return False
         try:

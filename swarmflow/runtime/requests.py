@@ -1,4 +1,4 @@
-"""Questions and answers between processes, outside the protocol of training: each answer finds who asked."""
+"""Requests and responses between processes, outside the protocol of training."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ log = logging.getLogger("swarmflow")
 Arguments = dict[str, int | str]
 Handler = Callable[[ProcessId, Arguments], Awaitable[Sequence[bytes | memoryview]]]
 
-ERROR_MAX = 1000  # characters of the reason why there is no answer
-ANSWERING_MAX = 32  # questions that are worked on at a time; more are told to come again
+ERROR_MAX = 1000  # characters of the reason for a refusal
+ANSWERING_MAX = 32  # requests that are handled at a time; more are refused
 
 
 class Requests:
-    """Asks other processes, and answers what they ask."""
+    """Sends requests to other processes, and answers theirs."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
@@ -32,19 +32,19 @@ class Requests:
         self._answering: set[asyncio.Task[None]] = set()
 
     def serve(self, topic: str, handler: Handler) -> None:
-        """Answer questions of a topic with what the handler returns; a SwarmflowError that it raises is the answer."""
+        """Answer requests of a topic with the result of the handler, or with the SwarmflowError that it raises."""
         self._handlers[topic] = handler
 
     async def ask(
         self, to: ProcessId, topic: str, arguments: Arguments | None = None, timeout_s: float = 20.0
     ) -> list[memoryview]:
-        """The bodies of the answer. Raises NetworkError when there is none in time, or the other side refuses."""
+        """Return the bodies of the answer. Raises NetworkError when there is none in time, or a refusal."""
         number, future = self.expect(to)
         self._links.send(to, encode_header(Request(number, topic, arguments or {})))
         return await self.wait(number, future, f"{to} did not answer to {topic!r}", timeout_s)
 
     def expect(self, to: ProcessId | None = None) -> tuple[int, asyncio.Future[list[memoryview]]]:
-        """Make a number under which an answer is awaited; from anybody, where `to` is None."""
+        """Make a number under which an answer of `to` (None: of any process) is awaited."""
         number = next(self._ids)
         future: asyncio.Future[list[memoryview]] = asyncio.get_running_loop().create_future()
         self._open[number] = (to, future)
@@ -53,7 +53,7 @@ class Requests:
     async def wait(
         self, number: int, future: asyncio.Future[list[memoryview]], failure: str, timeout_s: float
     ) -> list[memoryview]:
-        """The answer to what was expected. Raises NetworkError."""
+        """Wait for an expected answer. Raises NetworkError."""
         try:
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
@@ -62,7 +62,7 @@ class Requests:
             self._open.pop(number, None)
 
     def asked(self, sender: ProcessId, message: Request) -> None:
-        """Somebody asks."""
+        """Handle a request."""
         if len(self._answering) >= ANSWERING_MAX:
             self._links.send(sender, encode_header(Response(message.id, "busy; ask again")))
             return
@@ -71,7 +71,7 @@ class Requests:
         task.add_done_callback(self._answering.discard)
 
     def answered(self, sender: ProcessId, message: Response, bodies: list[memoryview]) -> None:
-        """Somebody answers."""
+        """Handle a response."""
         asked, future = self._open.get(message.id, (None, None))
         if future is None or future.done() or (asked is not None and asked.name != sender.name):
             return
@@ -81,7 +81,7 @@ class Requests:
             future.set_result(bodies)
 
     def lost(self, process: ProcessId, reason: str) -> None:
-        """Somebody is lost: who waits for its answers need not wait longer."""
+        """Fail the requests to a process that is lost."""
         for asked, future in list(self._open.values()):
             if asked == process and not future.done():
                 future.set_exception(NetworkError(f"lost {process}: {reason}"))
@@ -95,7 +95,7 @@ class Requests:
             bodies = list(await handler(sender, message.arguments))
         except SwarmflowError as refused:
             error = str(refused)
-        except Exception as failed:  # whatever it is: who asks should not wait in vain for its deadline
+        except Exception as failed:  # of any kind: the asker should not have to wait for its deadline
             log.error("answering to %r failed", message.topic[:40], exc_info=failed)
             error = f"answering to {message.topic[:40]!r} failed"
         self._links.send(sender, encode_header(Response(message.id, error[:ERROR_MAX])), bodies, bulk=bool(bodies))

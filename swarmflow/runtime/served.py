@@ -1,4 +1,4 @@
-"""A stage in memory, and what belongs to it."""
+"""A stage in memory, with its optimizer and state."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from swarmflow.compute.stage_state import StageState
 
 @dataclass
 class Served:
-    """A stage in memory. version: of its weights. reduced: summed gradients of a ballot, by flat group."""
+    """A stage in memory."""
 
     stage: Stage
     runner: StageRunner
     optimizer: Optimizer
     state: StageState
-    version: int
-    reduced: dict[str, Tensor] = field(default_factory=dict)
+    version: int  # of its weights
+    reduced: dict[str, Tensor] = field(default_factory=dict)  # summed gradients of a ballot, by flat group
 
     def clock(self) -> float:
-        """On a CPU the thread's own time: a process that is frozen, or waits for its turn, does not compute."""
+        """Return the time: on a CPU the thread's own, as a frozen or waiting process does not compute."""
         return time.thread_time() if self.stage.device.type == "cpu" else time.monotonic()

@@ -1,4 +1,4 @@
-"""One life of a process in the network: node, links, questions, directory and driver, made and closed together."""
+"""One life of a process in the network: node, links, requests, directory and driver, made and closed together."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ ANNOUNCE_EXPIRY_S = 35.0  # three announcements may fail before others forget a 
 
 
 class Counters:
-    """Counts what the links do, in the process's metrics."""
+    """Counts the traffic of the links in the process's metrics."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def sent(self, lane: str, header: bytes, size_bytes: int) -> None:
-        """A frame left."""
+        """Count a frame that was sent."""
         self._metrics.sent_bytes.at(message_name(header)).inc(size_bytes)
 
     def received(self, lane: str, header: bytes, size_bytes: int) -> None:
-        """A frame came."""
+        """Count a frame that has arrived."""
         self._metrics.received_bytes.at(message_name(header)).inc(size_bytes)
 
     def refused(self, kind: str) -> None:
-        """A bad frame or stream."""
+        """Count a refused frame or stream."""
         self._metrics.frames_refused.at(kind).inc()
 
     def queued(self, lane: str, change_bytes: int) -> None:
-        """Bytes wait to be sent, or wait no more."""
+        """Record a change of the bytes that wait to be sent."""
         self._metrics.queued_bytes.at(lane).inc(change_bytes)
 
 
 class Session:
-    """Open it with `open`, give the driver a machine, wait for `ended`, then `close`.
+    """One incarnation of a process: `open` it, give the driver a machine, wait for `ended`, then `close` it.
 
-    A session is one incarnation: who has to join again opens another one on the same node.
+    A process that has to join again opens another session on the same node.
     """
 
     def __init__(self, node: Node, run_id: str, metrics: Metrics) -> None:
@@ -74,7 +74,7 @@ class Session:
         read: Callable[[Body], Any],
         evaluate: Callable[[Evaluate, list[memoryview]], None] | None = None,
     ) -> None:
-        """Make the driver and the links. effects: the role's part of what actions mean."""
+        """Make the driver and the links. effects: those of the role's actions."""
         shared: dict[type[Any], Effect] = {
             Connect: self.connect,
             Forget: self._forget,
@@ -95,7 +95,7 @@ class Session:
         self.spawn(self._watch_node(), "the network daemon")
 
     def spawn(self, work: Awaitable[object], what: str) -> asyncio.Task[None]:
-        """Run something beside the driver; what it raises ends the session."""
+        """Run a task beside the driver; an error that it raises ends the session."""
 
         async def guarded() -> None:
             try:
@@ -109,7 +109,7 @@ class Session:
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             if asyncio.iscoroutine(work):
-                work.close()  # where it was cancelled before it began, Python would complain
+                work.close()  # Python complains of a coroutine that is cancelled before it begins
 
         task = asyncio.get_running_loop().create_task(guarded())
         self._tasks.add(task)
@@ -117,7 +117,7 @@ class Session:
         return task
 
     async def unless_ended(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What the work gives; None when the session ends before, which cancels the work."""
+        """Return the result of the work; None when the session ends before, which cancels the work."""
         task = asyncio.get_running_loop().create_task(work)
         await asyncio.wait((task, self.ended), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -127,31 +127,31 @@ class Session:
         return None
 
     def end(self, outcome: Exit | Rejoin) -> None:
-        """The session is over, with this outcome."""
+        """End the session with this outcome."""
         if not self.ended.done():
             self.ended.set_result(outcome)
 
     def fail(self, error: BaseException) -> None:
-        """The session is over because of an error."""
+        """End the session because of an error."""
         if not self.ended.done():
             self.ended.set_exception(error)
 
     def announce(self, kind: Callable[[], str | None], value: Callable[[], dict[str, Any]]) -> None:
-        """Announce this process in the DHT now and again, until the session is closed; a failure is tried again.
+        """Announce this process in the DHT periodically, until the session is closed; a failure is tried again.
 
-        kind: what it is to be found as; told soon after it changes. None: it is not to be found yet.
+        kind: under which it is found; announced soon after it changes. None: it is not announced yet.
         """
         self.spawn(self._announce(kind, value), "the announcement")
 
     async def close(self, flush_s: float = 2.0) -> None:
-        """Say what is still to be said, and stop."""
+        """Send what is queued, and stop."""
         self.driver.halt()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.links.close(flush_s)
         if self.ended.done() and not self.ended.cancelled():
-            self.ended.exception()  # seen, so that asyncio does not report it a second time
+            self.ended.exception()  # retrieved, so that asyncio does not report it a second time
 
     async def _announce(self, kind: Callable[[], str | None], value: Callable[[], dict[str, Any]]) -> None:
         loop = asyncio.get_running_loop()
@@ -175,13 +175,13 @@ class Session:
         raise NetworkError(f"the network daemon of this process ended: {reason}; start the process again")
 
     def connect(self, action: Connect) -> None:
-        """Know where these are."""
+        """Set the addresses of other processes."""
         for member in action.members:
             if member.addresses:
                 self.links.addresses(member.process, member.addresses)
 
     def _forget(self, action: Forget) -> None:
-        """Nothing is expected of it any more: who is frozen keeps its connections, and would be waited for."""
+        """Close the connections of a process: a frozen one would keep them open, and requests would wait for it."""
         self.links.forget(action.process)
         self.requests.lost(action.process, "it was given up")
 

@@ -1,4 +1,4 @@
-"""What a peer computes: its stage on its device, done in worker threads as the machine's actions ask."""
+"""Computes a peer's stage on its device, in worker threads, as the machine's actions ask."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ Evaluated = memoryview | tuple[float, int] | FrameError
 class StageHost:
     """Runs the actions of a peer's machine that compute.
 
-    Two threads: `compute` runs the stage; `codec` turns wire bytes into tensors and back beside it. What belongs to an
-    epoch that is over (Reset) is dropped wherever it is.
+    Two threads: `compute` runs the stage; `codec` turns wire bytes into tensors and back in parallel. Work of an epoch
+    that is over (Reset) is dropped in either.
     """
 
     def __init__(self, manifest: Manifest, driver: Driver, compute: Worker, codec: Worker) -> None:
@@ -70,7 +70,7 @@ class StageHost:
         self.end = StepEnd(driver, compute, self._serving, self._account)
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
-        """Which action is done by which method."""
+        """Return the effect of each kind of action."""
         return {
             RunForward: self.run_forward,
             RunLoss: self.run_loss,
@@ -82,7 +82,7 @@ class StageHost:
         }
 
     async def warm_up(self) -> None:
-        """Use the codec once: what it imports then takes seconds, which a step should not wait for."""
+        """Use the codec once: its imports take seconds, for which a step should not wait."""
         await self._codec_thread.call(_FIRST, lambda: self._codec.encode(torch.zeros(1, 1)))
 
     # --- microbatches -------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class StageHost:
         )
 
     def run_replay(self, action: RunReplay) -> None:
-        """Decode, forward, backward; encode, where the gradient of the input is what is wanted."""
+        """Decode, forward, backward; encode, where the gradient of the input is needed."""
         store, draw = self._driver.store, self._draw(action.microbatch)
         data, targets = store.get(action.input), store.get(action.targets)
         gradient = None if action.gradient is None else store.get(action.gradient)
@@ -168,13 +168,13 @@ class StageHost:
         self._decode(action.microbatch, direction, decode, compute, computed)
 
     def discard(self, action: Discard) -> None:
-        """Another peer does this hop: what of it is queued is dropped when its turn comes, and its graph now."""
+        """Discard a hop that another peer computes: its graph now, queued work when its turn comes."""
         self._discards[action.microbatch] += 1
         served = self._serving()
         self._compute.submit(_FIRST, lambda: served.runner.drop(action.microbatch), lambda _: None)
 
     def reset(self, action: Reset) -> None:
-        """A new epoch begins with nothing accumulated."""
+        """Begin an epoch with nothing accumulated."""
         self._run += 1
         self._discards.clear()
         self._account.void()
@@ -183,7 +183,7 @@ class StageHost:
         self._compute.submit(_FIRST, lambda: served.runner.begin(action.exponent, action.careful), lambda _: None)
 
     def unload(self) -> None:
-        """Serve nothing any more: what is under way is dropped, and is in no commit."""
+        """Stop serving: running work is dropped, and is in no commit."""
         self._run += 1
         self._account.void()
         self.served = None
@@ -191,7 +191,7 @@ class StageHost:
     def evaluate(self, message: Evaluate, bodies: list[memoryview], done: Callable[[Evaluated], None]) -> None:
         """Forward only, between steps: hand `done` the activation in wire form, (sum of losses, tokens), or an error.
 
-        A question that does not fit what is served is not answered; who asks has a deadline.
+        A request that does not fit the served stage is not answered; the asker has a deadline.
         """
         served = self.served
         fits = len(bodies) == 2 and 1 <= message.rows <= self.manifest.microbatch_sequences
@@ -215,7 +215,7 @@ class StageHost:
         def guarded() -> Evaluated:
             try:
                 return work()
-            except Exception as error:  # only its asker is to pay for a question that nobody can compute
+            except Exception as error:  # only the asker pays for a request that cannot be computed
                 log.exception("a validation batch of %s could not be computed", message.asker[-6:])
                 return FrameError(f"it could not be computed ({type(error).__name__})")
 
@@ -286,11 +286,11 @@ class StageHost:
         self._codec_thread.submit(_FIRST, guarded, decoded)
 
     def _encode(self, microbatch: Microbatch, tensor: Tensor, event: Callable[[Ref], Event], value: str) -> None:
-        """Into wire form, unless it is not finite. value: what it is then said to be."""
+        """Encode a tensor, unless it is not finite. value: its name in the report."""
         run = self._run
 
         def encode() -> Buffer | None:
-            sent = tensor.detach().to(self._dtype)  # which may make infinite what was not
+            sent = tensor.detach().to(self._dtype)  # which may turn a finite value into an infinite one
             return self._codec.encode(sent) if finite(sent) else None
 
         def encoded(buffer: Buffer | None) -> None:
@@ -313,7 +313,7 @@ class StageHost:
     def _boundary_tensor(self, stage: Stage, data: Buffer, rows: int | None = None) -> Tensor:
         shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len, self.manifest.hidden_size)
         tensor = self._codec.decode(data, shape, self._dtype, stage.device)
-        if not finite(tensor):  # who computes such a value says so instead of sending it
+        if not finite(tensor):  # the computing peer reports such a value instead of sending it
             raise FrameError("a tensor with a value that is not finite came")
         return tensor
 

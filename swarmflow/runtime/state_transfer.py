@@ -16,17 +16,15 @@ from swarmflow.errors import NetworkError, SwarmflowError, WrongCopyError
 from swarmflow.runtime.requests import Arguments, Requests
 
 CHUNK_ELEMENTS = 1 << 18  # 1 MiB of fp32: a stream is as fast with it as with more
-CHUNKS_AHEAD = 4  # asked for before the first has come: hides the round trip without holding much memory
+CHUNKS_AHEAD = 4  # requested ahead: hides the round trip at the cost of little memory
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a donor has of a stage's version. tensors: name -> elements (fp32). digest: of all of them, in this order;
-    empty where the donor cannot tell. Tensors of the stage that are not listed are zeros.
-    """
+    """What a donor has of a stage's version. Tensors of the stage that are not listed are zeros."""
 
-    tensors: dict[str, int]
-    digest: str = ""
+    tensors: dict[str, int]  # name -> elements (fp32)
+    digest: str = ""  # of all of them, in this order; empty where the donor does not know it
 
 
 Write = Callable[[str, int, memoryview], None]
@@ -34,13 +32,13 @@ Write = Callable[[str, int, memoryview], None]
 
 
 def _nothing() -> None:
-    """Whoever copies does not care how far it is."""
+    """Ignore progress."""
 
 
 def serve_state(
     requests: Requests, listing: Callable[[int, int], Listing], read: Callable[[int, int, str, int, int], bytes]
 ) -> None:
-    """Answer `state/list` and `state/read` for (stage, version); both raise NetworkError for what is not here.
+    """Answer `state/list` and `state/read` for (stage, version); both raise NetworkError for a state that is not here.
 
     Both are called in threads of the event loop's pool.
     """
@@ -64,7 +62,7 @@ def serve_state(
 async def list_state(
     requests: Requests, donor: ProcessId, stage: int, version: int, elements: Mapping[str, int]
 ) -> Listing:
-    """What a donor has. elements: what the stage's tensors must be. Raises NetworkError when it does not fit."""
+    """Return a donor's listing. elements: of the stage's tensors. Raises NetworkError when it does not fit."""
     answer = await requests.ask(donor, "state/list", {"stage": stage, "version": version}, timeout_s=60.0)
     try:
         listing = msgspec.json.decode(answer[0], type=Listing)
@@ -88,9 +86,9 @@ async def copy_state(
     done: set[tuple[str, int]],
     on_progress: Callable[[], None] = _nothing,
 ) -> None:
-    """Read every chunk of a listing from a donor and write it. Raises NetworkError at the first that does not come.
+    """Read every chunk of a listing from a donor and write it. Raises NetworkError at the first that does not arrive.
 
-    done: chunks (tensor, first element) that are there already; each one that is written is added.
+    done: chunks (tensor, first element) that were written before; each one that is written is added.
     on_progress: called after each chunk.
     """
     chunks = [
@@ -133,9 +131,9 @@ async def first_donor(
     write: Write,
     on_progress: Callable[[], None] = _nothing,
 ) -> tuple[ProcessId, Listing]:
-    """Copy a stage's version from the first donor that can give it whole; a chunk that came is not asked for again.
+    """Copy a stage's version from the first donor that has it whole; no chunk is requested twice.
 
-    Raises NetworkError that says what was wrong with each of them.
+    Raises NetworkError with the failure of each donor.
     """
     failures: list[str] = []
     done: set[tuple[str, int]] = set()
@@ -144,7 +142,7 @@ async def first_donor(
         try:
             listing = await list_state(requests, donor.process, stage, version, elements)
             if listing.digest != digest:
-                done.clear()  # another digest, other bytes: what came from a donor before does not count
+                done.clear()  # another digest means other bytes: chunks of a donor before do not count
                 digest = listing.digest
             on_progress()
             await copy_state(requests, donor.process, stage, version, listing, write, done, on_progress)
@@ -164,9 +162,9 @@ async def copy_stage(
     digest: str | None = None,
     on_progress: Callable[[], None] = _nothing,
 ) -> None:
-    """Copy a stage's file to disk, from the first donor that gives what it should. digest: of the file, where known.
+    """Copy a stage's file to disk, from the first donor that sends the right one. digest: of the file, where known.
 
-    Raises NetworkError or WrongCopyError when nobody can, CheckpointError when the own disk refuses.
+    Raises NetworkError or WrongCopyError when no donor does, CheckpointError when the own disk refuses.
     """
     failure: SwarmflowError = NetworkError(f"nobody was named who has stage {stage} at version {generation.version}")
     groups = [(donor,) for donor in donors] if digest is not None else [tuple(donors)]

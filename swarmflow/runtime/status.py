@@ -16,7 +16,7 @@ from swarmflow.runtime.local_runs import ended_run, last_ended
 def main(text: str | None, as_json: bool) -> int:
     """Print the status of the run of this invite, or of the one run of this machine; the exit code.
 
-    Raises NetworkError where nobody answers; it says how the run ended, where that is known here.
+    Raises NetworkError where no trainer answers; it tells how the run ended, where that is known here.
     """
     answer = _answer(_invite(text))
     if as_json:

@@ -22,7 +22,7 @@ from swarmflow.runtime.served import Served
 from swarmflow.runtime.store import Buffer
 from swarmflow.runtime.worker import Worker
 
-_FIRST = (0.0,)  # everybody waits for it
+_FIRST = (0.0,)  # all members wait for it
 
 X = TypeVar("X")
 
@@ -38,15 +38,15 @@ class StepEnd:
         self._spent_s = 0.0
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
-        """Which action is done by which method."""
+        """Return the effect of each kind of action."""
         return {SumPiece: self.sum_piece, StorePiece: self.store_piece, Seal: self.seal, Apply: self.apply}
 
     def begin(self) -> None:
-        """Another epoch: what was done for the end of the last one is over, or in vain."""
+        """Begin another epoch: work for the end of the last one is dropped."""
         self._spent_s = 0.0
 
     def read(self, body: Slice) -> Callable[[], Buffer]:
-        """A part of a flat gradient, fetched when its turn to be sent comes."""
+        """Return a part of a flat gradient, fetched when it is sent."""
         served = self._serving()
         name = _flat_name(body.group)
         flat = served.reduced[name] if body.reduced else served.stage.groups[name].summed
@@ -103,7 +103,7 @@ class StepEnd:
         self._do(work, done)
 
     def seal(self, action: Seal) -> None:
-        """Norm and digest of every reduced gradient."""
+        """Compute norm and digest of every reduced gradient."""
         served = self._serving()
         for group in action.alone:
             served.reduced.pop(_flat_name(group), None)
@@ -131,7 +131,7 @@ class StepEnd:
         self._do(work, done)
 
     def apply(self, action: Apply) -> None:
-        """The optimizer's update; then the accumulators are empty again."""
+        """Apply the optimizer's update, and empty the accumulators."""
         served = self._serving()
         self._account.committed()
 
@@ -178,7 +178,7 @@ class StepEnd:
 
 
 def _unsound(epoch: Epoch, group: str, flat: Tensor, layer: str | None) -> ComputedNotFinite:
-    """A reduced gradient has no norm: by the own addends, in this layer, or by whoever summed the first such piece."""
+    """Return the event of a norm that is not finite: by a layer of the own gradient, or by the first such piece."""
     if layer is not None:
         return ComputedNotFinite(epoch, -1, "gradient", layer)
     first = int(torch.isfinite(flat).logical_not_().nonzero()[0])
@@ -187,7 +187,7 @@ def _unsound(epoch: Epoch, group: str, flat: Tensor, layer: str | None) -> Compu
 
 def apply_update(served: Served, action: Apply) -> str:
     """Apply the reduced gradients to a stage, and return the digest of its parameters. Raises NotFinite."""
-    served.version = -1  # neither the old nor the new one: nobody should be given a mixture
+    served.version = -1  # neither the old nor the new version: no peer may copy a mixture
     for name, group in served.stage.groups.items():
         gradient = group.gradient(served.reduced.get(name, group.summed))
         served.optimizer.apply(group, gradient, action.scale, action.learning_rate, action.epoch.step)
@@ -199,12 +199,12 @@ def apply_update(served: Served, action: Apply) -> str:
 
 
 def _flat_name(group: str) -> str:
-    """The flat buffer of a reduction group."""
+    """Return the flat buffer of a reduction group."""
     return "tied" if group == "tied" else "own"
 
 
 def _elements(buffer: Buffer, like: Tensor) -> Tensor:
-    """Bytes from the network as a tensor of the kind of another. Raises FrameError when the size is another."""
+    """Return bytes from the network as a tensor like another one. Raises FrameError when the size differs."""
     if len(buffer) != like.nbytes:
         raise FrameError(f"a piece has {len(buffer)} bytes, not {like.nbytes}")
     return _numbers(buffer, like)

@@ -8,7 +8,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Store:
-    """Bytes by reference. Used on the event loop alone."""
+    """Bytes by reference. Used on the event loop only."""
 
     def __init__(self) -> None:
         self._buffers: dict[int, Buffer] = {}
@@ -24,11 +24,11 @@ class Store:
         return ref
 
     def get(self, ref: Ref) -> Buffer:
-        """The bytes. Raises KeyError after their release."""
+        """Return the bytes. Raises KeyError after their release."""
         return self._buffers[ref.key]
 
     def release(self, refs: tuple[Ref, ...]) -> None:
-        """Forget them; who still sends or reads them holds the buffer itself."""
+        """Release the bytes; a sender or reader holds the buffer itself."""
         for ref in refs:
             del self._buffers[ref.key]
             self.size_bytes -= ref.size_bytes

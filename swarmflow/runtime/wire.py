@@ -1,4 +1,4 @@
-"""Headers of frames: a message's name and fields as msgpack, checked against its types before anybody sees it."""
+"""Headers of frames: a message's name and fields as msgpack, checked against its types before it is delivered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarmflow.runtime import flow_wire
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question outside the protocol of training: for the manifest, the status, a part of a state."""
+    """A request outside the protocol of training: for the manifest, the status, a part of a state."""
 
     id: int
     topic: str
@@ -23,25 +23,22 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """To a Request; what was asked for is the body. error: why there is none."""
+    """The answer to a Request, with the result as body."""
 
     id: int
-    error: str = ""
+    error: str = ""  # why there is no result
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Forward only, to measure the loss of a version. Bodies: input and targets, of `rows` sequences each.
+    """Forward only, to measure the loss of a version. Bodies: input and targets, of `rows` sequences each."""
 
-    ask: the number under which the asker awaits the answer. path: the peers that follow, (name, incarnation) each.
-    """
-
-    ask: int
+    ask: int  # the number under which the asker awaits the answer
     version: int
     rows: int
     asker: str
     asker_incarnation: int
-    path: tuple[tuple[str, int], ...]
+    path: tuple[tuple[str, int], ...]  # the peers that follow, (name, incarnation) each
 
 
 Wire = Message | Request | Response | Evaluate
@@ -55,13 +52,13 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def encode_header(message: Wire) -> bytes:
-    """The header of a frame that carries this message."""
+    """Return the header of a frame that carries this message."""
     fields = flow_wire.pack(message) if isinstance(message, Negotiate) else message
     return _ENCODER.encode((type(message).__name__, fields))
 
 
 def message_name(header: bytes | bytearray | memoryview) -> str:
-    """The name of the message in a header; `unknown` where it is none, whatever the bytes are."""
+    """Return the name of the message in a header; `unknown` where it is none, whatever the bytes are."""
     try:
         name, _ = _ENVELOPE.decode(header)
     except (msgspec.DecodeError, RecursionError):
@@ -70,7 +67,7 @@ def message_name(header: bytes | bytearray | memoryview) -> str:
 
 
 def decode_header(header: bytes | bytearray | memoryview) -> Wire:
-    """The message in a header. Raises FrameError when it is none, or a field is missing or of another type."""
+    """Return the message in a header. Raises FrameError when it is none, or a field is missing or of another type."""
     try:
         name, fields = _ENVELOPE.decode(header)
         decoder = _DECODERS.get(name)

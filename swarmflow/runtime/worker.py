@@ -1,4 +1,4 @@
-"""A thread that does heavy work in the order of its urgency, away from the event loop."""
+"""A thread that does heavy work in the order of its priority, away from the event loop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_END = (float("-inf"),)  # before all that is queued: who stops does not wait for it
+_END = (float("-inf"),)  # before all queued work, which is dropped
 
 
 class Worker:
     """Runs one function at a time, the smallest priority first, those of one priority in the order of submission.
 
-    on_error is called on the event loop with what a function raised: nothing is swallowed.
+    on_error is called on the event loop with the error of a function: none is swallowed.
     """
 
     def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
@@ -31,11 +31,11 @@ class Worker:
         self._thread.start()
 
     def submit(self, priority: tuple[float, ...], work: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Plan work; `done(result)` is called on the event loop."""
+        """Queue work; `done(result)` is called on the event loop."""
         self._queue.put((priority, next(self._order), work, done))
 
     async def call(self, priority: tuple[float, ...], work: Callable[[], T]) -> T:
-        """Plan work and wait for its result; what it raises is raised here."""
+        """Queue work and wait for its result; an error of it is raised here."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def guarded() -> Callable[[], None]:
@@ -54,12 +54,12 @@ class Worker:
         return await future
 
     def stop(self) -> None:
-        """End the thread after what it is doing now."""
+        """End the thread after the current work."""
         self._queue.put((_END, -1, None, None))
 
     @property
     def waiting(self) -> int:
-        """Work that has not begun."""
+        """Return how much work has not begun."""
         return self._queue.qsize()
 
     def _run(self) -> None:
