@@ -1,4 +1,4 @@
-"""Copies of stage states on a peer's disk: of other stages than its own, so that no state lies in one place."""
+"""Copies of stage states on a peer's disk: of other stages than its own, so that no state is in one place only."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ AGAIN_S = 30.0
 
 
 class CopyKeeper:
-    """The copies of one run that this process keeps, over all of its lives. folder: for them; None: it keeps none.
+    """The copies of one run that this process keeps, over all of its lives. folder: of the copies; None: it keeps none.
 
     Version 40 of stage 1 is FOLDER/version-00000040/stage-1.safetensors, as in a trainer's checkpoints. again_s: after
-    which what the disk did not give is asked for again.
+    which the disk is read again where it failed.
     """
 
     def __init__(self, folder: Path | None, again_s: float = AGAIN_S) -> None:
         self._folder = folder
         self._again_s = again_s
-        self._unread: set[tuple[int, int]] = set()  # (stage, version): intact or not, the disk did not give it
-        self._unlisted = False  # nor what there is
+        self._unread: set[tuple[int, int]] = set()  # (stage, version): a copy that the disk failed to read
+        self._unlisted = False  # the disk failed to list the copies
         self._manifest: Manifest | None = None
         self._session: Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: dict[tuple[int, int], StageFile] = {}
-        self._copying = asyncio.Lock()  # one Keep after the other: copying must not take the link from training
+        self._copying = asyncio.Lock()  # one after the other: copying must leave the link to training
 
     @property
     def keeps(self) -> bool:
@@ -48,28 +48,28 @@ class CopyKeeper:
         return self._folder is not None
 
     async def begin(self, session: Session, manifest: Manifest) -> tuple[Holding, ...]:
-        """A life begins: what lies on the disk. What is corrupt is told of and set aside."""
+        """Begin a life, and return what is on the disk. Corrupt files are logged and set aside."""
         first = self._manifest is None
         self._session, self._manifest, self._loop = session, manifest, asyncio.get_running_loop()
         session.spawn(self._look_again(session), "looking again at copies that could not be read")
         return await asyncio.to_thread(self._holdings, verify=first)
 
     def keep(self, action: KeepCopies) -> None:
-        """Do KeepCopies."""
+        """Perform KeepCopies."""
         assert self._session is not None, "the run is known"
         self._session.spawn(self._keep(self._session, action), "keeping copies")
 
     def drop(self, action: DropCopies) -> None:
-        """Do DropCopies."""
+        """Perform DropCopies."""
         assert self._session is not None, "the run is known"
         self._session.spawn(self._drop(self._session, action), "deleting copies")
 
     def listing(self, stage: int, version: int) -> Listing:
-        """What is here of a stage's version. Raises NetworkError when nothing is."""
+        """List the tensors of a stage's version. Raises NetworkError when there is no copy of it."""
         return Listing(self._source(stage, version).elements)
 
     def read(self, stage: int, version: int, tensor: str, start: int, stop: int) -> bytes:
-        """A part of it. Raises NetworkError."""
+        """Read a part of a tensor. Raises NetworkError."""
         try:
             return self._source(stage, version).read(tensor, start, stop)
         except (KeyError, ValueError, OSError) as error:
@@ -116,8 +116,8 @@ class CopyKeeper:
                 generation.remove()
 
     def _close(self, of_no_use: Callable[[int, int], bool]) -> None:
-        """Close the files of these (stage, version): what lies under their names is, or will be, something else."""
-        for key in list(self._open):  # other threads open more meanwhile, for those who ask
+        """Close the files of these (stage, version), whose content is replaced."""
+        for key in list(self._open):  # other threads may open more meanwhile, for requests
             if of_no_use(*key):
                 self._open.pop(key).close()
 
@@ -164,7 +164,7 @@ class CopyKeeper:
         return stage in generation.held
 
     def _opened(self, generation: Generation, stage: int) -> StageFile:
-        """A copy for who asks for it; the leader is told of one that is of no use any more."""
+        """Open a copy for a request; one that has become useless is reported to the leader."""
         try:
             return generation.state(stage)
         except CorruptError as error:

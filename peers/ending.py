@@ -1,4 +1,4 @@
-"""How a peer's process ends: what signals do, and that no stage's state ends with it that nobody else may have."""
+"""The end of a peer's process: the effects of signals, and saving a state that no other process may have."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ LAST = 3
 
 
 class Signals:
-    """The first Ctrl-C or SIGTERM drains, the second leaves at once, a third does not wait for the disk either.
+    """The effects of Ctrl-C and SIGTERM: the first drains, the second leaves at once, a third skips the disk.
 
-    handlers: what follows from each; from further ones, what followed from the last. last: set by the third. end: what
-    a fourth does, which waits for nothing at all.
+    end: called by the fourth, which ends the process at once.
     """
 
     def __init__(self, end: Callable[[], object] = end_now) -> None:
         self.count = 0
         self._end = end
-        self.last = asyncio.Event()
-        self.handlers: tuple[Callable[[], object], ...] = ()
+        self.last = asyncio.Event()  # set by the third signal
+        self.handlers: tuple[Callable[[], object], ...] = ()  # of the first signals; the last one also of further ones
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self.signalled)
 
     def signalled(self) -> None:
-        """One more came."""
+        """Handle a further signal."""
         self.count += 1
         if self.count > LAST:
             self._end()
@@ -47,10 +46,10 @@ class Signals:
 async def live(
     life: Callable[[bool], Awaitable[Exit | Rejoin]], stop: Signals, between: Between, left: LeftState, *, first: bool
 ) -> int:
-    """Live again and again until the process ends; its exit code. Raises what ended a life.
+    """Run one life after the other until the process ends, and return its exit code. Raises the error of a life.
 
-    life: one incarnation, given whether it is the first ever. However the last one ends, what it has kept in memory for
-    a leader who is still to come goes to the disk.
+    life: one incarnation, given whether it is the first ever. However the last one ends, the state that it has kept in
+    memory for a later leader is written to the disk.
     """
     try:
         while not over(await life(first), leaving=stop.count > 0):
@@ -61,7 +60,7 @@ async def live(
 
 
 async def outlive(stop: Signals, between: Between, left: LeftState) -> None:
-    """Bring what is kept in memory to the disk, unless it lies there. Tells of a disk that refuses."""
+    """Write the state that is kept in memory to the disk, unless it is there. Logs a disk that refuses."""
     stop.handlers = ()  # those of a life that is over; the first signal has done what it does, and so has the second
     kept = between.kept
     if kept is None or not left.keeps or left.held == kept.held or stop.last.is_set():

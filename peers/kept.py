@@ -1,4 +1,4 @@
-"""What a peer keeps in memory between two incarnations: its stage, for a leader that comes after all that it knew."""
+"""The state that a peer keeps in memory between two incarnations, for a leader that is elected or started later."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from swarmflow.runtime.served import Served
 
 @dataclass(frozen=True)
 class KeptStage:
-    """The state of a stage that outlived its leader. run: fingerprint of the run. capacity: microbatches that fit."""
+    """The state of a stage that outlived its leader."""
 
     held: Held
     served: Served
-    run: str
-    capacity: int
+    run: str  # its fingerprint
+    capacity: int  # microbatches that fit
 
     def settle(self) -> None:
-        """Free what belongs to the step at hand, but for a gradient that is reduced and may have been committed."""
+        """Free the memory of the current step, but for a gradient that is reduced and may have been committed."""
         if self.held.upcoming:
             self.served.runner.forget_graphs()
         else:
@@ -28,12 +28,12 @@ class KeptStage:
 
 @dataclass
 class Between:
-    """Holds it from the end of one incarnation until a later one serves it, or needs the room."""
+    """Holds a stage's state from the end of one incarnation until a later one serves it, or needs the memory."""
 
     kept: KeptStage | None = None
 
     def of(self, run: str) -> KeptStage | None:
-        """What is there of a run; what is of another one is dropped."""
+        """Return the state of a run; the state of another one is dropped."""
         if self.kept is not None and self.kept.run != run:
             self.kept = None
         return self.kept

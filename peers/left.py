@@ -1,4 +1,4 @@
-"""A stage's state in a peer's folder: from a life that left at once, while nobody else had it, to the next one."""
+"""A stage's state in a peer's folder: from a life that left at once as its only holder, to the next life."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _REDUCED = "reduced"  # a group's gradient, beside its parameters and optimizer 
 
 @dataclass(frozen=True)
 class _Note:
-    """What the file `held` says. run: fingerprint. capacity: microbatches that fit. exponent: of an int64 gradient."""
+    """The content of the file `held`."""
 
     held: Held
-    run: str
-    capacity: int
-    exponent: int = EXPONENT
+    run: str  # its fingerprint
+    capacity: int  # microbatches that fit
+    exponent: int = EXPONENT  # of an int64 gradient
 
 
 class LeftState:
-    """FOLDER/version-00000040/stage-1.safetensors, and FOLDER/held, which says what it is. folder: None: there is none.
+    """A state in a folder: FOLDER/version-00000040/stage-1.safetensors, and FOLDER/held, which describes it.
 
     An int64 gradient is stored as the fp32 numbers that have the same bytes.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self._folder = folder  # None: nothing is kept
         self._note: _Note | None = None
-        self._lock = threading.Lock()  # whoever is told to leave at once writes while an earlier one is removed
+        self._lock = threading.Lock()  # a process that leaves at once writes while an earlier state is removed
 
     @property
     def keeps(self) -> bool:
@@ -56,11 +56,11 @@ class LeftState:
 
     @property
     def held(self) -> Held | None:
-        """What was found or written there."""
+        """The state that was found or written there."""
         return self._note.held if self._note is not None else None
 
     def find(self, run: str) -> Held | None:
-        """What an earlier life of this run has left. The file is read whole; one that is corrupt is set aside."""
+        """Return the state that an earlier life of this run has left. It is read whole, and set aside if corrupt."""
         if self._folder is None:
             return None
         with self._lock:
@@ -77,7 +77,7 @@ class LeftState:
             return self.held
 
     def write(self, kept: KeptStage) -> None:
-        """Bring the state of a stage here, unless it lies here. Raises CheckpointError, NoRoomError and OSError."""
+        """Write the state of a stage here, unless it is here. Raises CheckpointError, NoRoomError and OSError."""
         assert self._folder is not None, "who has no folder is not asked"
         with self._lock:
             if self._note is not None and (self._note.held, self._note.run) == (kept.held, kept.run):
@@ -87,17 +87,17 @@ class LeftState:
             try:
                 self._write(_Note(kept.held, kept.run, kept.capacity, exponent), kept.served)
             finally:
-                with suppress(OSError):  # else what is of no use goes before the next time
+                with suppress(OSError):  # else useless files are removed before the next try
                     self._sweep(self._named())
 
     def _write(self, note: _Note, served: Served) -> None:
-        """What lies here from before goes when the new is whole: before, where there is no room for both."""
+        """Replace the earlier state once the new one is whole, or before that where there is no room for both."""
         assert self._folder is not None, "who has no folder is not asked"
         held, state = note.held, _state(served, with_gradient=bool(note.held.upcoming))
         elements = state.elements()
         what, needed = f"stage {held.stage} at version {held.version}", file_bytes(elements)
         earlier = None
-        with suppress(OSError):  # a disk that does not say now what lies here may take what is to come
+        with suppress(OSError):  # a disk that cannot be read now may still be written to
             earlier = self._named()
             self._sweep(earlier)
         if earlier is not None and (earlier.held.version == held.version or free_bytes(self._folder) < needed):
@@ -115,7 +115,7 @@ class LeftState:
         self._note = note
 
     def fill(self, served: Served) -> KeptStage:
-        """Set a stage, built anew, to what lies here. Raises CheckpointError."""
+        """Set a stage, built anew, to the state that is here. Raises CheckpointError."""
         note = self._note
         if note is None:
             raise CheckpointError("no state of a stage was left here")
@@ -135,7 +135,7 @@ class LeftState:
         return KeptStage(note.held, served, note.run, note.capacity)
 
     def remove(self) -> None:
-        """Delete it: nobody can need it any more. A disk that refuses is told of."""
+        """Delete the state, which no process can need any more. A disk that refuses is logged."""
         if self._folder is None:
             return
         with self._lock:
@@ -151,7 +151,7 @@ class LeftState:
         self._sweep(None)
 
     def _named(self) -> _Note | None:
-        """What `held` says, of whichever run. None: it is not there, or of no use. Raises OSError."""
+        """Return the content of `held`, of any run. None: it is missing or useless. Raises OSError."""
         assert self._folder is not None, "there may be something in it"
         content = read_sealed(self._folder / "held")
         try:
@@ -161,7 +161,7 @@ class LeftState:
             return None
 
     def _sweep(self, note: _Note | None) -> None:
-        """Delete what else lies here: a process that was killed, or a full disk, has left it half-written."""
+        """Delete other files: a killed process, or a full disk, has left them half-written."""
         assert self._folder is not None, "there may be something in it"
         remove_all_but(self._folder, () if note is None else (note.held.version,))
 
@@ -178,7 +178,7 @@ class LeftState:
 
 
 def _state(served: Served, with_gradient: bool) -> StageState:
-    """All that is to be stored, as fp32."""
+    """Return all tensors to store, as fp32."""
     groups = served.stage.groups
     if not with_gradient:
         return served.state
@@ -187,7 +187,7 @@ def _state(served: Served, with_gradient: bool) -> StageState:
 
 
 def _chunks(elements: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
-    """Tensor by tensor, ranges that memory takes without notice."""
+    """Return ranges of each tensor, small enough for memory."""
     for name, count in elements.items():
         for start in range(0, count, CHUNK_ELEMENTS):
             yield name, start, min(start + CHUNK_ELEMENTS, count)

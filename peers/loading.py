@@ -1,4 +1,4 @@
-"""Loads the state of the stage that a peer was granted, and gives it to others."""
+"""Loads the state of the stage that a peer was granted, and serves it to other peers."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from swarmflow.runtime.worker import Worker
 log = logging.getLogger("swarmflow")
 
 _FIRST = (0.0,)
-_MEMORY_SHARE = 0.5  # of the free memory that measured capacity may use: others live on this machine too
+_MEMORY_SHARE = 0.5  # of the free memory that measured capacity may use: other processes need some too
 _RETRY_S = 1.0
 _LOOK_S = 0.5
 
 
 class StageLoader:
-    """Does LoadState. A newer grant ends the loading of an older one."""
+    """Performs LoadState. A newer grant ends the loading of an older one."""
 
     def __init__(
         self,
@@ -69,20 +69,20 @@ class StageLoader:
         self._fits = 0
 
     def load(self, action: LoadState) -> None:
-        """Begin to load; the machine is told how it ended."""
-        self._between.kept = None  # it makes room
+        """Begin to load; the machine gets the result as an event."""
+        self._between.kept = None  # it frees memory
         if self._loading is not None:
             self._loading.cancel()
         self._loading = self._session.spawn(self._load(action), "loading a stage")
 
     def resume(self, action: Resume) -> None:
-        """Serve what is kept from an earlier incarnation, or lies in the folder; the machine is told how it ended."""
+        """Serve the state of an earlier incarnation, from memory or the folder; the machine gets the result."""
         if self._loading is not None:
             self._loading.cancel()
         self._loading = self._session.spawn(self._resume(action, self._between.kept), "resuming a stage")
 
     async def keep(self, held: Held | None) -> KeptStage | None:
-        """Return what this incarnation leaves to the next one, after the update that is under way."""
+        """Return the state for the next incarnation, after a running update."""
         kept, served = self._between.kept, self._host.served
         if held is None or (kept is None and served is None):
             return None
@@ -97,13 +97,13 @@ class StageLoader:
         return kept
 
     def store(self, action: StoreState) -> None:
-        """Write what this process holds into its folder; the machine is told how it ended."""
+        """Write the state of this process into its folder; the machine gets the result as an event."""
         self._session.spawn(self._store(action.held), "writing a stage to the state folder")
 
     async def _store(self, held: Held) -> None:
         failed = ""
         try:
-            if held != self._left.held:  # it lies there still
+            if held != self._left.held:  # it is there already
                 kept = await self.keep(held)
                 if kept is None:
                     raise CheckpointError(f"stage {held.stage} at version {held.version} is not in memory")
@@ -113,13 +113,13 @@ class StageLoader:
         self._session.driver.post(StateStored(failed))
 
     def serve(self) -> None:
-        """Give the state of the own stage to who asks for the version that it is at, and the copies of others."""
+        """Serve the state of the own stage at its current version, and copies of other stages."""
         serve_state(self._session.requests, self._listing, self._read)
 
     async def _load(self, action: LoadState) -> None:
         post = self._session.driver.post
         try:
-            self._host.unload()  # what was served before makes room
+            self._host.unload()  # the stage that was served before is freed
             self._listed = None  # another stage, or the same one gone back, has a version of that number too
             await self._host.warm_up()
             self._progressed()
@@ -129,7 +129,7 @@ class StageLoader:
             digest = await self._compute.call(_FIRST, served.state.digest)
             capacity = self._fitting(one_bytes)
         except NetworkError as error:
-            await asyncio.sleep(_RETRY_S)  # the leader grants again at once: it must not become a storm
+            await asyncio.sleep(_RETRY_S)  # the leader grants again at once: limit the rate
             post(StateNotLoaded(action.stage, action.version, str(error)))
             return
         served.version = action.version
@@ -146,7 +146,7 @@ class StageLoader:
         served = kept.served
 
         def update_once() -> str:
-            if update is not None and served.version == update.epoch.step:  # an earlier grant may have had it applied
+            if update is not None and served.version == update.epoch.step:  # else an earlier grant has applied it
                 apply_update(served, update)
             served.runner.clear()
             return served.state.digest()
@@ -161,12 +161,12 @@ class StageLoader:
         self._between.kept = None
         self._serve(served, digest, kept.capacity)
         at = served.version
-        while served.version <= at:  # until a step is committed, a crash would lose what was left
+        while served.version <= at:  # until a step is committed, a crash would lose the state
             await asyncio.sleep(_LOOK_S)
         await asyncio.to_thread(self._left.remove)
 
     def _restore(self, number: int) -> KeptStage:
-        """What an earlier life has left in the folder. Raises CheckpointError."""
+        """Return the state that an earlier life has left in the folder. Raises CheckpointError."""
         served, _ = self._build(number)
         return self._left.fill(served)
 
@@ -183,7 +183,7 @@ class StageLoader:
         self._session.driver.post(Progressed("load"))
 
     def _build(self, number: int) -> tuple[Served, int]:
-        """The stage with zeros for weights, and the bytes of a microbatch that it holds."""
+        """Return the stage with zeros for weights, and the bytes of a held microbatch."""
         manifest = self._manifest
         fixed = FixedPoint(manifest.microbatches) if manifest.accumulate == "exact" else None
         stage = build_stage(
@@ -211,7 +211,7 @@ class StageLoader:
         served.runner.weights_written()
 
     def _trial(self, runner: StageRunner) -> int:
-        """Bytes of a held microbatch, measured before the stage's own memory is touched: it must not set the peak."""
+        """Return the bytes of a held microbatch, measured before the stage's memory is touched, which sets the peak."""
         manifest, stage = self._manifest, runner.stage
         rows = (manifest.microbatch_sequences, manifest.seq_len)
         x = torch.zeros(rows, dtype=torch.int64) if stage.first else torch.zeros((*rows, manifest.hidden_size))
@@ -219,7 +219,7 @@ class StageLoader:
         return max(1, runner.activation_bytes(x.to(self._device), draw))
 
     def _fitting(self, one_bytes: int) -> int:
-        """Microbatches that fit, at most what keeps a pipeline of this depth full."""
+        """Return how many microbatches fit, at most as many as fill a pipeline of this depth."""
         if self._capacity is not None:
             return self._capacity
         fits = int(free_memory_bytes(self._device) * _MEMORY_SHARE) // one_bytes

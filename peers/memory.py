@@ -1,4 +1,4 @@
-"""What a peer remembers of its run from one start to the next."""
+"""The memory of a peer's run from one start to the next, in files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = logging.getLogger("swarmflow")
 
 
 class JoinedRun:
-    """Files in a peer's state folder. run: the id of the run that it has joined. trainers: where its trainers were.
+    """The files of a peer's state folder about its run: `run` (its id) and `trainers` (their addresses).
 
-    The trainers of an invite may be gone for good when everybody starts again, while others go on with the run.
+    The trainers of an invite may be gone for good when a peer starts again, while others go on with the run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -26,11 +26,11 @@ class JoinedRun:
         self._refused = False
 
     def joined(self, run_id: str) -> bool:
-        """Whether an earlier life had found this run: it is there, or will be again, and can be waited for."""
+        """Whether an earlier life had found this run, which is then worth waiting for."""
         return _read(self._run) == run_id.encode()
 
     def join(self, run_id: str) -> None:
-        """The run is found."""
+        """Record that the run is found."""
         if not self.joined(run_id):
             try:
                 self._trainers.unlink(missing_ok=True)  # those of another run
@@ -39,7 +39,7 @@ class JoinedRun:
                 raise NetworkError(f"{self._run} cannot be written: {error.strerror}") from None
 
     def completed(self, invite: Invite) -> Invite:
-        """The invite, with the trainers that were known last beside its own."""
+        """Return the invite, with the trainers that were known last in addition to its own."""
         known = self._known()
         if not known or not self.joined(invite.run_id):
             return invite
@@ -47,9 +47,9 @@ class JoinedRun:
         return Invite(invite.run_id, invite.name, trainers[:TRAINERS_MAX])
 
     def keep_trainers(self, addresses: tuple[str, ...]) -> None:
-        """Remember multiaddrs of the run's trainers, but for those that are none.
+        """Keep multiaddrs of the run's trainers; malformed ones are dropped.
 
-        Call it again and again: what a disk refuses is tried again.
+        Call it regularly: a write that the disk refuses is tried again.
         """
         if addresses == self._kept:
             return

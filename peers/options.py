@@ -1,4 +1,4 @@
-"""The command line of a peer, checked without loading torch, so that a mistake is told at once."""
+"""The command line of a peer, checked without loading torch, so that a mistake is reported at once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
 
 @dataclass(frozen=True)
 class PeerOptions:
-    """The command line of a peer. stage: -1 for any."""
+    """The command line of a peer."""
 
     invite: Invite
-    stage: int
+    stage: int  # -1: any
     device: str
     capacity: int | None
     metrics_port: int | None
@@ -35,7 +35,7 @@ class PeerOptions:
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> PeerOptions:
-        """From click's values. Raises ConfigError; NetworkError for the invite, given or of this machine."""
+        """Make them from click's values. Raises ConfigError; NetworkError for the invite, given or of this machine."""
         stage, device, folder = values["stage"], values["device"], values["state_dir"]
         if stage != "auto" and not (stage.isascii() and stage.isdigit()):
             raise ConfigError(f"--stage {stage}: must be auto or the number of a stage, from 0")

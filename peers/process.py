@@ -1,4 +1,4 @@
-"""A peer's process: finds the run, serves a stage in it, joins again when it has to, and leaves when it is told."""
+"""A peer's process: finds the run, serves a stage, joins again when it has to, and leaves on a signal."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from swarmflow.runtime.worker import Worker
 
 log = logging.getLogger("swarmflow")
 
-FIRST_FIND_S = 20.0  # a newcomer without a trainer is told so; who has trained waits for one as long as it takes
+FIRST_FIND_S = 20.0  # after that, a newcomer fails; a peer that has trained waits as long as it takes
 
 
 def main(options: PeerOptions) -> int:
-    """Run a peer; the exit code."""
+    """Run a peer, and return the exit code."""
     set_up_logging()
     choose_device(options.device)
     with tempfile.TemporaryDirectory(prefix="swarmflow-peer-") as scratch:
@@ -61,7 +61,7 @@ def main(options: PeerOptions) -> int:
 async def _run(options: PeerOptions, folder: Path) -> int:
     invite, memory = options.invite, JoinedRun(folder)
     first = not memory.joined(invite.run_id)
-    Threads.of_this_loop().abandon()  # what has to be whole is waited for, and to read a disk takes minutes
+    Threads.of_this_loop().abandon()  # calls that have to finish are awaited, and to read a disk takes minutes
     async with AsyncExitStack() as stack:
         metrics = Metrics()
         stack.callback(metrics.close)
@@ -142,7 +142,7 @@ class _Life:
         self._workers: list[Worker] = []
 
     async def begin(self, found: FoundRun, memory: JoinedRun, copies: CopyKeeper) -> None:
-        """The run is known: see what lies on the disk, make the workers and the machine, and join."""
+        """Begin in a known run: read the disk, make the workers and the machine, and join."""
         session, options, manifest = self._session, self._options, found.manifest
         compute, codec = Worker("compute", session.fail), Worker("codec", session.fail)
         self._workers = [compute, codec]
@@ -198,18 +198,18 @@ class _Life:
         session.driver.run(machine, [])
 
     def read(self, body: Body) -> Callable[[], Buffer]:
-        """A slice of a gradient, for the driver."""
+        """Return a slice of a gradient, for the driver."""
         if self._host is None or not isinstance(body, Slice):
             raise NetworkError("a gradient was asked for before a stage was loaded")
         return self._host.end.read(body)
 
     def evaluate(self, message: Evaluate, bodies: list[memoryview]) -> None:
-        """A forward-only microbatch."""
+        """Compute a forward-only microbatch."""
         if self._evaluation is not None:
             self._evaluation.handle(message, bodies)
 
     async def keep(self, outcome: Exit | Rejoin | None, *, over: bool) -> None:
-        """Leave to the next incarnation what its leader may need: nothing where the run is over.
+        """Keep for the next incarnation the state that its leader may need: none where the run is over.
 
         outcome: None where an error ends this one.
         """
@@ -230,7 +230,7 @@ class _Life:
 
 
 async def _measure(machine: PeerMachine, metrics: Metrics, memory: JoinedRun) -> None:
-    """Keep the gauges up to date, and where the trainers are."""
+    """Keep the gauges up to date, and the addresses of trainers."""
     while True:
         named = machine.epoch_view.opened.roster if machine.epoch_view is not None else Roster()
         roster = machine.epoch_view.alive() if machine.epoch_view is not None else Roster()
@@ -238,7 +238,7 @@ async def _measure(machine: PeerMachine, metrics: Metrics, memory: JoinedRun) ->
         metrics.version.set(max(machine.version, 0))
         metrics.step.set(max(machine.epoch.step, 0))
         for stage, members in enumerate(roster.stages):
-            if named.stages[stage]:  # of those far from its own it knows nothing
+            if named.stages[stage]:  # it does not know those of distant stages
                 metrics.peers.at(stage).set(len(members))
         hops = machine.hops  # None while a stage is loaded
         metrics.queue_length.set(hops.queued if hops is not None else 0)

@@ -27,10 +27,7 @@ from trainers.state import StateFolder, parts
 
 
 class Checkpoints:
-    """The versions that one trainer holds.
-
-    weights: the folder of version 0, if the run began from one. every: steps between two exports, 0: only the last.
-    """
+    """The versions that one trainer holds."""
 
     def __init__(
         self, manifest: Manifest, folder: StateFolder, run: RunSection, weights: Path | None, corpus: Corpus, every: int
@@ -39,34 +36,34 @@ class Checkpoints:
         self._folder = folder
         self._output = run.output
         self._keep = run.keep_exports
-        self._weights = weights
+        self._weights = weights  # the folder of version 0, if the run began from one
         self._corpus = corpus
-        self._every = every
+        self._every = every  # steps between two exports; 0: only the last version is exported
         self._newest: Generation | None = None
-        self._writing = asyncio.Lock()  # of two copies of one version, each would name only its own files
+        self._writing = asyncio.Lock()  # of two copies of a version, each would name only its own files
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: dict[tuple[int, int], StageFile | LayoutReader] = {}
 
     def begin(self, session: Session, generation: Generation | None) -> None:
-        """A life begins: give what is here to peers. generation: the newest version found on disk."""
+        """Begin a life: serve the versions here to peers. generation: the newest version on disk."""
         self._session, self._loop, self._newest = session, asyncio.get_running_loop(), generation
         serve_state(session.requests, self._listing, self._read)
 
     def look(self) -> None:
-        """To be called now and again: see whether the newest version is still on the disk."""
+        """Check that the newest version is still on the disk. To be called regularly."""
         newest = self._newest
         if newest is None or self._writing.locked() or newest.complete:
             return
         self._changed(f"version {newest.version} is not in {newest.path} any more")
 
     def write(self, session: Session, action: WriteCheckpoint) -> None:
-        """Do WriteCheckpoint."""
+        """Perform WriteCheckpoint."""
         task = session.spawn(self._write(session, action), "writing a checkpoint")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def abandon(self) -> None:
-        """Write nothing more of what is being written, and say nothing of it."""
+        """Stop a running write, without a report."""
         for task in self._tasks:
             task.cancel()
 
@@ -91,7 +88,7 @@ class Checkpoints:
             )
 
     def _failed(self, action: WriteCheckpoint, error: SwarmflowError | OSError) -> CheckpointWritten:
-        """What could not be written, and what could be freed where it is room that lacks."""
+        """Return the reason of a failed write, and where the disk is full what could be freed."""
         if not isinstance(error, NoRoomError):
             return CheckpointWritten(action.version, False, str(error), number=action.number)
         spare = exports_bytes(self._output)
@@ -100,7 +97,7 @@ class Checkpoints:
         return CheckpointWritten(action.version, False, f"{error}{hint}", space=space, number=action.number)
 
     def _changed(self, reason: str) -> None:
-        """Something is lost here: tell what is left. On the event loop."""
+        """Report the files that are left after a loss. On the event loop."""
         run = self._manifest.fingerprint
         whole = [found for found in readable(self._folder.checkpoints, run) if found.complete and found.digests]
         self._newest = newest = whole[0] if whole else None
@@ -113,7 +110,7 @@ class Checkpoints:
         self._session.driver.post(DiskChanged(version, reason, digests, left))
 
     async def _copy(self, session: Session, action: WriteCheckpoint) -> Generation:
-        """All stages beside one another, each from the first of those who have it that can give it whole."""
+        """Copy all stages in parallel, each from the first holder that sends it whole."""
         manifest = self._manifest
         await asyncio.to_thread(remove_unfinished, self._folder.checkpoints, manifest.fingerprint, action.version)
         generation = await asyncio.to_thread(
@@ -145,17 +142,17 @@ class Checkpoints:
         return generation
 
     def _after(self, generation: Generation, action: WriteCheckpoint) -> str:
-        """Why the last version is not exported; empty: it is, or need not be."""
+        """Return why the last version is not exported; empty: it is, or need not be."""
         lacks = ""
         if action.last:
             try:
                 self._export(generation, final_folder(self._output))
-                self._folder.keep_former(NOTHING)  # the peers are let go: none of them holds a version any more
+                self._folder.keep_former(NOTHING)  # the peers leave: none of them holds a version any more
             except (SwarmflowError, OSError) as error:
                 lacks = str(error)
         if self._every and generation.version % self._every == 0 and generation.version > 0:
             self._export_step(generation)
-        for key in list(self._open):  # other threads open more meanwhile, for those who ask
+        for key in list(self._open):  # other threads may open more meanwhile, for requests
             if key[1] not in (generation.version, action.spare):
                 self._open.pop(key).close()
         prune(self._folder.checkpoints, self._manifest.fingerprint, spare={action.spare})
@@ -206,7 +203,7 @@ class Checkpoints:
         return source
 
     def _state(self, stage: int, version: int) -> StageFile:
-        """A stage of a version that is on disk: the newest, or one that somebody may still be copying."""
+        """Open a stage of a version on disk: the newest, or one that a peer may still be copying."""
         newest = self._newest
         found = [newest] if newest is not None and newest.version == version else []
         found += readable(self._folder.checkpoints, self._manifest.fingerprint)

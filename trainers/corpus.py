@@ -31,14 +31,14 @@ _DRAFT = re.compile(r"[0-9a-f]{32}\.(bin|json)\.[0-9a-f]{8}\.tmp")
 
 @dataclass(frozen=True)
 class TokenCache:
-    """tokens: integer [n], mapped from the disk. digest: BLAKE3 of the file: equal wherever the tokens are."""
+    """The tokens of a source, mapped from the disk."""
 
-    tokens: np.ndarray[Any, Any]
-    digest: str
+    tokens: np.ndarray[Any, Any]  # integer [n]
+    digest: str  # BLAKE3 of the file: equal wherever the tokens are
 
 
 def open_cache(source: CorpusSource, tokenizer: Tokenizer, cache_dir: Path) -> TokenCache:
-    """The source's tokens, from the cache where it has them, built first where it does not.
+    """Return the source's tokens, from the cache; it is built first where it does not have them.
 
     The files' names carry the source's identity and the tokenizer, so a changed source is another cache. Processes
     that build the same one at once write the same bytes, each to a file of its own that is then renamed into place.
@@ -67,15 +67,15 @@ def open_cache(source: CorpusSource, tokenizer: Tokenizer, cache_dir: Path) -> T
 
 @dataclass(frozen=True)
 class Sample:
-    """What the start of a source holds. whole: that is all of it."""
+    """The size of the start of a source."""
 
     size_bytes: int
     tokens: int
-    whole: bool
+    whole: bool  # the start is all of it
 
 
 def sample(source: CorpusSource, tokenizer: Tokenizer, most_bytes: int) -> Sample:
-    """Tokenizes the start of a source and keeps nothing. Raises DataError, as `open_cache`, for what is read."""
+    """Tokenize the start of a source and keep nothing. Raises DataError, as `open_cache`, for what is read."""
     size = tokens = 0
     for batch in _batches(source.pieces()):
         if size >= most_bytes:
@@ -88,12 +88,12 @@ def sample(source: CorpusSource, tokenizer: Tokenizer, most_bytes: int) -> Sampl
 
 
 def _dtype(vocab_size: int) -> np.dtype[Any]:
-    """The smallest little-endian unsigned type that holds every id."""
+    """Return the smallest little-endian unsigned type that holds every id."""
     return np.dtype("u1" if vocab_size <= 2**8 else "<u2" if vocab_size <= 2**16 else "<u4")
 
 
 def _opened(stem: Path, dtype: np.dtype[Any]) -> TokenCache | None:
-    """The cache under this name, or None where there is none that is whole."""
+    """Return the cache under this name, or None where there is no whole one."""
     try:
         facts = json.loads(stem.with_suffix(".json").read_bytes())
         count, digest = facts["tokens"], facts["digest"]
@@ -121,7 +121,7 @@ def _build(source: CorpusSource, tokenizer: Tokenizer, dtype: np.dtype[Any], ste
 
 
 def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Pieces by the megabyte: a data set of short records is tokenized many at a time."""
+    """Return batches of a megabyte: short records are tokenized many at a time."""
     batch: list[Piece] = []
     size = 0
     for piece in pieces:
@@ -143,7 +143,7 @@ def _encoded(tokenizer: Tokenizer, batch: list[Piece]) -> list[np.ndarray[Any, A
 
 
 def _remove_abandoned(cache_dir: Path) -> None:
-    """Removes what builders that were killed left behind; a living one writes often."""
+    """Remove the files of killed builders; a living one writes often."""
     for path in cache_dir.glob("*.tmp"):
         try:
             if _DRAFT.fullmatch(path.name) and time.time() - path.stat().st_mtime > _ABANDONED_AFTER_S:

@@ -1,4 +1,4 @@
-"""The data of a run: the corpus that RUN.toml names, as the microbatches that the data rule gives each step."""
+"""The data of a run: the corpus that RUN.toml names, as the microbatches of each step by the data rule."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ class Corpus:
     """The training sequences of a run, and its validation sequences where it has some.
 
     S = floor((tokens - 1) / T) sequences of T = seq_len tokens: sequence k has the inputs tokens[k*T : (k+1)*T] and
-    the targets one further. Which of them a microbatch holds is `trainers.order`'s.
-
-    digest: of all that a batch depends on but the order: equal on every machine with the same data, tokenizer and
-    seq_len. validation_digest: the same of the validation data, None without any.
+    the targets one further. `trainers.order` decides which of them a microbatch holds.
     """
 
     def __init__(
@@ -46,23 +43,24 @@ class Corpus:
         self._validation = None if validation is None else validation.tokens
         self.tokens = len(self._training)
         self.sequences = order.sequences
+        # Of all that a batch depends on but the order: equal wherever data, tokenizer and seq_len are.
         self.digest = _digest(training, tokenizer, seq_len)
         self.validation_digest = None if validation is None else _digest(validation, tokenizer, seq_len)
 
     @property
     def vocab_size(self) -> int:
-        """The tokenizer's: every id is below it."""
+        """The size of the tokenizer's vocabulary: every id is below it."""
         return self._tokenizer.vocab_size
 
     def microbatch(self, step: int, index: int) -> Batch:
-        """Inputs and targets of microbatch `index` of step `step` (both from 0): int32 [B, T] each.
+        """Return inputs and targets of microbatch `index` of step `step` (both from 0): int32 [B, T] each.
 
         Raises ValueError for an index that no step has.
         """
         return _batch(self._training, self._order.of_microbatch(step, index), self._seq_len)
 
     def validation(self) -> Iterator[Batch]:
-        """The validation sequences in order, B at a time: int32 [B', T] each, B' < B in the last one at most.
+        """Return the validation sequences in order, B at a time: int32 [B', T] each, B' < B in the last one at most.
 
         Nothing where the run has no validation data.
         """
@@ -74,20 +72,20 @@ class Corpus:
             yield _batch(self._validation, range(first, min(first + width, count)), self._seq_len)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, for people to read."""
+        """Return the text of token ids, for people to read."""
         return self._tokenizer.decode(ids)
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text, without special tokens added."""
+        """Return the token ids of a text, without special tokens added."""
         return [int(token) for token in self._tokenizer.encode([text.encode("utf-8")])[0]]
 
     def save_tokenizer(self, folder: Path) -> None:
-        """Writes the tokenizer's files into a model's folder, for plain `transformers.AutoTokenizer`."""
+        """Write the tokenizer's files into a model's folder, for plain `transformers.AutoTokenizer`."""
         self._tokenizer.save(folder)
 
 
 def open_corpus(config: RunConfig, vocab_size: int | None, cache_dir: Path) -> Corpus:
-    """Opens the data of a run, tokenizing it into `cache_dir` first where that was not done yet.
+    """Open the data of a run, tokenized into `cache_dir` first where that was not done yet.
 
     vocab_size: the model's, None where it is checked later.
 
@@ -122,7 +120,7 @@ def check_vocabulary(tokenizer: str, size: int, vocab_size: int | None) -> None:
 
 
 def sources_of(data: DataSection) -> list[CorpusSource]:
-    """The training data, and the validation data where there are some. Raises DataError where nothing is there."""
+    """Return the training data, and the validation data or None. Raises DataError where there is no data."""
     held_out = [] if data.validation_path is None else [file_source(data.validation_path, data.text_field)]
     return [_source(data), *held_out]
 
@@ -137,7 +135,7 @@ def check_enough(name: str, tokens: int, seq_len: int) -> None:
 
 
 def sequences_of(tokens: npt.NDArray[Any], seq_len: int) -> int:
-    """How many sequences of seq_len tokens the tokens hold: each needs one more token after it, as its last target."""
+    """Return how many sequences of seq_len tokens there are: each needs one more token after it, as its last target."""
     return (len(tokens) - 1) // seq_len
 
 

@@ -18,31 +18,31 @@ _STEP = re.compile(r"step-(\d+)")
 
 
 def final_folder(output: Path) -> Path:
-    """Of the model when the run is finished."""
+    """Return the folder of the model when the run is finished."""
     return output / "final"
 
 
 def step_folder(output: Path, version: int) -> Path:
-    """Of the model after so many steps."""
+    """Return the folder of the model after so many steps."""
     return output / f"step-{version}"
 
 
 def clear_up_exports(output: Path, run: str) -> None:
-    """Remove what exports of this run that were killed have left, and put back what they had moved. run: its id."""
+    """Remove the files of killed exports of this run, and put back what they had moved. run: its id."""
     clear_up(output, rf"final|{_STEP.pattern}", run)
 
 
 def check_exports(output: Path, run: str) -> None:
-    """Raises ForeignFileError when something is there in whose place this run will write its exports. run: its id."""
+    """Raise ForeignFileError where other files are in the place of this run's exports. run: its id."""
     check_replaceable(final_folder(output), KIND, run)
     for path in _step_folders(output):
         marker = Marker.read(path)
-        if marker is None or marker.run != run:  # what was changed in one of its own is left alone, and told of then
+        if marker is None or marker.run != run:  # changed files of its own exports are left alone, and logged then
             check_replaceable(path, KIND, run)
 
 
 def prune_exports(output: Path, run: str, keep: int) -> None:
-    """Remove the oldest `step-N` of this run, so that `keep` are left. What somebody has changed in them stays."""
+    """Remove the oldest `step-N` of this run, so that `keep` are left. Changed files in them stay."""
     for path in _step_folders(output)[keep:]:
         marker = Marker.read(path)
         if marker is not None and (marker.kind, marker.run) == (KIND, run) and marker.files:
@@ -51,7 +51,7 @@ def prune_exports(output: Path, run: str, keep: int) -> None:
 
 
 def exports_bytes(output: Path) -> int:
-    """What all `step-N` of an output take, as far as it can be seen: somebody may just be deleting them."""
+    """Return the bytes of all `step-N` of an output; those that are being deleted may be missing."""
     size_bytes = 0
     for folder in _step_folders(output):
         for parent, _, names in os.walk(folder):
@@ -62,6 +62,6 @@ def exports_bytes(output: Path) -> int:
 
 
 def _step_folders(output: Path) -> list[Path]:
-    """The newest first."""
+    """Return the `step-N` of an output, the newest first."""
     found = [path for path in output.glob("step-*") if _STEP.fullmatch(path.name)]
     return sorted(found, key=lambda path: -int(path.name.removeprefix("step-")))

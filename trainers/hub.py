@@ -1,4 +1,4 @@
-"""The model hub, as far as a trainer may need it: is it there, and what went wrong, in one line."""
+"""The model hub: whether it answers, and its errors in one line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def hub_in_reach() -> bool:
         return False
     try:
         get_session().head(constants.ENDPOINT, timeout=_PROBE_TIMEOUT_S)
-    except Exception:  # whatever the http library below this version of the hub's client raises: there is no hub
+    except Exception:  # any error of the http library below this version of the hub's client means: there is no hub
         return False
     return True
 
 
 def one_line(error: Exception) -> str:
-    """What a library's error says, on one line and not too long a one; its type where it says nothing."""
+    """Return the text of a library's error, on one line of bounded length; its type where it has none."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _LINE_CHARS_MAX else text[: _LINE_CHARS_MAX - 3] + "..."

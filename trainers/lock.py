@@ -24,17 +24,18 @@ _RECORD_BYTES_MAX = 4096
 
 
 class FolderLock:
-    """A locked file that says who holds it, and whose time is set every second while it is held.
+    """A locked file that names its holder, and whose time the holder sets every second.
 
     The system's lock is enough between processes of one machine; over a network file system it may not be. So the
-    holder beats, who comes from another machine watches for that, and the holder sees when the file is another one's.
-    A thread beats from the beginning, whatever else this process does: it may tokenize for minutes.
+    holder touches the file every second, a process of another machine watches for that before it takes the lock, and
+    the holder checks that the file is still its own. A thread touches it from the beginning, as the process may
+    tokenize for minutes.
     """
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
         self._file = file
-        self._using = threading.RLock()  # closed meanwhile, its descriptor could be another file's
+        self._using = threading.RLock()  # held while the file is used: its descriptor could be reused
         self._over = threading.Event()
         self._token = secrets.token_hex(8)
         self._written = False
@@ -43,7 +44,7 @@ class FolderLock:
 
     @classmethod
     def acquire(cls, path: Path, watch_s: float = WATCH_S) -> FolderLock | None:
-        """None: another process holds it. Takes `watch_s` where one of another machine did last.
+        """Return the lock; None: another process holds it. Takes `watch_s` where one of another machine held it last.
 
         Raises CheckpointError when the file cannot be written, or locked.
         """
@@ -71,7 +72,7 @@ class FolderLock:
             raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
 
     def beat(self) -> None:
-        """Show that it is held. Raises OSError when the disk refuses."""
+        """Touch the file. Raises OSError when the disk refuses."""
         with self._using:
             if self._file.closed:
                 return
@@ -99,27 +100,27 @@ class FolderLock:
             )
 
     def release(self) -> None:
-        """Give it back; nobody has to watch whether it beats."""
+        """Release the lock; the next holder does not have to watch the file."""
         self._over.set()
         with self._using:
             if not self._file.closed:
                 self._give_back()
 
     def _give_back(self) -> None:
-        with self._file, suppress(OSError):  # where the disk refuses, whoever comes next watches
+        with self._file, suppress(OSError):  # where the disk refuses, the next holder watches the file
             if (_record(self.path) or {}).get("token") == self._token:
                 os.ftruncate(self._file.fileno(), 0)
 
     def _beat_on(self) -> None:
         while not self._over.wait(_BEAT_S):
-            with suppress(OSError):  # the disk refuses: what has to be written complains by itself
+            with suppress(OSError):  # the disk refuses: other writes report it
                 self.beat()
 
     def _write(self) -> None:
         record = {"token": self._token, "machine": _machine(), "host": socket.gethostname(), "process": os.getpid()}
         data = json.dumps(record).encode()
         os.ftruncate(self._file.fileno(), 0)
-        with _unless_full():  # the lock holds all the same: whoever holds it can say so later
+        with _unless_full():  # the lock is held all the same: its holder can be written later
             self._written = os.pwrite(self._file.fileno(), data, 0) == len(data)
             os.fsync(self._file.fileno())
 
@@ -135,7 +136,7 @@ def _unless_full() -> Iterator[None]:
 
 
 def holder(path: Path) -> str:
-    """Who holds a lock, in words."""
+    """Return the holder of a lock, in words."""
     return _who(_record(path) or {})
 
 
@@ -144,7 +145,7 @@ def _who(record: dict[str, object]) -> str:
 
 
 def _record(path: Path) -> dict[str, object] | None:
-    """What the file says; opened anew, since a network file system then looks what is there."""
+    """Return the content of the file, opened anew, since a network file system then checks for changes."""
     try:
         with path.open("rb") as file:
             found = json.loads(file.read(_RECORD_BYTES_MAX))
@@ -169,7 +170,7 @@ def _time_of(path: Path) -> int:
 
 
 def _machine() -> str:
-    """Processes with the same one share a kernel, and with it its locks."""
+    """Return the id of the running kernel, whose processes share its locks."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

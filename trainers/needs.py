@@ -1,4 +1,4 @@
-"""What a run needs on the disk of a trainer: computed before it begins, and compared with what is free."""
+"""The disk space that a run needs at a trainer: computed before it begins, and compared with the free space."""
 
 from __future__ import annotations
 
@@ -20,25 +20,21 @@ _EXPORTS_WRITTEN = 2  # `final`, and the one that is being written
 
 @dataclass(frozen=True)
 class DiskNeeds:
-    """Bytes on a trainer's disk.
+    """The disk space that a run needs at a trainer."""
 
-    checkpoint_bytes: of one version, weights and optimizer state of all stages. export_bytes: of one Hugging Face
-    folder. checkpoints, exports: how many of each lie there at a time at most.
-    """
-
-    checkpoint_bytes: int
-    export_bytes: int
-    checkpoints: int
-    exports: int
+    checkpoint_bytes: int  # of one version: weights and optimizer state of all stages
+    export_bytes: int  # of one Hugging Face folder
+    checkpoints: int  # on the disk at a time, at most
+    exports: int  # on the disk at a time, at most
 
     @property
     def state_bytes(self) -> int:
-        """Of all checkpoints, in the state folder."""
+        """The bytes of all checkpoints, in the state folder."""
         return self.checkpoint_bytes * self.checkpoints
 
     @property
     def output_bytes(self) -> int:
-        """Of all exports, in the output folder."""
+        """The bytes of all exports, in the output folder."""
         return self.export_bytes * self.exports
 
     def __str__(self) -> str:
@@ -48,7 +44,7 @@ class DiskNeeds:
 
 
 def disk_needs(manifest: Manifest, config: RunConfig) -> DiskNeeds:
-    """The most that a run takes on the disk of one trainer, the token cache aside."""
+    """Return the most that a run takes on the disk of one trainer, the token cache aside."""
     checkpoint = sum(file_bytes(state_elements(manifest, stage)) for stage in range(manifest.stages))
     parameters = sum(stage_layout(manifest.model, manifest.cut, stage).parameters for stage in range(manifest.stages))
     every = config.train.checkpoint_every if config.run.export_every is None else config.run.export_every
@@ -58,7 +54,7 @@ def disk_needs(manifest: Manifest, config: RunConfig) -> DiskNeeds:
 
 
 def shortfalls(needs: DiskNeeds, state: Path, output: Path) -> list[str]:
-    """A line for each file system that has less room than the run may take; what it takes already counts as room.
+    """Return a line for each file system with less room than the run may take; its own files count as room.
 
     state: the trainer's state folder. output: [run] output.
     """

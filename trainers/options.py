@@ -1,4 +1,4 @@
-"""The command line of a trainer, checked without loading torch, so that a mistake is told at once."""
+"""The command line of a trainer, checked without loading torch, so that a mistake is reported at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TrainerOptions:
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> TrainerOptions:
-        """From click's values. Raises NetworkError for an invite that is none."""
+        """Make them from click's values. Raises NetworkError for an invalid invite."""
         invite = values["invite"]
         paths = {name: Path(values[name]) for name in ("state_dir", "invite_file", "json_file") if values[name]}
         return cls(

@@ -10,18 +10,15 @@ _ROUNDS = 8
 
 @dataclass(frozen=True)
 class SequenceOrder:
-    """The order of `sequences` sequences, of which microbatch i of step t takes the next `microbatch_sequences`.
+    """The order of the sequences, of which each microbatch takes the next `microbatch_sequences`."""
 
-    microbatches: N, microbatches a step. seed: None for the sequential order, else the seed of the permutation.
-    """
-
-    sequences: int
-    microbatches: int
-    microbatch_sequences: int
-    seed: int | None = None
+    sequences: int  # S
+    microbatches: int  # N, a step
+    microbatch_sequences: int  # B
+    seed: int | None = None  # of the permutation; None: the sequential order
 
     def of_microbatch(self, step: int, index: int) -> list[int]:
-        """The sequences ((step*N + index)*B + b) mod S for b = 0 ... B-1, each passed through the permutation.
+        """Return the sequences ((step*N + index)*B + b) mod S for b = 0 ... B-1, each passed through the permutation.
 
         Raises ValueError for a microbatch that no step has.
         """

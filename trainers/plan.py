@@ -23,11 +23,11 @@ log = logging.getLogger("swarmflow")
 
 
 def new_manifest(config: RunConfig, corpus: Corpus, run_id: str | None = None) -> Manifest:
-    """Everything that the run is, decided once. Measures the cut where RUN.toml leaves it open.
+    """Return the manifest of a run. Measures the cut where RUN.toml leaves it open.
 
-    run_id: of the run that had not begun yet and is another one now; a new run gets an id of its own.
+    run_id: of a run that was changed before it began; a new run gets an id of its own.
 
-    Raises SwarmflowError that tells of all that is wrong with the model and with the tokenizer for it.
+    Raises SwarmflowError with all problems of the model and of its tokenizer.
     """
     checked = check_model(config)
     problems = list(checked.problems)
@@ -53,7 +53,7 @@ def new_manifest(config: RunConfig, corpus: Corpus, run_id: str | None = None) -
 
 
 def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_id: str | None = None) -> Manifest:
-    """The manifest of a run with this model and these data. Raises ModelError."""
+    """Return the manifest of a run with this model and these data. Raises ModelError."""
     train, optimizer = config.train, config.optimizer
     cut, costs = _cut(config, model)
     return Manifest(

@@ -1,4 +1,4 @@
-"""A trainer's process: starts, resumes or joins a run, feeds and perhaps leads it, and writes what it learns."""
+"""A trainer's process: starts, resumes or joins a run, feeds and perhaps leads it, and writes the model."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ log = logging.getLogger("swarmflow")
 _INVITE_WAIT_S = 120.0
 _FIND_S = 20.0
 _FIND_OTHERS_S = 6.0  # other trainers elect a leader within seconds of the former one's death
-_FIND_AGAIN_S = 12.0  # a --join trainer that starts again leaves the others this time to lead, each after the other
+_FIND_AGAIN_S = 12.0  # a --join trainer that starts again gives each other trainer this time to lead
 _POLL_S = 0.2
 _CLAIM_EVERY_S = 1.0
-_SIGNALS = 2  # a further one ends the process on the spot
+_SIGNALS = 2  # a further one ends the process at once
 
 
 def main(run: Run) -> int:
-    """Run a trainer; the exit code."""
+    """Run a trainer, and return the exit code."""
     code: int = uvloop.run(_run(run))
     return code
 
@@ -70,9 +70,9 @@ async def _run(run: Run) -> int:
 
 
 def _own_manifest(run: Run) -> Manifest:
-    """The manifest of the run that this trainer leads: the earlier one when it resumes, else a new one.
+    """Return the manifest of the run that this trainer leads: the earlier one when it resumes, else a new one.
 
-    A changed run without a committed step keeps its id: its invite stays good, and peers that had joined do so again.
+    A changed run without a committed step keeps its id: its invite stays valid, and peers join it again.
     """
     manifest = run.earlier()
     if manifest is None:
@@ -86,9 +86,9 @@ def _own_manifest(run: Run) -> Manifest:
 
 
 def _check_disk(run: Run, manifest: Manifest) -> None:
-    """Say what the run may take on this disk, and what it lacks; what exports that were killed left there goes first.
+    """Log the disk space that the run may take, and what is missing; files of killed exports are removed first.
 
-    Raises ForeignFileError when something is there in whose place it would write.
+    Raises ForeignFileError where other files are in the place of its exports.
     """
     clear_up_exports(run.output, manifest.run_id)
     check_exports(run.output, manifest.run_id)
@@ -99,7 +99,7 @@ def _check_disk(run: Run, manifest: Manifest) -> None:
 
 
 async def _invite_to_join(run: Run) -> Invite:
-    """The invite given, or that of the trainer that leads from the same folder. Raises NetworkError, ConfigError."""
+    """Return the given invite, or that of the leader in the same folder. Raises NetworkError, ConfigError."""
     if run.options.invite is not None:
         return run.may_join(run.options.invite)
     path = run.invite_path
@@ -113,14 +113,14 @@ async def _invite_to_join(run: Run) -> Invite:
 
 
 def _latest_invite(run: Run, invite: Invite | None) -> Invite | None:
-    """Another trainer of the same output may lead by now, and have left its invite there."""
+    """Return the invite of another trainer of the same output, which may lead by now."""
     if run.options.invite is not None or not run.invite_path.is_file():
         return invite
     return run.may_join(Invite.parse(run.invite_path.read_text()))
 
 
 async def start_node(run: Run, invite: Invite | None, *, first: bool) -> Node:
-    """Listen where this folder did before, as long as nobody else does there; on the port asked for, if any."""
+    """Start the node, on the requested port, else on the earlier one of this folder if it is free."""
     may_lead = invite is None or run.may_go_on_alone
     listen = run.options.listen or "0.0.0.0:0"
     any_port = listen.endswith(":0")
@@ -151,7 +151,7 @@ async def start_node(run: Run, invite: Invite | None, *, first: bool) -> Node:
 async def _one_life(
     run: Run, node: Node, announced: Announced, invite: Invite | None, stop: _Stop, *, first: bool
 ) -> Exit | Rejoin:
-    """One incarnation: as a trainer of the run that another one leads, else as the one that leads."""
+    """Run one incarnation: as a trainer of a run that another trainer leads, else as the leader."""
     manifest = _own_manifest(run) if invite is None else None
     run_id, name = (manifest.run_id, manifest.name) if manifest is not None else _named(invite)
     session = Session(node, run_id, run.metrics)
@@ -197,25 +197,25 @@ async def _one_life(
             _remember_end(run, EndedRun(run_id, name, life.version, run.config.train.steps, str(run.output.absolute())))
         return outcome
     finally:
-        run.give_way()  # before the goodbye: whoever hears it may lead at once
+        run.give_way()  # before the goodbye: another trainer may lead as soon as it receives it
         await session.close()
 
 
 async def take_up(run: Run, manifest: Manifest) -> None:
-    """Make a run that of this trainer's folder, once nothing stands against it. Raises ForeignFileError."""
+    """Make a run that of this trainer's folder, after all checks. Raises ForeignFileError."""
     await asyncio.to_thread(_check_disk, run, manifest)
     run.folder.keep_manifest(manifest)
 
 
 async def _newest(run: Run, session: Session, manifest: Manifest) -> OnDisk | None:
-    """What to go on from: whole checkpoints are read for that. None: the session has ended meanwhile."""
+    """Return the newest version, for which whole checkpoints are read. None: the session has ended meanwhile."""
     reading = asyncio.to_thread(newest_version, run.folder, run.output, manifest.fingerprint)
     return await session.unless_ended(reading)
 
 
 async def _lead(run: Run, session: Session, life: TrainerLife, manifest: Manifest) -> None:
-    """Begin or resume the run, once all that it needs is there."""
-    await take_up(run, manifest)  # not before: another trainer might have led the run as it was
+    """Begin or resume the run, after all checks."""
+    await take_up(run, manifest)  # not before: another trainer might have led the unchanged run
     newest = await _newest(run, session, manifest)
     if newest is None:
         return
@@ -225,15 +225,15 @@ async def _lead(run: Run, session: Session, life: TrainerLife, manifest: Manifes
 
 
 def _beside(run: Run, node: Node) -> list[str]:
-    """Own addresses beside those announced: who is near joins by them, and can tell of an --announce that is wrong."""
+    """Return own addresses beside those announced: near processes join by them, and can report a wrong --announce."""
     return local_addresses(node.listening, node.name) if run.options.announce else []
 
 
 async def stay_in_charge(run: Run, life: TrainerLife, invite: Callable[[], Invite]) -> None:
-    """Whoever leads holds the claim to its output, which a former leader that was frozen gives back only later.
+    """Hold the claim to the output while this trainer leads; a frozen former leader releases it only later.
 
-    A trainer that nobody knows yet begins a lineage of its own where nobody holds it, and waits where no invite lies.
-    What was deleted of the output is made again.
+    A trainer that starts without an invite begins a lineage of its own where the claim is free, and waits where the
+    claim is held and no invite is there. Deleted files of the output are made again.
     """
     reported = False
     while True:
@@ -243,7 +243,7 @@ async def stay_in_charge(run: Run, life: TrainerLife, invite: Callable[[], Invit
                 life.keep_tokenizer()
             life.look_at_disk()
             if not life.leads:
-                run.give_way()  # it may have come to the claim just as it lost the lead
+                run.give_way()  # it may have taken the claim as it lost the lead
             else:
                 await asyncio.to_thread(run.stay_in_charge)
                 if run.lock is not None and not run.invite_path.is_file():
@@ -251,7 +251,7 @@ async def stay_in_charge(run: Run, life: TrainerLife, invite: Callable[[], Invit
             reported = False
         except TakenError:
             raise
-        except (SwarmflowError, OSError) as error:  # the disk refuses, for now
+        except (SwarmflowError, OSError) as error:  # the disk refuses at the moment
             if not reported:
                 log.warning("%s; it is tried again", error)
             reported = True
@@ -263,10 +263,10 @@ def _named(invite: Invite | None) -> tuple[str, str]:
 
 
 async def _find(run: Run, session: Session, where: Invite | None, first: bool, *, invited: bool) -> FoundRun | None:
-    """Who leads the run; None: nobody does, and this trainer may, or the session is over.
+    """Find the leader of the run; None: there is none, and this trainer may lead, or the session is over.
 
-    where: its known trainers. invited: somebody should lead. Who has trained before tries to lead when nobody does any
-    more; who was invited then, only where its disk tells of a version to go on from. Raises NetworkError.
+    where: its known trainers. invited: another trainer should lead; where none does, an invited trainer that starts
+    again tries to lead, if its disk knows a version to go on from. Raises NetworkError.
     """
     if where is None:
         return None
@@ -287,12 +287,12 @@ async def _find(run: Run, session: Session, where: Invite | None, first: bool, *
 
 
 def _rank(name: str, others: tuple[str, ...]) -> int:
-    """The place of a trainer among those that it knew, so that two of them do not begin to lead at once."""
+    """Return the place of a trainer among those that it knew, so that two of them do not begin to lead at once."""
     return sorted({name, *(peer_of(address) for address in others)}).index(name)
 
 
 async def lead_on(run: Run, invite: Invite) -> None:
-    """This trainer has taken over: processes of this output find it by its invite."""
+    """Claim the output for this trainer, which has taken over, and publish its invite there."""
     try:
         await asyncio.to_thread(run.claim)
         _tell_invite(run, invite, leads=True)
@@ -301,7 +301,7 @@ async def lead_on(run: Run, invite: Invite) -> None:
 
 
 def _remember_end(run: Run, ended: EndedRun) -> None:
-    """Who asks for the status later is told where the result is, unless this machine has no place to say so."""
+    """Keep where the result is, for later requests for the status, unless this machine has no place for it."""
     finished = ended.version >= ended.steps and (run.output / "final").is_dir()
     try:
         keep_ended(replace(ended, finished=finished))
@@ -311,7 +311,7 @@ def _remember_end(run: Run, ended: EndedRun) -> None:
 
 @contextmanager
 def _published(invite: Invite, counter: Counter) -> Iterator[None]:
-    """The run is found on this machine without an invite, unless this machine has no place to say so."""
+    """Publish the run on this machine, so that it is found without an invite, unless there is no place for it."""
     forget_ended(invite.run_id)
     try:
         publication = publish_local(invite, port=counter.port, token=counter.token)
@@ -326,7 +326,7 @@ def _published(invite: Invite, counter: Counter) -> Iterator[None]:
 
 
 def _tell_invite(run: Run, invite: Invite, leads: bool) -> None:
-    """Give the invite to the person, to the file that they named, and to trainers of the same folder."""
+    """Give the invite to the user, to the file that they named, and to trainers of the same folder."""
     print(f"\nTo join, type on any machine:\n\n  swarmflow peer --join {invite}\n", flush=True)
     if run.options.invite_file is not None:
         write_invite(run.options.invite_file, invite)
@@ -335,7 +335,7 @@ def _tell_invite(run: Run, invite: Invite, leads: bool) -> None:
 
 
 def write_invite(path: Path, invite: Invite) -> None:
-    """Leave it in a file, where others find it whole. Raises NetworkError."""
+    """Write it to a file at once, so that others read it whole. Raises NetworkError."""
     try:
         write_named(path, f"{invite}\n".encode())
     except OSError as error:
@@ -343,7 +343,7 @@ def write_invite(path: Path, invite: Invite) -> None:
 
 
 class _Stop:
-    """The first Ctrl-C or SIGTERM leaves in order, the second at once, without what threads still write."""
+    """The effects of Ctrl-C and SIGTERM: the first leaves in order, the second at once, without waiting for threads."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""What stays the same over a trainer's lives; opened and checked without loading torch."""
+"""The part of a trainer that outlives its incarnations; opened and checked without loading torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("swarmflow")
 
 @dataclass
 class Run:
-    """One trainer's part in a run. lock: held while this trainer is the one that leads from this output."""
+    """One trainer's part in a run."""
 
     options: TrainerOptions
     config: RunConfig
@@ -36,12 +36,12 @@ class Run:
     folder: StateFolder
     metrics: Metrics
     steplog: StepLog | None
-    lock: FolderLock | None = None
+    lock: FolderLock | None = None  # held while this trainer leads from this output
     _claiming: threading.RLock = field(default_factory=threading.RLock, init=False)
 
     @classmethod
     def open(cls, stack: ExitStack, options: TrainerOptions) -> Run:
-        """Read RUN.toml and the data, and take a state folder; all is given back when the stack is closed.
+        """Read RUN.toml and the data, and take a state folder; closing the stack releases everything.
 
         Raises ConfigError, ModelError, DataError, CheckpointError, NetworkError, ForeignFileError.
         """
@@ -66,36 +66,36 @@ class Run:
 
     @property
     def output(self) -> Path:
-        """Where results go."""
+        """The folder of results."""
         return self.config.run.output
 
     @property
     def invite_path(self) -> Path:
-        """Where the trainer that leads from this output leaves its invite for the others."""
+        """The file in which the trainer that leads from this output leaves its invite for the others."""
         return self.output / "state" / "invite"
 
     def try_to_lead(self, again: bool = False) -> bool:
         """Take the right to begin or resume the run, unless a trainer on this machine has it or it began elsewhere.
 
-        again: nobody leads the run that began elsewhere any more; it goes on here if this disk tells of a version.
+        again: the run that began elsewhere has no leader; it goes on here if this disk knows a version.
         """
         if self.options.invite is None or (again and self.may_go_on_alone):
             self.claim()
             if self.lock is not None:
-                self.invite_path.unlink(missing_ok=True)  # the former leader's: nobody should wait for that one
+                self.invite_path.unlink(missing_ok=True)  # the former leader's: no process should wait for that one
         return self.lock is not None
 
     @property
     def may_go_on_alone(self) -> bool:
-        """Whether this trainer has trained in the run before, and knows of a version that was written."""
+        """Whether this trainer has trained in the run before, and knows a version that was written."""
         manifest = self.folder.manifest()
         if manifest is None:
             return False
-        # It may have been killed between writing its first version and noting that there is one.
+        # It may have been killed between writing its first version and recording it.
         return self.folder.known > 0 or newest_known(self.folder.checkpoints, manifest.fingerprint) > 0
 
     def claim(self) -> None:
-        """Keep others of this output from leading too, if nobody does yet. Takes seconds where one of them may live.
+        """Keep others of this output from leading too, unless one leads. Takes seconds where one of them may be alive.
 
         Raises CheckpointError, NetworkError.
         """
@@ -105,14 +105,14 @@ class Run:
                 self.lock = FolderLock.acquire(self.output / "state" / "leader.lock")
 
     def give_way(self) -> None:
-        """Another trainer leads."""
+        """Release the claim, as another trainer leads."""
         with self._claiming:
             if self.lock is not None:
                 self.lock.release()
                 self.lock = None
 
     def stay_in_charge(self) -> None:
-        """Keep the right to lead, also where the output was deleted. Takes seconds where another one may live.
+        """Keep the right to lead, also where the output was deleted. Takes seconds where another one may be alive.
 
         Raises TakenError, and CheckpointError and NetworkError where the disk refuses.
         """
@@ -125,10 +125,9 @@ class Run:
             self.claim()
 
     def earlier(self) -> Manifest | None:
-        """What the run was started with, if it was, and goes on with.
+        """Return the manifest that the run was started with, if it was.
 
-        Where no step was committed yet it may have been another one: None then. Raises ConfigError or DataError when it
-        is another one now.
+        None where it has changed before the first commit. Raises ConfigError or DataError when it has changed later.
         """
         manifest = earlier_manifest(self.folder, self.output)
         if manifest is None:
@@ -142,7 +141,7 @@ class Run:
         return manifest
 
     def former(self) -> Manifest | None:
-        """What the run in this folder was to be before RUN.toml or the data were changed; None: there was none."""
+        """Return the manifest of this folder's run before RUN.toml or the data were changed; None: there was none."""
         return earlier_manifest(self.folder, self.output)
 
     def is_finished(self, manifest: Manifest) -> bool:
@@ -151,19 +150,19 @@ class Run:
         return version >= self.config.train.steps and (self.output / "final").is_dir()
 
     def may_join(self, invite: Invite) -> Invite:
-        """The invite. Raises ConfigError where this folder, or one beside it, holds another run, which has begun."""
+        """Return the invite. Raises ConfigError where this folder, or one beside it, has another run that has begun."""
         check_joins(self.folder, self.output, invite.run_id)
         return invite
 
     def check_joins(self, manifest: Manifest) -> None:
-        """Raises ConfigError or DataError where the run of others is not that of RUN.toml, the data and this folder."""
+        """Raise ConfigError or DataError where the run of others is not that of RUN.toml, the data and this folder."""
         self.check_same(manifest, f"the run {manifest.name}")
         check_joins(self.folder, self.output, manifest.run_id, manifest.fingerprint)
 
     def check_same(self, manifest: Manifest, whose: str) -> None:
-        """Raises ConfigError or DataError that names what differs between RUN.toml or the data and the run's.
+        """Raise ConfigError or DataError with the differences between RUN.toml or the data and the run.
 
-        whose: whose run it is, for the message.
+        whose: the owner of the run, for the message.
         """
         key = first_difference(manifest.config, fingerprint(self.config))
         if key is not None:
@@ -176,7 +175,7 @@ class Run:
 
 
 def _declared_vocabulary(config: RunConfig) -> int | None:
-    """The vocab_size that the model's configuration names; None where it leaves it to its family's default.
+    """Return the vocab_size of the model's configuration; None where it leaves it to its family's default.
 
     Raises ModelError where there is no configuration.
     """

@@ -1,4 +1,4 @@
-"""Where text comes from: files and streamed data sets, read in a fixed order as pieces of bounded size."""
+"""The sources of text: files and streamed data sets, read in a fixed order as pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -22,32 +22,28 @@ _JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
 
 @dataclass(frozen=True)
 class Piece:
-    """Text as UTF-8 (of a plain text file: its bytes, whatever they are), and where it was found, for messages."""
+    """A piece of text."""
 
-    where: str
-    data: bytes
+    where: str  # its origin, for messages
+    data: bytes  # UTF-8; of a plain text file: its bytes, whatever they are
 
 
 @dataclass(frozen=True)
 class CorpusSource:
-    """A corpus before it is tokenized.
+    """A corpus before it is tokenized."""
 
-    name: how the user named it. identity: lines that change when the source does (path, size and time of each file).
-    pieces: reads it from the start; raises DataError.
-    """
-
-    name: str
-    identity: tuple[str, ...]
-    pieces: Callable[[], Iterator[Piece]]
+    name: str  # as the user wrote it
+    identity: tuple[str, ...]  # lines that change when the source does (path, size and time of each file)
+    pieces: Callable[[], Iterator[Piece]]  # reads it from the start; raises DataError
 
 
 def file_source(path: str, text_field: str) -> CorpusSource:
-    """The files of a file, a folder or a glob, in the order of their paths (compared as bytes).
+    """Return the source of a file, a folder or a glob: its files in the order of their paths (compared as bytes).
 
     .jsonl, .ndjson and .json hold one JSON object a line, .parquet holds rows: the text is in `text_field`. All else is
     text. In a folder, names that begin with a dot are left out and links to folders are not followed.
 
-    Raises DataError when nothing is there.
+    Raises DataError when there is no file.
     """
     files = _find(path)
     identity = tuple(map(_stamp, files))
@@ -63,7 +59,7 @@ def file_source(path: str, text_field: str) -> CorpusSource:
 
 
 def dataset_source(name: str, config_name: str | None, split: str, text_field: str) -> CorpusSource:
-    """A data set that the `datasets` library streams: a name on the hub, or a local folder (an absolute path).
+    """Return the source of a data set that `datasets` streams: a name on the hub, or a local folder (an absolute path).
 
     Raises DataError for a local folder that is not there.
     """
@@ -127,7 +123,7 @@ def _find(path: str) -> list[str]:
     elif os.path.exists(path):
         raise DataError(f"data path {path} is neither a file nor a folder")
     else:
-        # Only what follows the longest folder that is really there is a pattern: a folder may be called "[old]".
+        # Only the part after the longest existing folder is a pattern: a folder may be called "[old]".
         root = next(parent for parent in Path(path).parents if parent.is_dir())
         pattern = str(Path(path).relative_to(root))
         if not glob.has_magic(pattern):
@@ -168,7 +164,7 @@ def _blocks(file: str) -> Iterator[bytes]:
 
 
 def _record_pieces(where: str, records: Iterable[tuple[int, object]], text_field: str) -> Iterator[Piece]:
-    """The texts of numbered records; each record begins a new piece."""
+    """Return the pieces of numbered records; each record begins a new piece."""
     for number, record in records:
         place = f"{where}, record {number}"
         if not isinstance(record, dict):
@@ -230,5 +226,5 @@ def _dataset_records(name: str, config_name: str | None, split: str) -> Iterator
     try:
         stream = datasets.load_dataset(name, config_name, split=split, streaming=True)
         yield from enumerate(stream, start=1)
-    except Exception as error:  # datasets lets errors of every library below it through
+    except Exception as error:  # datasets passes on the errors of all libraries below it
         raise DataError(f"cannot stream data set {name}, split {split}: {one_line(error)}") from error

@@ -1,4 +1,4 @@
-"""A trainer's files: which folder is its own, who may lead on this machine, and what the run was started with."""
+"""A trainer's files: its own folder, and the manifests and versions in the folders of one output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StateFolder:
     that lay there. begun: exists once a step was committed. former: how far the run had come, with which peers.
     tokenizer/: the tokenizer's files, for exports.
 
-    What it keeps it also remembers: a disk that refuses to write for a while stops nothing, and is asked again.
+    The contents of its files are also in memory: where a disk refuses for a while, the trainer goes on and tries again.
     """
 
     def __init__(self, path: Path, lock: FolderLock, link: Path | None = None) -> None:
@@ -58,7 +58,7 @@ class StateFolder:
 
     @classmethod
     def open(cls, stack: ExitStack, asked_for: Path | None, output: Path) -> StateFolder:
-        """The folder asked for, or the first free one under `output`. Raises CheckpointError when it is taken."""
+        """Open the requested folder, or the first free one under `output`. Raises CheckpointError when it is taken."""
         if asked_for is not None:
             path = state_folder(asked_for) / "lock"
             lock = FolderLock.acquire(path)
@@ -79,11 +79,11 @@ class StateFolder:
         raise CheckpointError(f"{_TRAINERS_MAX} trainers run from {output} already")
 
     def release(self) -> None:
-        """Give the folder back."""
+        """Release the folder."""
         self._lock.release()
 
     def beat(self) -> bool:
-        """To be called every second: see what has become of the folder. Whether it had to be made anew.
+        """Check the folder, and return whether it had to be made anew. To be called every second.
 
         Raises OSError, and TakenError when another trainer, on another machine, has taken it.
         """
@@ -96,22 +96,22 @@ class StateFolder:
 
     @property
     def port(self) -> int:
-        """The port that it had last time, 0: none."""
+        """The port of the last start; 0: none."""
         return _as_number(self._read(self._port))
 
     def keep_port(self, port: int) -> None:
-        """Remember it, so that invites survive a restart."""
+        """Keep the port, so that invites stay valid after a restart."""
         self._keep(self._port, str(port).encode())
 
     @property
     def trainers(self) -> tuple[str, ...]:
-        """Multiaddrs of the run's other trainers, as known last time."""
+        """Multiaddrs of the run's other trainers, as last known."""
         return _lasting((self._read(self._trainers) or b"").decode("utf-8", "replace").split())
 
     def keep_trainers(self, addresses: tuple[str, ...]) -> None:
-        """Remember where the others are: whoever starts again looks for them before it leads a run of its own.
+        """Keep the addresses of the others: a trainer that starts again looks for them before it leads a run.
 
-        What is no address of a process is left out.
+        Malformed addresses are left out.
         """
         good = _lasting(addresses)
         if good != self.trainers:
@@ -119,21 +119,21 @@ class StateFolder:
 
     @property
     def known(self) -> int:
-        """The newest version of the run that this trainer has had on disk, 0: none, whatever is left of it."""
+        """The newest version of the run that was ever on this trainer's disk; 0: none."""
         return _as_number(self._read(self._known))
 
     def keep_known(self, version: int) -> None:
-        """Remember that a version exists: a run must not begin again although its checkpoints are lost here."""
+        """Record that a version exists: a run must not begin again although its checkpoints are lost here."""
         if version > self.known:
             self._keep(self._known, str(version).encode())
 
     def keep_begun(self) -> None:
-        """Remember that a step of the run was committed: from now on what the run is does not change."""
+        """Record that a step of the run was committed: from now on its manifest does not change."""
         if self._begun not in self._kept:
             self._keep(self._begun, b"")
 
     def keep_former(self, former: Former) -> None:
-        """Remember how far the run has come, and who holds that version in memory."""
+        """Record how far the run has come, and which peers hold that version in memory."""
         self._keep(self._former, msgspec.json.encode(former))
 
     @property
@@ -142,7 +142,7 @@ class StateFolder:
         return _as_former(self._read(self._former))
 
     def manifest(self) -> Manifest | None:
-        """What the run was started with, if this folder has seen it.
+        """Return the manifest that the run was started with, if this folder has it.
 
         A corrupt file is replaced by its copy. Raises CheckpointError where that is corrupt too.
         """
@@ -159,7 +159,7 @@ class StateFolder:
         return None
 
     def keep_manifest(self, manifest: Manifest) -> None:
-        """Remember the run."""
+        """Keep the manifest of the run."""
         for path in (self._manifest, self._manifest_copy):
             self._keep(path, manifest.encode())
 
@@ -194,7 +194,7 @@ class StateFolder:
         self._refused = False
 
     def _make_again(self) -> bool:
-        """Somebody has deleted the folder, or the lock in it. Whether it is there again."""
+        """Make the folder, or the lock in it, again after it was deleted, and return whether that succeeded."""
         try:
             lock = FolderLock.acquire(state_folder(self.path, held=True) / "lock")
             if lock is None:
@@ -218,7 +218,7 @@ class StateFolder:
 
 
 def _point_to(folder: Path, state: Path, *, held: bool = False) -> Path | None:
-    """Leave a link to a folder elsewhere, so that whoever leads next finds what is in it; the link."""
+    """Make a link to a folder elsewhere, so that the next leader finds its content, and return the link."""
     if folder.parent == state.absolute():
         return None
     link = shared_folder(state, held=held) / f"trainer-{blake3(bytes(folder)).hexdigest()[:16]}"
@@ -233,40 +233,35 @@ def _point_to(folder: Path, state: Path, *, held: bool = False) -> Path | None:
 
 @dataclass(frozen=True)
 class OnDisk:
-    """What a trainer may go on from. newest: the newest version that is whole and right, None: there is none.
+    """The versions on disk from which a trainer may go on."""
 
-    known: the newest version that was on a disk, as far as the folders tell, whatever is left of it. former: how far
-    the run had come, and which peers took part then: they may hold that version in memory. parts: what the own folder
-    holds of later versions, which are not whole there.
-    """
-
-    newest: Generation | None
-    known: int
-    former: Former = NOTHING
-    parts: tuple[Holding, ...] = ()
+    newest: Generation | None  # the newest version that is whole and correct
+    known: int  # the newest version that was ever on a disk, by the files of the folders
+    former: Former = NOTHING  # how far the run had come, with which peers: they may hold that version in memory
+    parts: tuple[Holding, ...] = ()  # stages of later versions in the own folder, none of which is whole there
 
     @property
     def version(self) -> int:
-        """Of the newest one, else 0."""
+        """The newest whole version, else 0."""
         return self.newest.version if self.newest is not None else 0
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Of its files."""
+        """The digests of its files."""
         return self.newest.digests if self.newest is not None else ()
 
     @property
     def holdings(self) -> tuple[Holding, ...]:
-        """The same, as it is told to others."""
+        """The stages on disk, as they are announced to other processes."""
         if self.newest is None:
             return self.parts
         return (Holding(Snapshot(self.version, self.digests), tuple(range(self.newest.stages))), *self.parts)
 
 
 def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
-    """The newest complete version of a run in this folder and in those of the trainers beside it.
+    """Return the newest complete version of a run in this folder and in those of the trainers beside it.
 
-    What is corrupt is told of and left out, and set aside where the folder is this trainer's own.
+    Corrupt versions are logged and left out, and set aside in this trainer's own folder.
     """
     found: list[Generation] = []
     known = max(folder.known, *(_known(path) for path in _beside(folder, output)), 0)
@@ -275,8 +270,8 @@ def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
         try:
             generation = newest_complete(root, run, mend=root == folder.checkpoints.absolute())
         except CheckpointError:
-            generation = None  # each was told of; others may have copies
-        with suppress(CheckpointError):  # it cannot be listed: neither can what there is of it now
+            generation = None  # each was logged; others may have copies
+        with suppress(CheckpointError):  # the folder cannot be listed
             known = max(known, newest_known(root, run))
         if generation is not None:
             found.append(generation)
@@ -287,15 +282,15 @@ def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
 
 
 def parts(root: Path, run: str, after: int) -> tuple[Holding, ...]:
-    """What a folder holds of versions after this one, none of which is whole there."""
+    """Return the stages in a folder of versions after this one, none of which is whole there."""
     later = [found for found in readable(root, run) if found.version > after and found.digests and found.held]
     return tuple(Holding(Snapshot(found.version, found.digests), found.held) for found in later)
 
 
 def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
-    """The manifest of the run in this folder, or in that of a trainer beside it; of one that has begun first.
+    """Return the manifest of the run in this folder or one beside it; a run that has begun comes first.
 
-    Raises CheckpointError where the own one is corrupt and nobody has another.
+    Raises CheckpointError where the own one is corrupt and there is no other.
     """
     found: list[tuple[bool, Manifest]] = []
     failure: CheckpointError | None = None
@@ -313,14 +308,14 @@ def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
 
 
 def has_begun(folder: StateFolder, output: Path) -> bool:
-    """Whether a step of the run was committed, as far as this folder and those of the trainers beside it tell."""
+    """Whether a step of the run was committed, by the files of this folder and those of the trainers beside it."""
     return any(_has_begun(place) for place in (folder.path, *_beside(folder, output)))
 
 
 def check_joins(folder: StateFolder, output: Path, run_id: str, run: str | None = None) -> None:
-    """Raises ConfigError where the own folder, or one beside it, holds another run than the one that is to be joined.
+    """Raise ConfigError where the own folder, or one beside it, holds another run than the one to join.
 
-    A run that has not begun is no loss. run: fingerprint of the one that is to be joined, where it is known already.
+    A run that has not begun does not count. run: the fingerprint of the one to join, where it is known already.
     """
     own = folder.manifest()
     if own is None or own.run_id != run_id:
@@ -343,7 +338,7 @@ def _another_run(place: Path, held: Manifest | None, run_id: str) -> ConfigError
 
 
 def _beside(folder: StateFolder, output: Path) -> list[Path]:
-    """The folders of the other trainers of an output."""
+    """Return the folders of the other trainers of an output."""
     own = folder.path.resolve()
     return [path for path in sorted(output.glob("state/*")) if path.is_dir() and path.resolve() != own]
 
@@ -357,7 +352,7 @@ def _former(place: Path) -> Former:
 
 
 def _as_former(data: bytes | None) -> Former:
-    """NOTHING: there is none, or it is none."""
+    """Parse the file `former`; NOTHING where it is missing or malformed."""
     try:
         return NOTHING if data is None else msgspec.json.decode(data, type=Former)
     except msgspec.DecodeError:
@@ -376,7 +371,7 @@ def _manifest_in(place: Path) -> Manifest | None:
 
 
 def _of_another(path: Path) -> bytes | None:
-    """A file that is another trainer's to mend: what cannot be read is as good as not there."""
+    """Read a file that another trainer repairs: an unreadable one counts as missing."""
     try:
         return read_sealed(path, mend=False)
     except OSError:
@@ -384,13 +379,13 @@ def _of_another(path: Path) -> bytes | None:
 
 
 def _as_number(data: bytes | None) -> int:
-    """0: there is none, or it is no number."""
+    """Parse a number; 0 where it is missing or malformed."""
     text = (data or b"").decode("ascii", "replace").strip()
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _lasting(addresses: Iterable[str]) -> tuple[str, ...]:
-    """Of these the ones that are worth remembering."""
-    from swarmflow.runtime.addresses import lasting  # it loads torch, before which mistakes are told
+    """Return the addresses that are worth keeping."""
+    from swarmflow.runtime.addresses import lasting  # it loads torch: mistakes are reported before
 
     return lasting(addresses)

@@ -11,7 +11,7 @@ from swarmflow.manifest import Manifest
 
 
 def status_of(leader: Leader, manifest: Manifest) -> dict[str, Any]:
-    """Everything that `swarmflow status --json` prints; documented in docs/status.md."""
+    """Return everything that `swarmflow status --json` prints (docs/status.md)."""
     last = leader.last
     serving = leader.step.roster.processes() if leader.step is not None else ()
 

@@ -28,11 +28,11 @@ _START = b'{"step": '
 
 
 class StepLog:
-    """Appends to a file what docs/json-log.md lists.
+    """Appends the lines of docs/json-log.md to a file.
 
-    What a crash left of a half-written last line is cut off when it is opened. A step that a leader tells again, after
-    it took over or after this trainer was started again, is known by the last lines and not written twice. Of a pipe
-    or a terminal nothing is read, and nothing is cut: what nobody takes from it waits, and holds up no step.
+    A half-written last line, left by a crash, is cut off when the file is opened. A step that a leader reports again,
+    after it took over or after this trainer was started again, is recognised by the last lines and not written twice.
+    A pipe or a terminal is not read or cut: lines that its reader does not take wait, and hold up no step.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +70,7 @@ class StepLog:
             fields["validation_loss"] = _finite(result.validation_loss)
         if self._has(fields):
             return
-        self._known.pop(result.step, None)  # the last lines are the last in the order too
+        self._known.pop(result.step, None)  # the last lines are the last steps too
         self._known[result.step] = fields
         while len(self._known) > _KNOWN_MAX:
             del self._known[next(iter(self._known))]
@@ -78,13 +78,13 @@ class StepLog:
         self.flush()
 
     def flush(self) -> None:
-        """Write what is not written yet; what a disk refuses is kept, told of once, and tried at the next time."""
+        """Write pending lines; lines that a disk refuses are kept, logged once, and tried again at the next call."""
         try:
             self._open_again_if_gone()
             while self._pending:
                 if self._regular:
                     _append(self._file, self._pending[0])
-                else:  # what it took is gone
+                else:  # the written part is gone
                     while rest := self._pending[0]:
                         self._pending[0] = rest[os.write(self._file, rest) :]
                 self._pending.pop(0)
@@ -103,20 +103,20 @@ class StepLog:
         os.close(self._file)
 
     def _has(self, fields: dict[str, object]) -> bool:
-        """Whether the last line of this step says the same. Done again, a step does not take the same microseconds."""
+        """Whether the last line of this step is the same. A repeated step does not take the same microseconds."""
         known = self._known.get(fields["step"])
         if known is None or ("validation_loss" in fields and "validation_loss" not in known):
             return False
         return all(known.get(name) == value for name, value in fields.items() if name not in _RETOLD_OTHERWISE)
 
     def _last_steps(self) -> dict[object, dict[str, object]]:
-        """The last line of each of the last steps, as far as the end of the file holds them."""
+        """Return the last line of each of the last steps, as far as the end of the file has them."""
         size = os.fstat(self._file).st_size
         start = max(0, size - _TAIL_BYTES)
         lines = os.pread(self._file, size - start, start).split(b"\n")
         found: dict[object, dict[str, object]] = {}
         for line in lines[-_KNOWN_MAX - 1 :] if start == 0 else lines[1:][-_KNOWN_MAX - 1 :]:
-            with suppress(ValueError):  # whatever else somebody has written into it
+            with suppress(ValueError):  # any other text in the file
                 fields = json.loads(line)
                 if isinstance(fields, dict):
                     found[fields.get("step")] = fields
@@ -151,20 +151,20 @@ class StepLog:
 
 
 def _open(path: Path) -> tuple[int, bool]:
-    """A file to append to, and whether it is one: not a pipe, a terminal or the like. Raises OSError."""
+    """Open a file to append to, and return whether it is regular: not a pipe or a terminal. Raises OSError."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         mode = stat.S_IFREG
     if stat.S_ISREG(mode):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), True
-    if stat.S_ISFIFO(mode):  # to read, too: then it need not have a reader already, and may change it
+    if stat.S_ISFIFO(mode):  # to read, too: then the pipe need not have a reader already, and its reader may change
         return os.open(path, os.O_RDWR | os.O_NONBLOCK), False
     return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY), False
 
 
 def _append(file: int, line: bytes) -> None:
-    """All of a line or nothing of it. Raises OSError."""
+    """Write a whole line or nothing of it. Raises OSError."""
     size = os.fstat(file).st_size
     try:
         if (written := os.write(file, line)) != len(line):
@@ -184,5 +184,5 @@ def _is_step_log(file: IO[bytes]) -> bool:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no word for not-a-number and infinity."""
+    """Return a number for JSON, which has no not-a-number and no infinity."""
     return value if math.isfinite(value) else None

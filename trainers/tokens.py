@@ -23,7 +23,7 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)$")
 
 
 class Tokenizer(Protocol):
-    """Token ids are 0 ... vocab_size - 1; digest names the tokenizer by its content, whatever machine it is on."""
+    """Text to ids 0 ... vocab_size - 1 and back. Its digest is of its content, the same on every machine."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -31,23 +31,23 @@ class Tokenizer(Protocol):
     def digest(self) -> str: ...
 
     def encode(self, pieces: Sequence[bytes]) -> list[np.ndarray[Any, Any]]:
-        """The ids of each piece of UTF-8 text, each piece on its own, without special tokens added; integer [n].
+        """Return the ids of each piece of UTF-8 text, each on its own, without special tokens added; integer [n].
 
         Raises UnicodeDecodeError for a piece that is not UTF-8, where that matters.
         """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of the ids; what is no text shows as U+FFFD, never as an error."""
+        """Return the text of the ids; invalid text becomes U+FFFD, never an error."""
 
     def save(self, folder: Path) -> None:
-        """Writes the files from which `transformers.AutoTokenizer.from_pretrained(folder)` makes the same tokenizer.
+        """Write the files from which `transformers.AutoTokenizer.from_pretrained(folder)` makes the same tokenizer.
 
         Raises OSError.
         """
 
 
 class BytesTokenizer:
-    """The bytes of the text are its ids, 0 ... 255; no token is added."""
+    """The tokenizer whose ids are the bytes of the text, 0 ... 255; no token is added."""
 
     vocab_size = 256
     digest = "bytes"
@@ -97,7 +97,7 @@ class FileTokenizer:
 
 
 def open_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer that RUN.toml's data.tokenizer names: "bytes", a tokenizer.json, a folder or a name on the hub.
+    """Return the tokenizer of RUN.toml's data.tokenizer: "bytes", a tokenizer.json, a folder or a name on the hub.
 
     Raises DataError where it is missing, corrupt or out of reach.
     """
@@ -130,7 +130,7 @@ def _from_transformers(name: str) -> Tokenizer:
     local_only = os.path.isdir(name) or not hub_in_reach()
     try:
         wrapped = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local_only)
-    except Exception as error:  # transformers lets errors of every library below it through
+    except Exception as error:  # transformers passes on the errors of all libraries below it
         where = "" if not local_only or os.path.isdir(name) else " (the hub is out of reach and it is not in the cache)"
         raise DataError(f"cannot load tokenizer {name}{where}: {one_line(error)}") from error
     backend = getattr(wrapped, "backend_tokenizer", None)
@@ -165,7 +165,7 @@ def _save(tokenizer: HubTokenizer, folder: Path) -> None:
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """What the system refuses the `tokenizers` library raises as a bare Exception: `No space left (os error 28)`."""
+    """Raise the OSError in a bare Exception of the `tokenizers` library: `No space left (os error 28)`."""
     try:
         yield
     except Exception as error:

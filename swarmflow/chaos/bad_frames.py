@@ -44,14 +44,14 @@ class _Closed:
     """The writing end of a stream whose other side does not read."""
 
     def write(self, data: Any) -> None:  # noqa: ANN401
-        """Drop it."""
+        """Drop the bytes."""
 
     def close(self) -> None:
         """Nothing is open."""
 
     @property
     def transport(self) -> _Closed:
-        """Itself, to be aborted."""
+        """Return itself, as the transport to abort."""
         return self
 
     def abort(self) -> None:
@@ -59,17 +59,17 @@ class _Closed:
 
 
 class _NoNode:
-    """Stands where the network is: streams come from the harness, and none can be opened."""
+    """Replaces the network: streams come from the harness, and none can be opened."""
 
     def __init__(self) -> None:
         self.accept: Callable[..., Any] = lambda *stream: None
 
     async def serve(self, protocol: str, accept: Callable[..., Any]) -> None:
-        """Remember who takes streams."""
+        """Keep the handler of streams."""
         self.accept = accept
 
     async def open_stream(self, *to: object) -> Any:  # noqa: ANN401
-        """Nobody can be reached."""
+        """Raise NetworkError: no process can be reached."""
         raise ConnectionRefusedError
 
 
@@ -91,7 +91,7 @@ class Frames:
         self._headers = tuple(encode_header(message) for message in (*made, *asked))
 
     def stream(self) -> tuple[Damage, bytes]:
-        """The kind of the damage, and all the bytes of the stream."""
+        """Return the kind of the damage, and all the bytes of the stream."""
         draw = self.random
         damage = draw.choice(DAMAGES)
         hello = pack_hello(Hello(RUN_ID, draw.choice(("control", "bulk")), 1, 0)) + CONFIRMATION
@@ -112,7 +112,7 @@ class Frames:
                 return whole[: draw.randint(1, len(whole) - 1)]
             case "front":
                 return self._flipped(front, FRONT_BYTES, 1 + draw.randrange(9)) + bodies
-            case "header":  # the checksum is right: it is the message that is not
+            case "header":  # the checksum is right, the message is malformed
                 return pack_front(0, self._flipped(header, len(header), 1 + draw.randrange(3)), sizes, LIMITS) + bodies
             case "types":
                 return pack_front(0, self._typed(header), (), LIMITS)
@@ -125,7 +125,7 @@ class Frames:
                 return draw.randbytes(draw.randint(1, 200))
 
     def _typed(self, header: bytes) -> bytes:
-        """A header whose fields are of other types, too many, too few, nested too deep, or all three."""
+        """Return a header whose fields are of other types, too many, too few, or nested too deep."""
         draw = self.random
         name, found = msgspec.msgpack.decode(header, type=tuple[str, dict[str, Any]])
         odd: list[Any] = [None, -1, 1 << 63, "x", b"\xff", [], {}, [[[[[]]]]], 0.5, True, float("nan")]
@@ -146,12 +146,12 @@ class Frames:
 
 
 class Victim:
-    """A peer amid a step, with everything of the runtime that stands before its machine."""
+    """A peer during a step, with all of the runtime in front of its machine."""
 
     def __init__(self) -> None:
         self.failures: list[BaseException] = []
         self.metrics, self.store = Metrics(), Store()
-        nothing = dict.fromkeys(get_args(Action), lambda action: None)  # is computed here
+        nothing = dict.fromkeys(get_args(Action), lambda action: None)  # is computed in this process
         self.driver = Driver(ME, self.store, self.metrics, nothing, self.failures.append, lambda body: b"")
         self.machine = PeerMachine(ME, LeaderLease(LEADER), PLAN, PeerSettings(Join("peer", "", "", Member(ME, -1))))
         self._node = _NoNode()
@@ -176,7 +176,7 @@ class Victim:
             self.driver.post(StateLoaded(1, 0, "digest", 4, (("stage-1", 10),)))
 
     def hear(self, message: Message) -> None:
-        """A message of its leader."""
+        """Receive a message of its leader."""
         self.driver.receive(LEADER, encode_header(message), [])
 
     async def take(self, name: str, stream: bytes) -> None:
@@ -187,7 +187,7 @@ class Victim:
         await self._node.accept(name, reader, _Closed())
 
     def digest(self) -> tuple[object, ...]:
-        """What it serves, holds and knows of the step."""
+        """Return what it serves, holds and knows of the step."""
         machine = self.machine
         hops = machine.hops
         held = None if hops is None else (hops.entries(), sorted(hops.hops), sorted(hops.admission.reserved))
@@ -226,5 +226,5 @@ async def bombard(frames: int, seed: int, on_sent: Callable[[int], None] = lambd
 
 
 def damages(sent: Counter[str]) -> Sequence[str]:
-    """The kinds that were sent, most frequent first."""
+    """Return the kinds that were sent, most frequent first."""
     return [f"{count} {damage}" for damage, count in sent.most_common()]

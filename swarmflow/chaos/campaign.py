@@ -30,22 +30,25 @@ from swarmflow.runtime.local import LocalSwarm, environment, terminable
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What should be learnt. limits: how far each tensor may be off; None: not by a bit. losses: by step."""
+    """What a run should learn."""
 
-    wanted: Mapping[str, Tensor]
-    limits: Mapping[str, float] | None
-    losses: Mapping[int, float]
-    against: str
+    wanted: Mapping[str, Tensor]  # the final parameters
+    limits: Mapping[str, float] | None  # how far each tensor may be off; None: every bit has to be the same
+    losses: Mapping[int, float]  # by step
+    against: str  # what it is compared with, in words
 
     def compare(self, found: Mapping[str, Tensor]) -> Comparison:
-        """With the final parameters of a run."""
+        """Compare it with the final parameters of a run."""
         if self.limits is None:
             return compare_bits(found, self.wanted, self.against)
         return compare_within(found, self.wanted, self.limits, self.against)
 
 
 def run_all(setup: Setup) -> int:
-    """Everything; the exit code 0. Raises SwarmflowError, after the report, when a run failed or has learnt wrongly."""
+    """Run everything, and return the exit code 0.
+
+    Raises SwarmflowError, after the report, when a run failed or has learnt wrongly.
+    """
     folder = Path(tempfile.mkdtemp(prefix="swarmflow-chaos-")) if setup.folder is None else setup.folder.absolute()
     _claim(folder, setup)
     with terminable(), ForkServer(environment(threads=1), "swarmflow.chaos.sabotage") as forks:
@@ -64,7 +67,7 @@ def run_all(setup: Setup) -> int:
 
 
 def _claim(folder: Path, setup: Setup) -> None:
-    """Raises ForeignFileError for a folder that is not empty: an earlier campaign's runs would be gone on with."""
+    """Raises ForeignFileError for a folder that is not empty: the runs of an earlier campaign would be resumed."""
     if setup.json_file is not None:
         check_file(setup.json_file, "--json", is_report)
     try:
@@ -87,7 +90,7 @@ class Campaign:
         write_model(transformers.AutoConfig.for_model(**setup.model_config()), self._model)
 
     def results(self) -> list[Result]:
-        """Of all runs. Exact ones are not made where the undisturbed one fails, with which they are compared."""
+        """Return the results of all runs; exact ones are not made where the undisturbed one fails, their reference."""
         setup, found = self._setup, list[Result]()
         yardstick = self._plain() if setup.codec == "none" else None
         if setup.undisturbed:

@@ -14,11 +14,11 @@ _IDENTITY = "identity.key"
 
 
 class ChaosError(SwarmflowError):
-    """A run under chaos stood still, crashed, or learnt something else than it should have."""
+    """A run under chaos stopped, crashed, or did not learn what it should."""
 
 
 class Cast:
-    """Starts processes and knows them again by their libp2p names."""
+    """Starts processes and identifies them by their libp2p names."""
 
     def __init__(self, swarm: LocalSwarm, meters: Meters) -> None:
         self.swarm = swarm
@@ -26,31 +26,31 @@ class Cast:
         self._names: dict[str, str] = {}
 
     def start(self, trainers: int, peers: int, stages: int) -> None:
-        """All of them, the peers spread evenly; a trainer that is beside the first may lead after its death."""
+        """Start all processes, the peers spread evenly; a trainer beside the first may lead after its death."""
         for number in range(trainers):
             self._follow(self.swarm.start_trainer(*_METRICS, beside=number > 0))
         for number in range(peers):
             self._follow(self.swarm.start_peer(*_METRICS, stage=number % stages))
 
     def again(self, process: LocalProcess) -> LocalProcess:
-        """The same command once more, with the same state folder."""
+        """Start the same command again, with the same state folder."""
         return self._follow(self.swarm.start_again(process))
 
     def another(self) -> LocalProcess:
-        """A peer that nobody knows yet; it takes the stage that it is given."""
+        """Start a peer that the run does not know; the leader grants it any stage."""
         return self._follow(self.swarm.start_peer(*_METRICS))
 
     def present(self, name: str) -> LocalProcess:
-        """The life that a process has now."""
+        """Return the current life of a process."""
         return next(process for process in self.swarm.processes if process.name == name)
 
     def sight(self, seen: Seen | None, process: LocalProcess) -> Sight | None:
-        """How the leader sees a process, if it knows it."""
+        """Return the leader's view of a process, if it knows it."""
         libp2p_name = self.libp2p_name(process.name)
         return None if seen is None or libp2p_name is None else seen.processes.get(libp2p_name)
 
     def serving(self, seen: Seen) -> list[ServingProcess]:
-        """Who serves, by the names that the processes have here."""
+        """Return the serving processes, by their names in this run."""
         found: list[ServingProcess] = []
         for process in self.swarm.processes:
             sight = self.sight(seen, process)
@@ -59,7 +59,7 @@ class Cast:
         return found
 
     def is_trainer(self, process: LocalProcess) -> bool:
-        """Which role it has."""
+        """Whether a process is a trainer."""
         return process in self.swarm.trainers
 
     def _follow(self, process: LocalProcess) -> LocalProcess:
@@ -67,7 +67,7 @@ class Cast:
         return process
 
     def libp2p_name(self, name: str) -> str | None:
-        """Which it has on the network; None where it has only just been started."""
+        """Return its libp2p name; None where it has only just been started."""
         if name not in self._names:
             path = self.swarm.state_folder(name) / _IDENTITY
             if not path.is_file():
@@ -77,5 +77,5 @@ class Cast:
 
 
 def role_of(stage: int) -> str:
-    """For people."""
+    """Return the role of the processes of a stage, for people."""
     return "trainer" if stage == TRAINER else f"stage {stage}"

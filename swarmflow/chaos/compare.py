@@ -14,14 +14,12 @@ ORDER_NOISE_FACTOR = 20
 
 @dataclass(frozen=True)
 class Comparison:
-    """holds: whether the two agree as they should. largest: the largest difference, relative to the largest number of
-    its tensor, and in which tensor it is. against: what was compared with, in words.
-    """
+    """The comparison of two sets of parameters."""
 
-    holds: bool
-    largest: float
-    tensor: str
-    against: str
+    holds: bool  # whether the two agree as they should
+    largest: float  # the largest difference, relative to the largest number of its tensor
+    tensor: str  # the one with the largest difference
+    against: str  # the reference, in words
 
     def __str__(self) -> str:
         verdict = "same as" if self.holds else "DIFFERS from"
@@ -39,7 +37,7 @@ def relative_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dic
 
 
 def order_limits(wanted: Mapping[str, Tensor], reordered: Mapping[str, Tensor]) -> dict[str, float]:
-    """How far each tensor may be from `wanted` where only the order of float additions differs.
+    """Return how far each tensor may be from `wanted` where only the order of float additions differs.
 
     reordered: the same training with the microbatches of each step added up in another order, which shows what the
     order alone does to each tensor.
@@ -67,7 +65,7 @@ def compare_bits(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], agai
 
 
 def first_other_loss(found: Mapping[int, float], wanted: Mapping[int, float], *, exactly: bool) -> int | None:
-    """The first step whose loss is another: where a difference of the parameters began, at the latest one step before.
+    """Return the first step whose loss differs: the parameters began to differ one step before it, or earlier.
 
     exactly: to the last bit; else beyond what the order of additions does. None: every step that both know agrees.
     """
@@ -83,5 +81,5 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _or_infinite(distance: float) -> float:
-    """What is no number is farther than everything else."""
+    """Return a difference; infinity for not-a-number."""
     return distance if distance == distance else float("inf")

@@ -1,4 +1,4 @@
-"""What was done to a run, and when: lines in a file beside the processes' logs, and counts for the report."""
+"""The record of faults in a run: lines in a file beside the processes' logs, and counts for the report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Diary:
-    """Counts by name and tells; `say` also shows it to the person."""
+    """Counts faults by name and logs them; `say` also shows a line to the user."""
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self.counts: Counter[str] = Counter()
@@ -24,16 +24,16 @@ class Diary:
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
+        """The seconds since the run began."""
         return time.monotonic() - self._began_s
 
     def note(self, line: str) -> None:
-        """Only for the file."""
+        """Write a line to the file only."""
         self._file.write(f"{time.strftime('%H:%M:%S')} {self.seconds:7.2f} s, step {self.step}: {line}\n")
         self._file.flush()
 
     def blow(self, line: str, *names: str) -> None:
-        """Something was done to a process: it counts under these names."""
+        """Record a fault of a process under these names."""
         self.counts.update(names)
         self.note(line)
         self._say(f"step {self.step}: {line}")

@@ -17,13 +17,13 @@ PER_SWARM = 400  # messages
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command: 0 when nothing was ended or changed; what was, is raised."""
+    """Run the command, and return 0. Raises an error where a process was ended or changed."""
     parser = argparse.ArgumentParser(prog="python -m swarmflow.chaos.hostile", description=__doc__)
     parser.add_argument("--frames", type=int, default=100_000, help="malformed frames, each in a stream of its own")
     parser.add_argument("--messages", type=int, default=10_000, help=f"impossible messages, {PER_SWARM} to a swarm")
     parser.add_argument("--seed", type=int, default=0, help="of the frames, and of the first swarm")
     chosen = parser.parse_args(arguments)
-    logging.getLogger("swarmflow").setLevel(logging.CRITICAL)  # each refusal is worth a line in a log, not a million
+    logging.getLogger("swarmflow").setLevel(logging.CRITICAL)  # one line a refusal is useful, a million are not
     if chosen.frames:
         began_s = time.monotonic()
         sent = uvloop.run(bombard(chosen.frames, chosen.seed))

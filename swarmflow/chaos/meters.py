@@ -1,4 +1,4 @@
-"""Reads the metrics of every life of every process, often and before each blow, and adds them up when they are over."""
+"""Reads the metrics of every life of every process, often and before each fault, and adds them up at the end."""
 
 from __future__ import annotations
 
@@ -24,27 +24,25 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 
 @dataclass
 class MeteredLife:
-    """The last values read of one life of a process. killed: it was ended by a SIGKILL of ours, amid its work."""
+    """The last values read of one life of a process."""
 
     process: LocalProcess
-    killed: bool = False
+    killed: bool = False  # it was ended by a SIGKILL of this command, during its work
     values: dict[Sample, float] = field(default_factory=dict)
     address: str | None = None
 
 
 @dataclass(frozen=True)
 class Compute:
-    """Seconds that peers computed: all; those in no commit because their process was killed; those of living ones that
-    are in no commit either.
-    """
+    """Seconds that peers computed."""
 
     total_s: float
-    lost_s: float
-    unused_s: float
+    lost_s: float  # in no commit because their process was killed
+    unused_s: float  # of living processes, in no commit either
 
 
 class Meters:
-    """Inside its `with` block a thread reads all that it was told to `follow`, each EVERY_S seconds."""
+    """Inside its `with` block a thread reads the metrics of all lives to `follow`, each EVERY_S seconds."""
 
     def __init__(self) -> None:
         self._lives: list[MeteredLife] = []
@@ -64,23 +62,23 @@ class Meters:
         self._thread.join()
 
     def follow(self, process: LocalProcess) -> None:
-        """Read this life of a process from now on. It serves metrics on a port that it names in its log."""
+        """Read this life of a process from now on. Its log names the port of its metrics."""
         with self._lock:
             self._lives.append(MeteredLife(process))
 
     def freeze(self, process: LocalProcess, frozen: bool) -> None:
-        """A frozen process answers nothing: do not ask it."""
+        """Do not read a frozen process, which does not answer."""
         with self._lock:
             (self._frozen.add if frozen else self._frozen.discard)(process.pid)
 
     def read(self, process: LocalProcess, *, killed: bool = False) -> None:
-        """Read one now. killed: it dies next, so that what it has computed of its step is lost."""
+        """Read one life now. killed: it dies next, so that its work of the current step is lost."""
         life = self._life(process)
         life.killed = killed
         _read(life)
 
     def read_all(self) -> None:
-        """Read all that live and are not frozen."""
+        """Read all living processes that are not frozen."""
         with self._lock:
             lives = [life for life in self._lives if life.process.pid not in self._frozen]
         for life in lives:
@@ -88,7 +86,7 @@ class Meters:
                 _read(life)
 
     def sum(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that have these labels, over all lives."""
+        """Return the sum of a metric's samples with these labels, over all lives."""
         wanted = set(labels.items())
         return sum(
             value
@@ -98,17 +96,17 @@ class Meters:
         )
 
     def by_label(self, name: str, label: str) -> dict[str, float]:
-        """A label's values, and the sum of a metric's samples with each, over all lives."""
+        """Return the sum of a metric's samples over all lives, by the values of a label."""
         labels = [dict(own) for life in self._lives for sample, own in life.values if sample == name]
         return {value: self.sum(name, **{label: value}) for value in sorted({own[label] for own in labels})}
 
     def compute(self) -> Compute:
-        """What was computed and what became of it, by the last values read."""
+        """Return the seconds computed and their outcome, by the last values read."""
         total_s, lost_s = self.sum("swarmflow_compute_seconds_total"), 0.0
         for life in self._lives:
             if life.killed:
                 lost_s += _of(life, "swarmflow_compute_seconds_total") - _of(life, "swarmflow_settled_seconds_total")
-        # What who ended in order had not settled at the last reading was its last step's, which was committed.
+        # A process that ended in order had only its last step unsettled at the last reading, which was committed.
         unused_s = self.sum("swarmflow_settled_seconds_total", outcome="unused")
         return Compute(total_s, max(0.0, lost_s), unused_s)
 
@@ -126,7 +124,7 @@ def _of(life: MeteredLife, name: str) -> float:
 
 
 def _read(life: MeteredLife) -> None:
-    """A process that does not answer keeps the values that were read last."""
+    """Read a life; one that does not answer keeps the values of the last reading."""
     if life.address is None:
         found = _ADDRESS.search(life.process.log.read_text(encoding="utf-8", errors="replace"))
         if found is None:

@@ -1,4 +1,4 @@
-"""The oracle: what a plain single-process PyTorch loop learns from the same model and data. Knows no swarmflow code."""
+"""The oracle: a plain single-process PyTorch loop with the same model and data. It uses no code of swarmflow."""
 
 from __future__ import annotations
 
@@ -15,22 +15,19 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained on what: T = seq_len, N = microbatches a step, B = sequences a microbatch.
-
-    optimizer: the keys of RUN.toml's [optimizer]; name "adamw" or "sgd", a constant learning rate.
-    """
+    """The settings of a training."""
 
     steps: int
-    seq_len: int
-    microbatches: int
-    sequences: int
-    optimizer: Mapping[str, Any]
+    seq_len: int  # T
+    microbatches: int  # N, a step
+    sequences: int  # B, a microbatch
+    optimizer: Mapping[str, Any]  # as RUN.toml's [optimizer]; name "adamw" or "sgd", a constant learning rate
 
 
 def write_model(config: PreTrainedConfig, folder: Path, seed: int = 0) -> None:
-    """Writes a Hugging Face folder with fresh weights.
+    """Write a Hugging Face folder with fresh weights.
 
-    Noise on all of them keeps biases away from zero: of a tensor that is nothing but rounding errors (the key biases'
+    Noise on all of them keeps biases away from zero: of a tensor that contains only rounding errors (the key biases'
     gradient is zero mathematically) a relative difference would say nothing.
     """
     torch.manual_seed(seed)
@@ -43,7 +40,7 @@ def write_model(config: PreTrainedConfig, folder: Path, seed: int = 0) -> None:
 
 
 def load_model(folder: Path) -> PreTrainedModel:
-    """The model of a folder, as plain transformers loads it, in fp32 and without dropout."""
+    """Return the model of a folder, as plain transformers loads it, in fp32 and without dropout."""
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.eval()
     return model
@@ -57,7 +54,7 @@ def parameters(model: PreTrainedModel) -> dict[str, Tensor]:
 def train(
     folder: Path, corpus: Path, recipe: Recipe, *, reverse: bool = False
 ) -> tuple[dict[str, Tensor], list[float]]:
-    """Trains the model of `folder` on a file's bytes: (parameters, the loss of each step).
+    """Train the model of `folder` on a file's bytes, and return (parameters, the loss of each step).
 
     reverse: adds up a step's microbatches from the last to the first, which shows what the order of additions does.
     """
@@ -88,7 +85,7 @@ def train(
 
 
 def microbatch(tokens: Tensor, recipe: Recipe, step: int, index: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets [B, T] of microbatch `index` of `step`, by the documented rule of the order "sequential"."""
+    """Return inputs and targets [B, T] of microbatch `index` of `step`, by the data rule of the order "sequential"."""
     length, width = recipe.seq_len, recipe.sequences
     count = (len(tokens) - 1) // length
     first = (step * recipe.microbatches + index) * width

@@ -1,4 +1,4 @@
-"""What the chaos command shows and writes at its end: what was done to each run, and what that has cost."""
+"""The report of the chaos command: the faults of each run, and their cost."""
 
 from __future__ import annotations
 
@@ -31,27 +31,23 @@ _REPAIRS = {
 
 @dataclass(frozen=True)
 class Result:
-    """A run at one rate. seed: None for the undisturbed run. ended: None when it did not come to its end.
+    """The result of a run at one rate."""
 
-    failure: why the run failed or what it has learnt wrongly; None when all is well. comparison: None where there is
-    nothing to compare with.
-    """
-
-    seed: int | None
+    seed: int | None  # None for the undisturbed run
     rate: float
-    ended: ChaosOutcome | None
-    comparison: Comparison | None
-    failure: str | None
+    ended: ChaosOutcome | None  # None when the run did not finish
+    comparison: Comparison | None  # None where there is no reference
+    failure: str | None  # why the run failed or what it has learnt wrongly; None when it succeeded
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name for people."""
         return "undisturbed" if self.seed is None else f"seed {self.seed}, rate {self.rate:g}"
 
     def shares(self, steps: int) -> tuple[float, float]:
-        """Of all seconds computed: those lost with the dead, and those of the living that are in no step of the end.
+        """Return the shares of all seconds that were lost with killed processes, and that living ones spent in vain.
 
-        Steps that were rolled back and done again were of no use either; each has cost what a commit costs on average.
+        Steps that were rolled back and repeated were in vain too; each has cost what a commit costs on average.
         """
         if self.ended is None or not self.ended.compute.total_s:
             return float("nan"), float("nan")
@@ -64,7 +60,7 @@ is_report = is_object_with("runs", "lose_stage", "accumulate")
 
 
 def show(results: list[Result], setup: Setup, console: Console) -> None:
-    """Three tables: what was done, what the swarm did about it, and what that cost."""
+    """Print three tables: the faults, the repairs of the swarm, and their cost."""
     columns = ("seed", "rate", "steps", "s", "kills", "stops", "drains", "others", "trainers", "learnt")
     done = Table(*columns, title="What was done", box=SIMPLE_HEAD, padding=0)  # fits 80 columns
     about = Table("seed", "rate", *_REPAIRS.values(), title="What the swarm did about it", box=SIMPLE_HEAD, padding=0)
@@ -100,7 +96,7 @@ def show(results: list[Result], setup: Setup, console: Console) -> None:
 
 
 def write(results: list[Result], setup: Setup, path: Path) -> None:
-    """All figures as one JSON object; docs/chaos.md lists them. Raises CheckpointError when it cannot be written."""
+    """Write all figures as one JSON object (docs/chaos.md). Raises CheckpointError when the disk refuses."""
     fields: dict[str, Any] = {
         "steps": setup.steps,
         "stages": setup.stages,

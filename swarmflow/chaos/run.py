@@ -1,4 +1,4 @@
-"""One run under chaos: follows its steps, lets faults happen, and sees it to its end or says why it has none."""
+"""One run under chaos: follows its steps, causes faults, and waits for its end or reports why it has none."""
 
 from __future__ import annotations
 
@@ -30,20 +30,16 @@ PASSES = ("forward", "loss", "undo", "recompute")  # a `replay` is a backward pa
 
 @dataclass(frozen=True)
 class ChaosOutcome:
-    """A run that came to its end. commits: more than its steps where some were done again after a roll-back.
-
-    counts: of what was done to it. repairs: of what it did about it, by name. hops: hops computed beyond one for each
-    microbatch and stage of each step. final: the exported model. losses: by step.
-    """
+    """A run that has finished."""
 
     seconds: float
-    commits: int
-    counts: Counter[str]
-    repairs: dict[str, float]
-    hops: float
+    commits: int  # more than its steps where some were repeated after a roll-back
+    counts: Counter[str]  # of faults, by name
+    repairs: dict[str, float]  # of the swarm, by name
+    hops: float  # computed beyond one for each microbatch and stage of each step
     compute: Compute
-    final: Path
-    losses: dict[int, float]
+    final: Path  # the exported model
+    losses: dict[int, float]  # by step
 
 
 class ChaosRun:
@@ -59,7 +55,7 @@ class ChaosRun:
         self._asked_after_s = 0.0
 
     def complete(self) -> ChaosOutcome:
-        """Until the run has ended by itself. Raises SwarmflowError when it does not, or when a process fails."""
+        """Follow the run until it has ended by itself. Raises SwarmflowError when it does not, or a process fails."""
         diary = Diary(self._swarm.folder / "chaos.log", lambda line: self._screen.say(line, "red"))
         try:
             with self._meters:
@@ -94,10 +90,10 @@ class ChaosRun:
         if step["microbatches"] != MICROBATCHES:
             raise ChaosError(f"step {step['step']} was committed with {step['microbatches']} microbatches")
         if step["version"] == self._setup.steps:
-            self._meters.read_all()  # while the model is written: the peers' last step is in it
+            self._meters.read_all()  # while the model is written: the values include the peers' last step
 
     def _open(self, step: dict[str, Any], now: float, seen: Seen, diary: Diary) -> None:
-        """A step opens, and nobody is missing from the last faults: draw the next ones."""
+        """Draw the faults of a step that opens; all victims of earlier faults are back."""
         faults = self._schedule.at_opening(step["version"], self._cast.serving(seen))
         step_s = min(step["seconds"], STEP_S_MAX)
         self._troubles = [Trouble(fault, now, step_s, self._cast, self._meters, diary) for fault in faults]
@@ -109,11 +105,11 @@ class ChaosRun:
         return self._swarm.output / "final"
 
     def _is_finished(self) -> bool:
-        """The model is there, and a trainer has ended after that: it had nothing more to do."""
+        """Whether the model is written and a trainer has ended after that."""
         return self._final.is_dir() and any(trainer.exit_code == 0 for trainer in self._swarm.trainers)
 
     def _let_end(self, diary: Diary) -> None:
-        """Everybody may hear that the run is over; who was away, or is still starting, waits for no run any more."""
+        """Wait until the processes have learnt that the run is over, but for those that were away or are starting."""
         deadline_s = time.monotonic() + END_S
         for process in self._swarm.processes:
             if process.exit_code is None and process.expendable:
@@ -147,7 +143,7 @@ class ChaosRun:
     # --- what may go wrong --------------------------------------------------------------------------------------------
 
     def _check_processes(self) -> None:
-        """A process that nobody hit must not end before the run does, and one that was hit only by the signal."""
+        """Check that no process ends before the run does, but by the signal of a fault."""
         cared_for = {trouble.process.name for trouble in self._troubles}
         newest = self._logs.newest
         fine = [None, 0] if newest is not None and newest["version"] >= self._setup.steps else [None]

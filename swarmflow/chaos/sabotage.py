@@ -1,8 +1,8 @@
-"""A fork server whose processes can be sabotaged: messages to others lost, microbatches not formed, numbers spoilt.
+"""A fork server whose processes can be sabotaged: messages lost, microbatches not formed, numbers spoilt.
 
 For `swarmflow chaos` and the tests alone: ForkServer(environment, "swarmflow.chaos.sabotage") starts ordinary
 processes, which look at files in their state folder before they act; no other process imports anything of it.
-What needs no help of the process is done to it from outside: its disk is full for it (`fill`), a file of it `damaged`.
+Other faults are caused from outside: its disk is full (`fill`), one of its files is `damaged`.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ FULL_BYTES: Final = 1 << 18
 
 
 def block(state_folder: Path, names: Sequence[str]) -> None:
-    """From now on nothing that a process sends gets to those of these libp2p names; neither is told."""
+    """Drop all messages of a process to those of these libp2p names from now on; neither side learns of it."""
     part = state_folder / f"{_BLOCKED}.part"
     part.write_text("\n".join(names), encoding="utf-8")
     part.replace(state_folder / _BLOCKED)
 
 
 def unblock(state_folder: Path) -> None:
-    """What it sends arrives again."""
+    """Deliver its messages again."""
     (state_folder / _BLOCKED).unlink(missing_ok=True)
 
 
 def stall(state_folder: Path) -> None:
-    """From now on a trainer forms no microbatch, and does all else."""
+    """Let a trainer form no microbatches from now on, and do everything else."""
     (state_folder / _STALLED).touch()
 
 
 def resume(state_folder: Path) -> None:
-    """It forms those that it was asked for meanwhile, and the others."""
+    """Let it form microbatches again, and those that it has kept back."""
     (state_folder / _STALLED).unlink(missing_ok=True)
 
 
 def fill(pid: int, full: bool) -> None:
-    """A process's disk takes no file as large as a stage's, or takes everything again."""
+    """Let a process's disk refuse files as large as a stage's, or accept them again."""
     hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (FULL_BYTES if full else hard, hard))
 
@@ -87,7 +87,7 @@ class _Blockable(Links):
 
 
 class _Stallable(Driver):
-    """Keeps back what was formed until it is not stalled any more, and something happens."""
+    """Keeps back formed microbatches while it is stalled, until the next event after that."""
 
     def post(self, event: Event) -> None:
         kept: list[Event] = self.__dict__.setdefault("formed", [])

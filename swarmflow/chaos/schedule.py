@@ -1,4 +1,4 @@
-"""Which process is hit by what, and when: drawn from a seed and from who serves, and from nothing else."""
+"""The faults of a run: drawn from a seed and the serving processes, and from nothing else."""
 
 from __future__ import annotations
 
@@ -25,50 +25,44 @@ _OF_TRAINERS: Final[tuple[Kind, ...]] = ("block", "block", "fill", "corrupt", "s
 
 @dataclass(frozen=True, order=True, slots=True)
 class ServingProcess:
-    """A process that serves as a step opens. stage: TRAINER for a trainer."""
+    """A process that serves as a step opens."""
 
     name: str
-    stage: int
+    stage: int  # TRAINER for a trainer
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One process is hit.
+    """A fault of one process.
 
-    kind: `kill` is SIGKILL, `stop` SIGSTOP and then SIGCONT, `drain` SIGTERM; `block`: what it sends to another one is
-    lost; `fill`: its disk is full; `corrupt`: a byte of a stage's file flips, then SIGKILL; `spoil`: a peer computes
-    what is not finite; `stall`: a trainer forms no microbatch. moment: when, in lengths of a step from the opening.
-    pause_s: how long it lasts. fresh: a peer that is not known yet comes instead of one that ended, not the same one
-    again. again_s: the replacement is killed too, so long after it began to load its stage. place: from 0 to 1, whom it
-    is blocked from, which byte flips, or what is not finite.
+    kind: `kill` is SIGKILL, `stop` SIGSTOP and then SIGCONT, `drain` SIGTERM; `block`: its messages to another process
+    are lost; `fill`: its disk is full; `corrupt`: a byte of a stage's file flips, then SIGKILL; `spoil`: a peer
+    computes values that are not finite; `stall`: a trainer forms no microbatch.
     """
 
     victim: ServingProcess
     kind: Kind
-    moment: float
-    pause_s: float
-    fresh: bool
-    again_s: float | None
-    place: float = 0.0
+    moment: float  # when, in lengths of a step from the opening
+    pause_s: float  # how long it lasts
+    fresh: bool  # a peer that the run does not know replaces one that ended, instead of the same one
+    again_s: float | None  # the replacement is killed too, so long after it began to load its stage
+    place: float = 0.0  # from 0 to 1: the process that it is blocked from, the byte that flips, or the spoilt value
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """rate: the probability with which each process that serves is hit at an opening.
-
-    trainers: whether trainers are hit too. lose_stage: whether the last peer of a stage may be hit.
-    """
+    """Draws the faults of each step."""
 
     seed: int
-    rate: float
-    trainers: bool = True
-    lose_stage: bool = False
+    rate: float  # the probability of a fault for each serving process at an opening
+    trainers: bool = True  # whether trainers have faults too
+    lose_stage: bool = False  # whether the last peer of a stage may have one
 
     def at_opening(self, step: int, serving: Sequence[ServingProcess]) -> tuple[Fault, ...]:
-        """The faults of a step, given who serves as it opens.
+        """Return the faults of a step, given the processes that serve as it opens.
 
-        What happens to a process is drawn for (seed, rate, step, process) alone, so that it does not depend on who
-        else serves, but for the peers that are spared because they are the last of their stage.
+        The fault of a process is drawn for (seed, rate, step, process) alone, so that it does not depend on other
+        processes, but for the peers that are spared because they are the last of their stage.
         """
         drawn = sorted(self._draw(step, process) for process in serving)
         left = {process.stage: sum(other.stage == process.stage for other in serving) for process in serving}

@@ -1,4 +1,4 @@
-"""What is asked of the chaos command, and the RUN.toml that follows from it. Checked without loading torch."""
+"""The settings of the chaos command, and the RUN.toml that follows from them. Checked without loading torch."""
 
 from __future__ import annotations
 
@@ -14,20 +14,16 @@ SEQUENCES = 4
 MICROBATCHES = 32
 CORPUS_BYTES = 1 << 18
 CHECKPOINT_EVERY = 10
-# eps is that of the tests: with a smaller one, Adam makes large updates of what is nothing but rounding.
+# eps is that of the tests: with a smaller one, Adam makes large updates of mere rounding errors.
 OPTIMIZER: dict[str, Any] = {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-3, "weight_decay": 0.1}
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Which runs, and of what.
-
-    rates: of faults; 0 is the undisturbed run. hit_trainers: whether trainers are hit too. folder: where all is kept;
-    None: a temporary one, which stays only where something went wrong.
-    """
+    """The settings of a campaign."""
 
     seeds: tuple[int, ...]
-    rates: tuple[float, ...]
+    rates: tuple[float, ...]  # of faults; 0 is the undisturbed run
     steps: int
     stages: int
     peers: int
@@ -35,13 +31,13 @@ class Setup:
     accumulate: str
     codec: str
     lose_stage: bool
-    hit_trainers: bool
-    folder: Path | None
+    hit_trainers: bool  # whether trainers have faults too
+    folder: Path | None  # of all files; None: a temporary one, which is kept only after a failure
     json_file: Path | None
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> Setup:
-        """From click's values. Raises ConfigError."""
+        """Make it from click's values. Raises ConfigError."""
         first, folder, json_file = values["first_seed"], values["folder"], values["json_file"]
         setup = cls(
             seeds=tuple(range(first, first + values["seeds"])),
@@ -68,12 +64,12 @@ class Setup:
 
     @property
     def disturbed(self) -> tuple[tuple[int, float], ...]:
-        """(seed, rate) of the runs that are disturbed."""
+        """Return (seed, rate) of the disturbed runs."""
         return tuple((seed, rate) for seed in self.seeds for rate in self.rates if rate > 0)
 
     @property
     def undisturbed(self) -> bool:
-        """Whether the undisturbed run is needed: it is asked for, or it is what the others are compared with."""
+        """Whether the undisturbed run is needed: by itself, or as the reference of the others."""
         return 0.0 in self.rates or self.accumulate == "exact"
 
     def model_config(self) -> dict[str, Any]:
@@ -90,7 +86,7 @@ class Setup:
         }
 
     def run_settings(self, model: Path, corpus: Path) -> dict[str, dict[str, Any]]:
-        """RUN.toml, the same for every run."""
+        """Return RUN.toml, the same for every run."""
         return {
             "run": {"name": "chaos", "output": "out"},
             "model": {"path": str(model), "stages": self.stages, "cut": self._cut()},

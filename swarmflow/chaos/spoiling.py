@@ -1,7 +1,7 @@
 """A fork server whose peers compute values that are not finite, while a file in their state folder says so.
 
 For `swarmflow chaos` and the tests alone: ForkServer(environment, "swarmflow.chaos.spoiling") starts ordinary
-processes in which a stage's runner is spoilt; nothing of it is imported by a peer that is started in another way.
+processes in which a stage's runner is spoilt; peers that are started in another way import nothing of it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _FILE: Final = "spoil"
 
 
 def spoil(state_folder: Path, what: What) -> None:
-    """From now on the peer with this state folder computes such values that are not finite.
+    """Let the peer with this state folder compute such values that are not finite from now on.
 
     activation: outputs, and on the last stage losses. gradient: of its input, on any stage but the first. sum: of
-    parameters, which in fp32 nobody sees before the step's end.
+    parameters, which in fp32 no process detects before the step's end.
     """
     state_folder.mkdir(parents=True, exist_ok=True)
     part = state_folder / f"{_FILE}.part"
@@ -34,7 +34,7 @@ def spoil(state_folder: Path, what: What) -> None:
 
 
 def forgive(state_folder: Path) -> None:
-    """What it computes is finite again."""
+    """Let it compute finite values again."""
     (state_folder / _FILE).unlink(missing_ok=True)
 
 
@@ -67,7 +67,7 @@ class _Spoilt(StageRunner):
 
 
 def prepare() -> None:
-    """In a fork server: the runners of its processes can be spoilt."""
+    """Run a fork server whose processes have runners that can be spoilt."""
     setattr(runner, "StageRunner", _Spoilt)  # noqa: B010  # the role takes it from there, once it is needed
 
 

@@ -10,14 +10,15 @@ from typing import Any
 
 @dataclass
 class StepLogs:
-    """commits: (step, seconds it took) -> the line; a step that was done again after a roll-back is there twice."""
+    """The step logs of all trainers of a run."""
 
+    # (step, seconds that it took) -> the line; a step that was repeated after a roll-back has two.
     commits: dict[tuple[int, float], dict[str, Any]] = field(default_factory=dict)
     newest: dict[str, Any] | None = None
     _read: dict[Path, int] = field(default_factory=dict)
 
     def read(self, paths: list[Path]) -> list[dict[str, Any]]:
-        """The commits that are new since the last call, in the order of their times."""
+        """Return the commits that are new since the last call, in the order of their times."""
         found: list[dict[str, Any]] = []
         for path in paths:
             for line in self._lines(path):
@@ -30,12 +31,12 @@ class StepLogs:
         return found
 
     def losses(self) -> dict[int, float]:
-        """Step -> its loss, as it was committed last."""
+        """Return step -> its loss, of its last commit."""
         in_order = sorted(self.commits.values(), key=lambda step: float(step["time"]))
         return {step["step"]: step["loss"] for step in in_order}
 
     def _lines(self, path: Path) -> list[str]:
-        """Whole lines since the last call. A trainer that starts again cuts off only what is no whole line."""
+        """Return whole lines since the last call. A trainer that starts again cuts off only an incomplete line."""
         if not path.is_file():
             return []
         with path.open("rb") as file:

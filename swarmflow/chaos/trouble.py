@@ -1,4 +1,4 @@
-"""One fault under way: from the moment when it is due until its victim, or who comes instead, serves again."""
+"""One fault: from the moment when it is due until its victim, or a replacement, serves again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ DRAIN_S = 90.0
 SERVE_S = 240.0
 _WHAT: tuple[What, ...] = ("activation", "gradient", "sum")
 
-# What the last line of its log says when a process that looked for the run found nobody, as it may while the leader is
-# being replaced: whoever started it starts it again.
+# The last line in the log of a process that has not found the run, as it may while a leader is being elected: it is
+# started again.
 _IN_VAIN = ("nobody answers at", "does not answer", "has written no invite")
 
 
 class Trouble:
-    """Call `tick` often. over: nothing is left to be done."""
+    """One fault and its consequences. Call `tick` often, until `over`."""
 
     def __init__(self, fault: Fault, opened_s: float, step_s: float, cast: Cast, meters: Meters, diary: Diary) -> None:
         self.fault = fault
@@ -40,7 +40,7 @@ class Trouble:
         return f"{self.fault.kind} of {self.fault.victim.name} ({self._state.__name__.strip('_')} {self.process.name})"
 
     def tick(self, now: float, seen: Seen | None) -> None:
-        """Go on, if it is time. Raises ChaosError when a process does not do what it should."""
+        """Act, if it is time. Raises ChaosError when a process does not do what it should."""
         self._state(now, seen)
 
     # --- states -------------------------------------------------------------------------------------------------------
@@ -79,12 +79,12 @@ class Trouble:
         self._diary.note(f"{self.process.name} is well again")
         self._since_s, self._state = now, self._coming
         if self.fault.kind == "spoil":
-            self.over = True  # who was put out for what it computed may serve again much later
+            self.over = True  # a peer that was excluded for its values may serve again much later
 
     def _draining(self, now: float, seen: Seen | None) -> None:
         code = self.process.exit_code
         if code is None:
-            self._meters.read(self.process)  # what it did last should be known when it is gone
+            self._meters.read(self.process)  # its last values should be known when it is gone
             if now > self._since_s + DRAIN_S:
                 raise ChaosError(f"{self.process.name} was told to leave {DRAIN_S:.0f} s ago and is still there")
             return
@@ -137,7 +137,7 @@ class Trouble:
         self._state = self._draining
 
     def _corrupt(self, now: float, seen: Seen | None) -> None:
-        """A disk that was damaged is looked through when its process starts."""
+        """Damage a file and start the process again, which checks its files as it starts."""
         path = damage(self._cast.swarm.state_folder(self.process.name), self.fault.place)
         what = f"a byte of {path.parent.name}/{path.name} is flipped" if path is not None else "it has no file yet"
         self._strike(now, seen, f"SIGKILL to {self.process.name}, {what}", "corruptions")
@@ -194,7 +194,7 @@ class Trouble:
         self._state = self._coming
 
     def _see_why_it_ended(self) -> None:
-        """The run may be over; or there was nobody who leads it, and it is started again."""
+        """Handle a process that has ended: the run may be over, or it has found no leader and is started again."""
         if self.process.exit_code == 0:
             self.over = True
             return

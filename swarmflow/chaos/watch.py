@@ -1,4 +1,4 @@
-"""Watches a run from outside, as `swarmflow status` does, but all the time: one visit that asks again and again."""
+"""Watches a run from outside, as `swarmflow status` does, but continuously, in one session."""
 
 from __future__ import annotations
 
@@ -27,29 +27,26 @@ _AGAIN_S = 0.5
 
 @dataclass(frozen=True)
 class Sight:
-    """One process as the leader sees it. id: of its incarnation. stage: TRAINER for a trainer.
+    """One process as the leader sees it."""
 
-    phase: a peer's is `loading`, `ready`, `serving` or `draining`, a trainer's `serving` or `leading`.
-    """
-
-    id: str
+    id: str  # of its incarnation
     name: str
-    stage: int
-    phase: str
+    stage: int  # TRAINER for a trainer
+    phase: str  # of a peer `loading`, `ready`, `serving` or `draining`, of a trainer `serving` or `leading`
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the leader said at one moment. at_s: of the monotonic clock, when it was asked."""
+    """The leader's view of the run at one moment."""
 
-    at_s: float
+    at_s: float  # of the monotonic clock, when the leader was asked
     version: int
     waiting_for: str
     processes: Mapping[str, Sight]
 
     @classmethod
     def of(cls, status: Mapping[str, Any], at_s: float) -> Seen:
-        """From what docs/status.md describes."""
+        """Make it from a status (docs/status.md)."""
         sights = [
             Sight(peer["id"], peer["name"], stage["stage"], peer["phase"])
             for stage in status["stages"]
@@ -64,7 +61,7 @@ class Seen:
 
 
 class Watch:
-    """Inside its `with` block a thread keeps `seen` up to date, whoever leads; it stays as it was while nobody does."""
+    """Inside its `with` block a thread keeps `seen` up to date, whichever trainer leads, and unchanged without one."""
 
     def __init__(self, invite: str) -> None:
         self.seen: Seen | None = None
@@ -86,7 +83,7 @@ class Watch:
     def _run(self) -> None:
         try:
             asyncio.run(self._until_stopped())
-        except Exception as error:  # told to who waits for news in vain
+        except Exception as error:  # the reason for a waiter that gets no news
             self.failure = error
 
     async def _until_stopped(self) -> None:
@@ -105,7 +102,7 @@ class Watch:
                 async with visit(self._invite) as (session, found):
                     await self._ask(session, found.leader)
             except NetworkError:
-                await asyncio.sleep(_AGAIN_S)  # nobody leads just now
+                await asyncio.sleep(_AGAIN_S)  # no trainer leads at the moment
 
     async def _ask(self, session: Session, leader: ProcessId) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""`swarmflow status`: what a run is doing."""
+"""`swarmflow status`: the command line of a run's status."""
 
 from __future__ import annotations
 

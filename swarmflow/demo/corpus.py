@@ -8,14 +8,14 @@ from pathlib import Path
 from swarmflow.errors import DataError
 
 CORPUS_BYTES_MAX = 4 << 20
-# Generated tables, tests and other people's packages are no source text worth learning.
+# Generated tables, tests and installed packages are no useful text to learn.
 SKIPPED = frozenset(
     {"encodings", "idlelib", "lib2to3", "pydoc_data", "site-packages", "dist-packages", "test", "tests"}
 )
 
 
 def write_corpus(path: Path, bytes_max: int = CORPUS_BYTES_MAX) -> int:
-    """Writes up to `bytes_max` bytes of standard library modules into one file, in the order of their paths.
+    """Write up to `bytes_max` bytes of standard library modules into one file, in the order of their paths.
 
     Returns their number. Raises DataError where this Python has no source files.
     """

@@ -1,4 +1,4 @@
-"""Text from an exported model, by plain transformers: nothing of swarmflow is needed to use what it trained."""
+"""Text from an exported model, by plain transformers: the model can be used without swarmflow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def sample(folder: Path, prompt: str, tokens: int, seed: int = 0) -> str:
-    """The prompt and up to `tokens` more tokens, drawn at a temperature of 0.7; what is no text shows as U+FFFD."""
+    """Return the prompt and up to `tokens` more tokens, sampled at a temperature of 0.7; invalid text is U+FFFD."""
     import torch
     import transformers
 
@@ -16,5 +16,5 @@ def sample(folder: Path, prompt: str, tokens: int, seed: int = 0) -> str:
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder)
     encoded = tokenizer(prompt, return_tensors="pt")
-    drawn = model.generate(**encoded, max_new_tokens=tokens, do_sample=True, temperature=0.7, pad_token_id=0)
-    return str(tokenizer.decode(drawn[0]))
+    generated = model.generate(**encoded, max_new_tokens=tokens, do_sample=True, temperature=0.7, pad_token_id=0)
+    return str(tokenizer.decode(generated[0]))

@@ -1,4 +1,4 @@
-"""What the demonstration shows: one line that changes on a terminal, a line a few steps elsewhere."""
+"""The output of the demonstration: on a terminal one line that changes, elsewhere a line every few steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN_LINES = 12
 
 
 class Screen:
-    """Shows a run of `steps` steps: `say` for what happens, `show` for the last committed step."""
+    """Shows a run of `steps` steps: `say` prints events, `show` the last committed step."""
 
     def __init__(self, steps: int, console: Console | None = None) -> None:
         self._console = Console(highlight=False) if console is None else console
@@ -36,11 +36,11 @@ class Screen:
             self._live = None
 
     def say(self, line: str, style: str = "") -> None:
-        """Prints a line that stays."""
+        """Print a line that stays."""
         self._console.print(line, style=style, markup=False, soft_wrap=True)
 
     def show(self, step: dict[str, Any]) -> None:
-        """Shows a committed step; one that was shown already, or is not due in plain mode, changes nothing."""
+        """Show a committed step, unless it was shown already or is not due in plain mode."""
         done = int(step["step"]) + 1
         if done <= self._shown:
             return

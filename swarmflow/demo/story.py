@@ -1,4 +1,4 @@
-"""The demonstration from its start to its end: a swarm comes up, trains, loses a peer, carries on and is used."""
+"""The demonstration from its start to its end: a swarm starts, trains, loses a peer, goes on, and its model is used."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PEERS = 6
 TRAINERS = 2
 SERVE_S = 90.0
 TRAIN_S = 420.0
-# The loss of one step is noisy; what it came to is the mean of a few.
+# The loss of one step is noisy; the final loss is the mean of a few.
 LAST_STEPS = 5
 PROMPT = "def "
 SAMPLE_TOKENS = 160
 
 
 def tell(out: Path, steps: int) -> int:
-    """Runs the demonstration; the model goes to `out`. Returns the exit code 0, or raises SwarmflowError."""
+    """Run the demonstration; the model goes to `out`. Returns the exit code 0, or raises SwarmflowError."""
     with terminable(), Screen(steps) as screen:
         folder = Path(tempfile.mkdtemp(prefix="swarmflow-demo-"))
         try:
@@ -89,7 +89,7 @@ def _start(swarm: LocalSwarm, screen: Screen) -> None:
 
 
 def _train(swarm: LocalSwarm, screen: Screen, steps: int) -> LocalProcess:
-    """Follows the run to its end; returns the peer that was killed on the way."""
+    """Follow the run to its end; return the peer that was killed."""
     victim = swarm.peers[1]
 
     def reached(count: int) -> bool:
@@ -119,7 +119,7 @@ def _conclude(steps: list[dict[str, Any]], victim: LocalProcess, screen: Screen)
 
 
 def _keep(final: Path, out: Path) -> Path:
-    """Moves the model to `out`, or to the first of out-2, out-3, ... that is free, so that nothing is overwritten."""
+    """Move the model to `out`, or to the first of out-2, out-3, ... that is free, so that nothing is overwritten."""
     number, place = 1, out.absolute()
     while os.path.lexists(place):
         number += 1

@@ -1,1 +1,1 @@
-"""What can be known of a run before anybody is invited to it: `swarmflow check`, and every trainer that begins one."""
+"""The check of a run before others are invited: by `swarmflow check`, and by every trainer that begins one."""

@@ -1,4 +1,4 @@
-"""Whether a model can be trained as RUN.toml asks: all that is wrong with it, found before anybody is invited."""
+"""Whether a model can be trained as RUN.toml asks: all problems are found before others are invited."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from swarmflow.errors import CheckpointError, ModelError, SwarmflowError
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model that can be trained. config: its complete config.json."""
+    """A model that can be trained."""
 
-    config: dict[str, object]
+    config: dict[str, object]  # its complete config.json
     vocab_size: int
     examined: Examined
 
 
 @dataclass(frozen=True)
 class ModelCheck:
-    """The outcome. problems: all that is wrong. model: None where there are any. vocab_size: None where not known."""
+    """The outcome of a check."""
 
     problems: list[SwarmflowError]
-    model: CheckedModel | None = None
-    vocab_size: int | None = None
+    model: CheckedModel | None = None  # None where there are problems
+    vocab_size: int | None = None  # None where it is not known
 
 
 def check_model(config: RunConfig) -> ModelCheck:
@@ -68,17 +68,17 @@ def check_model(config: RunConfig) -> ModelCheck:
 
 
 def read_model(section: ModelSection) -> dict[str, object]:
-    """The model's complete config.json, from its folder or from RUN.toml. Raises ModelError."""
+    """Return the model's complete config.json, from its folder or from RUN.toml. Raises ModelError."""
     return model_config(section.path if section.path is not None else dict(section.config or {}))
 
 
 def check_weights(section: ModelSection, model: dict[str, object]) -> list[SwarmflowError]:
-    """What is wrong with the weights that a run begins from. Raises ModelError."""
+    """Return the problems of the weights that a run begins from. Raises ModelError."""
     return [] if section.path is None else [CheckpointError(line) for line in weights_problems(model, section.path)]
 
 
 def vocabulary(model: dict[str, object]) -> int:
-    """The model's vocab_size. Raises ModelError."""
+    """Return the model's vocab_size. Raises ModelError."""
     size = model.get("vocab_size")
     if not isinstance(size, int) or size < 1:
         raise ModelError(f"the model's configuration has vocab_size = {size!r}; it must be a number above 0")

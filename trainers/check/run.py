@@ -1,4 +1,4 @@
-"""`swarmflow check`: everything about a run that can be known without a swarm, in one table, and all that is wrong."""
+"""`swarmflow check`: all facts about a run that need no swarm, in one table, and all problems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Facts = list[tuple[str, str]]
 
 
 def main(run_toml: Path, state_dir: Path | None) -> int:
-    """Print what the run is and what is wrong with it; 1 where something is, else 0."""
+    """Print the facts about a run and its problems; return 1 where there are any, else 0."""
     facts, demands, problems = check_run(run_toml, state_dir)
     print("\n".join([*(f"{name:<10} {text}" for name, text in facts), *table(demands)]), flush=True)
     for problem in problems:
@@ -38,7 +38,7 @@ def main(run_toml: Path, state_dir: Path | None) -> int:
 
 
 def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[StageDemands], list[str]]:
-    """What the run is (name, text), what its stages ask of peers, and a line for each thing that is wrong."""
+    """Return the facts about a run (name, text), the needs of its stages, and a line for each problem."""
     try:
         config, lines = read(run_toml)
     except ConfigError as error:
@@ -65,7 +65,7 @@ def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[Stage
 
 
 def table(demands: Sequence[StageDemands]) -> list[str]:
-    """What each stage asks of a peer, a line each, in 80 columns."""
+    """Return the needs of each stage, a line each, in 80 columns."""
     if not demands:
         return []
     head = ("stage", "blocks", "parameters", "memory", "microbatch", "each way", "step", "to join")
@@ -103,7 +103,7 @@ def _model_line(config: RunConfig, manifest: Manifest, demands: Sequence[StageDe
 
 
 def _data(config: RunConfig, vocab_size: int | None) -> tuple[Facts, list[SwarmflowError]]:
-    """Of the tokenizer, and of the start of the data."""
+    """Return the facts about the tokenizer and the start of the data."""
     facts: Facts = []
     problems: list[SwarmflowError] = []
     sources: list[CorpusSource] = []
