@@ -31,7 +31,7 @@ def negotiation(arena: Arena, runtime: BaselineRuntime) -> GwtfNegotiation:
     return GwtfNegotiation(runtime, plan.stages, plan.microbatches, cost_s, Random(f"{arena.seed} {runtime.me}"))
 
 
-def link_s(hardware: Described, one: Place, other: Place) -> float:
+def link_s(hardware: ScenarioHardware, one: Place, other: Place) -> float:
     """Return the cost of a link by GWTF's equation 1.
 
     Tokens go from a trainer to the first stage, and nothing from the last one to a trainer.
