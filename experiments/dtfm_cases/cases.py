@@ -17,7 +17,7 @@ BYTES = 2  # of a number of a gradient, in scenario.toml
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Machines whose ways are alike: a node or a city. link_mbps: of each machine's own link; 0: no limit."""
+    """Machines whose links are alike: a node or a city. link_mbps: of each machine's own link; 0: no limit."""
 
     name: str
     machines: int
@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class DtfmCase:
-    """One of the five. The ways between its places are in case{number}_latency_s.csv and case{number}_mbps.csv."""
+    """One of the five. The links between its places are in case{number}_latency_s.csv and case{number}_mbps.csv."""
 
     number: int
     title: str

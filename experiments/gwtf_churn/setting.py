@@ -43,7 +43,7 @@ def settings() -> list[ChurnSetting]:
 
 
 def scenario(setting: ChurnSetting, seed: int, router: str = "shortest") -> Scenario:
-    """One repetition: the ways between the nodes are drawn from the seed. router: of policy swarmflow."""
+    """One repetition: the links between the nodes are drawn from the seed. router: of policy swarmflow."""
     base = load(Path(__file__).with_name("scenario.toml"))
     data, relays = base.peers
     if setting.heterogeneous:

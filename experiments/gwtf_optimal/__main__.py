@@ -27,7 +27,7 @@ PAPER = {("dtfm", TIME): 0.44, ("dtfm", THROUGHPUT): 9.0, ("gwtf", TIME): 0.51, 
 
 
 def scenario(seed: int) -> Scenario:
-    """One repetition: the ways between the nodes are drawn from the seed."""
+    """One repetition: the links between the nodes are drawn from the seed."""
     base = load(Path(__file__).with_name("scenario.toml"))
     latency_s, mbps = links(base.trainers.count, base.peer_count, Random(seed))
     return replace(base, latency=latency_s, bandwidth=mbps)

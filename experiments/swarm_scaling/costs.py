@@ -91,7 +91,7 @@ class _Leader(TrainerMachine):
 
 
 class Metered(Production):
-    """The production machines, watched. peers: all of them. leader: the trainer that leads.
+    """The production machines, measured. peers: all of them. leader: the trainer that leads.
 
     lives: of one peer in so many (every), if any, all that happened to it.
     """

@@ -1,4 +1,4 @@
-"""A report in words and tables."""
+"""A report as text and tables."""
 
 from __future__ import annotations
 

@@ -19,23 +19,23 @@ GENERATIONS = 150
 
 
 def arrange(problem: Problem, random: Random) -> Arrangement:
-    """The cheapest arrangement: of all, where these are few enough; else the best that the genetic algorithm finds."""
+    """Return the cheapest arrangement of all, where these are few; else the best that the genetic algorithm finds."""
     search = _Search(problem, random)
     return problem.arrangement(search.best())
 
 
 @dataclass
 class _Search:
-    """Partitions are tuples of groups, in the order of their stages; devices in none of them are spare."""
+    """Searches the partitions: tuples of groups, in the order of their stages. Devices in no group are spare."""
 
     problem: Problem
     random: Random
 
     def best(self) -> tuple[Group, ...]:
-        """The groups of the best arrangement that was found."""
+        """Return the groups of the best arrangement that was found."""
         if self._partitions() <= ENUMERATED_MAX:
-            everything = (self._ordered(groups) for groups in self._all(self._free(), self._empty()))
-            return min(everything, key=self.problem.cost_s)
+            partitions = (self._ordered(groups) for groups in self._all(self._free(), self._empty()))
+            return min(partitions, key=self.problem.cost_s)
         population = [self._improved(self._any()) for _ in range(POPULATION)]
         costs = [self.problem.cost_s(groups) for groups in population]
         for _ in range(GENERATIONS):
@@ -52,7 +52,7 @@ class _Search:
         return [device for device in range(len(self.problem.latency_s)) if device not in self.problem.pinned]
 
     def _empty(self) -> list[list[int]]:
-        """The groups with those who are pinned, no more than fit."""
+        """Return the groups with only the pinned devices, as many as fit."""
         groups: list[list[int]] = [[] for _ in range(self.problem.stages)]
         for device, stage in sorted(self.problem.pinned.items()):
             if len(groups[stage]) < self.problem.lines:
@@ -60,7 +60,7 @@ class _Search:
         return groups
 
     def _partitions(self) -> int:
-        """How many there are, at least: ordered ones where devices are pinned."""
+        """Return the least number of partitions; they are ordered where devices are pinned."""
         left, count = len(self._free()), 1
         for group in self._empty():
             count *= comb(left, self.problem.lines - len(group))
@@ -108,7 +108,7 @@ class _Search:
         if count > ORDERED_MAX:
             return tuple(groups)
         fixed = [any(device in self.problem.pinned for device in group) for group in groups]
-        ways_s = [[0.0 if a == b else self.problem.matched_s(a, b) for b in groups] for a in groups]
+        links_s = [[0.0 if a == b else self.problem.matched_s(a, b) for b in groups] for a in groups]
         reached: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
         for group in range(count):
             if (not fixed[0] and not fixed[group]) or group == 0:
@@ -120,7 +120,7 @@ class _Search:
                     allowed = group == place if fixed[place] or fixed[group] else True
                     if used >> group & 1 or not allowed:
                         continue
-                    found = (cost_s + ways_s[last][group], (*order, group))
+                    found = (cost_s + links_s[last][group], (*order, group))
                     key = (used | 1 << group, group)
                     if key not in after or found < after[key]:
                         after[key] = found
@@ -131,7 +131,7 @@ class _Search:
     # --- local search -------------------------------------------------------------------------------------------------
 
     def _improved(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-        """Swap by the paper's gain, which looks at the fastest ways within two groups, as long as the cost falls."""
+        """Swap by the paper's gain, which uses the fastest links within two groups, as long as the cost falls."""
         groups = self._ordered(groups)
         cost_s = self.problem.cost_s(groups)
         while True:
@@ -156,14 +156,14 @@ class _Search:
                             yield float(gain), one, two
 
     def _fastest(self, group: Group) -> tuple[int, int]:
-        """The two of a group with the fastest way between them; a device alone is its own partner."""
+        """Return the two devices of a group with the fastest link; a single device is its own partner."""
         return min(combinations(group, 2), key=lambda pair: self.problem.transfer_s[pair], default=(group[0], group[0]))
 
     def _mean_s(self, device: int, group: Group) -> float:
         return float(np.mean([self.problem.transfer_s[device, other] for other in group]))
 
     def _descended(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-        """Swap any two devices, also spare ones, as long as the cost falls: beyond the paper, in its favour."""
+        """Swap any two devices, also spare ones, as long as the cost falls: an addition in the paper's favour."""
         cost_s, better = self.problem.cost_s(groups), True
         while better:
             better = False
@@ -176,7 +176,7 @@ class _Search:
 
 
 def _swapped(groups: tuple[Group, ...], one: int, other: int) -> tuple[Group, ...]:
-    """Two devices in each other's place."""
+    """Return the groups with two devices exchanged."""
     change = {one: other, other: one}
     if any(one in group and other in group for group in groups):
         return groups

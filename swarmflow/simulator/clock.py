@@ -13,7 +13,7 @@ Planned = tuple[float, int, Callable[[], object], int, Cause]
 
 SLOTS_PER_S = 256.0  # 10,000 peers plan some 150 callbacks for each slot
 FAR_S = 1e12
-LOOK_S = 0.002  # how closely phases are watched for; the shortest lasts as long as a message is under way
+LOOK_S = 0.002  # how closely phases are watched for; the shortest lasts as long as a message is in flight
 
 
 @dataclass(slots=True)

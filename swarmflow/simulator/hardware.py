@@ -8,7 +8,7 @@ from typing import Protocol
 
 from swarmflow.core.reduce import PIECE_ELEMENTS
 
-ELEMENT_BYTES = 4  # of a gradient, as the machines are told
+ELEMENT_BYTES = 4  # of a gradient, as in StateLoaded
 
 
 class Hardware(Protocol):

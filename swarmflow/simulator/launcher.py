@@ -82,7 +82,7 @@ class Launcher:
         return Host(process, machine, Device(world, process, kept=kept), world.clock.now_s, wish)
 
     def _former(self) -> Former:
-        """Return what a trainer finds in its folder: how far the run had come, and who took part."""
+        """Return what a trainer finds in its folder: how far the run had come, and its members."""
         world = self.world
         if not world.results or not world.disks.remembered:
             return Former()

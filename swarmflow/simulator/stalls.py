@@ -32,7 +32,7 @@ STALLS: dict[str, tuple[type[Action], ...]] = {
     "load": (LoadState,),  # a peer's load never ends
     "validate": (Validate,),  # a trainer's validation never ends
     "save": (WriteCheckpoint,),  # a trainer's checkpoint is never written
-    GIVE: (),  # a peer gives nothing of its state to who asks for it, and brings no validation batch back
+    GIVE: (),  # a peer gives no state to others, and returns no validation batch
 }
 
 

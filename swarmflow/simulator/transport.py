@@ -1,4 +1,4 @@
-"""The messages of a world in virtual time: sent, on their way, delivered or lost."""
+"""The messages and connections of a world in virtual time: sent, in flight, delivered or lost."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 Bodies = tuple[tuple[object, int], ...]  # (value, bytes) of each
 NOTHING: Bodies = ()
-# What waits for a message waits for the links, or for the end of the step; for those about who is there, for timers.
+# What an event waits for, by its message: the links (hops) or the end of the step; for other messages, a timer.
 _WHY = {
     kind: why
     for module, why in ((hop, LINKS), (step, REDUCE))
     for kind in vars(module).values()
     if isinstance(kind, type) and kind.__module__ == module.__name__
 }
-DIAL_S = 10.0  # after which a connection that nobody answers is given up
+DIAL_S = 10.0  # after which a connection attempt without an answer is given up
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ class Transport:
             world.clock.after(world.hardware.broken_s() or DIAL_S, partial(self.lose, sender, receiver))
 
     def _replaced(self, here: Host, there: Host) -> bool:
-        """Whether the receiver has met the life after a dead sender: nothing of the dead one is delivered any more."""
+        """Return whether the next life of a dead sender is connected: the dead one's messages are dropped then."""
         latest = self.world.launcher.latest[here.process.name]
         return latest != here.process and latest in there.links
 
