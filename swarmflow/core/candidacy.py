@@ -1,4 +1,4 @@
-"""A trainer takes over from a leader that is gone: asks everybody to follow, and goes on from what they hold."""
+"""A trainer takes over from a lost leader: it asks all members to follow, and goes on from what they hold."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Candidacy:
     _ask_again_s: float = field(init=False, default=0.0)
 
     def begin(self, own: ElectionReport, now: float) -> list[Action]:
-        """Ask everybody, beginning with the own report."""
+        """Ask all members, beginning with the own report."""
         self._ask_again_s = now + ASK_EVERY_S
         return self.report(self.me.process, own)
 
     def report(self, sender: ProcessId, message: ElectionReport) -> list[Action]:
-        """Somebody follows. It may know of others: those who came in with a Prepare, or with a later OpenStep."""
+        """Take the report of a process that follows, and ask the members that only it knows."""
         if message.term != self.term or sender in self._refused:
             return []
         opened = self._with_roster(sender, message)
@@ -62,12 +62,12 @@ class Candidacy:
         return self._ask([member for member in fresh if member.process != self.me.process])
 
     def add_part(self, sender: ProcessId, message: RosterPart) -> list[Action]:
-        """Somebody begins to tell of an epoch with too many members for its report."""
+        """Take a part of a roster that is too large for a report."""
         self._assemblies.setdefault(sender, RosterAssembly()).add(message)
         return []
 
     def _with_roster(self, sender: ProcessId, message: ElectionReport) -> OpenStep | None:
-        """The OpenStep that it has heard. None: not all of it was told."""
+        """Return the OpenStep of a report with its roster; None if a part of that is missing."""
         own, opened = self.epoch_view.opened, message.opened
         if opened.roster != Roster():
             return opened if opened.before == 0 else self._assemblies.setdefault(sender, RosterAssembly()).whole(opened)
@@ -77,7 +77,7 @@ class Candidacy:
         return replace(opened, roster=roster, whole="", named=0)
 
     def _is_about(self, sender: ProcessId, message: ElectionReport, opened: OpenStep) -> bool:
-        """Whether it tells of the one who sent it, and of a place and a step that there are in this run.
+        """Return whether a report is about its sender, and about a place and a step that exist in this run.
 
         Who takes this trainer for dead does not follow it.
         """
@@ -88,11 +88,11 @@ class Candidacy:
         return placed and len(opened.roster.stages) == stages and message.member.process == sender
 
     def lost(self, process: ProcessId) -> None:
-        """It cannot be reached: there is no point in waiting for it."""
+        """Do not wait for a process that cannot be reached."""
         self._lost.add(process)
 
     def refuse(self, process: ProcessId) -> None:
-        """What it has reported is of no use, nor will be what it reports from now on."""
+        """Drop what a process has reported and will report."""
         self.lost(process)
         self._refused.add(process)
         self.reports.pop(process, None)
@@ -101,7 +101,7 @@ class Candidacy:
             self._gathered.setdefault(report.opened.epoch, GatheredRoster(report.opened)).add(report.opened)
 
     def culprit(self, raises: Callable[[Candidacy], bool]) -> ProcessId | None:
-        """Whose report raises by itself, beside the own one; None: nobody's, or the own one does."""
+        """Return the process whose report raises beside the own one; None if there is none or the own one does."""
         own = {self.me.process: self.reports[self.me.process]}
         if raises(self._of(own)):
             return None
@@ -115,18 +115,18 @@ class Candidacy:
         return alone
 
     def tick(self, now: float) -> list[Action]:
-        """Ask again those who have not answered: perhaps they did not doubt the former leader yet."""
+        """Ask again the members that have not answered: perhaps they did not doubt the former leader yet."""
         if now < self._ask_again_s:
             return []
         self._ask_again_s = now + ASK_EVERY_S
         return self._ask([m for p, m in sorted(self._asked.items()) if p not in self.reports])
 
     def next_deadline(self) -> float:
-        """When tick is due."""
+        """Return when tick is due."""
         return self._ask_again_s
 
     def elected(self, now: float) -> bool:
-        """Whether this trainer leads now."""
+        """Return whether this trainer leads now."""
         latest, heard_of = self.latest(), len(self.reports) + len(self._lost)
         early = heard_of < len(self._asked) and now - self.began_s <= SETTLE_S
         if early or 2 * len(self.reports) <= latest.size - len(latest.newcomers):
@@ -149,7 +149,7 @@ class Candidacy:
         return all(not loaded.isdisjoint(member.process for member in stage) for stage in latest.roster.stages)
 
     def latest(self) -> OpenStep:
-        """The epoch opened last, as far as anybody who follows knows, with everybody who was named in it."""
+        """Return the last epoch that any follower knows, with all its members."""
         return self._gathered[max(self._gathered)].opened()
 
     def _ask(self, members: list[Member]) -> list[Action]:
@@ -178,7 +178,7 @@ class Takeover:
 
 
 def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: float, now: float) -> Takeover:
-    """Where the step stands, and who is left. learning_rate: of the step of the epoch opened last.
+    """Put together where the step stands, and which members are left. learning_rate: of the last epoch's step.
 
     A commit that anybody has heard of is finished. So is a ballot that the former leader may have committed: one in
     which all of its members that are left have reduced (`_resume`). Otherwise nobody can have heard of a commit, and
@@ -208,7 +208,7 @@ def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: fl
 def _with_newcomers(
     opened: OpenStep, current: list[ElectionReport], term: int
 ) -> tuple[OpenStep, dict[ProcessId, Member]]:
-    """The OpenStep of the epoch with everybody who came in meanwhile, and who that is."""
+    """Return the OpenStep of the epoch with all members that came in meanwhile, and these."""
     newcomers = {member.process: member for report in current for member in report.newcomers}
     for report in (each for each in current if each.opened.newcomers):  # it may be the only one who knows of itself
         named = {member.process: member for member in report.opened.roster.members()}
@@ -226,7 +226,7 @@ def _with_newcomers(
 
 
 def _resume(step: Step, alive: dict[ProcessId, ElectionReport], gone: tuple[ProcessId, ...]) -> bool:
-    """Bring a step to where those who are left have come.
+    """Bring a step to where the members alive have come.
 
     Returns whether it may be committed elsewhere while too little is left here to do the same.
     """

@@ -1,4 +1,4 @@
-"""The leader's machine: what happens to it, and what follows as time passes. core/leading has the decisions."""
+"""The leader's machine: its events and its deadlines. The decisions are in core/leading."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Leader(LeaderState):
         return opening.try_open(self, now)
 
     def take_over(self, takeover: Takeover, now: float, elected: bool = True) -> list[Action]:
-        """Go on from what a former leader left; everybody in it follows this one already.
+        """Go on from what a former leader left; the processes in it follow this one already.
 
         elected: by a majority. Else others may have elected somebody too, and this leader begins a lineage.
         """
@@ -149,7 +149,7 @@ class Leader(LeaderState):
         return actions + self._due(now)
 
     def refused(self, sender: ProcessId, message: Message, what: str, now: float) -> list[Action]:
-        """A message that cannot be true is not looked at any further; who sent it is put out."""
+        """Refuse a message that cannot be true, and put its sender out."""
         counted = Count("messages_refused", type(message).__name__)
         reason = f"sent what cannot be: {what}"
         return [counted, *plausibility.put_out(self, sender, message, reason, now), *self._due(now)]
@@ -170,12 +170,12 @@ class Leader(LeaderState):
         return self._next_beat_s
 
     def stop(self) -> list[Action]:
-        """The person wants this trainer to go: keep the weights as they are now, then exit."""
+        """Keep the weights as they are now, then exit: a person wants this trainer to go."""
         return saving.stop(self)
 
     @property
     def waiting_for(self) -> str:
-        """What the run waits for, in words a person can act on."""
+        """What the run waits for, as a person can act on it."""
         if self.phase is LeaderPhase.RUNNING and self.step is not None:
             still = progress.standing_still(self)
             return f"{waits_for(self.step)}; {still}" if still else waits_for(self.step)
@@ -206,7 +206,7 @@ class Leader(LeaderState):
         return actions + self._weigh(now) + self._advance(now)
 
     def _slept(self, seconds: float, now: float) -> None:
-        """It was this process that did nothing: nobody could be heard, and the time counts against nobody."""
+        """Do not count the time in which this process slept against the members: it received nothing."""
         for known in self.membership.known.values():
             known.last_seen_s = now
         progress.slept(self, seconds)
@@ -214,7 +214,7 @@ class Leader(LeaderState):
             self._alone_s += seconds
 
     def _weigh(self, now: float) -> list[Action]:
-        """See to accusations. Amid a ballot, what its members had to say to each other may be lost: it begins anew."""
+        """Weigh accusations. A ballot whose members lost each other begins anew: messages between them may be lost."""
         answered = self.faults.suspicions.answered(self.membership, now)
         actions = departures.weigh(self, now)
         step = self.step
@@ -230,7 +230,7 @@ class Leader(LeaderState):
         ]
 
     def _advance(self, now: float) -> list[Action]:
-        """Move on where something other than a message was awaited."""
+        """Go on where something other than a message was awaited."""
         if self.phase is LeaderPhase.FINISHED and self.safe.due_again(now):
             self.move(LeaderPhase.GATHERING)
             return opening.try_open(self, now)
@@ -264,7 +264,7 @@ class Leader(LeaderState):
     # --- ballots ------------------------------------------------------------------------------------------------------
 
     def _held_long_enough(self, now: float) -> bool:
-        """Whether those who are loading this version have had their time to take part in its update."""
+        """Return whether peers that load this version have had their time to take part in its update."""
         if self.ballots.complete_s is None:
             self.ballots.complete_s = now
         tries = [entry.tries for entry in self.membership.loading(self.version)]
@@ -272,7 +272,7 @@ class Leader(LeaderState):
         return now >= self.ballots.held_until_s
 
     def _late_ballot(self, step: Step, now: float) -> list[Action]:
-        """A ballot that gets on has time; else a message was lost, or the second time somebody does nothing."""
+        """Begin a ballot anew that stands still. The second time, put out the peer that does nothing."""
         self.ballots.due_s = progress.reduction_due_s(self, step, 2.0**self.ballots.in_vain)
         if now < self.ballots.due_s:
             return []
@@ -289,7 +289,7 @@ class Leader(LeaderState):
         return [Log("warning", late), Count("ballots_again"), *self._prepare(step, now)]
 
     def _prepare(self, step: Step, now: float) -> list[Action]:
-        """Begin a ballot, with those who are ready by now. Each that took too long has those after it take longer."""
+        """Begin a ballot with the peers that are ready by now. Each one in vain gives the next one more time."""
         self.ballots.due_s = now + self.timeouts.ballot_s * 2.0**self.ballots.in_vain
         ready, present = self.membership.roster(self.version).members(), step.roster.all_processes
         newcomers = tuple(member for member in ready if member.process not in present)
@@ -298,14 +298,14 @@ class Leader(LeaderState):
         return [*step.prepare(newcomers, links), *step.ask_trainers(self.lineage.bound)]
 
     def _ask_again(self, step: Step, now: float) -> list[Action]:
-        """Too few have promised what all have reduced: another ballot, unless this one may be committed elsewhere."""
+        """Ask for promises again: by another ballot, unless this one may be committed elsewhere."""
         if not step.ballot.inherited:
             return self._prepare(step, now)
         self.ballots.due_s = now + self.timeouts.ballot_s
         return step.ask_trainers(self.lineage.bound)
 
     def _watch_majority(self, now: float) -> list[Action]:
-        """Once most of those whom the OpenStep named are gone, a trainer among them, they may have another leader."""
+        """Go on without a majority after a while: the others may have another leader by then."""
         step = self.step
         alone = self.phase is LeaderPhase.GATHERING and not self.lineage.has_majority(self.membership.known.keys())
         if self.phase is LeaderPhase.RUNNING and step is not None and step.phase not in OVER:

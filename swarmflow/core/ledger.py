@@ -41,13 +41,13 @@ class Ledger:
             self._losses[message.microbatch.index] = (message.loss_sum, message.tokens)
 
     def valid(self, message: Done) -> bool:
-        """Whether a report names a hop that exists, and, on the last stage, how many tokens it had."""
+        """Return whether a report names a hop that exists, and, on the last stage, how many tokens it had."""
         if message.stage == self.stages - 1 and message.tokens < 1:
             return False
         return 0 <= message.stage < self.stages and 0 <= message.microbatch.index < self.microbatches
 
     def gone(self, process: ProcessId) -> tuple[tuple[int, int], ...]:
-        """A holder died. Returns its hops (stage, index) that nobody else has accumulated: they are open again."""
+        """Remove a failed holder. Returns its hops (stage, index) that no other process has accumulated."""
         self._orphans = {key: holder for key, holder in self._orphans.items() if holder[0] != process}
         lost = [key for key, holder in self._holders.items() if holder[0] == process]
         for key in lost:
@@ -57,17 +57,17 @@ class Ledger:
         return tuple(key for key in lost if key not in self._holders)
 
     def missing(self) -> tuple[tuple[int, int], ...]:
-        """The hops (stage, index) that nobody holds."""
+        """Return the hops (stage, index) that no process holds."""
         every = ((stage, index) for stage in range(self.stages) for index in range(self.microbatches))
         return tuple(key for key in every if key not in self._holders)
 
     def settle(self) -> None:
-        """The manifest is told: orphans are taken away, and are of no use from now on."""
+        """Drop the orphans: their holders are sent the manifest, and subtract them."""
         self._orphans.clear()
 
     @property
     def complete(self) -> bool:
-        """Whether each hop has its holder."""
+        """Whether each hop has a holder."""
         return len(self._holders) == self.stages * self.microbatches
 
     @property
@@ -76,19 +76,19 @@ class Ledger:
         return len(self._holders)
 
     def entries(self) -> dict[ProcessId, tuple[tuple[int, int], ...]]:
-        """The manifest's part for each process that has one: (index, attempt), by index."""
+        """Return the manifest's part of each process that has one: (index, attempt), by index."""
         found: dict[ProcessId, list[tuple[int, int]]] = {}
         for (_, index), (process, attempt) in self._holders.items():
             found.setdefault(process, []).append((index, attempt))
         return {process: tuple(sorted(own)) for process, own in found.items()}
 
     def holder(self, stage: int, index: int) -> ProcessId | None:
-        """Who has accumulated a hop; None: nobody."""
+        """Return the process that has accumulated a hop; None: none has."""
         holder = self._holders.get((stage, index))
         return holder[0] if holder is not None else None
 
     def manifest(self) -> tuple[tuple[int, int, ProcessId, int], ...]:
-        """(stage, index, holder, attempt) of every hop, in order."""
+        """Return (stage, index, holder, attempt) of every hop, in order."""
         return tuple((stage, index, *self._holders[stage, index]) for stage, index in sorted(self._holders))
 
     @property

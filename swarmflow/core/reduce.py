@@ -17,14 +17,14 @@ NORM_TOLERANCE = 1e-6  # of a squared norm: the bits are the same for all member
 
 
 def agree(results: Sequence[tuple[float, str]]) -> bool:
-    """Whether the members of a group, by (squared norm, digest), have reduced the same gradient."""
+    """Return whether the members of a group, by (squared norm, digest), have reduced the same gradient."""
     norms, digests = [norm for norm, _ in results], {digest for _, digest in results}
     alike = max(norms) == min(norms) or max(norms) - min(norms) <= NORM_TOLERANCE * max(norms)  # two infinite ones are
     return len(digests) == 1 and "" not in digests and alike
 
 
 def differing(group: Group, results: Sequence[tuple[float, str]]) -> tuple[ProcessId, ...]:
-    """The members that do not agree with more than half of their group; none where there is no such half."""
+    """Return the members that disagree with more than half of their group; none where there is no such half."""
     for usual in results:
         alike = [agree((usual, result)) for result in results]
         if 2 * sum(alike) > len(results):
@@ -33,7 +33,7 @@ def differing(group: Group, results: Sequence[tuple[float, str]]) -> tuple[Proce
 
 
 def diverged(roster: Roster, digests: Mapping[ProcessId, str]) -> list[ProcessId]:
-    """Peers whose parameters differ from most of their stage's. digests: of those who have applied the update."""
+    """Return the peers whose parameters differ from most of their stage's. digests: of those that have updated."""
     found: list[ProcessId] = []
     for stage in roster.ids[:-1]:
         known = [digests[process] for process in stage if process in digests]
@@ -44,7 +44,7 @@ def diverged(roster: Roster, digests: Mapping[ProcessId, str]) -> list[ProcessId
 
 
 def reduction_groups(roster: Roster, tied: bool) -> tuple[Group, ...]:
-    """The members of each stage, and those of the first and last stage for the weight that they share."""
+    """Return the groups: the members of each stage, and of the first and last stage for a weight that they share."""
     stages = [tuple(member.process for member in stage) for stage in roster.stages]
     groups = [Group(f"stage-{number}", members) for number, members in enumerate(stages)]
     if tied and len(stages) > 1:
@@ -67,19 +67,19 @@ class _GroupState:
 
     @property
     def owners(self) -> tuple[ProcessId, ...]:
-        """Who sums piece after piece, over and over again."""
+        """The owners of the pieces, which repeat in this order."""
         return self.group.owners or self.group.members
 
     def owner(self, piece: int) -> ProcessId:
-        """Who sums a piece."""
+        """Return the owner that sums a piece."""
         return self.owners[piece % len(self.owners)]
 
     def owns(self, process: ProcessId, piece: int) -> bool:
-        """Whether it is a process' to sum."""
+        """Return whether a process sums this piece."""
         return 0 <= piece < self.pieces and self.owner(piece) == process
 
     def range(self, piece: int) -> tuple[int, int]:
-        """The elements of a piece."""
+        """Return the elements of a piece."""
         start = piece * PIECE_ELEMENTS
         return start, min(start + PIECE_ELEMENTS, self.elements)
 
@@ -130,7 +130,7 @@ class Reduction:
         return actions + self._seal_if_complete()
 
     def part(self, sender: ProcessId, message: ReducePart, ref: Ref | None) -> list[Action]:
-        """A member's addend of a piece that this process sums. None: it has nothing to add."""
+        """Take a member's addend of a piece that this process sums. None: it has nothing to add."""
         state = self._groups.get(message.group)
         refs: list[Action] = [] if ref is None else [Release((ref,))]
         if state is None or not state.owns(self.me, message.piece) or sender not in state.group.members:
@@ -153,7 +153,7 @@ class Reduction:
         return [SumPiece(self.epoch, self.ballot, state.group.name, piece, start, stop, ordered, apart)]
 
     def summed(self, sender: ProcessId, message: ReduceSum, ref: Ref) -> list[Action]:
-        """The sum of a piece, from its owner."""
+        """Take the sum of a piece from its owner."""
         state = self._groups.get(message.group)
         mine = state is not None and self.me in state.group.members and state.owns(sender, message.piece)
         if state is None or not mine or message.piece in state.reduced:
@@ -163,7 +163,7 @@ class Reduction:
         return [StorePiece(self.epoch, self.ballot, message.group, message.piece, start, stop, ref)]
 
     def reduced(self, group: str, piece: int, apart: Ref | None = None) -> list[Action]:
-        """A piece stands in the reduced buffer: pass an own one on, and go on with the next.
+        """Go on after a piece is in the reduced buffer: send an own one to the members, and begin the next.
 
         apart: the sum of a piece of another stage.
         """
@@ -183,18 +183,18 @@ class Reduction:
         return actions + self._seal_if_complete()
 
     def summed_by(self, group: str, piece: int) -> ProcessId | None:
-        """Who sums a piece; None: there is no such piece, or nobody else takes part in the sum."""
+        """Return the owner of a piece; None if there is no such piece, or no other process takes part in the sum."""
         state = self._groups.get(group)
         return state.owner(piece) if state is not None and 0 <= piece < state.pieces else None
 
     def abandon(self) -> list[Action]:
-        """The ballot is revoked."""
+        """Drop what a revoked ballot holds."""
         parts = [parts for state in self._groups.values() for parts in state.parts.values()]
         refs = tuple(ref for each in parts for ref in each.values() if ref is not None)
         return [Release(refs)] if refs else []
 
     def awaits(self) -> tuple[ProcessId, ...]:
-        """Without whose parts or sums this process cannot go on; none while something is left for it to compute."""
+        """Return the processes whose parts or sums are awaited; none while something is left to compute here."""
         if self._sealed or any(state.computing for state in self._groups.values()):
             return ()
         lacking: dict[ProcessId, None] = {}
@@ -208,7 +208,7 @@ class Reduction:
         return tuple(lacking)[:AWAITED_MAX]
 
     def fits(self, message: ReducePart | ReduceSum, ref: Ref) -> bool:
-        """Whether a body has the size of the piece that it is said to be."""
+        """Return whether a body has the size of the piece that its message names."""
         state = self._groups.get(message.group)
         if state is None or not 0 <= message.piece < state.pieces:
             return False
@@ -238,7 +238,7 @@ class Reduction:
 
 @dataclass(slots=True)
 class Ballot:
-    """A try at reducing a step, as one member sees it. sealed: its gradients stand ready for the commit."""
+    """A try at reducing a step, as one member sees it. sealed: its gradients are ready for the commit."""
 
     number: int
     reduction: Reduction

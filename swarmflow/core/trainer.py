@@ -134,7 +134,7 @@ class TrainerMachine(TrainerState):
     # --- what others say ----------------------------------------------------------------------------------------------
 
     def _renew_lease(self, sender: ProcessId, message: Message, now: float) -> list[Action]:
-        """The leader spoke; or one that is not followed any more, although it may know nothing of it."""
+        """Renew the lease on a message of the leader; depose a former one that does not know of its successor."""
         if sender == self.leader and self.candidacy is None:
             self.lease.renew(now)
             return []
@@ -189,7 +189,7 @@ class TrainerMachine(TrainerState):
         return [suspect, *lateness.lost(self.source.dispatcher, event.process, now)]
 
     def _arrived(self, event: Received, now: float) -> list[Action]:
-        """A link to or from the leader that has lost something is as bad as a broken one."""
+        """Check a message, and take it. A link to or from the leader that has lost messages counts as broken."""
         itself, bodies = event.sender == self.me.process, len(event.bodies)
         wrong = None if itself else self.checks.wrong(event.message, bodies)
         if wrong is not None:
@@ -202,7 +202,7 @@ class TrainerMachine(TrainerState):
         return lost + self._received(event, now)  # who was forgotten already is told so
 
     def _refused(self, event: Received, what: str, now: float) -> list[Action]:
-        """A message that cannot be true is not looked at any further."""
+        """Refuse a message that cannot be true."""
         drop: list[Action] = [Release(event.bodies)] if event.bodies else []
         if self.lead is not None:
             return drop + self.lead.refused(event.sender, event.message, what, now)

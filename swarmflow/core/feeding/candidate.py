@@ -14,7 +14,7 @@ from swarmflow.core.types import ProcessId
 
 
 def stand_s(trainer: TrainerState) -> float | None:
-    """When this trainer tries to lead, should nobody else have done so; None: there is a leader."""
+    """Return when this trainer stands for leader, unless another one has; None: the leader is not lost."""
     epoch_view, lost_s = trainer.epoch_view, trainer.lease.lost_s
     if lost_s is None or epoch_view is None or trainer.draining:
         return None
@@ -25,7 +25,7 @@ def stand_s(trainer: TrainerState) -> float | None:
 
 
 def succeed(trainer: TrainerState, now: float) -> list[Action]:
-    """What is to be done without a leader: stand, ask again, take over, or give up."""
+    """Act without a leader: stand, ask again, take over, or give up."""
     candidacy = trainer.candidacy
     if candidacy is not None:
         if candidacy.elected(now):
@@ -80,7 +80,7 @@ def _take_over(trainer: TrainerState, candidacy: Candidacy, now: float, elected:
 
 
 def _lead_on(trainer: TrainerState, candidacy: Candidacy, now: float, elected: bool) -> tuple[Leader, list[Action]]:
-    """Make a leader of what the reports say. Changes nothing of the trainer."""
+    """Make a leader from the reports. Changes nothing of the trainer."""
     version = candidacy.latest().epoch.step
     rate = trainer.settings.learning_rate(version)
     takeover = takeover_of(candidacy, trainer.plan, rate, trainer.settings.clip, now)
@@ -107,7 +107,7 @@ def _report(trainer: TrainerState, known: str = "") -> ElectionReport:
 
 
 def asked_to_follow(trainer: TrainerState, sender: ProcessId, message: Elect, now: float) -> list[Action]:
-    """Another trainer wants to lead. It is followed if it may, unless the leader was heard of just now."""
+    """Follow another trainer that stands for leader, unless the leader has sent a message lately."""
     epoch_view, lease = trainer.epoch_view, trainer.lease
     if epoch_view is None or sender not in epoch_view.trainers() or trainer.lead is not None:
         return [Count("messages_ignored", "Elect")]
@@ -124,7 +124,7 @@ def asked_to_follow(trainer: TrainerState, sender: ProcessId, message: Elect, no
 
 
 def deposed(trainer: TrainerState, sender: ProcessId, message: Deposed, now: float) -> list[Action]:
-    """Somebody follows another one, in a later term. A stranger cannot: it followed nobody here."""
+    """Give up leading or standing: a member follows another trainer, in a later term."""
     opened = trainer.epoch_view.opened if trainer.epoch_view is not None else None
     named = opened is not None and sender in opened.roster.all_processes
     if not named and not (trainer.lead is not None and sender in trainer.lead.membership.known):

@@ -1,4 +1,4 @@
-"""What a trainer knows and holds; everything that it decides works on this."""
+"""The state of a trainer, which its decisions work on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TrainerState:
 
     @property
     def leader(self) -> ProcessId:
-        """Whom this trainer follows."""
+        """The trainer that this one follows."""
         return self.lease.leader
 
     def move(self, to: TrainerPhase) -> None:
@@ -80,13 +80,13 @@ class TrainerState:
         return [Log("warning", reason), *self.last_promise(), Rejoin(reason)]
 
     def last_promise(self) -> list[Action]:
-        """Tell the leader that this life, which may have a vote, follows nobody after it: it ends."""
+        """Tell the leader that this incarnation, which may have a vote, ends and follows no other leader."""
         voter = self.epoch_view is not None and not self.lease.lost and self.leader != self.me.process
         return [Send(self.leader, Left(self.lease.term))] if voter else []
 
 
 def until_end(actions: list[Action]) -> list[Action]:
-    """What a process does, up to its end: after that it has nothing to send, and decides for nobody."""
+    """Return the actions up to the end of a process: after that it has nothing to send."""
     ends = next((number for number, action in enumerate(actions) if type(action) in _ENDS), None)
     return actions if ends is None else actions[: ends + 1]
 

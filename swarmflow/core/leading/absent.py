@@ -24,23 +24,23 @@ class Absentees:
     _by_name: dict[str, Absent] = field(default_factory=dict)
 
     def left(self, name: str, held: Held, until_s: float) -> None:
-        """A peer has left, with this in its folder."""
+        """Record that a peer has left, with this in its folder."""
         self._by_name[name] = Absent(name, held, until_s)
 
     def back(self, name: str) -> None:
-        """It is there again, or its folder has not taken it."""
+        """Forget a peer that is back, or whose folder has not taken its state."""
         self._by_name.pop(name, None)
 
     def keep(self, version: int, name: str) -> None:
-        """The run's version is this one, of this name: what others hold is of no use any more."""
+        """Keep only the peers that hold this version, of this name: the run's."""
         self._by_name = {who: one for who, one in self._by_name.items() if holds(one.held, version, name)}
 
     def awaited(self, stages: list[int], version: int, name: str, now: float) -> list[Absent]:
-        """Who can still bring these stages back, one for each; empty: not all of them can come."""
+        """Return one peer for each of these stages that can still bring it back; empty: not all can come."""
         able = [one for one in self._by_name.values() if one.until_s > now and holds(one.held, version, name)]
         latest = {one.held.stage: one for one in sorted(able, key=lambda one: (one.until_s, one.name))}
         return [latest[stage] for stage in stages] if latest.keys() >= set(stages) else []
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to wait for."""
+        """Return whether there is a peer to wait for."""
         return bool(self._by_name)

@@ -21,7 +21,7 @@ from swarmflow.core.types import EXPONENT, Roster
 
 
 def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
-    """A step is committed everywhere: count it, and go on."""
+    """Close a committed step: count it, and go on."""
     assert step.decision is not None, "a step is committed by a decision"
     actions = settle_findings(leader, step, now)
     for process in diverged(step.roster, step.digests):
@@ -47,7 +47,7 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
 
 
 def measure(leader: LeaderState, now: float) -> list[Action]:
-    """Have the validation loss measured on those who are there; a version that has lost a stage has none."""
+    """Have the validation loss measured by the peers present; a version that has lost a stage has none."""
     if not all(leader.membership.served(stage, leader.version) for stage in range(leader.plan.stages)):
         return _next(leader, now)
     leader.move(LeaderPhase.VALIDATING)
@@ -56,14 +56,14 @@ def measure(leader: LeaderState, now: float) -> list[Action]:
 
 
 def measured_some(leader: LeaderState, event: Progressed, now: float) -> None:
-    """A validation batch has come back."""
+    """Count a validation batch that has come back."""
     if leader.phase is LeaderPhase.VALIDATING:
         leader.measuring.batches += 1
         leader.measuring.proven.update(event.through)
 
 
 def see_validation(leader: LeaderState, now: float) -> list[Action]:
-    """Where no batch comes back any more, those through whom some did are tried alone; then there is no result."""
+    """If no batch comes back any more, try only the peers through which some did; then do without a result."""
     measuring, last = leader.measuring, leader.last
     if leader.phase is not LeaderPhase.VALIDATING or last is None:
         return []
@@ -81,7 +81,7 @@ def see_validation(leader: LeaderState, now: float) -> list[Action]:
 
 
 def validated(leader: LeaderState, event: Validated, now: float) -> list[Action]:
-    """The validation loss is there."""
+    """Take the validation loss."""
     if leader.phase is not LeaderPhase.VALIDATING or event.version != leader.version or leader.last is None:
         return []
     leader.last = replace(leader.last, validation_loss=event.loss)
@@ -104,7 +104,7 @@ def _next(leader: LeaderState, now: float) -> list[Action]:
 
 
 def _move(leader: LeaderState, now: float) -> list[Action]:
-    """Between two steps who stood in goes home, or one peer may move to where it is needed more: no step misses it."""
+    """Move peers between two steps: those that stood in go home, or one goes where it is needed more."""
     home: list[Action] = []
     for entry in placement.homeward(leader.membership, leader.version):
         reason = f"it asked for it, and stage {entry.member.stage} has another peer by now"
@@ -122,7 +122,7 @@ def _move(leader: LeaderState, now: float) -> list[Action]:
 
 
 def checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: float) -> list[Action]:
-    """A version is on disk, or could not be brought there: go on with what waited for it.
+    """Go on with what waited for a version to be written, or to fail.
 
     What was begun in an earlier reign, or in a history that was given up, is of no meaning here.
     """
@@ -156,7 +156,7 @@ def _last_written(leader: LeaderState, event: CheckpointWritten) -> list[Action]
 
 
 def disk_changed(leader: LeaderState, event: DiskChanged, now: float) -> list[Action]:
-    """Something that was on the own disk is of no use any more: it is written again, or fetched from who has it."""
+    """Write or fetch again what cannot be used any more on the leader's own disk."""
     leader.safe.lost(event, leader.me)
     log = Log("warning", f"this trainer's disk: {event.reason}; its newest whole version is {event.version}")
     return [log, *(try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])]

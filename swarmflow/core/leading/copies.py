@@ -32,7 +32,7 @@ class Copies:
     # --- what is known ------------------------------------------------------------------------------------------------
 
     def record(self, member: Member, copies: Sequence[Holding]) -> None:
-        """A process has told what lies on its disk; what cannot be true is left out."""
+        """Record what lies on a process' disk; what cannot be true is left out."""
         held: dict[Snapshot, set[int]] = {}
         for holding in copies[:HOLDINGS_MAX]:
             snapshot = holding.snapshot
@@ -45,31 +45,31 @@ class Copies:
             self._held.pop(member.process, None)
 
     def leave(self, process: ProcessId) -> None:
-        """A process is gone, and its disk with it."""
+        """Forget a process that is gone, and its disk."""
         for table in (self._where, self._held, self._asked, self._unable):
             table.pop(process, None)
 
     def newest_known(self) -> Snapshot | None:
-        """The newest snapshot of which anybody holds anything."""
+        """Return the newest snapshot of which any process holds anything."""
         return max((s for held in self._held.values() for s in held), default=None)
 
     def newest_whole(self) -> Snapshot | None:
-        """The newest snapshot whose every stage is held by somebody."""
+        """Return the newest snapshot whose every stage is held."""
         known = {s for held in self._held.values() for s in held}
         return max((s for s in known if not self.missing(s)), default=None)
 
     def missing(self, snapshot: Snapshot) -> list[int]:
-        """The stages of a snapshot that nobody holds."""
+        """Return the stages of a snapshot that no process holds."""
         return [stage for stage in range(self.stages) if not self._holders(snapshot, stage)]
 
     def roster(self, snapshot: Snapshot) -> Roster:
-        """Who holds each stage of a snapshot, in the order of their ids."""
+        """Return the holders of each stage of a snapshot, in the order of their ids."""
         stages = (self._holders(snapshot, stage) for stage in range(self.stages))
         return Roster(tuple(tuple(self._where[process] for process in holders) for holders in stages))
 
     @property
     def spreading(self) -> int:
-        """The oldest version that somebody is copying from the leader now, -1: nobody is."""
+        """The oldest version that is being copied from the leader now, -1: none."""
         return min((snapshot.version for snapshot, _ in self._asked.values()), default=-1)
 
     def _holders(self, snapshot: Snapshot, stage: int) -> list[ProcessId]:
@@ -110,7 +110,7 @@ class Copies:
             return None
 
         def reluctance(member: Member) -> tuple[bool, int, int, int, ProcessId]:
-            """Copies with peers of one stage may be lost together, and who holds much has done its share."""
+            """Rank a peer: copies with peers of one stage may be lost together, and each should hold few."""
             offset = (member.stage - stage) % self.stages
             return member.stage == stage, len(load[member.process]), holding.count(member.stage), offset, member.process
 
@@ -135,6 +135,6 @@ class Copies:
         return [log, *(Send(peer, Surplus(oldest, snapshot.version)) for peer in peers)]
 
     def _has(self, process: ProcessId, snapshot: Snapshot) -> set[int]:
-        """What a process holds of a snapshot, or is about to."""
+        """Return the stages of a snapshot that a process holds or is copying."""
         asked, stages = self._asked.get(process, (snapshot, set()))
         return set(self._held.get(process, {}).get(snapshot, ())) | (stages if asked == snapshot else set())

@@ -1,4 +1,4 @@
-"""Who leaves: by its own wish, by its death, or because its parameters differ."""
+"""Departures: members that drain, that are taken for dead, that are put out or have to join again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from swarmflow.core.types import ProcessId
 
 
 def drain(leader: LeaderState, known: MemberRecord, message: Drain, now: float) -> list[Action]:
-    """A process wants to go: at once, or after the step that it takes part in."""
+    """Let a process go: at once, or after the step that it takes part in."""
     leader.membership.drain(known)
     needed = _needed(leader, known) if _alone(leader, known) else []
     serving = leader.step is not None and known.process in leader.step.roster.all_processes
@@ -29,7 +29,7 @@ def drain(leader: LeaderState, known: MemberRecord, message: Drain, now: float) 
 
 
 def let_go(leader: LeaderState) -> list[Action]:
-    """Release who is draining, unless its stage would be lost: then its state is brought to safety first."""
+    """Release the draining members; one whose stage would be lost only after its state is on disk."""
     actions: list[Action] = []
     serving = leader.step.roster.all_processes if leader.step is not None else ()
     if leader.phase in (LeaderPhase.FINISHED, LeaderPhase.UNMEASURED, LeaderPhase.VALIDATING):
@@ -46,12 +46,12 @@ def let_go(leader: LeaderState) -> list[Action]:
 
 
 def _alone(leader: LeaderState, entry: MemberRecord) -> bool:
-    """Whether a stage has nobody else that holds it and means to stay."""
+    """Return whether no other peer holds this one's stage and means to stay."""
     return entry.role == "peer" and not leader.membership.served(entry.member.stage, leader.version)
 
 
 def _needed(leader: LeaderState, entry: MemberRecord, saving: bool = False) -> list[Action]:
-    """Tell who drains, once for each, what it waits for and what would be lost."""
+    """Tell a draining peer, once for each reason, what it waits for and what would be lost."""
     before, entry.needed = entry.needed, (leader.version, saving)
     if before == entry.needed or entry.phase is not MemberPhase.READY:
         return []
@@ -60,7 +60,7 @@ def _needed(leader: LeaderState, entry: MemberRecord, saving: bool = False) -> l
 
 
 def _absence_s(leader: LeaderState) -> float:
-    """How long a peer with the only state of a stage is waited for: as long as it takes to do its steps again.
+    """Return how long to wait for a peer with the only state of a stage: as long as its steps take again.
 
     Who waits as long as the other choice would take is never more than twice as late as with the better one. No less
     than a person needs to start it again.
@@ -70,7 +70,7 @@ def _absence_s(leader: LeaderState) -> float:
 
 
 def left(leader: LeaderState, process: ProcessId, message: Left, now: float) -> list[Action]:
-    """A life has ended: it follows no other leader, and may have left what the run needs in its folder."""
+    """Record that an incarnation has ended: it follows no other leader, and may have left state in its folder."""
     leader.lineage.bound |= {process} if message.term == leader.term else set()
     known, held = leader.membership.known.get(process), message.held
     if known is None or held is None or held.stage != known.member.stage or not leader.recovery.memories.possible(held):
@@ -82,7 +82,7 @@ def left(leader: LeaderState, process: ProcessId, message: Left, now: float) -> 
 
 
 def suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: float) -> list[Action]:
-    """Somebody has lost its connection to another one, or got something unusable from it.
+    """Record that a member has lost its connection to another one, or received something unusable from it.
 
     The other one is told too, so that both go around each other: a link may be broken in one direction.
     """
@@ -97,7 +97,7 @@ def suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: flo
 
 
 def weigh(leader: LeaderState, now: float) -> list[Action]:
-    """Put out those against whom accusations are enough by now."""
+    """Put out the members against which the accusations suffice by now."""
     actions: list[Action] = []
     while (
         found := leader.faults.suspicions.verdict(leader.membership, now, partial(_stage_is_lost_with, leader))
@@ -108,7 +108,7 @@ def weigh(leader: LeaderState, now: float) -> list[Action]:
 
 
 def _stage_is_lost_with(leader: LeaderState, process: ProcessId) -> bool:
-    """Whether nobody else serves the stage of a process."""
+    """Return whether no other peer serves the stage of a process."""
     known = leader.membership.known.get(process)
     if known is None or known.role == "trainer":
         return False
@@ -116,7 +116,7 @@ def _stage_is_lost_with(leader: LeaderState, process: ProcessId) -> bool:
 
 
 def gone(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
-    """A process is taken for dead: everybody is told, and what it held is repaired."""
+    """Take a process for dead: notify the members concerned, and have what it held repaired."""
     known = leader.membership.known.get(process)
     if known is None or process == leader.me.process:
         return []
@@ -141,15 +141,15 @@ def gone(leader: LeaderState, process: ProcessId, reason: str, now: float) -> li
 
 
 def tell_loading(leader: LeaderState, process: ProcessId, reason: str) -> list[Action]:
-    """Who loads is in no epoch yet, but may be waiting for the dead one to give it its state."""
+    """Notify peers that load: they are in no epoch yet, but may be waiting for the dead one's state."""
     message = MemberFailed(leader.term, leader.epoch, process, reason)
     return [Send(entry.process, message) for entry in leader.membership.loading()]
 
 
 def settle_findings(leader: LeaderState, step: Step, now: float) -> list[Action]:
-    """A step is committed: who gave a value that was not finite, where another gave a finite one, is put out.
+    """After a commit, put out each peer whose value was not finite where another peer's was finite.
 
-    So is without whom it was committed after it had failed with it.
+    A member is put out too if the step failed with it and was committed without it.
     """
     actions: list[Action] = []
     for finding in leader.faults.findings.settle(leader.version):
@@ -169,7 +169,7 @@ def settle_findings(leader: LeaderState, step: Step, now: float) -> list[Action]
 
 
 def put_out_differing(leader: LeaderState, step: Step, now: float) -> list[Action]:
-    """Who has reduced another gradient than most of its stage goes, if the stage has somebody else."""
+    """Put out peers whose reduced gradient differs from most of their stage's, if the stage has others."""
     actions: list[Action] = []
     for process in step.failure.differing if step.failure is not None else ():
         if not _stage_is_lost_with(leader, process):
@@ -178,7 +178,7 @@ def put_out_differing(leader: LeaderState, step: Step, now: float) -> list[Actio
 
 
 def put_out(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
-    """A process leaves at once, and is granted nothing for a while when it comes again."""
+    """Put a process out at once; it is granted nothing for a while when it joins again."""
     known = leader.membership.known.get(process)
     if known is not None and known.role == "trainer":
         seconds = leader.faults.pauses.put_out(process.name, reason, now)
@@ -188,7 +188,7 @@ def put_out(leader: LeaderState, process: ProcessId, reason: str, now: float) ->
 
 
 def not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, now: float) -> list[Action]:
-    """A value is not finite: the try at the step is void; or, of an update that is decided, the peer's own state."""
+    """Void the step for a value that is not finite; in a decided update, put out the peer, whose state is lost."""
     step, process = leader.step, known.process
     if step is None or message.epoch != step.epoch or message.value != "update":
         return received(step, process, message) if step is not None else []
@@ -205,7 +205,7 @@ def not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, now
 
 
 def evict(leader: LeaderState, process: ProcessId, reason: str) -> list[Action]:
-    """A process has to join again."""
+    """Have a process join again."""
     _forget(leader, process)
     return [Send(process, Evicted(reason)), Log("warning", f"{process} has to join again: {reason}")]
 

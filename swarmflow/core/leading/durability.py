@@ -21,7 +21,7 @@ ASKED_S = 300.0  # after which who asked for a version on disk is told that ther
 
 @dataclass(frozen=True, slots=True)
 class SaveRequest:
-    """Somebody waits for this version, or a later one, to be on disk."""
+    """A request to be answered when this version, or a later one, is on disk."""
 
     version: int
     since_s: float
@@ -91,7 +91,7 @@ class Durability:
             self._move(WriteState.IDLE)
 
     def write(self, version: int, stages: Roster, last: bool) -> list[Action]:
-        """Begin to write a version, held by these peers, unless one is being written already. last: the model too."""
+        """Begin to write a version that these peers hold, unless one is being written already. last: the model too."""
         if self.saving is not None:
             return []
         self._begin(version, last)
@@ -145,11 +145,11 @@ class Durability:
         return [Send(m.process, KeepCopy(me, snapshot, stages)) for m in trainers if m.process != me.process]
 
     def disturbed(self) -> None:
-        """A process went: what is being written may miss its part."""
+        """Record a death: what is being written may lack a part."""
         self._disturbed = True
 
     def written(self, event: CheckpointWritten, now: float) -> list[Action]:
-        """It is written, or could not be: a disk that has no room is asked again until it has, and told of once."""
+        """Record the end of a write; one that failed is tried again, and reported once for each reason."""
         self._end()
         if event.ok and event.version >= self.durable:
             self.durable, self.digests = event.version, event.digests
@@ -165,7 +165,7 @@ class Durability:
         return [Log("warning", f"version {event.version} could not be written: {event.reason}")] * (not alike)
 
     def answers(self, now: float) -> list[Action]:
-        """Tell those who asked for a version that it is on disk, or that it could not be brought there in time."""
+        """Answer requests for a version that is on disk, or could not be written in time."""
         actions: list[Action] = []
         for number, asked in list(self.asked.items()):
             if self.durable >= asked.version:
@@ -180,14 +180,14 @@ class Durability:
         return actions
 
     def _retry(self, event: CheckpointWritten, now: float) -> None:
-        """At once after a death. Else it is the disk, which costs little to ask, or a death that is not known yet."""
+        """Set when to try again: at once after a death, else after a while, which doubles unless the disk is full."""
         cheap = event.space is not None and event.space.free_bytes < event.space.needed_bytes
         wait_s = self.retry_s if cheap else min(RETRY_S_MAX, max(self.retry_s, 2 * self._next_retry_s))
         self._next_retry_s = 0.0 if self._disturbed else wait_s
         self.again_s = now if self._disturbed else now + wait_s
 
     def lost(self, event: DiskChanged, me: Member) -> None:
-        """Of what was on the own disk something is not there any more; what is left is as good as others' copies."""
+        """Record a loss on the leader's own disk; what is left there counts like others' copies."""
         self.durable, self.digests = event.version, event.digests
         self.copies.record(me, event.parts)
 
@@ -198,7 +198,7 @@ class Durability:
 
     @property
     def trouble(self) -> str:
-        """Why nothing comes to disk: the last write failed, or the one at hand does not end. Empty: neither."""
+        """Why nothing reaches the disk: the last write failed, or the current one does not end. Empty: neither."""
         hangs = self.saving is not None and self.copied and self.duty.misses > 0
         return self.failure or (f"the write of version {self.saving} does not end" if hangs else "")
 
@@ -215,28 +215,28 @@ class Durability:
         return [Abandon("save")]
 
     def due(self, version: int) -> bool:
-        """Whether a version is to be written: its turn has come, or that of one that could not be written."""
+        """Return whether a version is to be written: its turn has come, or that of one that failed."""
         if not self.every or version <= self.durable:
             return False
         return version % self.every == 0 or version - self.durable >= self.every
 
     def due_again(self, now: float) -> bool:
-        """Whether what failed is to be tried once more now."""
+        """Return whether a failed write is to be tried again now."""
         return self.saving is None and self.again_s is not None and now >= self.again_s
 
     def kept(self, version: int) -> int:
-        """The newest version, not beyond this one, that is whole on a disk, whosever it is."""
+        """Return the newest version, this one at most, that is whole on any disks."""
         whole = self.copies.newest_whole()
         others = whole.version if whole is not None and whole.version <= version else 0
         return max(self.durable, others)
 
     def holds_up(self, version: int) -> str:
-        """Why no step may be opened at a version: what no disk can keep would be lost. Empty: it may be."""
+        """Return why no step may be opened at a version: what no disk keeps would be lost. Empty: it may be."""
         if not self.trouble or not self.every or version - (kept := self.kept(version)) <= self.every:
             return ""
         return f"{NO_DISK} of version {version} (the newest one is of version {kept}): {self.trouble}"
 
 
 def _without_numbers(text: str) -> str:
-    """What is said, whatever it is about: free bytes change all the time."""
+    """Return a text without its digits: the free bytes in it change all the time."""
     return "".join(letter for letter in text if not letter.isdigit())

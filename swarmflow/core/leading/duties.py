@@ -28,7 +28,7 @@ class Duty:
     _spent_s: float = 0.0
 
     def see(self, task: str, progress: tuple[int, ...], now: float, own: bool = True) -> None:
-        """What is owed now, and how much is done: whatever is another number than before is progress.
+        """Record what is owed now, and how much is done: any change of these numbers is progress.
 
         own: it did not wait for others meanwhile, so that the time since the last sign is its own. Time in which it
         owed nothing does not count, and does not end the time in which it did nothing.
@@ -50,12 +50,12 @@ class Duty:
         return self.since_s + self.patience_s(least_s, first, usual_s) * 2.0**self.misses
 
     def patience_s(self, least_s: float, first: float = 1.0, usual_s: float = 0.0) -> float:
-        """After how long without progress it stands still for the first time."""
+        """Return after how long without progress it counts as standing still for the first time."""
         known_s = max(self.usual_s.get(self.task, 0.0), usual_s)
         return max(least_s, FACTOR * known_s) if known_s > 0 else first * least_s
 
     def miss(self, now: float) -> None:
-        """It stood still: it has twice as long from now on."""
+        """Count a time that it stood still: it has twice as long from now on."""
         self.misses += 1
         self.since_s = now
 
@@ -69,7 +69,7 @@ class _Pause:
 
 @dataclass(slots=True)
 class Pauses:
-    """Processes that were put out, by name: whoever comes back under it waits, twice as long each time."""
+    """Processes that were put out, by name: each waits before it comes back, twice as long each time."""
 
     pause_s: float
     _by_name: dict[str, _Pause] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Pauses:
         return self._long_s(pause)
 
     def left(self, name: str, now: float) -> tuple[float, str]:
-        """For how long a process is kept out yet, 0: it may come; and why."""
+        """Return for how many seconds more a process is kept out, 0: it may come; and why."""
         pause = self._by_name.get(name)
         return (0.0, "") if pause is None or pause.until_s <= now else (pause.until_s - now, pause.reason)
 

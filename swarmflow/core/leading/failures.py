@@ -39,7 +39,7 @@ class Failures:
 
     @property
     def left_out(self) -> list[ProcessId]:
-        """Who takes no part while others can stand in for it."""
+        """The processes that take no part while others can replace them."""
         return [process for process, _ in self._out.values()]
 
     def joined(self, process: ProcessId) -> bool:
@@ -74,7 +74,7 @@ class Failures:
         return min(believed) - EXPONENT_STEP if believed else EXPONENT
 
     def settle(self) -> list[tuple[ProcessId, str]]:
-        """The version is committed: who is left out, and why."""
+        """Return the processes that were left out, and why, once the version is committed."""
         blamed = [(process, failure.text) for process, failure in self._out.values()]
         self.found, self._out = [], {}
         return blamed
@@ -92,7 +92,7 @@ class Failures:
         self._out[process.name] = process, failure
 
     def _confirmed(self, failure: Failure) -> bool:
-        """Whether another one said so of this exponent, or of the one before."""
+        """Return whether another process reported the same of this exponent, or of the one before."""
         if failure.exponent is None:
             return False
         about = failure.exponent + EXPONENT_STEP
@@ -111,7 +111,7 @@ class Failures:
         return any(process.name in self._out for process in culprits)
 
     def _alike(self, first: Failure, failure: Failure) -> bool:
-        """Whether one process may have made both fail, in the same way."""
+        """Return whether one process may have made both fail, in the same way."""
         names = {process.name for process in first.culprits}
         same = any(process.name in names for process in failure.culprits)
         return same and (first.exponent is None) == (failure.exponent is None)

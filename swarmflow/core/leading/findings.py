@@ -36,7 +36,7 @@ class Finding:
         return f"the {self.value} {whose} is not finite" + (f"{where} stage {self.stage}" if self.stage >= 0 else "")
 
     def same_hop(self, other: Finding) -> bool:
-        """Whether both are of one hop, or of sums of one stage at one version."""
+        """Return whether both are of one hop, or of sums of one stage at one version."""
         mine = (self.version, self.stage, self.index, self.value == "update")
         return mine == (other.version, other.stage, other.index, other.value == "update")
 
@@ -55,7 +55,7 @@ class Findings:
     _barred: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def of(self, version: int) -> list[Finding]:
-        """Those of one version."""
+        """Return the findings of one version."""
         return [finding for finding in self.found if finding.version == version]
 
     def add(self, finding: Finding, others: bool) -> str:
@@ -86,18 +86,18 @@ class Findings:
         return over
 
     def bar(self, name: str, now: float) -> float:
-        """A peer is put out. Returns for how many seconds."""
+        """Put a peer out. Returns for how many seconds."""
         before = self._barred.get(name)
         seconds = self.barred_s if before is None else min(2 * before[1], BARRED_S_MAX)
         self._barred[name] = (now + seconds, seconds)
         return seconds
 
     def outside_s(self, name: str) -> float:
-        """For how long a process of this name was put out the last time, 0: it never was."""
+        """Return for how long a process of this name was put out the last time, 0: it never was."""
         return self._barred[name][1] if name in self._barred else 0.0
 
     def barred(self, name: str, now: float) -> bool:
-        """Whether a process of this name has to wait before it is granted a stage."""
+        """Return whether a process of this name has to wait before it is granted a stage."""
         return name in self._barred and now < self._barred[name][0]
 
 

@@ -1,4 +1,4 @@
-"""Who comes: joins, and what peers say of the stages that they were granted."""
+"""Joins, and answers of peers to the stages that they were granted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from swarmflow.core.types import ProcessId
 
 
 def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
-    """Let a process in and grant it a stage, or tell it why not. Another life of the same name replaces the former.
+    """Let a process in and grant it a stage, or refuse it. A new incarnation of a name replaces the former one.
 
     The links deliver nothing of a life after the first message of the one that has replaced it. Incarnations have no
     order, so whoever was replaced is remembered, and refused should it speak again.
@@ -78,12 +78,12 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
 
 
 def _outside(leader: LeaderState, name: str, now: float) -> bool:
-    """Whether a process was put out a while ago, and is granted a stage only where nobody else serves it."""
+    """Return whether a process was put out a while ago, and is granted a stage only where no other serves it."""
     return leader.faults.findings.barred(name, now) or leader.faults.pauses.left(name, now)[0] > 0
 
 
 def _serves_alone(leader: LeaderState, message: Join) -> bool:
-    """Whether a stage that a peer may serve has nobody else: the leader itself always trains, so no trainer does."""
+    """Return whether a stage that a peer may serve has no other peer."""
     if message.role != "peer":
         return False
     wish, lost = message.member.stage, leader.membership.lost(leader.version)
@@ -112,12 +112,12 @@ def _join_trainer(leader: LeaderState, sender: ProcessId, message: Join, now: fl
 
 
 def kept(leader: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
-    """What lies on a process's disk has changed."""
+    """Record what lies on a process' disk now."""
     return [*leader.safe.copies.kept(known.member, message), *reconsider_version(leader, now)]
 
 
 def ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
-    """A peer has loaded what it was granted."""
+    """Record that a peer has loaded what it was granted."""
     if not _answers(known, message):
         return []
     if message.version != leader.version:
@@ -131,7 +131,7 @@ def ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) 
 
 
 def load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:
-    """A peer could not load what it was granted."""
+    """Grant a stage anew to a peer that could not load the last one."""
     if not _answers(known, message):
         return []
     leader.membership.mark(known, MemberPhase.FAILED)
@@ -145,5 +145,5 @@ def load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, n
 
 
 def _answers(known: MemberRecord, message: Ready | LoadFailed) -> bool:
-    """Whether it is about the grant that holds."""
+    """Return whether a message answers the last grant."""
     return (message.grant, message.stage, known.phase) == (known.grants, known.member.stage, MemberPhase.LOADING)

@@ -1,4 +1,4 @@
-"""What a leader knows and holds; everything that it decides works on this."""
+"""The state of a leader, which its decisions work on."""
 
 from __future__ import annotations
 

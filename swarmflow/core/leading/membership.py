@@ -1,4 +1,4 @@
-"""Who is there: joins, grants of stages, readiness, silence and departures, as the leader sees them."""
+"""The processes of a run as the leader knows them: by stage, by phase, and when each was last seen."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Membership:
     # --- what changes -------------------------------------------------------------------------------------------------
 
     def enter(self, join: Join, stage: int, now: float) -> MemberRecord:
-        """A process joins, on a stage (-1: a trainer)."""
+        """Add a process that joins, on a stage (-1: a trainer)."""
         member = replace(join.member, stage=stage)
         speed = max(join.speed, 1e-9)
         entry = MemberRecord(member, join.role, join.member.stage, speed, join.rebalance_s, now, now, keeps=join.keeps)
@@ -102,7 +102,7 @@ class Membership:
         return entry
 
     def leave(self, process: ProcessId) -> MemberRecord | None:
-        """A process is gone."""
+        """Remove a process."""
         entry = self.known.pop(process, None)
         self.suspended.pop(process, None)
         if entry is not None:
@@ -126,14 +126,14 @@ class Membership:
         entry.phase = phase
 
     def move(self, entry: MemberRecord, stage: int) -> None:
-        """It serves this stage from now on."""
+        """Move a peer to another stage."""
         self._unlist(entry)
         entry.stands_in &= stage != entry.wish
         entry.member = replace(entry.member, stage=stage)
         self._list(entry)
 
     def drain(self, entry: MemberRecord) -> None:
-        """It means to leave."""
+        """Record that a process means to leave."""
         entry.draining = True
         if entry.role == "peer":
             self._stages[entry.member.stage].speed = None
@@ -152,41 +152,41 @@ class Membership:
     # --- who is there -------------------------------------------------------------------------------------------------
 
     def peers(self, stage: int | None = None) -> list[MemberRecord]:
-        """The peers of a stage (or of all), in the order of their ids."""
+        """Return the peers of a stage (or of all), in the order of their ids."""
         if stage is not None:
             return sorted(self._stages[stage].entries.values(), key=lambda e: e.process)
         return sorted((e for e in self.known.values() if e.role == "peer"), key=lambda e: e.process)
 
     def served(self, stage: int, version: int) -> bool:
-        """Whether a peer holds a stage at a version and means to stay."""
+        """Return whether a peer holds a stage at a version and means to stay."""
         entries = self._stages[stage].entries.values()
         return any(e.stays_with(version) for e in entries)
 
     def lost(self, version: int) -> list[int]:
-        """Stages that nobody serves who means to stay, and that nobody can be expected to serve soon."""
+        """Return the stages that no staying peer serves, and that none can be expected to serve soon."""
         empty = (stage for stage in range(self.plan.stages) if not self.served(stage, version))
         return [stage for stage in empty if not any(map(_coming, self._stages[stage].entries.values()))]
 
     def _trusted(self, entries: list[MemberRecord]) -> list[MemberRecord]:
-        """Of a stage's peers those that are not suspended; all of them where there are no others."""
+        """Return those of a stage's peers that are not suspended; all of them where there are no others."""
         return [e for e in entries if e.process not in self.suspended] or entries
 
     def ready(self, stage: int, version: int) -> list[MemberRecord]:
-        """Peers that hold a stage at a version and mean to stay, but for those suspended while there are others."""
+        """Return the staying peers that hold a stage at a version; suspended ones only while there are no others."""
         found = [e for e in self.peers(stage) if e.stays_with(version)]
         return self._trusted(found) if self.suspended else found
 
     def ready_peers(self) -> int:
-        """How many peers hold their stage, whatever it is."""
+        """Return how many peers hold their stage, of all stages."""
         return self._ready
 
     def trainers(self) -> list[MemberRecord]:
-        """Trainers that mean to stay and are not suspended, in the order of their ids."""
+        """Return the trainers that mean to stay and are not suspended, in the order of their ids."""
         entries = (e for e in self.known.values() if e.role == "trainer" and not e.draining)
         return sorted((e for e in entries if e.process not in self.suspended), key=lambda e: e.process)
 
     def mates(self, process: ProcessId, version: int) -> list[ProcessId]:
-        """Who means to stay and can stand in for a process: of its stage, or as a trainer; the suspended ones too."""
+        """Return the staying processes that can replace one: of its stage, or as trainers; suspended ones too."""
         entry = self.known.get(process)
         if entry is None:
             return []
@@ -195,22 +195,22 @@ class Membership:
         return [e.process for e in able if e.process != process and (e.role == "trainer" or e.version == version)]
 
     def keepers(self, version: int) -> list[Member]:
-        """Peers that keep copies, as soon as they hold the version that they serve."""
+        """Return the peers that keep copies and hold the version that they serve."""
         return [e.member for e in self.peers() if e.keeps and e.stays_with(version)]
 
     def barred(self) -> list[MemberRecord]:
-        """The peers that were put out a while ago and are granted nothing yet."""
+        """Return the peers that were put out a while ago and are granted nothing yet."""
         return [entry for entry in self.peers() if entry.phase is MemberPhase.BARRED] if self._barred else []
 
     def loading(self, version: int | None = None) -> list[MemberRecord]:
-        """Peers that are loading this version now, or any."""
+        """Return the peers that are loading this version, or any."""
         entries = [e for e in self._loading.values() if version is None or e.version == version]
         return sorted(entries, key=lambda e: e.process)
 
     def donors(self, stage: int, version: int, but: ProcessId, turn: int = 0) -> tuple[Member, ...]:
-        """Who can give a stage's state, at most DONORS_MAX, the one to be asked first at the front.
+        """Return the peers that can give a stage's state, at most DONORS_MAX, in the order in which to ask them.
 
-        Those who load the stage at the same time begin with different donors: one uplink for all would be the limit.
+        Peers that load the stage at the same time begin with different donors, since one uplink would limit them all.
         """
         peers = [e for e in self.peers(stage) if e.process != but]
         found = [e.member for e in self._trusted([e for e in peers if e.holds(version)])]
@@ -218,20 +218,20 @@ class Membership:
         return tuple([*found[turn:], *found[:turn]][:DONORS_MAX])
 
     def usual_s(self, stage: int, task: str) -> float:
-        """The longest time between two signs of progress that is usual with the peers of a stage, 0: not known."""
+        """Return the longest usual time between two signs of progress of a stage's peers, 0: not known."""
         return max((entry.duty.usual_s.get(task, 0.0) for entry in self._stages[stage].entries.values()), default=0.0)
 
     def silent(self, now: float, silence_s: float, but: ProcessId) -> list[ProcessId]:
-        """Processes that have not been heard of for too long."""
+        """Return the processes from which no message has arrived for too long."""
         return sorted(p for p, e in self.known.items() if now - e.last_seen_s > silence_s and p != but)
 
     def roster(self, version: int) -> Roster:
-        """Everybody who could take part in a step at this version."""
+        """Return all members that could take part in a step at this version."""
         stages = tuple(tuple(e.member for e in self.ready(stage, version)) for stage in range(self.plan.stages))
         return Roster(stages, tuple(e.member for e in self.trainers()))
 
     def holders(self, version: int) -> Roster:
-        """The peers that have a version, those that want to leave too."""
+        """Return the peers that hold a version, those that mean to leave too."""
         ready = [e for e in self.peers() if e.holds(version)]
         stages = [self._trusted([e for e in ready if e.member.stage == s]) for s in range(self.plan.stages)]
         return Roster(tuple(tuple(e.member for e in stage) for stage in stages))

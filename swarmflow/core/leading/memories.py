@@ -53,34 +53,34 @@ class Memories:
     _held: dict[ProcessId, tuple[Member, Held]] = field(default_factory=dict)
 
     def record(self, member: Member, held: Held | None) -> None:
-        """A process has told what it holds; what cannot be true is left out."""
+        """Record what a process holds; what cannot be true is left out."""
         self._held.pop(member.process, None)
         if held is not None and self.possible(held):
             self._held[member.process] = member, held
 
     def leave(self, process: ProcessId) -> None:
-        """A process is gone, or holds something else by now."""
+        """Forget a process that is gone, or holds something else by now."""
         self._held.pop(process, None)
 
     def of(self, process: ProcessId) -> Held | None:
-        """What a process holds."""
+        """Return what a process holds."""
         return self._held[process][1] if process in self._held else None
 
     def newest(self) -> int:
-        """The newest version of which anybody holds a stage; 0: none."""
+        """Return the newest version of which any process holds a stage; 0: none."""
         return max((held.version for _, held in self._held.values() if held.name), default=0)
 
     def later(self, version: int) -> bool:
-        """Whether somebody holds a later version than this one, and it was not waited for in vain."""
+        """Return whether a process holds a later version than this one that was not waited for in vain."""
         return self.newest() > max(version, self.given_up)
 
     def newest_whole(self) -> Remembered | None:
-        """The newest version whose every stage is held; of two histories the one that more peers hold."""
+        """Return the newest version whose every stage is held; of two histories the one that more peers hold."""
         whole = [found for found in self._versions() if all(found.holders)]
         return max(whole, key=lambda found: (found.version, sum(map(len, found.holders)), found.name), default=None)
 
     def donors(self, stage: int, name: str, but: ProcessId) -> tuple[Member, ...]:
-        """Who holds a stage's state of this name, or will as soon as it hears the commit, in the order of their ids."""
+        """Return the holders of a stage's state of this name, with or without its commit, in the order of their ids."""
         here = [self._held[p] for p in sorted(self._held) if p != but and self._held[p][1].stage == stage]
         return tuple(member for member, held in here if name in (held.name, held.upcoming))
 
@@ -92,7 +92,7 @@ class Memories:
             yield Remembered(version, name, commit, holders)
 
     def _holders(self, stage: int, version: int, name: str, commit: Commit | None) -> tuple[ProcessId, ...]:
-        """Who holds a stage's state of this name, and who has all but the commit that makes it."""
+        """Return the holders of a stage's state of this name, and those that lack only the commit that makes it."""
         here = {p: held for p, (_, held) in self._held.items() if held.stage == stage}
         made = {p: held.digest for p, held in here.items() if (held.version, held.name) == (version, name)}
         usual = Counter(digest for digest in made.values() if digest)
@@ -101,7 +101,7 @@ class Memories:
         return tuple(sorted([*(p for p, digest in made.items() if digest in ("", right)), *reduced]))
 
     def possible(self, held: Held) -> bool:
-        """Whether it can be true."""
+        """Return whether a report can be true."""
         made = held.commit is None or held.commit.epoch.step == held.version - 1
         names = {len(held.name), len(held.upcoming)} <= {0, NAME_CHARACTERS} and (held.name or held.upcoming)
         placed = 0 <= held.stage < self.stages and (1 if held.name else 0) <= held.version <= self.steps

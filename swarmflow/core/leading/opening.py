@@ -1,4 +1,4 @@
-"""Opening a step: when it may be, from which version, and what is done about a stage that nobody serves."""
+"""Opening a step: when, from which version, and what is done about a stage that no peer serves."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def try_open(leader: LeaderState, now: float) -> list[Action]:
 
 
 def _pause(leader: LeaderState, lack: str) -> list[Action]:
-    """More steps than checkpoint_every are on no disk: they would all be lost at a restart. The disk is asked again."""
+    """Pause: more steps than checkpoint_every are on no disk, and all would be lost at a restart."""
     begins = not leader.waits_for.startswith(NO_DISK)
     leader.waits_for = lack
     return [Log("warning", f"the run pauses and waits for {lack}"), Count("pauses")] if begins else []
@@ -93,7 +93,7 @@ def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
 
 
 def _await(leader: LeaderState, away: list[Absent]) -> list[Action]:
-    """Who left has what is lost here in a folder: to wait for it costs no more than to do the steps again."""
+    """Wait for peers that left with the lost state in a folder: it costs no more than to do the steps again."""
     names = ", ".join(f"{one.name} with stage {one.held.stage}" for one in away)
     reason = f"{names}, left in its state folder; without it the run goes back to version {leader.safe.durable}"
     begins, leader.waits_for = reason != leader.waits_for, reason
@@ -101,7 +101,7 @@ def _await(leader: LeaderState, away: list[Absent]) -> list[Action]:
 
 
 def _roll_back(leader: LeaderState, lost: list[int], now: float) -> list[Action]:
-    """Everybody of a stage is gone, and with them the state: all stages go back to the newest version on a disk."""
+    """Go back to the newest version on a disk: a stage has lost all peers, and with them its state."""
     text, before = ", ".join(str(stage) for stage in lost), leader.version
     leader.version, leader.step = leader.safe.durable, None
     leader.lineage.name = leader.settings.new_lineage()  # in each, a version is committed once
@@ -114,7 +114,7 @@ def _roll_back(leader: LeaderState, lost: list[int], now: float) -> list[Action]
 
 
 def seek(leader: LeaderState, now: float, former: Former = NOTHING) -> None:
-    """From which version to go on is to be found out; until then nobody loads anything."""
+    """Begin to look for the version to go on from; until it is found no peer loads anything."""
     timeouts = leader.timeouts
     leader.recovery.open(Restoring(leader.safe.known, now, timeouts.copies_s, former, timeouts.memory_s))
     for entry in leader.membership.peers():
@@ -158,7 +158,7 @@ def _keep_out(leader: LeaderState, entry: MemberRecord) -> None:
 
 
 def _tell_again(leader: LeaderState, found: Remembered) -> list[Action]:
-    """The result of the step that made a version: those who were to record it may have died before."""
+    """Send the result of the step that made a version again: its trainers may have died before they recorded it."""
     if found.commit is None or (leader.last is not None and leader.last.step >= found.version - 1):
         return []
     epoch = Epoch(leader.generation, found.version - 1)
@@ -167,7 +167,7 @@ def _tell_again(leader: LeaderState, found: Remembered) -> list[Action]:
 
 
 def reconsider_version(leader: LeaderState, now: float) -> list[Action]:
-    """Somebody came with its copies, which may be of a later version than the one that this leader began with.
+    """Go on from a later version if a process came with copies of one.
 
     Or with a stage in memory: that also counts where this leader has gone back, as long as it has committed no step
     since. Those whom it took for dead may have lost it alone.
@@ -195,7 +195,7 @@ def fork(leader: LeaderState, now: float) -> list[Action]:
 
 
 def restart(leader: LeaderState, now: float) -> list[Action]:
-    """The step starts over: with coarser fixed-point numbers where a gradient did not fit into them.
+    """Start the step over, with a smaller exponent where a gradient did not fit.
 
     Where a value was not finite it does so without the peer that computed it, or the run stops; so with whoever makes
     it fail again and again.
@@ -226,7 +226,7 @@ def suspend(leader: LeaderState, finding: Finding) -> str:
 
 
 def leave_out(leader: LeaderState, step: Step, failure: StepFailure) -> str:
-    """Leave out who makes the step fail again, while others can stand in for it. Returns why the run has to stop."""
+    """Leave out the member that makes the step fail again, while others can replace it. Returns why to stop the run."""
     membership, failures = leader.membership, leader.faults.failures
     culprits = [process for process in failure.culprits if process in membership.known]
     if not culprits:

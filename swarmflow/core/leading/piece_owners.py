@@ -1,4 +1,4 @@
-"""Who sums the pieces of an all-reduce: so that no slow way between two peers of a stage holds up the step."""
+"""The owners that sum the pieces of an all-reduce, chosen so that no slow link holds up the step."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LinkEnds = tuple[ProcessId, ProcessId]
 
 @dataclass
 class LinkTable:
-    """What the processes have told of the ways between them. elements: of the gradients that they hold, by group."""
+    """The link rates that processes have reported. elements: of the gradients that they hold, by group."""
 
     rates: dict[LinkEnds, float] = field(default_factory=dict)
     elements: dict[str, int] = field(default_factory=dict)
     _best: dict[ProcessId, float] = field(default_factory=dict)
 
     def learn(self, process: ProcessId, stage: int, report: LinkRateReport) -> None:
-        """What a process has measured, and how long the gradient of its stage is, in which all its peers must agree.
+        """Enter what a process has measured, and its stage's gradient length, in which all its peers must agree.
 
         Were anybody believed what it says of another stage, the parts of honest peers would not fit.
         """
@@ -48,15 +48,15 @@ class LinkTable:
 
     @cached_property
     def usual(self) -> float:
-        """Of the ways that are known: what is taken for the others."""
+        """The median rate of the measured links, which is assumed for the others."""
         return median(self.rates.values())
 
     def knows(self, one: ProcessId, other: ProcessId) -> bool:
-        """Whether either of them has told."""
+        """Return whether either of them has reported a rate."""
         return (one, other) in self.rates or (other, one) in self.rates
 
     def rate(self, one: ProcessId, other: ProcessId) -> float:
-        """Of a way, or of the way back, or what is usual."""
+        """Return the rate of a link, else of the reverse one, else the usual one."""
         return self.rates.get((one, other)) or self.rates.get((other, one)) or self.usual
 
     def best(self, process: ProcessId) -> float:
@@ -69,13 +69,13 @@ Line = tuple[ProcessId, ProcessId | None, bool]  # a way (True), or a connection
 
 @dataclass(slots=True)
 class _Load:
-    """How long ways and connections are busy with all-reduces, by line, in seconds."""
+    """How long links and connections are busy with all-reduces, by line, in seconds."""
 
     links: LinkTable
     busy_s: defaultdict[Line, float] = field(default_factory=lambda: defaultdict(float))
 
     def lot(self, group: Group, gives: Collection[ProcessId], owner: ProcessId, size: float) -> dict[Line, float]:
-        """What a lot takes if this one sums it."""
+        """Return what a lot takes if this process sums it."""
         taken: defaultdict[Line, float] = defaultdict(float)
         for member in group.members:
             if member == owner:
@@ -88,7 +88,7 @@ class _Load:
         return taken
 
     def add(self, taken: Mapping[Line, float]) -> None:
-        """A lot is given to somebody."""
+        """Give a lot to an owner."""
         for line, seconds in taken.items():
             self.busy_s[line] += seconds
 
@@ -99,7 +99,7 @@ class _Load:
 
     @property
     def longest_s(self) -> float:
-        """Of the line that is busy longest."""
+        """Return the time of the line that is busy longest."""
         return max(self.busy_s.values(), default=0.0)
 
 
@@ -151,13 +151,13 @@ def _known(group: Group, links: LinkTable) -> bool:
 def _choices(
     group: Group, gives: Collection[ProcessId], beside: Sequence[ProcessId], load: _Load
 ) -> dict[ProcessId, dict[Line, float]]:
-    """What a lot takes, by who sums it."""
+    """Return what a lot takes, by the process that sums it."""
     candidates = [*group.members, *_helpers(group, beside, load.links)]
     return {one: load.lot(group, gives, one, load.links.elements[group.name] / LOTS) for one in candidates}
 
 
 def _helpers(group: Group, beside: Sequence[ProcessId], links: LinkTable) -> list[ProcessId]:
-    """Those with the fastest ways to all members, as far as they are known."""
+    """Return the peers with the fastest measured links to all members."""
     slowest = {}
     for process in beside:
         known = [links.rate(process, member) for member in group.members if links.knows(process, member)]

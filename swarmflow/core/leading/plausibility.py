@@ -1,4 +1,4 @@
-"""What a leader does not believe: messages that their sender, in its role and place, cannot mean."""
+"""Messages that a leader refuses: their sender, in its role and place, cannot mean them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_PEERS = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, 
 
 
 def doubtful(leader: LeaderState, known: MemberRecord, message: Message) -> str | None:
-    """Why the sender of a message cannot mean it; None: it can."""
+    """Return why the sender of a message cannot mean it; None: it can."""
     kind = type(message)
     if kind in _OF_PEERS and known.role != "peer":
         return f"{kind.__name__} from a {known.role}"
@@ -65,7 +65,7 @@ def _about_step(step: Step, sender: ProcessId, message: Message) -> str | None:
 
 
 def put_out(leader: LeaderState, sender: ProcessId, message: Message | None, reason: str, now: float) -> list[Action]:
-    """Who sends what cannot be is gone, and told so; with a stranger there is only the connection to close."""
+    """Put out the sender of an impossible message; of a stranger only the connection is closed."""
     if sender in leader.membership.known:
         return gone(leader, sender, reason, now)
     answers = [Send(sender, Refused(reason))] if isinstance(message, Join) else [Forget(sender)]

@@ -39,7 +39,7 @@ _DOES = {
 
 
 def see(leader: LeaderState, now: float) -> list[Action]:
-    """To be called each second: what is owed, and what follows where nothing of it is done."""
+    """Check what each process owes, each second, and act where none of it is done."""
     unfed = _unfed(leader)
     actions: list[Action] = []
     for entry in list(leader.membership.known.values()):
@@ -54,14 +54,14 @@ def see(leader: LeaderState, now: float) -> list[Action]:
 
 
 def slept(leader: LeaderState, seconds: float) -> None:
-    """This process slept so long: what the others did meanwhile it could not see, and its own work stood still."""
+    """Do not count the time in which this process slept: it could not see the others' progress."""
     duties = [entry.duty for entry in leader.membership.known.values()]
     for duty in (*duties, leader.safe.duty, leader.measuring.duty):
         duty.since_s += seconds
 
 
 def reduction_due_s(leader: LeaderState, step: Step, patience: float) -> float:
-    """When an all-reduce stands still in which nobody who is not done with it does any more of it.
+    """Return when an all-reduce counts as standing still: no member that still reduces makes progress.
 
     patience: a factor of the time without any progress.
     """
@@ -70,7 +70,7 @@ def reduction_due_s(leader: LeaderState, step: Step, patience: float) -> float:
 
 
 def reduction_missed(leader: LeaderState, step: Step, now: float) -> None:
-    """It stands still: the time that it takes from here on is no measure of what is usual."""
+    """Note that it stands still: its time from here on is no measure of what is usual."""
     for duty in _reductions(leader, step):
         duty.miss(now)
 
@@ -81,7 +81,7 @@ def _reductions(leader: LeaderState, step: Step) -> list[Duty]:
 
 
 def blame(leader: LeaderState, step: Step) -> ProcessId | None:
-    """Who holds up an all-reduce in which nothing is done any more. None: it alone serves its stage.
+    """Return the peer that holds up an all-reduce; None if it alone serves its stage.
 
     Who says that it waits for nobody of this step has something to compute, and does not. Else it is whom two others
     wait for, who may be done with its own stage and sum for another one; and else who is done and waited for, or, of
@@ -102,19 +102,19 @@ def blame(leader: LeaderState, step: Step) -> ProcessId | None:
 
 
 def put_out(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
-    """A process lives and is of no use: it goes, and may come back after a while."""
+    """Put out a process that is alive and does nothing; it may come back after a while."""
     pause_s = leader.faults.pauses.put_out(process.name, reason, now)
     return [Count("stalled"), *gone(leader, process, f"it {reason}: put out for {pause_s:.0f} s", now)]
 
 
 def standing_still(leader: LeaderState) -> str:
-    """Who cannot be spared and does nothing, in words; empty: nobody."""
+    """Return, as a person reads it, which processes do nothing and cannot be spared; empty: none."""
     found = [e for e in leader.membership.known.values() if e.duty.misses and e.duty.task in (FEED, WORK, UPDATE)]
     return "; ".join(_alone(e) for e in sorted(found, key=lambda entry: entry.process))
 
 
 def _unfed(leader: LeaderState) -> Counter[ProcessId]:
-    """How many microbatches each trainer still has to bring to the first stage, when there is nothing else there."""
+    """Return how many microbatches each trainer still owes the first stage, if that has nothing else to do."""
     step = leader.step
     if leader.phase is not LeaderPhase.RUNNING or step is None or step.phase is not StepPhase.WORKING:
         return Counter()
@@ -159,7 +159,7 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
 
 
 def _has_mate(leader: LeaderState, entry: MemberRecord) -> bool:
-    """Whether others of its stage can go on without it."""
+    """Return whether others of its stage can go on without it."""
     step = leader.step
     if step is None:
         return False
@@ -176,7 +176,7 @@ def _alone(entry: MemberRecord) -> str:
 
 
 def progressed(leader: LeaderState, event: Progressed, now: float) -> list[Action]:
-    """A part of what this trainer asked its runtime for is done."""
+    """Count a part of what this trainer asked its runtime for."""
     if event.of == "save":
         leader.safe.arrived(event.version)
     elif event.of == "validation":
@@ -185,7 +185,7 @@ def progressed(leader: LeaderState, event: Progressed, now: float) -> list[Actio
 
 
 def _see_saving(leader: LeaderState, now: float) -> list[Action]:
-    """A version of which nothing comes any more is given up for now, and tried again from others."""
+    """Give up, for now, a version of which nothing arrives any more; it is tried again from other peers."""
     safe = leader.safe
     safe.duty.see("" if safe.saving is None else WRITE if safe.copied else LOAD, (safe.parts,), now)
     if safe.saving is None or now <= safe.duty.due_s(TRANSFER_FACTOR * leader.timeouts.stall_s):

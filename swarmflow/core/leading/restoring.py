@@ -1,4 +1,4 @@
-"""Which version a run goes on from, when nobody has it in memory any more."""
+"""Which version a run goes on from, when no peer serves it any more."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Restoring:
         return Decision(reason)
 
     def failed(self, now: float, again_after_s: float) -> None:
-        """What was to be fetched did not come: somebody's death, or the own disk."""
+        """Try again after a while: a fetch failed, by the death of a process or by the leader's own disk."""
         self.again_s = now + again_after_s
 
     def _lack(self, known: int, newest: Snapshot | None, copies: Copies) -> str:

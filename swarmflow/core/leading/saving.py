@@ -1,4 +1,4 @@
-"""Bringing versions of the run to disk, and what ends it: the last version, a person's wish, another lineage."""
+"""Versions are written to disk, and the run ends: after the last step, on request, or for another lineage."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from swarmflow.core.step_phase import StepPhase
 
 
 def save(leader: LeaderState, last: bool = False) -> list[Action]:
-    """Bring the present version to disk; the commit of the step at hand waits for it. last: and write the model."""
+    """Write the present version to disk; the commit of the current step waits for it. last: and write the model."""
     return leader.safe.write(leader.version, leader.membership.holders(leader.version), last)
 
 
 def asked(leader: LeaderState, event: SaveAsked, now: float) -> list[Action]:
-    """Somebody wants the present version on disk; it is answered when it is there."""
+    """Write the present version to disk for a request, which is answered when it is there."""
     leader.safe.asked[event.number] = SaveRequest(leader.version, now)
     return see(leader, now)
 
 
 def see(leader: LeaderState, now: float) -> list[Action]:
-    """Answer those who asked for a version; where it could not be written, it is tried again."""
+    """Answer requests for a version that is on disk; try again to write one that could not be written."""
     answered = leader.safe.answers(now)
     if not leader.safe.asked or leader.phase is LeaderPhase.FINISHED or leader.recovery.restoring is not None:
         return answered  # the last version is being written with all that belongs to it
@@ -39,20 +39,20 @@ def spread(leader: LeaderState) -> list[Action]:
 
 
 def finish(leader: LeaderState) -> list[Action]:
-    """All steps are committed: write the model, then say goodbye."""
+    """Write the model, since all steps are committed."""
     leader.move(LeaderPhase.FINISHED)
     leader.waits_for = "the output to be written"
     return [Log("info", f"all {leader.version} steps are committed; writing the model"), *save(leader, last=True)]
 
 
 def goodbye(leader: LeaderState) -> list[Action]:
-    """The run is finished: everybody is told so."""
+    """Tell all members that the run is finished, and exit."""
     messages = [Send(process, Finished(leader.version)) for process in leader.others]
     return [*messages, Exit(f"the run is finished at version {leader.version}")]
 
 
 def stop(leader: LeaderState) -> list[Action]:
-    """The person wants this trainer to go: keep the weights as they are now, then exit."""
+    """Keep the weights as they are now, then exit: a person wants this trainer to go."""
     leader.stopping = True
     if leader.phase is LeaderPhase.FINISHED:
         return [Log("info", "the output is being written; leaving after that")]
@@ -72,7 +72,7 @@ def stop_now(leader: LeaderState) -> list[Action]:
 
 
 def stopped(leader: LeaderState, ok: bool = True) -> list[Action]:
-    """The end of a trainer that was asked to go, or of a run that cannot go on."""
+    """Exit: this trainer was asked to go, or the run cannot go on."""
     kept = f"version {leader.safe.durable} is on disk" if leader.safe.durable else "no version is on disk"
     if not leader.fate:
         here = f"stopped at version {leader.version}"
@@ -83,13 +83,13 @@ def stopped(leader: LeaderState, ok: bool = True) -> list[Action]:
 
 
 def stop_run(leader: LeaderState, reason: str) -> list[Action]:
-    """The run cannot go on: keep its last good version, tell everybody why, and exit."""
+    """Stop a run that cannot go on: keep its last good version, tell all members why, and exit."""
     leader.stopping, leader.fate, leader.step = True, reason, None
     return [Log("warning", f"the run stops: {reason}"), *stop_now(leader)]
 
 
 def met(leader: LeaderState, rival: Rival) -> list[Action]:
-    """Two lineages have met: the one with more steps goes on, of equals the one of the greater name."""
+    """Give up if another leader's lineage has more steps, or as many and a greater name."""
     later = (leader.version, leader.me.process) < (rival.version, rival.leader)
     if not later or rival.version > leader.settings.steps or leader.phase is LeaderPhase.FINISHED:
         return []

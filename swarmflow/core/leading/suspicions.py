@@ -19,7 +19,7 @@ ALONE_MAX = 3  # members of whom one accuser alone cannot hear: then it is more 
 
 
 def reduce_together(roster: Roster, tied: bool, one: ProcessId, other: ProcessId) -> bool:
-    """Whether two peers may have to send each other parts of a gradient."""
+    """Return whether two peers may have to send each other parts of a gradient."""
     places = roster.places
     if one not in places or other not in places or min(places[one], places[other]) < 0:
         return False
@@ -54,7 +54,7 @@ class Suspicions:
     _of: dict[ProcessId, dict[ProcessId, Accusation]] = field(default_factory=dict)
 
     def accuse(self, accuser: ProcessId, accused: ProcessId, reason: str, now: float) -> None:
-        """One member cannot go on with another."""
+        """Record that one member cannot go on with another."""
         found = self._of.setdefault(accused, {}).get(accuser)
         if found is None:
             self._of[accused][accuser] = Accusation(reason, now, now, now + self.check_s)
@@ -62,7 +62,7 @@ class Suspicions:
             found.reason, found.last_s, found.due_s, found.answered = reason, now, now + self.check_s, False
 
     def forget(self, process: ProcessId) -> None:
-        """A process is gone, with all that it has said."""
+        """Forget a process that is gone, and its accusations."""
         self._of.pop(process, None)
         for accused in list(self._of):
             self._of[accused].pop(process, None)
@@ -106,12 +106,12 @@ class Suspicions:
         return None
 
     def next_deadline(self) -> float | None:
-        """When an accused that does not answer is given up."""
+        """Return when an accused that does not answer is given up."""
         every = (accusation for accusers in self._of.values() for accusation in accusers.values())
         return min((accusation.due_s for accusation in every if not accusation.answered), default=None)
 
     def _alone(self, accuser: ProcessId) -> int:
-        """How many members one accuser accuses that nobody else does and that have answered the leader."""
+        """Return how many members this one alone accuses although they have answered the leader."""
         own = (accusers for accusers in self._of.values() if accuser in accusers)
         return sum(len(accusers) == 1 and accusers[accuser].lived for accusers in own)
 

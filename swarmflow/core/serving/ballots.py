@@ -1,4 +1,4 @@
-"""A peer's part in a ballot: it takes orphans away, reduces with its stage, seals, and applies what is committed."""
+"""A peer's part in a ballot: it subtracts orphans, reduces with its stage, seals, and applies what is committed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swarmflow.core.types import Group, ProcessId
 
 
 def prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """The leader begins a ballot, and says which work counts."""
+    """Begin a ballot: reconcile the accumulated hops with those that count, then reduce."""
     message = event.message
     assert isinstance(message, Prepare)
     if message.epoch != peer.epoch or peer.hops is None or peer.epoch_view is None:
@@ -29,7 +29,7 @@ def prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 
 def replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
-    """The ballot that waits for orphans to be taken away goes on when the last one is."""
+    """Go on with a ballot that waits for orphans, when the last one is subtracted."""
     if peer.hops is None:
         return release((event.gradient,) if event.gradient is not None else ())
     actions = passes.replayed(peer.hops, event)
@@ -56,7 +56,7 @@ def _takes_part(peer: PeerState, group: Group) -> bool:
 
 
 def reduce_part(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """Another member's part of a piece, or an owner's sum of one."""
+    """Take another member's part of a piece, or an owner's sum of one."""
     message = event.message
     assert isinstance(message, ReducePart | ReduceSum)
     if peer.ballot is None or message.ballot != peer.ballot.number or len(event.bodies) > 1:
@@ -75,7 +75,7 @@ def reduce_part(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 
 def piece_reduced(peer: PeerState, event: PieceReduced, now: float) -> list[Action]:
-    """The sum of a piece that this peer owns is there."""
+    """Take the sum of a piece that this peer owns."""
     ballot = peer.ballot
     if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
         return release(() if event.sum is None else (event.sum,))
@@ -83,7 +83,7 @@ def piece_reduced(peer: PeerState, event: PieceReduced, now: float) -> list[Acti
 
 
 def sealed(peer: PeerState, event: Sealed, now: float) -> list[Action]:
-    """The reduced gradients stand ready for the commit."""
+    """Report that the reduced gradients are ready for the commit."""
     ballot = peer.ballot
     if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
         return []
@@ -94,7 +94,7 @@ def sealed(peer: PeerState, event: Sealed, now: float) -> list[Action]:
 
 
 def commit(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """Everybody is ready: update the parameters."""
+    """Update the parameters: the leader has decided."""
     message = event.message
     assert isinstance(message, Commit)
     ballot, epoch_view = peer.ballot, peer.epoch_view
@@ -108,7 +108,7 @@ def commit(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 
 def applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
-    """The parameters are those of the next version."""
+    """Report that the parameters are those of the next version."""
     if event.epoch != peer.epoch:
         return []
     peer.version = event.epoch.step + 1
@@ -120,12 +120,12 @@ def applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
 
 
 def awaited(peer: PeerState) -> tuple[ProcessId, ...]:
-    """Without whom the ballot at hand cannot go on here."""
+    """Return the processes without which the current ballot cannot go on here."""
     return () if peer.ballot is None else peer.ballot.reduction.awaits()
 
 
 def revoke(peer: PeerState) -> list[Action]:
-    """The ballot at hand is void."""
+    """Drop the current ballot, which is void."""
     peer.unsettled = None
     ballot, peer.ballot = peer.ballot, None
     return ballot.reduction.abandon() if ballot is not None else []

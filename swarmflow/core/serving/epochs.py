@@ -14,14 +14,14 @@ from swarmflow.core.serving.peer_state import PeerState
 
 
 def roster_part(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """Some of those who take part in the epoch that is opened next."""
+    """Keep members of the epoch that is opened next."""
     assert isinstance(event.message, RosterPart)
     peer.assembly.add(event.message)
     return []
 
 
 def opened(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """A step begins; what was held for another one is void."""
+    """Begin a step; what was held for another one is void."""
     opening = event.message
     assert isinstance(opening, OpenStep | RosterDelta)
     if opening.term < peer.lease.term or opening.epoch <= peer.epoch:
@@ -55,7 +55,7 @@ def opened(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 
 def entered(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """One more takes part, amid the step."""
+    """Add a peer that takes part from now on, amid the step."""
     message = event.message
     assert isinstance(message, MemberEntered)
     member, epoch_view = message.member, peer.epoch_view
@@ -80,7 +80,7 @@ def entered(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 
 def gone(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """A process is dead: what it held is sent to others, and a ballot with it is void."""
+    """Send what a failed member held to others; a ballot with it is void."""
     message = event.message
     assert isinstance(message, MemberFailed)
     if message.epoch != peer.epoch or peer.hops is None or peer.epoch_view is None:

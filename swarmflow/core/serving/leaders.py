@@ -1,4 +1,4 @@
-"""The leaders of a peer: whom it follows, what it does when that one is lost, and what it tells the next one."""
+"""The leaders of a peer: which one it follows, what it does when that is lost, and its report to the next one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarmflow.core.types import ProcessId
 
 
 def lost(peer: PeerState, event: Lost, now: float) -> list[Action]:
-    """The connection to a process broke. Without the leader there is nobody to tell; an heir of it will come."""
+    """Report that the connection to a process broke; if it is the leader's, wait for a candidate."""
     if event.process == peer.leader:
         known = peer.lease.lost
         peer.lease.lose(now)
@@ -26,20 +26,20 @@ def lost(peer: PeerState, event: Lost, now: float) -> list[Action]:
 
 
 def go_around(peer: PeerState, process: ProcessId, now: float) -> list[Action]:
-    """Nothing may have reached a process, or come from it: what it holds of this peer's goes to others, or is asked."""
+    """Go around a process whose link broke: send what it holds of this peer's to others, or ask for it."""
     if peer.hops is None or peer.phase is not PeerPhase.MEMBER:
         return []
     return peer.hops.unreachable(process, now)
 
 
 def accused(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """The leader passes on that a process has lost its connection to this one."""
+    """Go around a process that has lost its connection to this one, as the leader reports."""
     assert isinstance(event.message, Suspect)
     return go_around(peer, event.message.process, now)
 
 
 def candidates(peer: PeerState) -> list[ProcessId]:
-    """Trainers of the epoch at hand, if this peer is in it, that may yet be alive and lead it on."""
+    """Return the trainers of the current epoch that may be alive and take over, if this peer is a member."""
     epoch_view = peer.epoch_view
     if epoch_view is None or not epoch_view.takes_part(peer.me):
         return []
@@ -47,7 +47,7 @@ def candidates(peer: PeerState) -> list[ProcessId]:
 
 
 def lead(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """A trainer wants to lead. It is followed if it may, unless the leader was heard of just now."""
+    """Follow a trainer that stands for leader, unless the leader has sent a message lately."""
     sender, message = event.sender, event.message
     assert isinstance(message, Elect)
     epoch_view, lease = peer.epoch_view, peer.lease
@@ -83,7 +83,7 @@ def lead(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 
 def another(peer: PeerState, sender: ProcessId, message: Message) -> list[Action]:
-    """What only a leader says. A former one has to know that it is one; a later one may have given this peer up."""
+    """Answer a message that only a leader sends, from another one: depose a former leader; obey no later one."""
     ignored: list[Action] = [Count("messages_ignored", type(message).__name__)]
     term = getattr(message, "term", peer.lease.term)
     if term < peer.lease.term:

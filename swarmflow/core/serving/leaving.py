@@ -25,7 +25,7 @@ def drain_asked(peer: PeerState, event: DrainAsked, now: float) -> list[Action]:
 
 
 def leave_now(peer: PeerState, reason: str) -> list[Action]:
-    """Wait for nothing more, but for the own disk to take what nobody else may have."""
+    """Leave now; only a write of what no other process may have is waited for."""
     held = peer.outlives() if peer.settings.stores and peer.alone else None
     peer.move(PeerPhase.GONE)
     if held is None:
@@ -35,7 +35,7 @@ def leave_now(peer: PeerState, reason: str) -> list[Action]:
 
 
 def stored(peer: PeerState, event: StateStored, now: float) -> list[Action]:
-    """What it leaves is in its folder, or could not be written."""
+    """Exit after the state was written to the folder, or could not be."""
     if event.failed:
         return [*peer.last_promise(), Exit(f"left, and its state is lost: {event.failed}", ok=False)]
     wait_s = peer.needed.wait_s if peer.needed is not None else 0.0
@@ -44,7 +44,7 @@ def stored(peer: PeerState, event: StateStored, now: float) -> list[Action]:
 
 
 def needed(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """It drains, and the run would lose its stage's state: say what it waits for, and what leaving now would cost."""
+    """Report what draining waits for, and what leaving now would cost: the run would lose the stage's state."""
     message = event.message
     assert isinstance(message, Needed)
     if peer.drain_until_s is None:
@@ -63,14 +63,14 @@ def needed(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 
 def refused(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """The leader does not let it in."""
+    """Exit: the leader does not let it in."""
     assert isinstance(event.message, Refused)
     peer.move(PeerPhase.GONE)
     return [Exit(event.message.reason, ok=False)]
 
 
 def postponed(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """The leader has put it out for a while; it goes on asking."""
+    """Report that the leader keeps it out for a while; it goes on asking."""
     message = event.message
     assert isinstance(message, Postponed)
     if peer.phase is not PeerPhase.JOINING or message.reason == peer.postponed:
@@ -80,19 +80,19 @@ def postponed(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 
 def evicted(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """The leader does not know it any more."""
+    """Join again: the leader does not know it any more."""
     assert isinstance(event.message, Evicted)
     return peer.leave(event.message.reason)
 
 
 def released(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """It has drained."""
+    """Exit after draining."""
     peer.move(PeerPhase.GONE)
     return [*peer.last_promise(), Exit("drained: nothing depends on this process any more")]
 
 
 def finished(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """There are no more steps."""
+    """Exit, or stay if it is set so: there are no more steps."""
     assert isinstance(event.message, Finished)
     if event.message.reason:
         peer.move(PeerPhase.GONE)

@@ -26,7 +26,7 @@ class Memory:
     update: tuple[str, Commit] | None = None
 
     def granted(self, message: Granted) -> Resume | None:
-        """A stage is to be served. None: it has to be loaded, and what was held is let go of."""
+        """Serve a stage from memory if it is held. None: it has to be loaded, and what was held is dropped."""
         held, commit = self.held, message.commit
         if commit is not None and commit.epoch.step != message.version - 1:
             commit = None
@@ -42,11 +42,11 @@ class Memory:
         return None
 
     def committed(self, epoch_view: EpochView, commit: Commit) -> None:
-        """An update is to be applied."""
+        """Record that an update is to be applied."""
         self.update = _name(epoch_view, commit.ballot), commit
 
     def applied(self, digest: str) -> None:
-        """It was."""
+        """Record that the update was applied."""
         if self.update is not None:
             (self.name, self.commit), self.digest, self.update = self.update, digest, None
 

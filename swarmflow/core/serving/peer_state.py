@@ -1,4 +1,4 @@
-"""What a peer knows and holds; everything that it decides works on this."""
+"""The state of a peer, which its decisions work on."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PeerState:
 
     @property
     def leader(self) -> ProcessId:
-        """Whom this peer follows."""
+        """The trainer that this peer follows."""
         return self.lease.leader
 
     @property
@@ -78,12 +78,12 @@ class PeerState:
         self.phase = phase
 
     def join(self) -> Join:
-        """What it says of itself now."""
+        """Return its Join as of now."""
         join = replace(self.settings.join, held=self.memory.held)
         return join if self.copies is None else replace(join, copies=self.copies)
 
     def leave(self, reason: str, leaderless: bool = False) -> list[Action]:
-        """Nothing can be done as this incarnation any more: join again, as another one.
+        """Join again, as another incarnation: nothing can be done as this one any more.
 
         leaderless: nobody leads the run any more, so that what this process holds may be the newest there is.
         """
@@ -92,7 +92,7 @@ class PeerState:
         return [Log("warning", reason), *self.last_promise(), Rejoin(reason, held)]
 
     def last_promise(self, held: Held | None = None) -> list[Action]:
-        """Tell the leader that this life, which may have a vote, follows nobody after it: it ends.
+        """Tell the leader that this incarnation, which may have a vote, ends and follows no other leader.
 
         held: what it leaves in its folder.
         """
@@ -101,13 +101,13 @@ class PeerState:
 
     @property
     def alone(self) -> bool:
-        """Whether nobody else may have what this process holds."""
+        """Whether no other process may have what this one holds."""
         if self.needed is not None or self.hops is None:
             return True
         return self.epoch_view is not None and len(self.epoch_view.alive().stages[self.stage]) == 1
 
     def outlives(self) -> Held | None:
-        """What this process holds of the run's state, for whoever leads next."""
+        """Return what this process holds of the run's state, for the next leader."""
         if self.hops is None:
             return self.memory.held
         sealed = self.ballot.number if self.ballot is not None and self.ballot.sealed else None
@@ -115,5 +115,5 @@ class PeerState:
 
 
 def release(bodies: tuple[Ref, ...]) -> list[Action]:
-    """Give bytes up, if there are any."""
+    """Release bytes, if there are any."""
     return [Release(bodies)] if bodies else []

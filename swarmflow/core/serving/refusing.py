@@ -1,4 +1,4 @@
-"""What a peer does with a message that cannot be true, and with a sender whose message raised: that one is put out."""
+"""What a peer does with a message that cannot be true, or that raised: it puts the sender out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swarmflow.core.types import ProcessId
 
 
 def refused(peer: PeerState, event: Received, what: str, now: float) -> list[Action]:
-    """A message that cannot be true is not looked at any further."""
+    """Refuse a message that cannot be true."""
     if peer.phase is PeerPhase.GONE:
         return release(event.bodies)
     counted = Count("messages_refused", type(event.message).__name__)
@@ -20,7 +20,7 @@ def refused(peer: PeerState, event: Received, what: str, now: float) -> list[Act
 
 
 def mishandled(peer: PeerState, event: Mishandled, now: float) -> list[Action]:
-    """What was half changed belongs to the epoch at hand: the step starts over, and with it all of that is void."""
+    """Have the step start over after a message raised: what it has half changed is void with the epoch."""
     if peer.phase is PeerPhase.GONE:
         return []
     actions = _put_out(peer, event.process, event.reason, now)
@@ -30,7 +30,7 @@ def mishandled(peer: PeerState, event: Mishandled, now: float) -> list[Action]:
 
 
 def _put_out(peer: PeerState, sender: ProcessId, reason: str, now: float) -> list[Action]:
-    """Nothing more comes over its connections, and the leader hears of it. Without the leader itself: join again."""
+    """Close a sender's connections and report it to the leader; if it is the leader, join again."""
     if sender == peer.leader:
         return peer.leave(f"the leader {sender} {reason}")
     log = Log("warning", f"{sender} is put out: it {reason}")

@@ -41,7 +41,7 @@ def granted(peer: PeerState, event: Received, now: float) -> list[Action]:
 
 
 def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
-    """The stage is there: it can be served from the next step on."""
+    """Serve the loaded stage from the next step on."""
     if peer.phase is not PeerPhase.LOADING or event.stage != peer.stage:
         return []
     peer.version, peer.memory.held = event.version, None
@@ -61,7 +61,7 @@ def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
 
 
 def not_loaded(peer: PeerState, event: StateNotLoaded, now: float) -> list[Action]:
-    """Nobody could give the stage."""
+    """Report that no donor could give the stage."""
     if peer.phase is not PeerPhase.LOADING or event.stage != peer.stage:
         return []
     peer.version, peer.memory.held = -1, None
@@ -70,7 +70,7 @@ def not_loaded(peer: PeerState, event: StateNotLoaded, now: float) -> list[Actio
 
 
 def copies_changed(peer: PeerState, event: CopiesChanged, now: float) -> list[Action]:
-    """What lies on its disk is another's to know: it may be all that is left of a stage some day."""
+    """Report what lies on its disk: it may be all that is left of a stage some day."""
     peer.copies = event.copies
     return [Send(peer.leader, CopiesHeld(event.copies, event.failed))]
 
