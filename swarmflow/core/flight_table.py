@@ -56,6 +56,11 @@ class FlightTable:
         entry = self.entries.get(index)
         return None if entry is None or entry.reserving else entry.holder
 
+    def has_input(self, index: int) -> bool:
+        """Return whether the input of a dispatched microbatch is here."""
+        entry = self.entries.get(index)
+        return entry is not None and entry.data is not None
+
     def starve(self, entry: InFlight) -> None:
         """Note that a microbatch without holder waits for its input to be computed again."""
         entry.move(FlightState.STARVED)

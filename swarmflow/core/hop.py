@@ -82,6 +82,10 @@ class Wanted:
         """Whether the gradient of the input is needed."""
         return self.give_back or bool(self.gradients)
 
+    def whole_hop(self, hop: Hop) -> bool:
+        """Return whether the hop has to run forward and backward again."""
+        return self.undo or (self.gradient and hop.gradient is None)
+
     @property
     def anything(self) -> bool:
         """Whether anything is needed or under way."""

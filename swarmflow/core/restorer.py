@@ -255,11 +255,11 @@ class Restorer:
         if hop.input is None:
             return []
         actions: list[Action] = []
-        if wanted.output and not self._has_output(hop) and not wanted.forward:
+        if wanted.output and not self.dispatcher.flights.has_input(hop.microbatch.index) and not wanted.forward:
             wanted.forward = True
             actions += [Count("recomputations"), RunForward(hop.microbatch, hop.input, keep=False, again=True)]
         ends = self.last or hop.gradient_in is not None
-        if ends and self._through(hop, wanted) and not wanted.replay:
+        if ends and wanted.whole_hop(hop) and not wanted.replay:
             wanted.replay = True
             weight = -1 if wanted.undo else 0
             actions.append(Count("orphans_subtracted") if wanted.undo else Count("recomputations"))
@@ -282,28 +282,21 @@ class Restorer:
         message = Recall(hop.microbatch, self.stage + (1 if gradient else -1), gradient)
         return [Send(p, message) for p in stage if p != but and (whole_stage or p == known)]
 
-    def _through(self, hop: Hop, wanted: Wanted) -> bool:
-        """Return whether the hop has to run forward and backward again."""
-        return wanted.undo or (wanted.gradient and hop.gradient is None)
-
     def _missing(self, hop: Hop, gradient: bool) -> bool:
         """Return whether the hop's input (or the gradient of its output) is needed, and not here."""
         wanted = hop.wanted
         if wanted is None or (hop.state is not HopState.DONE and not wanted.undo):
             return False
-        through = self._through(hop, wanted)
+        through = wanted.whole_hop(hop)
         if gradient:
             return through and not self.last and hop.gradient_in is None
-        return hop.input is None and (through or (wanted.output and not self._has_output(hop)))
+        output_here = self.dispatcher.flights.has_input(hop.microbatch.index)
+        return hop.input is None and (through or (wanted.output and not output_here))
 
     def _expected(self, hop: Hop) -> bool:
         """Return whether a successor will send the gradient in any case, since it repeats the hop after this."""
         entry = self._entry(hop)
         return entry is not None and not entry.returned and not entry.settled and not hop.orphan
-
-    def _has_output(self, hop: Hop) -> bool:
-        entry = self._entry(hop)
-        return entry is not None and entry.data is not None
 
     def _entry(self, hop: Hop) -> InFlight | None:
         return self.dispatcher.flights.entries.get(hop.microbatch.index)

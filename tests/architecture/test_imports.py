@@ -17,6 +17,9 @@ from tests.architecture.packages import PACKAGES, ROOT, Package, table, written
 ROLES = ("peers", "trainers")
 FILES = sorted(path for top in ("swarmflow", *ROLES) for path in (ROOT / top).rglob("*.py"))
 LINES_MAX = 450
+METHODS_MAX = 25
+ARGUMENTS_MAX = 10  # of a constructor
+INTERNAL = r"ClassVar|init=False"
 GLOBAL_RANDOM = "global random numbers: take a random.Random as an argument"
 CLOCKS_AND_EFFECTS = {"asyncio", "multiprocessing", "os", "selectors", "socket", "subprocess", "threading", "time"}
 UNSAFE = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
@@ -106,6 +109,32 @@ def too_long(path: Path, source: str) -> Iterator[str]:
         yield f"{lines} lines, more than {LINES_MAX}"
 
 
+def arguments_of(node: ast.ClassDef) -> int:
+    """How many arguments the constructor of a class takes; 0 for records of configuration, which are frozen."""
+    decorators = " ".join(ast.unparse(decorator) for decorator in node.decorator_list)
+    if "dataclass" in decorators:
+        fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+        given = [
+            each for each in fields if not {"ClassVar", "init=False"} & set(re.findall(INTERNAL, ast.unparse(each)))
+        ]
+        return 0 if "frozen=True" in decorators else len(given)
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+            return len(each.args.args) + len(each.args.kwonlyargs) - 1
+    return 0
+
+
+def too_much_in_a_class(path: Path, source: str) -> Iterator[str]:
+    """A class that does, or has to be given, more than one subject."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+            if methods > METHODS_MAX:
+                yield f"{node.name} has {methods} methods, more than {METHODS_MAX}"
+            if (arguments := arguments_of(node)) > ARGUMENTS_MAX:
+                yield f"the constructor of {node.name} takes {arguments} arguments, more than {ARGUMENTS_MAX}"
+
+
 def unsafe_loads(path: Path, source: str) -> Iterator[str]:
     """Every `torch.load(...)` that does not say `weights_only=True`."""
     for node in ast.walk(ast.parse(source)):
@@ -147,6 +176,7 @@ def runs_at_import(tree: ast.Module) -> Iterator[ast.stmt]:
 RULES: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "imports": broken_imports,
     "length": too_long,
+    "classes": too_much_in_a_class,
     "unsafe loads": unsafe_loads,
 }
 
@@ -280,3 +310,18 @@ def test_every_library_in_use_is_a_declared_dependency() -> None:
         if not is_standard(name) and not within(name, "swarmflow", *ROLES)
     }
     assert used - declared == set()
+
+
+def test_what_is_too_much_in_a_class_is_seen() -> None:
+    """Internal fields and frozen records of configuration take no part."""
+    fields = "".join(f"    a{number}: int\n" for number in range(11))
+    methods = "".join(f"    def m{number}(self): ...\n" for number in range(26))
+    arguments = ", ".join(f"a{number}" for number in range(11))
+    internal = "    b: int = field(default=0, init=False)\n    c: ClassVar[int] = 0\n"
+    legal = (
+        f"@dataclass(frozen=True)\nclass A:\n{fields}@dataclass\nclass B:\n{fields.partition('    a10')[0]}{internal}"
+    )
+    wrong = f"@dataclass\nclass C:\n{fields}class D:\n    def __init__(self, {arguments}): ...\nclass E:\n{methods}"
+    found = [what.split(",")[0] for what in too_much_in_a_class(Path("a.py"), legal + wrong)]
+    taken = "the constructor of {} takes 11 arguments"
+    assert found == [taken.format("C"), taken.format("D"), "E has 26 methods"]
