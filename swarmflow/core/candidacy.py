@@ -161,20 +161,16 @@ class Candidacy:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """What a former leader left, put together from the reports.
-
-    reports: of those who may go on. gone: named in the epoch, and dead or not heard of. expelled: who reported although
-    the former leader had declared it dead. suspects: (accuser, accused) of those lost by somebody and not declared
-    dead. doubtful: the former leader may have committed the step, and what it committed cannot be had: what follows is
-    another history.
-    """
+    """What a former leader left, put together from the reports."""
 
     step: Step
-    reports: dict[ProcessId, ElectionReport]
-    gone: tuple[ProcessId, ...]
-    expelled: tuple[ProcessId, ...]
-    suspects: tuple[tuple[ProcessId, ProcessId], ...]
-    doubtful: bool = False
+    reports: dict[ProcessId, ElectionReport]  # of those that may go on
+    gone: tuple[ProcessId, ...]  # members that failed or did not answer
+    expelled: tuple[ProcessId, ...]  # reported, although the former leader had declared them dead
+    suspects: tuple[
+        tuple[ProcessId, ProcessId], ...
+    ]  # (accuser, accused) of those lost by a member and not declared dead
+    doubtful: bool = False  # the step may be committed out of reach: another lineage follows
 
 
 def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: float, now: float) -> Takeover:

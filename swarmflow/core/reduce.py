@@ -238,8 +238,8 @@ class Reduction:
 
 @dataclass(slots=True)
 class Ballot:
-    """A try at reducing a step, as one member sees it. sealed: its gradients are ready for the commit."""
+    """A try at reducing a step, as one member sees it."""
 
     number: int
     reduction: Reduction
-    sealed: bool = False
+    sealed: bool = False  # the reduced gradients are ready for the commit

@@ -10,16 +10,16 @@ from swarmflow.core.messages import Held
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A peer that may come back. held: what it has. until_s: when the run goes on without it."""
+    """A peer that may come back."""
 
     name: str
-    held: Held
-    until_s: float
+    held: Held  # what it has in its folder
+    until_s: float  # when the run goes on without it
 
 
 @dataclass(slots=True)
 class Absentees:
-    """Those that hold the run's version, by name."""
+    """The absent peers that hold the run's version, by name."""
 
     _by_name: dict[str, Absent] = field(default_factory=dict)
 

@@ -15,14 +15,14 @@ HOLDINGS_MAX = 8  # that are believed of one process; an honest one has three at
 
 @dataclass(slots=True)
 class Copies:
-    """The disks of everybody who is there, beside the leader's own. stages, steps: of the run.
+    """The disks of the processes present, beside the leader's own.
 
-    One snapshot is spread at a time: a newer one waits until everybody who was asked to copy has answered, or else a
-    run that writes checkpoints faster than they travel would never have a whole one.
+    One snapshot is spread at a time: a newer one waits until every peer that was asked to copy has answered. Otherwise
+    a run that writes checkpoints faster than they travel would never have a whole one.
     """
 
-    stages: int
-    steps: int = 1 << 40
+    stages: int  # of the run
+    steps: int = 1 << 40  # of the run
     _held: dict[ProcessId, dict[Snapshot, set[int]]] = field(default_factory=dict)
     _where: dict[ProcessId, Member] = field(default_factory=dict)
     _asked: dict[ProcessId, tuple[Snapshot, set[int]]] = field(default_factory=dict)

@@ -14,16 +14,12 @@ NAMES_MAX = 4096
 
 @dataclass(slots=True)
 class Duty:
-    """One thing that is owed. task: its kind, empty: nothing is owed. since_s: of the last sign of progress.
+    """One thing that a process owes."""
 
-    usual_s: by kind, the longest time between two signs of progress lately. misses: how often it was found to stand
-    still since the last one.
-    """
-
-    task: str = ""
-    since_s: float = 0.0
-    usual_s: dict[str, float] = field(default_factory=dict)
-    misses: int = 0
+    task: str = ""  # its kind, empty: nothing is owed
+    since_s: float = 0.0  # of the last sign of progress
+    usual_s: dict[str, float] = field(default_factory=dict)  # by kind, the longest time between two signs lately
+    misses: int = 0  # how often it was found to stand still since the last sign
     _progress: tuple[int, ...] = ()
     _spent_s: float = 0.0
 

@@ -15,23 +15,20 @@ EXPONENT_MIN = -76  # what does not fit into it is larger than any number in fp3
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A try at a step that failed. version: of the weights. culprits: who made it fail; of several it is one.
+    """A try at a step that failed."""
 
-    exponent: for which a gradient was too large; None: that was not the reason.
-    """
-
-    version: int
-    culprits: tuple[ProcessId, ...]
+    version: int  # of the weights
+    culprits: tuple[ProcessId, ...]  # the members that made it fail; of several it is one
     text: str
-    exponent: int | None = None
+    exponent: int | None = None  # for which a gradient was too large; None: that was not the reason
 
 
 @dataclass(slots=True)
 class Failures:
-    """The failures of the version at hand, and who is left out for them, by name.
+    """The failures of the present version, and the processes left out for them, by name.
 
-    Without whom a step is committed after it failed with it is to blame. Of two members that do not agree either may
-    be; the step is tried without one of them, and should it fail again, without the other one.
+    A process is to blame if the step is committed without it after failing with it. Of two members that disagree either
+    may be; the step is tried without one of them and, if it fails again, without the other one.
     """
 
     found: list[Failure] = field(default_factory=list)

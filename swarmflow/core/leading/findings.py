@@ -16,19 +16,14 @@ LAYER_LENGTH_MAX = 120
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A value that was not finite, of one try at a step.
+    """A value that was not finite, of one try at a step."""
 
-    version: of the weights. index: the microbatch, -1: a sum over several. stage: where it was computed, -1: not known.
-    holder: the peer that computed it, None: not known. value: what it is, one of VALUES. layer: the part of the model
-    in which it arises, empty: not known.
-    """
-
-    version: int
-    index: int
-    stage: int
-    holder: ProcessId | None
-    value: str
-    layer: str = ""
+    version: int  # of the weights
+    index: int  # the microbatch, -1: a sum over several
+    stage: int  # where it was computed, -1: not known
+    holder: ProcessId | None  # the peer that computed it, None: not known
+    value: str  # what it is, one of VALUES
+    layer: str = ""  # the part of the model in which it arises, empty: not known
 
     def __str__(self) -> str:
         whose = f"of microbatch {self.version}/{self.index}" if self.index >= 0 else f"of step {self.version}"
@@ -43,14 +38,13 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """What was found of the versions that are not committed yet, and the peers that were put out for it.
+    """The findings of the versions that are not committed yet, and the peers that were put out for them.
 
-    A hop whose value is not finite is computed once more, elsewhere where there is somebody else: finite there, its
-    first holder was at fault; not finite again, it is the data, the weights or the settings, and the run stops.
-    barred_s: how long a peer that was put out waits until it is granted a stage again; each time twice as long.
+    A hop whose value is not finite is computed once more, by another peer if there is one. Finite there, its first
+    holder was at fault; not finite again, it is the data, the weights or the settings, and the run stops.
     """
 
-    barred_s: float
+    barred_s: float  # how long a peer that was put out waits for a stage; each time twice as long
     found: list[Finding] = field(default_factory=list)
     _barred: dict[str, tuple[float, float]] = field(default_factory=dict)
 

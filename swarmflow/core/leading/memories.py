@@ -15,13 +15,10 @@ DIGEST_CHARACTERS_MAX = 128
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What a trainer that starts knows of the run before. version: it had come as far as this, or a little farther.
+    """What a trainer that starts knows of the run before."""
 
-    peers: names of those that took part then; they may hold the version in memory.
-    """
-
-    version: int = 0
-    peers: frozenset[str] = frozenset()
+    version: int = 0  # it had come as far as this, or a little farther
+    peers: frozenset[str] = frozenset()  # names of those that took part then; they may hold the version in memory
 
 
 NOTHING = Former()
@@ -29,27 +26,21 @@ NOTHING = Former()
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A version whose every stage some living peer holds, or has reduced the gradient of.
-
-    name: of its states. commit: the one that made it. holders: of each stage.
-    """
+    """A version whose every stage some living peer holds, or has reduced the gradient of."""
 
     version: int
-    name: str
-    commit: Commit | None
-    holders: tuple[tuple[ProcessId, ...], ...]
+    name: str  # of its states
+    commit: Commit | None  # that made it
+    holders: tuple[tuple[ProcessId, ...], ...]  # of each stage
 
 
 @dataclass(slots=True)
 class Memories:
-    """What those who joined hold, until they are granted something. stages, steps: of the run.
+    """What processes that joined hold, until they are granted something."""
 
-    given_up: the newest version that was waited for in vain.
-    """
-
-    stages: int
-    steps: int = 1 << 40
-    given_up: int = 0
+    stages: int  # of the run
+    steps: int = 1 << 40  # of the run
+    given_up: int = 0  # the newest version that was waited for in vain
     _held: dict[ProcessId, tuple[Member, Held]] = field(default_factory=dict)
 
     def record(self, member: Member, held: Held | None) -> None:

@@ -13,11 +13,11 @@ GAIN_OF_A_PEER = 0.5  # or by this share of what one more peer is worth there, w
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A peer of a stage. speed: relative, above 0. movable: it may be moved."""
+    """A peer of a stage."""
 
     process: ProcessId
-    speed: float
-    movable: bool
+    speed: float  # relative, above 0
+    movable: bool  # it may be moved
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,34 +14,28 @@ GRACE_S = 5.0  # for those who may hold a still later version than the one that 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """version: go on from this one, which is on the own disk, or in the memory of peers (memory). fetch: copy it to the
-    own disk first. Neither: wait.
+    """What to do about the version to go on from; with neither a version nor a snapshot: wait."""
 
-    reason: what is waited for, in words for the person who runs this.
-    """
-
-    reason: str
-    version: int | None = None
-    fetch: Snapshot | None = None
-    memory: Remembered | None = None
+    reason: str  # what is waited for, as a person reads it
+    version: int | None = None  # to go on from: it is on the leader's own disk, or in the memory of peers
+    fetch: Snapshot | None = None  # to be copied to the leader's own disk first
+    memory: Remembered | None = None  # of the version, where peers hold it
 
 
 @dataclass(slots=True)
 class Restoring:
-    """Looks for the newest version that is whole somewhere. since_s: when it began.
+    """A search for the newest version that is whole somewhere.
 
-    known: the newest version that was on a disk, as far as the own one tells. A version that is known but not whole is
-    waited for: without end where the own disk has nothing, since a run must not begin again while its state may come
-    back, and else for wait_s, since the own version costs only the steps after it. former: what is known of the run
-    before; peers that have outlived its trainers may hold a later version in memory than any disk, and are waited for,
-    for memory_s at most, until all that were known are there again.
+    A version that is known but not whole is waited for. Where the own disk has nothing, without end: a run must not
+    begin again while its state may come back. Else for a while: the own version costs only the steps after it. Peers that outlived all trainers may hold a later version in memory than any disk. They are waited
+    for until all that took part then are present again.
     """
 
-    known: int
-    since_s: float
-    wait_s: float
-    former: Former = NOTHING
-    memory_s: float = 0.0
+    known: int  # the newest version that was on a disk, as far as the own one tells
+    since_s: float  # when the search began
+    wait_s: float  # for disks, where the own one has a version
+    former: Former = NOTHING  # what is known of the run before
+    memory_s: float = 0.0  # for peers with a version in memory
     again_s: float = 0.0
     _found: Remembered | None = None
     _found_s: float = 0.0

@@ -28,29 +28,22 @@ def reduce_together(roster: Roster, tied: bool, one: ProcessId, other: ProcessId
 
 @dataclass(slots=True)
 class Accusation:
-    """One member cannot go on with another. since_s, last_s: when it said so, first and last.
-
-    due_s: by when the accused has to have answered. answered: since the last time, the accused has sent something to
-    the leader. lived: it has so after an earlier one.
-    """
+    """A report of one member that it cannot go on with another."""
 
     reason: str
-    since_s: float
-    last_s: float
-    due_s: float
-    answered: bool = False
-    lived: bool = False
+    since_s: float  # when it was made first
+    last_s: float  # when it was made last
+    due_s: float  # by when the accused has to have answered
+    answered: bool = False  # since the last report, the accused has sent the leader a message
+    lived: bool = False  # it has so after an earlier report
 
 
 @dataclass(slots=True)
 class Suspicions:
-    """The accusations of a leader's members, by accused and accuser.
+    """The accusations of a leader's members, by accused and accuser."""
 
-    settle_s: how long a dispute may last. check_s: how long an accused has to answer the leader.
-    """
-
-    settle_s: float
-    check_s: float
+    settle_s: float  # how long a dispute may last
+    check_s: float  # how long an accused has to answer the leader
     _of: dict[ProcessId, dict[ProcessId, Accusation]] = field(default_factory=dict)
 
     def accuse(self, accuser: ProcessId, accused: ProcessId, reason: str, now: float) -> None:
