@@ -65,7 +65,7 @@ async def _run(run: Run) -> int:
             if over(outcome, leaving=stop.count > 0):
                 return 0
             first = False
-            run.give_way()
+            run.yield_output()
             invite = _latest_invite(run, invite)
 
 
@@ -174,7 +174,7 @@ async def _one_life(
         where = Invite(run_id, name, trainers[:ADDRESSES_MAX]) if trainers else None
         found = await _find(run, session, where, first, invited=invite is not None)
         if found is not None:
-            run.give_way()
+            run.yield_output()
             await take_up(run, found.manifest)
             newest = await _newest(run, session, found.manifest)
             if newest is not None:
@@ -197,7 +197,7 @@ async def _one_life(
             _remember_end(run, EndedRun(run_id, name, life.version, run.config.train.steps, str(run.output.absolute())))
         return outcome
     finally:
-        run.give_way()  # before the goodbye: another trainer may lead as soon as it receives it
+        run.yield_output()  # before the goodbye: another trainer may lead as soon as it receives it
         await session.close()
 
 
@@ -243,7 +243,7 @@ async def stay_in_charge(run: Run, life: TrainerLife, invite: Callable[[], Invit
                 life.keep_tokenizer()
             life.look_at_disk()
             if not life.leads:
-                run.give_way()  # it may have taken the claim as it lost the lead
+                run.yield_output()  # it may have taken the claim as it lost the lead
             else:
                 await asyncio.to_thread(run.stay_in_charge)
                 if run.lock is not None and not run.invite_path.is_file():

@@ -61,7 +61,7 @@ class Run:
             port = metrics.serve(options.metrics_port, options.metrics_host)
             log.info("metrics: http://%s:%d/metrics", options.metrics_host, port)
         run = cls(options, config, corpus, folder, metrics, steplog)
-        stack.callback(run.give_way)
+        stack.callback(run.yield_output)
         return run
 
     @property
@@ -104,7 +104,7 @@ class Run:
                 shared_folder(self.output / "state", held=True)
                 self.lock = FolderLock.acquire(self.output / "state" / "leader.lock")
 
-    def give_way(self) -> None:
+    def yield_output(self) -> None:
         """Release the claim, as another trainer leads."""
         with self._claiming:
             if self.lock is not None:
@@ -121,7 +121,7 @@ class Run:
                 self.lock.check()
                 if self.lock.is_there:
                     return
-                self.give_way()
+                self.yield_output()
             self.claim()
 
     def earlier(self) -> Manifest | None:

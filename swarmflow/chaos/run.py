@@ -159,8 +159,8 @@ class ChaosRun:
         waits = f"the run waits for {seen.waiting_for}" if seen is not None else "no leader was ever seen"
         if seen is not None and time.monotonic() - seen.at_s > STANDSTILL_S / 2:
             waits = f"nobody leads; {waits} when a leader was last seen"
-        under_way = ", ".join(map(str, self._troubles)) or "no fault"
-        return f"no step for {STANDSTILL_S:.0f} s {after}: {waits}; under way: {under_way}"
+        troubles = ", ".join(map(str, self._troubles)) or "no fault"
+        return f"no step for {STANDSTILL_S:.0f} s {after}: {waits}; under way: {troubles}"
 
 
 def _failed(process: LocalProcess) -> ChaosError:

@@ -24,7 +24,7 @@ class Admission:
     """
 
     capacity: int  # microbatches whose graphs fit in memory
-    beyond: int = 0  # extra slots without a graph, as a multiple of capacity
+    extra: int = 0  # extra slots without a graph, as a multiple of capacity
     closed: bool = field(default=False, init=False)  # a ballot is under way: nothing is admitted
     draining: bool = field(default=False, init=False)
     reserved: dict[int, tuple[ProcessId, int]] = field(default_factory=dict, init=False)  # index -> sender, attempt
@@ -76,7 +76,7 @@ class Admission:
     @property
     def graph(self) -> bool:
         """Whether the next microbatch gets a graph."""
-        return self.beyond == 0 or len(self.held) < self.capacity
+        return self.extra == 0 or len(self.held) < self.capacity
 
     def replays(self) -> list[RunReplay]:
         """Pop the backward passes without a graph that memory allows now; their slots count as held from now on."""
@@ -98,7 +98,7 @@ class Admission:
         if self.closed or (self.draining and not insist):
             return False
         taken = len(self.held) + len(self.without_graph) + len(self.reserved) + ahead
-        return taken < self.capacity or (self._idle and taken < self.capacity * (1 + self.beyond))
+        return taken < self.capacity or (self._idle and taken < self.capacity * (1 + self.extra))
 
     @property
     def _idle(self) -> bool:

@@ -127,8 +127,8 @@ class Candidacy:
 
     def elected(self, now: float) -> bool:
         """Return whether this trainer leads now."""
-        latest, heard_of = self.latest(), len(self.reports) + len(self._lost)
-        early = heard_of < len(self._asked) and now - self.began_s <= SETTLE_S
+        latest, answered = self.latest(), len(self.reports) + len(self._lost)
+        early = answered < len(self._asked) and now - self.began_s <= SETTLE_S
         if early or 2 * len(self.reports) <= latest.size - len(latest.newcomers):
             return False  # asked at each event: among 10,000 reports only what is cheap comes before this
         return Quorum.of(latest).elects(self.reports.keys()) and self.settled(now)

@@ -70,9 +70,9 @@ class PeerMachine(PeerState):
             return self._due(now)
         if type(event) is Received and type(event.message) is LeaderHeartbeat and self._from_leader(event):
             return self._beat(event, now)
-        before = self._heard_of if self._early else None
+        before = self._known_ballot if self._early else None
         actions = self._handle(event, now)
-        if before is not None and self._heard_of != before:
+        if before is not None and self._known_ballot != before:
             actions += self._replay_early(now)
         if self.flows is not None:
             self.flows.pace.watch(event, actions, now)
@@ -238,7 +238,7 @@ class PeerMachine(PeerState):
         return epoch_view is None or not (epoch_view.takes_part(event.sender) and epoch_view.takes_part(self.me))
 
     @property
-    def _heard_of(self) -> tuple[Epoch, int]:
+    def _known_ballot(self) -> tuple[Epoch, int]:
         """The epoch and ballot at hand: what is about a later one comes too early."""
         return self.epoch, self.ballot.number if self.ballot is not None else -1
 

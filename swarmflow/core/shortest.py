@@ -36,10 +36,10 @@ class _PeerEstimate:
         """Expected time until the next microbatch is back, after those that it has not passed on yet."""
         if self.retry_s is not None and not self.awaited:
             return self.retry_s
-        return self.way_s + self.awaited * max(self.tensor_s, self.inside_s)
+        return self.path_s + self.awaited * max(self.tensor_s, self.inside_s)
 
     @property
-    def way_s(self) -> float:
+    def path_s(self) -> float:
         """The same if it held none: to it, through it, downstream, and back."""
         return 2 * self.tensor_s + self.inside_s + self.downstream_s
 
@@ -98,7 +98,7 @@ class Shortest:
     def __init__(self, sender: str = "") -> None:
         self._salt = crc32(sender.encode())
         self._peers: dict[ProcessId, _PeerEstimate] = {}
-        self._delays, self._ways = _Least(), _Least()
+        self._delays, self._paths = _Least(), _Least()
         self._alike = _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)  # the estimate of every stranger
         self._strangers: dict[ProcessId, None] = {}
         self._turns: list[ProcessId] | None = None  # the strangers, first one last; built when one is to be chosen
@@ -107,10 +107,10 @@ class Shortest:
     def announce(self, processes: Iterable[ProcessId]) -> None:
         """Begin an epoch with these peers, which hold nothing."""
         stranger = self._stranger()
-        least_s = min((peer.way_s for peer in self._peers.values()), default=0.0)
+        least_s = min((peer.path_s for peer in self._peers.values()), default=0.0)
         before, strangers = self._peers, self._strangers
         self._peers, self._strangers, self._turns = {}, {}, None
-        self._delays, self._ways = _Least(), _Least()
+        self._delays, self._paths = _Least(), _Least()
         if not before and not strangers:
             self._alike, self._strangers = stranger, dict.fromkeys(processes)
             return
@@ -119,7 +119,7 @@ class Shortest:
             peer = before.get(process)
             if peer is not None:
                 peer.awaited = 0
-                unused = peer.measured and self._now_s - peer.used_s > RETRY_FACTOR * peer.way_s
+                unused = peer.measured and self._now_s - peer.used_s > RETRY_FACTOR * peer.path_s
                 peer.retry_s = least_s if unused else None
                 self._add(process, peer)
             elif process in strangers:
@@ -142,7 +142,7 @@ class Shortest:
         self._peers.pop(process, None)
         self._strangers.pop(process, None)
         self._delays.drop(process)
-        self._ways.drop(process)
+        self._paths.drop(process)
 
     def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
         """Return the peer with the shortest expected delay, None if all are excluded. source: makes no difference."""
@@ -222,11 +222,11 @@ class Shortest:
     @property
     def downstream_s(self) -> float:
         """The time of the best path from here, forth and back, as announced upstream."""
-        process = self._ways.first()
+        process = self._paths.first()
         if process is None:
-            return self._alike.way_s if self._strangers else 0.0
-        way_s = self._peers[process].way_s
-        return min(way_s, self._alike.way_s) if self._strangers else way_s
+            return self._alike.path_s if self._strangers else 0.0
+        path_s = self._peers[process].path_s
+        return min(path_s, self._alike.path_s) if self._strangers else path_s
 
     def _stranger(self) -> _PeerEstimate:
         known = [peer for peer in self._peers.values() if peer.known]
@@ -267,4 +267,4 @@ class Shortest:
 
     def _changed(self, process: ProcessId, peer: _PeerEstimate) -> None:
         self._delays.put(process, peer.delay_s, peer.tie)
-        self._ways.put(process, peer.way_s, peer.tie)
+        self._paths.put(process, peer.path_s, peer.tie)

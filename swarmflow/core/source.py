@@ -36,7 +36,7 @@ class MicrobatchSource:
     done: int = field(init=False, default=0)  # microbatches formed in this life
     _attempts: dict[int, int] = field(init=False, default_factory=dict)  # by index, of the own microbatches
     _todo: list[int] = field(init=False, default_factory=list)
-    _under_way: set[int] = field(init=False, default_factory=set)
+    _in_flight: set[int] = field(init=False, default_factory=set)
     _room: int = field(init=False, default=1)  # slots of the first stage
     _trainers: int = field(init=False, default=1)
 
@@ -52,7 +52,7 @@ class MicrobatchSource:
         self.dispatcher.trainers = tuple(trainers)
         actions = self.dispatcher.open(message.epoch, message.roster.ids[0], message.roster.shares[0])
         self.epoch, self.attempt = message.epoch, 0
-        self._under_way.clear()
+        self._in_flight.clear()
         self._attempts = dict.fromkeys(shares(tuple(trainers), self.microbatches).get(self.me, ()), 0)
         self._todo = list(self._attempts)
         self._room = (1 + WITHOUT_GRAPH) * sum(member.capacity for member in first)
@@ -111,15 +111,15 @@ class MicrobatchSource:
                 self.dispatcher.routed(sender, microbatch, message.attempt, message.successor, now)
             case Backward():
                 if self.dispatcher.returned(sender, microbatch, message.attempt, now):
-                    self._under_way.discard(microbatch.index)
+                    self._in_flight.discard(microbatch.index)
                     return self._feed()
         return []
 
     def _feed(self) -> list[Action]:
         self.window = max(1, -(-self._room // self._trainers))
         actions: list[Action] = []
-        while self._todo and len(self._under_way) < self.window:
+        while self._todo and len(self._in_flight) < self.window:
             index = self._todo.pop(0)
-            self._under_way.add(index)
+            self._in_flight.add(index)
             actions.append(FormMicrobatch(Microbatch(self.epoch, index)))
         return actions

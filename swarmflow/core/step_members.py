@@ -55,7 +55,7 @@ class StepMembers:
         stages: the stage that each recipient of `base` served then.
         """
         change = RosterDelta.after(base, self.open_step) if base is not None else None
-        if change is not None and len(change.gone) + len(change.came) > PART_MEMBERS:
+        if change is not None and len(change.gone) + len(change.entered) > PART_MEMBERS:
             change = None
         return announce(self.open_step, self.roster.all_members, self.tied, change, stages)
 

@@ -199,21 +199,21 @@ class Roster:
         stages = tuple(members if other in near else () for other, members in enumerate(self.stages))
         return self if stages == self.stages else Roster(stages, self.trainers)
 
-    def changed(self, gone: tuple[ProcessId, ...], came: tuple[Member, ...]) -> Roster:
-        """The roster that differs from this one by who left, and by who came or is in another place now.
+    def changed(self, gone: tuple[ProcessId, ...], entered: tuple[Member, ...]) -> Roster:
+        """The roster that differs from this one by who left, and by who entered or is in another place now.
 
         The last answer is kept: where one process pretends to be many, all of them ask the same.
         """
         known: tuple[tuple[ProcessId, ...], tuple[Member, ...], Roster] | None = self.__dict__.get("_changed")
-        if known is None or known[:2] != (gone, came):
-            known = self.__dict__["_changed"] = (gone, came, self._changed_anew(gone, came))
+        if known is None or known[:2] != (gone, entered):
+            known = self.__dict__["_changed"] = (gone, entered, self._changed_anew(gone, entered))
         return known[2]
 
-    def _changed_anew(self, gone: tuple[ProcessId, ...], came: tuple[Member, ...]) -> Roster:
-        left = {*gone, *(member.process for member in came)}
+    def _changed_anew(self, gone: tuple[ProcessId, ...], entered: tuple[Member, ...]) -> Roster:
+        left = {*gone, *(member.process for member in entered)}
 
         def renewed(members: tuple[Member, ...], stage: int) -> tuple[Member, ...]:
-            added = [member for member in came if member.stage == stage]
+            added = [member for member in entered if member.stage == stage]
             stayed = [member for member in members if member.process not in left]
             return tuple(sorted(stayed + added)) if added else tuple(stayed)
 

@@ -100,10 +100,10 @@ def _distance(maddr: str) -> int:
     address = ipaddress.ip_address(host)
     if address.is_loopback or address.is_link_local:
         return 3
-    return 0 if address.is_global else 1 if host in way_out() else 2
+    return 0 if address.is_global else 1 if host in outgoing_addresses() else 2
 
 
-def way_out() -> list[str]:
+def outgoing_addresses() -> list[str]:
     """Return the address of this machine in its network, or none. No packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -21,7 +21,7 @@ class Packed:
     """A Negotiate whose flow message is not decoded yet. Its fields are those of Negotiate."""
 
     stage: int
-    word: NamedPayload
+    payload: NamedPayload
     origin: ProcessId | None = None
     to: ProcessId | None = None
 
@@ -39,18 +39,23 @@ _RELIABLE_DECODER = msgspec.msgpack.Decoder(_PackedReliable)
 
 def pack(message: Negotiate) -> dict[str, Any]:
     """Return the mapping that is encoded in place of a Negotiate."""
-    return {"stage": message.stage, "word": _pack_payload(message.word), "origin": message.origin, "to": message.to}
+    return {
+        "stage": message.stage,
+        "payload": _pack_payload(message.payload),
+        "origin": message.origin,
+        "to": message.to,
+    }
 
 
 def unpack(packed: Packed) -> Negotiate:
     """Decode the flow message of a Negotiate. Raises FrameError or msgspec.DecodeError where it is not one."""
-    name, fields = packed.word
+    name, fields = packed.payload
     payload: FlowMessage
     if name == Reliable.__name__:
         reliable = _RELIABLE_DECODER.decode(fields)
         payload = Reliable(reliable.number, _decoded(_RELIABLE_DECODERS, reliable.message))
     else:
-        payload = _decoded(_DECODERS, packed.word)
+        payload = _decoded(_DECODERS, packed.payload)
     return Negotiate(packed.stage, payload, packed.origin, packed.to)
 
 
@@ -63,5 +68,5 @@ def _pack_payload(payload: FlowMessage) -> tuple[str, Any]:
 def _decoded(kinds: dict[str, msgspec.msgpack.Decoder[Any]], named: NamedPayload) -> Any:  # noqa: ANN401
     decoder = kinds.get(named[0])
     if decoder is None:
-        raise FrameError(f"there is no word {named[0][:40]!r}")
+        raise FrameError(f"there is no message {named[0][:40]!r}")
     return decoder.decode(named[1])

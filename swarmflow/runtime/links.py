@@ -230,7 +230,7 @@ class Links:
             return None
         self._pending_hellos[name] += 1
         try:
-            return await self._shake_hands(name, reader, writer)
+            return await self._handshake(name, reader, writer)
         except (FrameError, TimeoutError) as error:
             log.info("refused a stream from %s: %s", name, error or "it said nothing")
             self._counters.refused("hello")
@@ -240,7 +240,7 @@ class Links:
             if not self._pending_hellos[name]:
                 del self._pending_hellos[name]
 
-    async def _shake_hands(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello | None:
+    async def _handshake(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello | None:
         hello = await read_hello(reader, self._settings.open_timeout_s)
         reason = self._refusal(name, hello)
         challenge = self._lives.challenge()

@@ -11,7 +11,7 @@ import msgspec
 
 from swarmflow.core.types import ProcessId
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.addresses import lasting, multiaddr, parts_of, peer_of, way_out
+from swarmflow.runtime.addresses import lasting, multiaddr, outgoing_addresses, parts_of, peer_of
 from swarmflow.runtime.invite import Invite
 from swarmflow.runtime.requests import Arguments, Requests
 from swarmflow.runtime.session import Session
@@ -122,6 +122,6 @@ def local_addresses(listening: Sequence[str], name: str) -> list[str]:
         host, port = parts.get("ip4"), parts.get("tcp", "0")
         if host is None or port == "0":
             continue
-        hosts = [*way_out(), "127.0.0.1"] if ipaddress.ip_address(host).is_unspecified else [host]
+        hosts = [*outgoing_addresses(), "127.0.0.1"] if ipaddress.ip_address(host).is_unspecified else [host]
         found += [f"/ip4/{one}/tcp/{port}/p2p/{name}" for one in hosts]
     return found

@@ -58,7 +58,7 @@ def _open(message: OpenStep) -> int:
 
 
 def _reopen(message: RosterDelta) -> int:
-    return PROCESS * (1 + len(message.gone)) + MEMBER * len(message.came)
+    return PROCESS * (1 + len(message.gone)) + MEMBER * len(message.entered)
 
 
 def _prepare(message: Prepare) -> int:
@@ -110,5 +110,5 @@ _EXTRA: dict[type, Callable[[Any], int]] = {
     Granted: lambda message: MEMBER * len(message.donors),
     MemberFailed: lambda message: ENTRY * len(message.lost),
     Elect: lambda message: MEMBER,
-    Negotiate: lambda message: _flow_message(message.word),
+    Negotiate: lambda message: _flow_message(message.payload),
 }

@@ -211,7 +211,7 @@ def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
 
 def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_they_come() -> None:
     """Else its queue would grow by what others could compute with a graph."""
-    admission = Admission(1, beyond=4)
+    admission = Admission(1, extra=4)
     hop = Hop(microbatch(0), 0, UP, False, None, INPUT, TARGETS)
     hop.move(HopState.DISPATCHED)
     admission.note(hop)

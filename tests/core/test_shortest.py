@@ -168,7 +168,7 @@ def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
         least = chosen(made, *out)
         assert (least is None) == (not left)
         assert least is None or left[least] == min(left.values())
-        assert made.downstream_s == min(peer.way_s for peer in seen.values())
+        assert made.downstream_s == min(peer.path_s for peer in seen.values())
 
 
 @settings(max_examples=60, deadline=None)

@@ -28,8 +28,8 @@ from swarmflow.runtime.addresses import (
     dialable,
     lasting,
     multiaddr,
+    outgoing_addresses,
     peer_of,
-    way_out,
 )
 from swarmflow.runtime.daemon import remove_stale_sockets
 from swarmflow.runtime.identity import IdentityLock, load_identity
@@ -284,7 +284,7 @@ def test_of_a_host_with_many_interfaces_the_addresses_that_reach_farthest_are_to
     own = [f"/ip4/127.0.0.1/tcp/1/p2p/{NAME}", f"/ip6/fe80::1/tcp/1/p2p/{NAME}"]
     own += [f"/ip4/10.0.{number}.1/tcp/1/p2p/{NAME}" for number in range(70)]
     far = [f"/ip4/8.8.4.4/tcp/1/p2p/{NAME}", f"/dns4/example.org/tcp/1/p2p/{NAME}"]
-    out = [f"/ip4/{host}/tcp/1/p2p/{NAME}" for host in way_out()]
+    out = [f"/ip4/{host}/tcp/1/p2p/{NAME}" for host in outgoing_addresses()]
     named = announced_addresses((*own, *out, *far))
     assert len(named) == ADDRESSES_MAX
     assert {*far, *out} <= set(named)

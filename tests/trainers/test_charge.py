@@ -55,7 +55,7 @@ async def test_a_disk_that_refuses_ends_no_heir(tmp_path: Path, caplog: pytest.L
             held_elsewhere(run.output / "state" / "leader.lock")
             with pytest.raises(TakenError, match="in use by another trainer now, process 12 on node7"):
                 await charge
-            run.give_way()
+            run.yield_output()
             await session.close()
     assert caplog.text.count("it is tried again") == 1
     assert caplog.text.count("Read-only file system") == 2

@@ -27,8 +27,9 @@ class Restoring:
     """A search for the newest version that is whole somewhere.
 
     A version that is known but not whole is waited for. Where the own disk has nothing, without end: a run must not
-    begin again while its state may come back. Else for a while: the own version costs only the steps after it. Peers that outlived all trainers may hold a later version in memory than any disk. They are waited
-    for until all that took part then are present again.
+    begin again while its state may come back. Else for a while: the own version costs only the steps after it. Peers
+    that outlived all trainers may hold a later version in memory than any disk. They are waited for until all that took
+    part then are present again.
     """
 
     known: int  # the newest version that was on a disk, as far as the own one tells

@@ -1,7 +1,7 @@
 """The validity table of the messages: the range or length of every field, checked before a machine sees a message.
 
-The wire decodes a message into its types (runtime/wire.py); what its numbers, texts and sequences may be is said here,
-once for production and simulator. The words of the flow negotiation have a table of their own (core/flow/trust.py).
+The wire decodes a message into its types (runtime/wire.py); the ranges of its numbers, texts and sequences stand here,
+once for production and simulator. The messages of the flow negotiation have a table of their own (core/flow/trust.py).
 """
 
 from __future__ import annotations
@@ -301,16 +301,16 @@ def _one_inner(message: RelayTensor | RelayedTensor) -> bool:
     return (message.forward is None) != (message.backward is None)
 
 
-def _open(said: OpenStep) -> bool:
-    """Members come with it or came before it; of a step without trainers nobody would form the microbatches."""
-    if said.before or not said.roster.stages:
-        return not said.roster.all_members
-    return bool(said.roster.trainers)
+def _open(message: OpenStep) -> bool:
+    """Members come with it or entered before it; of a step without trainers nobody would form the microbatches."""
+    if message.before or not message.roster.stages:
+        return not message.roster.all_members
+    return bool(message.roster.trainers)
 
 
 def _reopen(change: RosterDelta) -> bool:
-    came = {member.process for member in change.came}
-    return change.base < change.epoch and len(came) == len(change.came) and came.isdisjoint(change.gone)
+    entered = {member.process for member in change.entered}
+    return change.base < change.epoch and len(entered) == len(change.entered) and entered.isdisjoint(change.gone)
 
 
 def _group(group: Group) -> bool:

@@ -10,12 +10,12 @@ from swarmflow.core.types import ProcessId
 
 @dataclass(frozen=True, slots=True)
 class Negotiate:
-    """One word of the negotiation (core/flow/messages.py). stage: that its sender serves; -1: a trainer.
+    """One payload of the negotiation (core/flow/messages.py). stage: that its sender serves; -1: a trainer.
 
     origin, to: who says it and who is meant, where these two stand two stages apart: who gets it passes it on.
     """
 
     stage: int
-    word: FlowMessage
+    payload: FlowMessage
     origin: ProcessId | None = None
     to: ProcessId | None = None

@@ -77,7 +77,7 @@ class RosterDelta:
     epoch: Epoch
     base: Epoch
     gone: tuple[ProcessId, ...]
-    came: tuple[Member, ...]  # new, on another stage, or with another capacity
+    entered: tuple[Member, ...]  # new, on another stage, or with another capacity
     lineage: str
     exponent: int = EXPONENT
     whole: str = ""
@@ -86,24 +86,24 @@ class RosterDelta:
     change: ElectorateChange | None = None
 
     @classmethod
-    def after(cls, base: OpenStep, said: OpenStep) -> RosterDelta | None:
-        """Return `said` as a difference to `base`; None if it cannot be expressed so."""
+    def after(cls, base: OpenStep, opened: OpenStep) -> RosterDelta | None:
+        """Return `opened` as a difference to `base`; None if it cannot be expressed so."""
         before = {member.process: member for member in (*base.roster.members(), *base.roster.trainers)}
-        now = {member.process: member for member in (*said.roster.members(), *said.roster.trainers)}
-        came = tuple(member for process, member in now.items() if before.get(process) != member)
+        now = {member.process: member for member in (*opened.roster.members(), *opened.roster.trainers)}
+        entered = tuple(member for process, member in now.items() if before.get(process) != member)
         gone = tuple(process for process in before if process not in now)
-        rest = (said.lineage, said.exponent, said.digest, said.size, said.careful, said.change)
-        reopen = cls(said.term, said.epoch, base.epoch, gone, came, *rest)
-        return reopen if reopen.unfolded(base) == said else None
+        rest = (opened.lineage, opened.exponent, opened.digest, opened.size, opened.careful, opened.change)
+        reopen = cls(opened.term, opened.epoch, base.epoch, gone, entered, *rest)
+        return reopen if reopen.unfolded(base) == opened else None
 
     def unfolded(self, base: OpenStep) -> OpenStep:
         """Return the OpenStep that it stands for."""
         if not base.partial:
-            roster = base.roster.changed(self.gone, self.came)
+            roster = base.roster.changed(self.gone, self.entered)
             rest = (self.exponent, "", 0, 0, self.careful, self.change)
             return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
-        near = tuple(m for m in self.came if m.stage < 0 or base.roster.stages[m.stage])
-        far = tuple(m.process for m in self.came if m not in near)
+        near = tuple(m for m in self.entered if m.stage < 0 or base.roster.stages[m.stage])
+        far = tuple(m.process for m in self.entered if m not in near)
         roster = base.roster.changed((*self.gone, *far), near)
         rest = (self.exponent, self.whole, self.named, 0, self.careful, self.change)
         return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
