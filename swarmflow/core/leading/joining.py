@@ -47,6 +47,11 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
         leader.membership.suspended[sender] = None
     if message.role == "trainer":
         return [*actions, *_join_trainer(leader, sender, message, now)]
+    return [*actions, *_join_peer(leader, sender, message, now)]
+
+
+def _join_peer(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
+    """Let a peer in, and grant it the stage that it holds in memory or that needs it most."""
     leader.recovery.memories.record(message.member, message.held)
     leader.recovery.absent.back(sender.name)
     held = leader.recovery.memories.of(sender)
@@ -58,7 +63,7 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
     if outside := _outside(leader, sender.name, now):
         leader.membership.mark(entry, MemberPhase.BARRED)
     leader.safe.copies.record(entry.member, message.copies)
-    actions += reconsider_version(leader, now)
+    actions = reconsider_version(leader, now)
     if leader.recovery.restoring is not None:
         return [*actions, Connect((entry.member,)), Log("info", f"peer {sender} waits to serve stage {stage}")]
     if held is not None and held.version > leader.version and entry.phase is not MemberPhase.LOADING:
@@ -68,12 +73,8 @@ def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> l
         return actions
     if outside:
         log = Log("info", f"peer {sender} was put out a while ago: it is granted nothing yet")
-        return [
-            *actions,
-            Connect((entry.member,)),
-            log,
-            *(try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []),
-        ]
+        opened = try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
+        return [*actions, Connect((entry.member,)), log, *opened]
     return [*actions, *grant(leader, entry, stage, reason)]
 
 
