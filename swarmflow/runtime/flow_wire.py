@@ -21,7 +21,7 @@ class Packed:
     """A Negotiate whose flow message is not decoded yet. Its fields are those of Negotiate."""
 
     stage: int
-    payload: NamedPayload
+    flow: NamedPayload
     origin: ProcessId | None = None
     to: ProcessId | None = None
 
@@ -39,23 +39,18 @@ _RELIABLE_DECODER = msgspec.msgpack.Decoder(_PackedReliable)
 
 def pack(message: Negotiate) -> dict[str, Any]:
     """Return the mapping that is encoded in place of a Negotiate."""
-    return {
-        "stage": message.stage,
-        "payload": _pack_payload(message.payload),
-        "origin": message.origin,
-        "to": message.to,
-    }
+    return {"stage": message.stage, "flow": _pack_payload(message.flow), "origin": message.origin, "to": message.to}
 
 
 def unpack(packed: Packed) -> Negotiate:
     """Decode the flow message of a Negotiate. Raises FrameError or msgspec.DecodeError where it is not one."""
-    name, fields = packed.payload
+    name, fields = packed.flow
     payload: FlowMessage
     if name == Reliable.__name__:
         reliable = _RELIABLE_DECODER.decode(fields)
         payload = Reliable(reliable.number, _decoded(_RELIABLE_DECODERS, reliable.message))
     else:
-        payload = _decoded(_DECODERS, packed.payload)
+        payload = _decoded(_DECODERS, packed.flow)
     return Negotiate(packed.stage, payload, packed.origin, packed.to)
 
 

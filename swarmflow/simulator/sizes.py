@@ -110,5 +110,5 @@ _EXTRA: dict[type, Callable[[Any], int]] = {
     Granted: lambda message: MEMBER * len(message.donors),
     MemberFailed: lambda message: ENTRY * len(message.lost),
     Elect: lambda message: MEMBER,
-    Negotiate: lambda message: _flow_message(message.payload),
+    Negotiate: lambda message: _flow_message(message.flow),
 }

@@ -159,7 +159,7 @@ class FlowNegotiation:
             return []
         if message.to is not None and message.to != self.me:
             return self._forward(sender, message)
-        payload, origin = message.payload, message.origin or sender
+        payload, origin = message.flow, message.origin or sender
         allowed = origin == sender or isinstance(payload, DISTANT)
         placed = self._places[sender] == message.stage
         if not (placed and allowed and believable(payload, origin, self.node.view, self._sources, self.node.dead)):
@@ -201,7 +201,7 @@ class FlowNegotiation:
 
     def _note_via(self, origin: ProcessId, sender: ProcessId, message: Negotiate) -> None:
         """Note that a neighbour reaches the processes two stages away that its message names."""
-        payload, found = message.payload, []
+        payload, found = message.flow, []
         if origin != sender:
             found.append(origin)
         elif isinstance(payload, SideLockRequest):
@@ -216,9 +216,9 @@ class FlowNegotiation:
             del self._via[next(iter(self._via))]
 
     def _forward(self, sender: ProcessId, message: Negotiate) -> list[Action]:
-        if message.to not in self._places or message.to is None or not isinstance(message.payload, DISTANT):
+        if message.to not in self._places or message.to is None or not isinstance(message.flow, DISTANT):
             return []
-        return [Send(message.to, Negotiate(self.stage, message.payload, origin=sender))]
+        return [Send(message.to, Negotiate(self.stage, message.flow, origin=sender))]
 
     def send(self, sends: list[FlowSend]) -> list[Action]:
         """Send messages, directly or through a neighbour; drop those whose receiver cannot be reached."""

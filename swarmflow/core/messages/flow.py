@@ -10,12 +10,9 @@ from swarmflow.core.types import ProcessId
 
 @dataclass(frozen=True, slots=True)
 class Negotiate:
-    """One payload of the negotiation (core/flow/messages.py). stage: that its sender serves; -1: a trainer.
+    """A message of the negotiation of flows (core/flow/messages.py)."""
 
-    origin, to: who says it and who is meant, where these two stand two stages apart: who gets it passes it on.
-    """
-
-    stage: int
-    payload: FlowMessage
-    origin: ProcessId | None = None
-    to: ProcessId | None = None
+    stage: int  # that its sender serves; -1: a trainer
+    flow: FlowMessage
+    origin: ProcessId | None = None  # the sender, where the receiver serves two stages away: a relay passes it on
+    to: ProcessId | None = None  # the receiver, in that case
