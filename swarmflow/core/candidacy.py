@@ -11,6 +11,7 @@ from swarmflow.core.messages import Elect, ElectionReport, OpenStep, RosterPart
 from swarmflow.core.quorum import Quorum
 from swarmflow.core.roster_parts import GatheredRoster, RosterAssembly
 from swarmflow.core.step import Step, StepFailure
+from swarmflow.core.step_phase import BEFORE_BALLOT
 from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
 
 ASK_EVERY_S = 1.0
@@ -145,7 +146,8 @@ class Candidacy:
         """Return whether those who follow hold the state of every stage, so that they can go on without a majority."""
         latest = self.latest()
         dead = {process for report in self.reports.values() for process in report.gone}
-        loaded = {p for p, report in self.reports.items() if report.opened.epoch == latest.epoch and p not in dead}
+        current = {p: r for p, r in self.reports.items() if r.opened.epoch == latest.epoch and p not in dead}
+        loaded = {process for process, report in current.items() if not report.abandoned}
         return all(not loaded.isdisjoint(member.process for member in stage) for stage in latest.roster.stages)
 
     def latest(self) -> OpenStep:
@@ -166,7 +168,7 @@ class Takeover:
     step: Step
     reports: dict[ProcessId, ElectionReport]  # of those that may go on
     gone: tuple[ProcessId, ...]  # members that failed or did not answer
-    expelled: tuple[ProcessId, ...]  # reported, although the former leader had declared them dead
+    expelled: tuple[ProcessId, ...]  # reported, although they were declared dead or have abandoned their part
     suspects: tuple[
         tuple[ProcessId, ProcessId], ...
     ]  # (accuser, accused) of those lost by a member and not declared dead
@@ -184,11 +186,16 @@ def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: fl
     current = {p: r for p, r in sorted(candidacy.reports.items()) if r.opened.epoch == epoch}
     open_step, newcomers = _with_newcomers(candidacy.latest(), list(current.values()), candidacy.term)
     dead = {process for report in current.values() for process in report.gone}
+    if all(report.commit is None for report in current.values()):  # else their part is not needed any more
+        dead |= {process for process, report in current.items() if report.abandoned}
     gone = tuple(p for p in open_step.roster.processes() if p in dead or p not in candidacy.reports)
     step = Step(plan, candidacy.term, open_step, learning_rate, clip, now)
     step.members.resume(newcomers, {process for report in current.values() for process in report.entered})
     alive = {process: report for process, report in current.items() if process not in dead}
     doubtful = _resume(step, alive, gone)
+    voids = [report.void for report in alive.values() if report.void]
+    if voids and step.phase in BEFORE_BALLOT:
+        step.fail(StepFailure(voids[0]))
     spared = {*gone, candidacy.me.process}  # who leads has not lost itself
     lost = [(accuser, accused) for accuser, report in alive.items() for accused in report.suspects]
     return Takeover(

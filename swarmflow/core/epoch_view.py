@@ -27,6 +27,8 @@ class EpochView:
     results: tuple[tuple[str, float, str], ...] = field(init=False, default=())  # of this process, in the ballot
     commit: Commit | None = field(init=False, default=None)
     digest: str = field(init=False, default="")  # of the parameters, once the commit is applied
+    abandoned: bool = field(default=False, init=False)  # this process has dropped its part for another state
+    void: str = field(default="", init=False)  # why this process has found that the step must start over
 
     @property
     def epoch(self) -> Epoch:
@@ -112,6 +114,8 @@ class EpochView:
             self.commit,
             self.digest,
             change,
+            self.abandoned,
+            self.void,
         )
 
 

@@ -81,7 +81,7 @@ class Leader(LeaderState):
         if takeover.doubtful:
             self.lineage.name = self.settings.new_lineage()
         actions: list[Action] = [Log("info", f"leading from here on, in term {self.term}: {summary(step)}")]
-        actions += [Send(process, Evicted("the former leader took it for dead")) for process in takeover.expelled]
+        actions += [Send(process, Evicted("it takes no part in the step any more")) for process in takeover.expelled]
         for report in takeover.reports.values():
             known = self.membership.enter(report.join, report.member.stage, now)
             known.member, known.version = report.member, report.version

@@ -214,7 +214,10 @@ class TrainerMachine(TrainerState):
             return self.lead.handle(event, now)
         if self.candidacy is not None:
             self.candidacy.refuse(event.process)
-        void = Send(self.leader, Unrepairable(self.epoch, f"{event.process} {event.reason}"))
+        reason = f"{event.process} {event.reason}"
+        void = Send(self.leader, Unrepairable(self.epoch, reason))
+        if self.epoch_view is not None:
+            self.epoch_view.void = reason
         return [*self._put_out(event.process, event.reason, now), *([] if self.phase is TrainerPhase.ENDED else [void])]
 
     def _put_out(self, sender: ProcessId, reason: str, now: float) -> list[Action]:

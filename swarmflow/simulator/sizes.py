@@ -74,6 +74,7 @@ def _report(message: ElectionReport) -> int:
         + MEMBER * (2 + len(message.newcomers))
         + DONE * len(message.done)
         + ENTRY * (len(message.dropped) + len(message.indices))
+        + len(message.void)
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from swarmflow.core.actions import Action, Apply, Connect, Count, Log, Rejoin, Reset, RunLoss
 from swarmflow.core.events import (
     Applied,
+    ComputeFailed,
     DrainAsked,
     Event,
     LossComputed,
@@ -385,3 +386,49 @@ def test_a_step_is_accumulated_with_its_exponent_and_what_does_not_fit_is_told()
     told = messages(bench.event(Overflowed(microbatch(0))), Overflow)
     assert told == [(LEADER, Overflow(microbatch(0)))]
     assert not messages(bench.event(Overflowed(microbatch(0, Epoch(1, 0)))), Overflow)
+
+
+# --- what the next leader has to know ---------------------------------------------------------------------------------
+
+
+def test_a_step_that_must_start_over_is_reported_to_the_next_leader_too() -> None:
+    """The leader may have died with the message, and nobody else knows of it."""
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    bench.event(ComputeFailed(microbatch(0), "it does not decode"))
+    bench.lose()
+    assert reported(bench.hear(LEAD, NEXT)).void.startswith("the bytes of microbatch 0 ")
+
+
+def test_an_overflow_is_reported_to_the_next_leader_too() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.event(Overflowed(microbatch(0)))
+    bench.lose()
+    assert "microbatch 0 is too large" in reported(bench.hear(LEAD, NEXT)).void
+
+
+def test_who_was_granted_another_state_amid_a_step_reports_that_its_work_is_gone() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    bench.hear(Granted(1, 0, 0, (), 1))
+    bench.event(StateLoaded(0, 0, "digest", 4, (("stage-0", 10),)))
+    bench.lose()
+    report = reported(bench.hear(LEAD, NEXT))
+    assert report.ready
+    assert report.abandoned
+    assert report.done == ()
+
+
+def test_a_new_epoch_begins_without_either() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.event(Overflowed(microbatch(0)))
+    bench.hear(Granted(1, 0, 0, (), 1))
+    bench.event(StateLoaded(0, 0, "digest", 4, (("stage-0", 10),)))
+    bench.hear(replace(OPENED, epoch=Epoch(1, 0)))
+    bench.lose()
+    report = reported(bench.hear(LEAD, NEXT))
+    assert (report.void, report.abandoned) == ("", False)

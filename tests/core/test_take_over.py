@@ -117,6 +117,32 @@ class Bench:
 # --- each point of a step ---------------------------------------------------------------------------------------------
 
 
+def test_a_step_that_a_member_found_beyond_repair_starts_over() -> None:
+    """The member has told the former leader, which died with it."""
+    a, b, c = peers()
+    bench = Bench([replace(a, done=(done(0),)), replace(b, void="its bytes cannot be used"), c])
+    opened = messages(bench.began, OpenStep)
+    assert {message.epoch for _, message in opened} == {Epoch(3, 5)}
+    assert not messages(bench.began, Prepare)
+
+
+def test_work_that_a_member_has_abandoned_is_done_again_by_others() -> None:
+    """It was granted another state by a leader of the other side; its neighbours think that it has their hops."""
+    a, b, c = peers()
+    bench = Bench([replace(a, done=(done(0),)), replace(b, abandoned=True, ready=False), c])
+    assert [to for to, _ in messages(bench.began, Evicted)] == [B]
+    failed = [(to, dead) for to, dead in messages(bench.began, MemberFailed) if dead.process == B]
+    assert {A, C, ME} <= {to for to, _ in failed}
+    assert B not in bench.leader.membership.known
+
+
+def test_what_was_abandoned_after_the_commit_is_of_no_use_any_more() -> None:
+    a, b, c = (replace(reduced(told), commit=COMMIT) for told in peers())
+    bench = Bench([replace(a, digest="same"), replace(b, digest="same", abandoned=True), c])
+    assert not messages(bench.began, Evicted)
+    assert B in bench.leader.membership.known
+
+
 def test_the_work_of_a_step_goes_on() -> None:
     a, b, c = peers()
     bench = Bench([replace(a, done=(done(0),)), replace(b, done=(done(1),)), c])

@@ -131,6 +131,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
 _TEXTS: dict[str, tuple[int, int]] = {
     "reason": (0, REASON_MAX),
     "failed": (0, REASON_MAX),
+    "void": (0, REASON_MAX),
     "role": (0, 32),
     "software": (0, 128),
     "run": (0, 256),

@@ -47,6 +47,8 @@ class ElectionReport:
     commit: Commit | None = None
     digest: str = ""  # of the parameters, once the commit is applied
     change: RosterDelta | None = None  # as received instead of an OpenStep
+    abandoned: bool = False  # the sender has dropped its part in the epoch: it was granted another state since
+    void: str = ""  # why the sender has found that the step must start over; its report to the leader may be lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,8 @@ def compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list[Ac
     culprit, actions = passes.failed(peer.hops, event.microbatch)
     if culprit is not None:
         actions.append(Send(peer.leader, Suspect(culprit, f"sent an unusable tensor: {event.reason}")))
+    else:
+        peer.note_void(actions)
     return [Count("frames_refused", "tensor"), Log("warning", event.reason), *actions]
 
 
@@ -138,7 +140,7 @@ def overflowed(peer: PeerState, event: Overflowed, now: float) -> list[Action]:
     """A gradient does not fit into the step's fixed-point numbers."""
     if event.microbatch.epoch != peer.epoch:
         return []
-    return [Send(peer.leader, Overflow(event.microbatch))]
+    return peer.note_void([Send(peer.leader, Overflow(event.microbatch))])
 
 
 def not_finite(peer: PeerState, event: ComputedNotFinite, now: float) -> list[Action]:
@@ -151,5 +153,5 @@ def not_finite(peer: PeerState, event: ComputedNotFinite, now: float) -> list[Ac
     message = NotFinite(event.epoch, event.index, event.value, event.layer, owner)
     which = f"microbatch {event.epoch.step}/{event.index}" if event.index >= 0 else f"step {event.epoch.step}"
     text = f"the {event.value} of {which} is not finite" + (f" in {event.layer}" if event.layer else "")
-    actions: list[Action] = [Send(peer.leader, message), Log("warning", text)]
+    actions = [*peer.note_void([Send(peer.leader, message)]), Log("warning", text)]
     return actions if event.value != "update" else [*actions, *peer.leave("its update was not finite")]

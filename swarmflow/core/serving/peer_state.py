@@ -9,7 +9,7 @@ from swarmflow.core.epoch_view import EpochView
 from swarmflow.core.flow.live import FlowNegotiation
 from swarmflow.core.hop_table import HopTable
 from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import Held, Join, Left, Needed, Prepare
+from swarmflow.core.messages import Held, Join, Left, Needed, NotFinite, Overflow, Prepare, Unrepairable
 from swarmflow.core.reduce import Ballot
 from swarmflow.core.relays import Relays
 from swarmflow.core.roster_parts import RosterAssembly
@@ -98,6 +98,21 @@ class PeerState:
         """
         voter = self.epoch_view is not None and not self.lease.lost and self.leader != self.me
         return [Send(self.leader, Left(self.lease.term, held))] if voter else []
+
+    def note_void(self, actions: list[Action]) -> list[Action]:
+        """Remember what among the actions tells the leader that the step must start over, for a leader after it.
+
+        The message is sent once. If the leader dies with it, the step stands still: nobody else knows of it.
+        """
+        for action in actions if self.epoch_view is not None else ():
+            match action:
+                case Send(message=Unrepairable(reason=reason)):
+                    self.epoch_view.void = reason
+                case Send(message=Overflow(microbatch=microbatch)):
+                    self.epoch_view.void = f"a gradient of microbatch {microbatch.index} is too large"
+                case Send(message=NotFinite(index=index, value=value, owner=None)):
+                    self.epoch_view.void = f"the {value} of microbatch {index} is not finite"
+        return actions
 
     @property
     def alone(self) -> bool:

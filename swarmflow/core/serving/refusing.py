@@ -25,7 +25,8 @@ def mishandled(peer: PeerState, event: Mishandled, now: float) -> list[Action]:
         return []
     actions = _put_out(peer, event.process, event.reason, now)
     if peer.phase is PeerPhase.MEMBER:
-        actions.append(Send(peer.leader, Unrepairable(peer.epoch, f"{event.process} {event.reason}")))
+        void = Send(peer.leader, Unrepairable(peer.epoch, f"{event.process} {event.reason}"))
+        actions += peer.note_void([void])
     return actions
 
 

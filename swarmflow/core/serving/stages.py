@@ -25,6 +25,8 @@ def granted(peer: PeerState, event: Received, now: float) -> list[Action]:
     peer.stage, peer.version, peer.grant = message.stage, -1, message.grant
     journal = peer.hops.clear() if peer.hops is not None else []
     peer.hops = peer.flows = None
+    if peer.epoch_view is not None:
+        peer.epoch_view.abandoned = True
     peer.move(PeerPhase.LOADING)
     dropped = [*moved, *revoke(peer), *journal]
     resumed = peer.memory.granted(message)
