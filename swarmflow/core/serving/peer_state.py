@@ -104,14 +104,17 @@ class PeerState:
 
         The message is sent once. If the leader dies with it, the step stands still: nobody else knows of it.
         """
-        for action in actions if self.epoch_view is not None else ():
+        found = ""
+        for action in actions:
             match action:
                 case Send(message=Unrepairable(reason=reason)):
-                    self.epoch_view.void = reason
+                    found = reason
                 case Send(message=Overflow(microbatch=microbatch)):
-                    self.epoch_view.void = f"a gradient of microbatch {microbatch.index} is too large"
+                    found = f"a gradient of microbatch {microbatch.index} is too large"
                 case Send(message=NotFinite(index=index, value=value, owner=None)):
-                    self.epoch_view.void = f"the {value} of microbatch {index} is not finite"
+                    found = f"the {value} of microbatch {index} is not finite"
+        if found and self.epoch_view is not None:
+            self.epoch_view.void = found
         return actions
 
     @property
