@@ -187,7 +187,8 @@ def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: fl
     open_step, newcomers = _with_newcomers(candidacy.latest(), list(current.values()), candidacy.term)
     dead = {process for report in current.values() for process in report.gone}
     if all(report.commit is None for report in current.values()):  # else their part is not needed any more
-        dead |= {process for process, report in current.items() if report.abandoned}
+        named = open_step.roster.all_processes
+        dead |= {process for process, report in current.items() if report.abandoned and process in named}
     gone = tuple(p for p in open_step.roster.processes() if p in dead or p not in candidacy.reports)
     step = Step(plan, candidacy.term, open_step, learning_rate, clip, now)
     step.members.resume(newcomers, {process for report in current.values() for process in report.entered})
