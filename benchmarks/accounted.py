@@ -17,6 +17,7 @@ from pathlib import Path
 from swarmflow import cli
 from swarmflow.core.peer import PeerMachine
 from swarmflow.core.step import Step
+from swarmflow.core.step_members import StepMembers
 from swarmflow.core.trainer import TrainerMachine
 from swarmflow.runtime import driver, forkserver, step_end
 from swarmflow.runtime.worker import Worker
@@ -55,21 +56,22 @@ def _account_for_workers(owner: object, name: str) -> None:
     setattr(owner, name, submitted)
 
 
-def _account_for_edges(owner: object, ends: str, begins: str) -> None:
-    """Between the end of a step's work and the opening of the next step."""
-    end, begin = getattr(owner, ends), getattr(owner, begins)
+def _account_for_edges() -> None:
+    """Time what lies between the end of a step's work and the opening of the next step."""
+    end, begin = Step.prepare, StepMembers.open
 
     def ended(step: Step, *given: object) -> object:
         _edge[step.epoch.step] = -time.monotonic()
-        return end(step, *given)
+        return end(step, *given)  # type: ignore[arg-type]
 
-    def began(step: Step, *given: object) -> object:
-        if step.epoch.step - 1 in _edge:
-            _edge[step.epoch.step - 1] += time.monotonic()
-        return begin(step, *given)
+    def began(members: StepMembers, *given: object) -> object:
+        step = members.open_step.epoch.step
+        if step - 1 in _edge:
+            _edge[step - 1] += time.monotonic()
+        return begin(members, *given)  # type: ignore[arg-type]
 
-    setattr(owner, ends, ended)
-    setattr(owner, begins, began)
+    setattr(Step, end.__name__, ended)
+    setattr(StepMembers, begin.__name__, began)
 
 
 def _write_at_the_end(owner: object, name: str) -> None:
@@ -93,6 +95,6 @@ if __name__ == "__main__":
         _account_for(driver, function, "messages")
     _account_for(step_end, "digest", "digests")
     _account_for_workers(Worker, "submit")
-    _account_for_edges(Step, "prepare", "open")
+    _account_for_edges()
     _write_at_the_end(cli, "main")
     forkserver.main()
