@@ -42,7 +42,7 @@ class Partitions:
         return bool(found) and not any(each.notified for each in found)
 
     def drop(self, sender: str, receiver: str, now_s: float) -> None:
-        """Record that a message between the two is lost."""
+        """Record that a message between the two is lost, in a partition or on a connection that stays."""
         self.dropped_s[sender] = self.dropped_s[receiver] = now_s
 
     def heal(self, partition: Partition) -> None:

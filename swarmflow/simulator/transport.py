@@ -137,6 +137,7 @@ class Transport:
         if not here.alive and there is not None and self._replaced(here, there):
             return
         if self.mute_until_s and self.mute_until_s.get((sender, receiver), 0.0) > world.clock.now_s:
+            self.partitions.drop(sender.name, receiver.name, world.clock.now_s)
             return
         if self.flips and (sender, receiver) in self.flips:  # frames have a checksum: the stream is broken
             self.flips.discard((sender, receiver))
