@@ -15,12 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from swarmflow import cli
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.step import Step
-from swarmflow.core.step_members import StepMembers
-from swarmflow.core.trainer import TrainerMachine
-from swarmflow.runtime import driver, forkserver, step_end
-from swarmflow.runtime.worker import Worker
+from swarmflow.core.commit.step import Step
+from swarmflow.core.commit.step_members import StepMembers
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.local import forkserver
+from swarmflow.runtime.execution import driver, step_end
+from swarmflow.runtime.execution.worker import Worker
 
 FILE = "account.json"
 _seconds: dict[str, float] = defaultdict(float)

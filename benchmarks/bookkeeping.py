@@ -14,8 +14,8 @@ from typing import Any
 from benchmarks.accounted import FILE
 from benchmarks.throughput import MODEL, RUN_S, STAGES, Work, settings
 from swarmflow.demo.corpus import write_corpus
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalSwarm, environment, terminable
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalSwarm, environment, terminable
 
 SHARE_MAX = 0.03
 PARTS = ("decisions", "messages", "digests")

@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks.memory import resident_bytes
 from swarmflow.chaos.steps import StepLogs
 from swarmflow.demo.corpus import write_corpus
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm, environment, terminable
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalProcess, LocalSwarm, environment, terminable
 
 STAGES = 2
 MEGA, KILO = 1e6, 1e3

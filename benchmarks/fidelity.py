@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.shaped import CARRIED, inside, machines, unavailable
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.forecast.simulation import Simulation
-from swarmflow.runtime.local import LocalProcess, LocalSwarm, terminable
+from swarmflow.local.swarm import LocalProcess, LocalSwarm, terminable
 from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import load
 

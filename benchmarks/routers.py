@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.fidelity import MICROBATCHES, SEQ_LEN, SEQUENCES, settings
 from benchmarks.shaped import inside, machines, unavailable
 from swarmflow.demo.corpus import write_corpus
-from swarmflow.runtime.local import LocalSwarm, terminable
+from swarmflow.local.swarm import LocalSwarm, terminable
 
 STAGES, PEERS = 3, 9
 UNLIKE_MBPS = (4.0, 10.0, 40.0)  # one of each in every stage

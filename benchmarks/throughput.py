@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.memory import PeakMemory, stage_bytes
 from swarmflow.demo.corpus import write_corpus
-from swarmflow.runtime.local import LocalSwarm, terminable
+from swarmflow.local.swarm import LocalSwarm, terminable
 
 STAGES = 2
 CORES = 2

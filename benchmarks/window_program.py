@@ -22,8 +22,8 @@ import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
 from scipy.sparse import coo_array
 
-from swarmflow.core.flow.simplex import Numbers, Path, PathProgram, Simplex, Terminal
-from swarmflow.core.flow.whole import ENTERS, LEAVES, Flows, solve
+from swarmflow.core.routing.flow.simplex import Numbers, Path, PathProgram, Simplex, Terminal
+from swarmflow.core.routing.flow.whole import ENTERS, LEAVES, Flows, solve
 
 STAGES = 3
 CAPACITY_MAX = 8  # units of a node

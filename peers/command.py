@@ -53,7 +53,7 @@ def peer(**options: object) -> int:
 
     checked = PeerOptions.parse(options)  # before the imports that take seconds
 
-    from swarmflow.runtime.heap import restart_with_heap_settings
+    from swarmflow.runtime.execution.heap import restart_with_heap_settings
 
     restart_with_heap_settings()
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from swarmflow.compute.checkpoint import Generation, StageFile, readable
 from swarmflow.compute.tensorfile import file_bytes
-from swarmflow.core.actions import DropCopies, KeepCopies
-from swarmflow.core.events import CopiesChanged
-from swarmflow.core.types import Holding, Snapshot
+from swarmflow.core.protocol.actions import DropCopies, KeepCopies
+from swarmflow.core.protocol.events import CopiesChanged
+from swarmflow.core.protocol.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError, CorruptError, NetworkError, SwarmflowError
 from swarmflow.files import require_room
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.exporting import state_elements
-from swarmflow.runtime.session import Session
-from swarmflow.runtime.state_transfer import Listing, copy_stage
+from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.execution.state_transfer import Listing, copy_stage
+from swarmflow.runtime.operations.exporting import state_elements
 
 log = logging.getLogger("swarmflow")
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 from peers.kept import Between
 from peers.left import LeftState
-from swarmflow.core.actions import Exit, Rejoin
+from swarmflow.core.protocol.actions import Exit, Rejoin
 from swarmflow.errors import SwarmflowError
-from swarmflow.runtime.ending import end_now, over
+from swarmflow.runtime.operations.ending import end_now, over
 
 log = logging.getLogger("swarmflow")
 

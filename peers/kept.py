@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmflow.core.messages import Held
-from swarmflow.runtime.served import Served
+from swarmflow.core.protocol.messages import Held
+from swarmflow.runtime.execution.served import Served
 
 
 @dataclass(frozen=True)

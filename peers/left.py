@@ -17,10 +17,10 @@ from swarmflow.compute.checkpoint import Generation, remove_all_but, tensor_name
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.stage_state import StageState
 from swarmflow.compute.tensorfile import file_bytes
-from swarmflow.core.messages import Held
+from swarmflow.core.protocol.messages import Held
 from swarmflow.errors import CheckpointError, CorruptError
 from swarmflow.files import free_bytes, read_sealed, require_room, set_aside, write_sealed
-from swarmflow.runtime.served import Served
+from swarmflow.runtime.execution.served import Served
 
 log = logging.getLogger("swarmflow")
 

@@ -20,17 +20,17 @@ from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
 from swarmflow.compute.stage_state import StageState
 from swarmflow.compute.weights import init_stage
-from swarmflow.core.actions import LoadState, Resume, StoreState
-from swarmflow.core.events import Progressed, StateLoaded, StateNotLoaded, StateStored
-from swarmflow.core.messages import Held
+from swarmflow.core.protocol.actions import LoadState, Resume, StoreState
+from swarmflow.core.protocol.events import Progressed, StateLoaded, StateNotLoaded, StateStored
+from swarmflow.core.protocol.messages import Held
 from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.served import Served
-from swarmflow.runtime.session import Session
-from swarmflow.runtime.stage_host import StageHost
-from swarmflow.runtime.state_transfer import Listing, first_donor, serve_state
-from swarmflow.runtime.step_end import apply_update
-from swarmflow.runtime.worker import Worker
+from swarmflow.runtime.execution.served import Served
+from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.execution.stage_host import StageHost
+from swarmflow.runtime.execution.state_transfer import Listing, first_donor, serve_state
+from swarmflow.runtime.execution.step_end import apply_update
+from swarmflow.runtime.execution.worker import Worker
 
 log = logging.getLogger("swarmflow")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from swarmflow.errors import NetworkError
 from swarmflow.files import read_sealed, write_sealed
-from swarmflow.runtime.addresses import lasting
-from swarmflow.runtime.invite import TRAINERS_MAX, Invite
+from swarmflow.runtime.transport.addresses import lasting
+from swarmflow.runtime.transport.invite import TRAINERS_MAX, Invite
 
 log = logging.getLogger("swarmflow")
 

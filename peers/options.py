@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmflow.errors import ConfigError
-from swarmflow.runtime.invite import Invite, read_invite
+from swarmflow.runtime.transport.invite import Invite, read_invite
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
 

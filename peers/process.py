@@ -21,27 +21,27 @@ from peers.memory import JoinedRun
 from peers.options import PeerOptions
 from swarmflow import __version__
 from swarmflow.compute.device import choose_device, measure_speed
-from swarmflow.core.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin, Resume, StoreState
-from swarmflow.core.events import DrainAsked
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import Join
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.types import Body, Member, Roster, Slice
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.protocol.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin, Resume, StoreState
+from swarmflow.core.protocol.events import DrainAsked
+from swarmflow.core.protocol.messages import Join
+from swarmflow.core.protocol.types import Body, Member, Roster, Slice
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.ending import Threads
-from swarmflow.runtime.evaluation import EvaluationService
-from swarmflow.runtime.finding import FoundRun, find_leader
-from swarmflow.runtime.folders import state_folder
-from swarmflow.runtime.logs import set_up_logging
-from swarmflow.runtime.metrics import Metrics
-from swarmflow.runtime.node import Node
-from swarmflow.runtime.reach import report_reach
-from swarmflow.runtime.session import Session
-from swarmflow.runtime.stage_host import StageHost
-from swarmflow.runtime.store import Buffer
-from swarmflow.runtime.wire import Evaluate
-from swarmflow.runtime.worker import Worker
+from swarmflow.runtime.execution.evaluation import EvaluationService
+from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.execution.stage_host import StageHost
+from swarmflow.runtime.execution.store import Buffer
+from swarmflow.runtime.execution.worker import Worker
+from swarmflow.runtime.operations.ending import Threads
+from swarmflow.runtime.operations.finding import FoundRun, find_leader
+from swarmflow.runtime.operations.folders import state_folder
+from swarmflow.runtime.operations.logs import set_up_logging
+from swarmflow.runtime.operations.reach import report_reach
+from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.wire import Evaluate
 
 log = logging.getLogger("swarmflow")
 

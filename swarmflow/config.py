@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from swarmflow import config_check as check
-from swarmflow.core.timeouts import Timeouts
+from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.errors import ConfigError
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from swarmflow.core.timeouts import SECONDS_MAX, Timeouts
+from swarmflow.core.protocol.timeouts import SECONDS_MAX, Timeouts
 from swarmflow.errors import ConfigError
 
 Check = Callable[[object], Any]

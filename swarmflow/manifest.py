@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from swarmflow.core.timeouts import Timeouts
-from swarmflow.core.types import Plan
+from swarmflow.core.protocol.timeouts import Timeouts
+from swarmflow.core.protocol.types import Plan
 from swarmflow.errors import IncompatibleError
 from swarmflow.ownership import RUN_ID
 

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from xdist.scheduler import LoadScopeScheduling
 
-from swarmflow.runtime.patience import crowding
+from swarmflow.local.patience import crowding
 
 # Set before torch or OpenMP is loaded: the tests start many processes, and more threads than cores only slow them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swarmflow.config import RunConfig, fingerprint, first_difference, load
-from swarmflow.core.timeouts import Timeouts
+from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.errors import ConfigError
 
 EVERYTHING = """

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from swarmflow.core.timeouts import Timeouts
+from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.errors import IncompatibleError
 from swarmflow.manifest import Manifest
 from tests.runtime.manifests import manifest

@@ -9,20 +9,20 @@ from collections.abc import Sequence
 import msgspec
 
 from swarmflow import __version__
-from swarmflow.core.actions import Saved
-from swarmflow.core.events import SaveAsked
-from swarmflow.core.leader import Leader
-from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import ProcessId
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.protocol.actions import Saved
+from swarmflow.core.protocol.events import SaveAsked
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.finding import Description
-from swarmflow.runtime.requests import Arguments
-from swarmflow.runtime.session import Session
+from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.operations.finding import Description
+from swarmflow.runtime.transport.requests import Arguments
 from trainers.state import StateFolder
 from trainers.status import status_of
 
-_STATUS_S = 2.0  # within which the leader answers another trainer, whose caller waits (runtime/asking.py)
+_STATUS_S = 2.0  # within which the leader answers another trainer, whose caller waits (runtime/operations/asking.py)
 
 
 class TrainerAnswers:

@@ -11,16 +11,16 @@ from swarmflow.compute.layout import StageLayout, stage_layout
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.compute.weights import LayoutReader
 from swarmflow.config import RunSection
-from swarmflow.core.actions import WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, DiskChanged, DiskSpace, Progressed
-from swarmflow.core.leading.memories import NOTHING
+from swarmflow.core.durability.memories import NOTHING
+from swarmflow.core.protocol.actions import WriteCheckpoint
+from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, DiskSpace, Progressed
 from swarmflow.errors import CorruptError, NetworkError, NoRoomError, SwarmflowError
 from swarmflow.files import in_words, require_room
 from swarmflow.manifest import Manifest
 from swarmflow.ownership import is_intact
-from swarmflow.runtime.exporting import content_of, export_generation, state_elements
-from swarmflow.runtime.session import Session, log
-from swarmflow.runtime.state_transfer import Listing, copy_stage, serve_state
+from swarmflow.runtime.execution.session import Session, log
+from swarmflow.runtime.execution.state_transfer import Listing, copy_stage, serve_state
+from swarmflow.runtime.operations.exporting import content_of, export_generation, state_elements
 from trainers.data import Corpus
 from trainers.exports import exports_bytes, final_folder, prune_exports, step_folder
 from trainers.state import StateFolder, parts

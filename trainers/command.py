@@ -19,7 +19,7 @@ def trainer(**options: object) -> int:
     """Start the run that RUN.toml describes, resume it, or join it as another trainer."""
     from contextlib import ExitStack
 
-    from swarmflow.runtime.logs import set_up_logging
+    from swarmflow.runtime.operations.logs import set_up_logging
     from trainers.options import TrainerOptions
     from trainers.run import Run
 

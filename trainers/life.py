@@ -10,7 +10,15 @@ from typing import Any
 from swarmflow import __version__
 from swarmflow.compute.codec import encode_ints
 from swarmflow.config import RunConfig
-from swarmflow.core.actions import (
+from swarmflow.core.commit.schedule import learning_rate
+from swarmflow.core.durability.memories import Former
+from swarmflow.core.election.leader_lease import FIRST_TERM, LeaderLease
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.membership.settings import LeaderSettings
+from swarmflow.core.pipeline.dispatcher import dispatcher_for
+from swarmflow.core.pipeline.source import MicrobatchSource
+from swarmflow.core.protocol.actions import (
     Abandon,
     Connect,
     Exit,
@@ -22,24 +30,16 @@ from swarmflow.core.actions import (
     Validate,
     WriteCheckpoint,
 )
-from swarmflow.core.events import DrainAsked, MicrobatchFormed, Progressed, Rival, Validated
-from swarmflow.core.leader import Leader
-from swarmflow.core.leader_lease import FIRST_TERM, LeaderLease
-from swarmflow.core.leading.memories import Former
-from swarmflow.core.messages import Join
-from swarmflow.core.routers import dispatcher_for
-from swarmflow.core.schedule import learning_rate
-from swarmflow.core.settings import LeaderSettings
-from swarmflow.core.source import MicrobatchSource
-from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Body, Member, ProcessId
+from swarmflow.core.protocol.events import DrainAsked, MicrobatchFormed, Progressed, Rival, Validated
+from swarmflow.core.protocol.messages import Join
+from swarmflow.core.protocol.types import Body, Member, ProcessId
 from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.driver import Effect
-from swarmflow.runtime.evaluation import measure_loss
-from swarmflow.runtime.finding import FoundRun, leads_itself
-from swarmflow.runtime.session import Session, log
-from swarmflow.runtime.store import Buffer
+from swarmflow.runtime.execution.driver import Effect
+from swarmflow.runtime.execution.evaluation import measure_loss
+from swarmflow.runtime.execution.session import Session, log
+from swarmflow.runtime.execution.store import Buffer
+from swarmflow.runtime.operations.finding import FoundRun, leads_itself
 from trainers.answers import TrainerAnswers
 from trainers.checkpoints import Checkpoints
 from trainers.data import Corpus

@@ -12,7 +12,7 @@ from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.config import RunConfig
 from swarmflow.files import existing_parent, free_bytes, in_words
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.exporting import state_elements
+from swarmflow.runtime.operations.exporting import state_elements
 
 _CHECKPOINTS = GENERATIONS_KEPT + 1  # those that stay, and the one that is being written
 _EXPORTS_WRITTEN = 2  # `final`, and the one that is being written

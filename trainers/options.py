@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from swarmflow.runtime.invite import Invite
+from swarmflow.runtime.transport.invite import Invite
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,20 @@ from typing import Any
 
 import uvloop
 
-from swarmflow.core.actions import Exit, Rejoin
-from swarmflow.core.types import ADDRESSES_MAX
+from swarmflow.core.protocol.actions import Exit, Rejoin
+from swarmflow.core.protocol.types import ADDRESSES_MAX
 from swarmflow.errors import NetworkError, PortTakenError, SwarmflowError, TakenError, raise_all
 from swarmflow.files import write_named
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.addresses import peer_of
-from swarmflow.runtime.answering import Counter, answering
-from swarmflow.runtime.ending import Threads, end_now, over
-from swarmflow.runtime.finding import FoundRun, find_leader
-from swarmflow.runtime.invite import Invite, publish_local
-from swarmflow.runtime.local_runs import EndedRun, forget_ended, keep_ended
-from swarmflow.runtime.node import Node
-from swarmflow.runtime.reach import Announced, local_addresses, report_reach
-from swarmflow.runtime.session import Session
+from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.operations.answering import Counter, answering
+from swarmflow.runtime.operations.ending import Threads, end_now, over
+from swarmflow.runtime.operations.finding import FoundRun, find_leader
+from swarmflow.runtime.operations.local_runs import EndedRun, forget_ended, keep_ended
+from swarmflow.runtime.operations.reach import Announced, local_addresses, report_reach
+from swarmflow.runtime.transport.addresses import peer_of
+from swarmflow.runtime.transport.invite import Invite, publish_local
+from swarmflow.runtime.transport.node import Node
 from trainers.check.model import check_weights
 from trainers.exports import check_exports, clear_up_exports
 from trainers.life import TrainerLife

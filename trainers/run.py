@@ -14,9 +14,9 @@ from swarmflow.config import RunConfig, fingerprint, first_difference, load
 from swarmflow.errors import ConfigError, DataError, ModelError
 from swarmflow.manifest import Manifest
 from swarmflow.ownership import check_file
-from swarmflow.runtime.folders import shared_folder
-from swarmflow.runtime.invite import Invite, is_invite
-from swarmflow.runtime.metrics import Metrics
+from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.operations.folders import shared_folder
+from swarmflow.runtime.transport.invite import Invite, is_invite
 from trainers.data import Corpus, open_corpus
 from trainers.lock import FolderLock
 from trainers.options import TrainerOptions

@@ -12,12 +12,12 @@ import msgspec
 from blake3 import blake3
 
 from swarmflow.compute.checkpoint import Generation, generations, newest_complete, newest_known, readable
-from swarmflow.core.leading.memories import NOTHING, Former
-from swarmflow.core.types import Holding, Snapshot
+from swarmflow.core.durability.memories import NOTHING, Former
+from swarmflow.core.protocol.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError, ConfigError, IncompatibleError, SwarmflowError, TakenError
 from swarmflow.files import read_sealed, write_sealed, write_whole
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.folders import first_manifest, kept_manifest, shared_folder, state_folder
+from swarmflow.runtime.operations.folders import first_manifest, kept_manifest, shared_folder, state_folder
 from trainers.lock import FolderLock, holder
 
 log = logging.getLogger("swarmflow")
@@ -386,6 +386,6 @@ def _as_number(data: bytes | None) -> int:
 
 def _lasting(addresses: Iterable[str]) -> tuple[str, ...]:
     """Return the addresses that are worth keeping."""
-    from swarmflow.runtime.addresses import lasting  # it loads torch: mistakes are reported before
+    from swarmflow.runtime.transport.addresses import lasting  # it loads torch: mistakes are reported before
 
     return lasting(addresses)

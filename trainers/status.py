@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarmflow.core.leader import Leader
-from swarmflow.core.leading.member_phase import MemberPhase
-from swarmflow.core.leading.membership import MemberRecord
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.membership.member_phase import MemberPhase
+from swarmflow.core.membership.members import MemberRecord
 from swarmflow.manifest import Manifest
 
 

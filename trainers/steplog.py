@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from swarmflow.core.messages import StepResult
+from swarmflow.core.protocol.messages import StepResult
 from swarmflow.errors import CheckpointError
 from swarmflow.ownership import check_file, is_object_with
 

@@ -13,8 +13,8 @@ import msgspec
 from experiments.flow.asynchronous import ROUND_S
 from experiments.flow.instance import SETTINGS, draw
 from experiments.flow.policies import make
-from swarmflow.core.flow.node_types import FlowNode, FlowSend, Link, View
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.node_types import FlowNode, FlowSend, Link, View
 from swarmflow.simulator.flow.rounds import Rounds
 from swarmflow.simulator.garbage import searched_rarely
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from random import Random
 
 from experiments.flow.instance import Instance
-from swarmflow.core.flow.gwtf import GwtfRelay
-from swarmflow.core.flow.gwtf_source import GwtfSource
-from swarmflow.core.flow.node_types import FlowNode, View
-from swarmflow.core.flow.relay import Relay
-from swarmflow.core.flow.source import FlowSource
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.gwtf import GwtfRelay
+from swarmflow.core.routing.flow.gwtf_source import GwtfSource
+from swarmflow.core.routing.flow.node_types import FlowNode, View
+from swarmflow.core.routing.flow.relay import Relay
+from swarmflow.core.routing.flow.source import FlowSource
 from swarmflow.simulator.flow.paths import find_paths, over_capacity
 from swarmflow.simulator.flow.rounds import Rounds
 

@@ -13,7 +13,7 @@ from experiments.common.rows import Row, row, write_json
 from experiments.common.table import show
 from experiments.gwtf_churn.paper import COMMUNICATION, LOST, THROUGHPUT, TIME, WASTED, reported
 from experiments.gwtf_churn.setting import ChurnSetting, scenario, settings
-from swarmflow.core.routers import ROUTERS
+from swarmflow.core.routing.routers import ROUTERS
 from swarmflow.errors import SwarmflowError
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.report import SimulationReport

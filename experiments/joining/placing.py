@@ -8,9 +8,9 @@ from random import Random
 
 from experiments.flow.instance import Instance, symmetric
 from experiments.flow.optimum import Hop, optimal_flows
-from swarmflow.core.flow.joining import best_stage, gain, most_utilised
-from swarmflow.core.flow.messages import Exchange, Locked
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.messages.negotiation import Exchange, Locked
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.joining import best_stage, gain, most_utilised
 
 POLICIES = ("random", "gwtf", "swarmflow", "greedy optimum")
 RELAYS = 96  # GWTF, VI: 97 nodes, one of them the data node

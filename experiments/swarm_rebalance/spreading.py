@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from swarmflow.core.leading.member_phase import MemberPhase
-from swarmflow.core.leading.membership import Membership
-from swarmflow.core.leading.placement import better_placed, place, spare
-from swarmflow.core.messages import Join
-from swarmflow.core.types import Member, Plan, ProcessId
+from swarmflow.core.membership.member_phase import MemberPhase
+from swarmflow.core.membership.members import Membership
+from swarmflow.core.membership.placement import better_placed, place, spare
+from swarmflow.core.protocol.messages import Join
+from swarmflow.core.protocol.types import Member, Plan, ProcessId
 
 Stages = Sequence[Sequence[int]]  # the peers of each stage, by number
 

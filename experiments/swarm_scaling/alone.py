@@ -7,11 +7,11 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from experiments.swarm_scaling.books import of_books
-from swarmflow.core.events import Event
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.types import Plan, ProcessId
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.protocol.events import Event
+from swarmflow.core.protocol.types import Plan, ProcessId
 from swarmflow.errors import SwarmflowError
 
 REPEATED = 3  # the least counts: nothing makes it shorter than it is

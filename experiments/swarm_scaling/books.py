@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from swarmflow.core.events import Event, Received
-from swarmflow.core.messages import MemberEntered, Message, OpenStep, Prepare, RosterDelta, RosterPart
+from swarmflow.core.protocol.events import Event, Received
+from swarmflow.core.protocol.messages import MemberEntered, Message, OpenStep, Prepare, RosterDelta, RosterPart
 
 BOOKS: frozenset[type[Message]] = frozenset((OpenStep, RosterPart, RosterDelta, MemberEntered, Prepare))
 

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from experiments.swarm_scaling.alone import RecordedLife
 from experiments.swarm_scaling.books import of_books
-from swarmflow.core.actions import Action, Send
-from swarmflow.core.events import Event, Received
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Plan, ProcessId
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.protocol.actions import Action, Send
+from swarmflow.core.protocol.events import Event, Received
+from swarmflow.core.protocol.types import Plan, ProcessId
 from swarmflow.simulator.garbage import searched_rarely
 from swarmflow.simulator.machines import Production, TrainerStart
 from swarmflow.simulator.sizes import wire_bytes

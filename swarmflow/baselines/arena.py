@@ -28,8 +28,8 @@ from swarmflow.baselines.pipelines import PipelineLayout
 from swarmflow.baselines.placement import BaselineLeaderSettings
 from swarmflow.baselines.source import BaselineSource
 from swarmflow.baselines.trainer import BaselineTrainer
-from swarmflow.core.messages import StepResult
-from swarmflow.core.types import Epoch, ProcessId
+from swarmflow.core.protocol.messages import StepResult
+from swarmflow.core.protocol.types import Epoch, ProcessId
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.hardware import Hardware
 from swarmflow.simulator.invariants import InvariantViolated

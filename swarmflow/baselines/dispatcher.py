@@ -20,8 +20,8 @@ from swarmflow.baselines.messages import (
     Trip,
 )
 from swarmflow.baselines.next_hop import NextHop
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.transitions import Transitions
-from swarmflow.core.types import ProcessId
 
 
 class Repair(Enum):

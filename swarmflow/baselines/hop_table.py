@@ -24,8 +24,8 @@ from swarmflow.baselines.messages import (
     Trip,
 )
 from swarmflow.baselines.next_hop import NextHop
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.transitions import Transitions
-from swarmflow.core.types import ProcessId
 
 ORPHAN_S = 30.0  # how long a hop whose predecessor is dead waits for another one
 

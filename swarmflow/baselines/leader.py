@@ -21,8 +21,8 @@ from swarmflow.baselines.messages import (
 )
 from swarmflow.baselines.pipelines import Line, PipelineLayout
 from swarmflow.baselines.placement import BaselineLeaderSettings, BaselineMember, BaselinePlacement
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.transitions import Transitions
-from swarmflow.core.types import ProcessId
 
 
 class BaselinePhase(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from swarmflow.baselines.messages import BaselineMessage, Trip
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
 
 
 class BaselineRuntime(Protocol):

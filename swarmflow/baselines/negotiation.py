@@ -8,12 +8,12 @@ from random import Random
 
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.messages import BaselineNegotiate, Present
-from swarmflow.core.flow.gwtf import GwtfRelay
-from swarmflow.core.flow.gwtf_messages import CostIs, Flows, Query
-from swarmflow.core.flow.gwtf_source import GwtfSource
-from swarmflow.core.flow.node_types import FlowSend, Link, View
-from swarmflow.core.source import shares
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.shares import shares
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.gwtf import GwtfRelay
+from swarmflow.core.routing.flow.gwtf_messages import CostIs, Flows, Query
+from swarmflow.core.routing.flow.gwtf_source import GwtfSource
+from swarmflow.core.routing.flow.node_types import FlowSend, Link, View
 
 ROUND_S = 0.5  # GWTF, VI, Ablation studies: 120 iterations are "roughly a minute"
 ROUNDS = 120  # before the first iteration

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from swarmflow.baselines.messages import BaselineOpen, Trip
 from swarmflow.baselines.negotiation import GwtfNegotiation
-from swarmflow.core.flow.node_types import INFINITE, Link
-from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.source import shares
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.shares import shares
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.node_types import INFINITE, Link
+from swarmflow.core.routing.iwrr import Iwrr
 
 
 class NextHop(Protocol):

@@ -36,7 +36,7 @@ from swarmflow.baselines.messages import (
 from swarmflow.baselines.negotiation import GwtfNegotiation
 from swarmflow.baselines.next_hop import NextHop
 from swarmflow.baselines.reduction import BaselineReduction
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
 
 HEARTBEAT_S = 1.0
 

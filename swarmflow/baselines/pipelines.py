@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
 
 Line = tuple[ProcessId | None, ...]
 Stages = tuple[tuple[ProcessId, ...], ...]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.messages import BaselineGone, BaselineGranted, BaselineJoin
 from swarmflow.baselines.pipelines import PipelineLayout
-from swarmflow.core.leading.rebalance import Server, rebalance
-from swarmflow.core.types import Plan, ProcessId
+from swarmflow.core.membership.rebalance import Server, rebalance
+from swarmflow.core.protocol.types import Plan, ProcessId
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.messages import Aggregate, BaselinePart, BaselineSum
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.hardware import ELEMENT_BYTES
 
 

@@ -23,8 +23,8 @@ from swarmflow.baselines.messages import (
     Trip,
 )
 from swarmflow.baselines.next_hop import NextHop
-from swarmflow.core.source import shares
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.shares import shares
+from swarmflow.core.protocol.types import ProcessId
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from swarmflow.baselines.messages import (
 )
 from swarmflow.baselines.negotiation import GwtfNegotiation
 from swarmflow.baselines.source import BaselineSource
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
 
 
 @dataclass(slots=True)

@@ -11,23 +11,23 @@ from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from swarmflow.core.actions import Action
-from swarmflow.core.events import StateLoaded
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import Granted, Join, LeaderHeartbeat, Message, OpenStep
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
-from swarmflow.runtime.driver import Driver
-from swarmflow.runtime.frames import FrameLimits, pack_front
-from swarmflow.runtime.hello import CONFIRMATION, Hello, pack_hello
-from swarmflow.runtime.links import Links
-from swarmflow.runtime.metrics import Metrics
-from swarmflow.runtime.node import Node
-from swarmflow.runtime.requests import Requests
-from swarmflow.runtime.session import Counters
-from swarmflow.runtime.store import Store
-from swarmflow.runtime.wire import Evaluate, Request, Response, encode_header
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.events import StateLoaded
+from swarmflow.core.protocol.messages import Granted, Join, LeaderHeartbeat, Message, OpenStep
+from swarmflow.core.protocol.types import Epoch, Member, Plan, ProcessId, Roster
+from swarmflow.runtime.execution.driver import Driver
+from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.session import Counters
+from swarmflow.runtime.execution.store import Store
+from swarmflow.runtime.transport.frames import FrameLimits, pack_front
+from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello
+from swarmflow.runtime.transport.links import Links
+from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.requests import Requests
+from swarmflow.runtime.transport.wire import Evaluate, Request, Response, encode_header
 from swarmflow.simulator.hostile import KINDS, Mint
 
 RUN_ID = "run"

@@ -23,9 +23,9 @@ from swarmflow.chaos.setup import CORPUS_BYTES, MICROBATCHES, OPTIMIZER, SEQ_LEN
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.demo.screen import Screen
 from swarmflow.errors import ConfigError, ForeignFileError, SwarmflowError
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalSwarm, environment, terminable
 from swarmflow.ownership import check_file
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalSwarm, environment, terminable
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from swarmflow.chaos.meters import Meters
 from swarmflow.chaos.schedule import TRAINER, ServingProcess
 from swarmflow.chaos.watch import Seen, Sight
 from swarmflow.errors import SwarmflowError
-from swarmflow.runtime.identity import load_identity
-from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from swarmflow.local.swarm import LocalProcess, LocalSwarm
+from swarmflow.runtime.transport.identity import load_identity
 
 _METRICS = ("--metrics-port", "0")
 _IDENTITY = "identity.key"

@@ -13,7 +13,7 @@ from typing import Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from swarmflow.runtime.local import LocalProcess
+from swarmflow.local.swarm import LocalProcess
 
 EVERY_S = 0.25
 _ANSWER_S = 2.0

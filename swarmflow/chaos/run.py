@@ -18,7 +18,7 @@ from swarmflow.chaos.steps import StepLogs
 from swarmflow.chaos.trouble import Trouble
 from swarmflow.chaos.watch import Seen, Watch
 from swarmflow.demo.screen import Screen
-from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from swarmflow.local.swarm import LocalProcess, LocalSwarm
 
 TICK_S = 0.02
 STANDSTILL_S = 180.0

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from swarmflow.chaos import spoiling
-from swarmflow.core.events import Event, MicrobatchFormed
-from swarmflow.core.types import ProcessId
-from swarmflow.runtime import forkserver
-from swarmflow.runtime.driver import Driver
-from swarmflow.runtime.lanes import Body
-from swarmflow.runtime.links import Links
+from swarmflow.core.protocol.events import Event, MicrobatchFormed
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.local import forkserver
+from swarmflow.runtime.execution.driver import Driver
+from swarmflow.runtime.transport.lanes import Body
+from swarmflow.runtime.transport.links import Links
 
 _BLOCKED: Final = "blocked"
 _STALLED: Final = "stalled"
@@ -102,7 +102,7 @@ class _Stallable(Driver):
 def main() -> None:
     """As the fork server's main, for processes that can be sabotaged."""
     spoiling.prepare()
-    from swarmflow.runtime import session
+    from swarmflow.runtime.execution import session
 
     setattr(session, "Links", _Blockable)  # noqa: B010  # the session takes it from there
     setattr(session, "Driver", _Stallable)  # noqa: B010

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from swarmflow.compute import runner
 from swarmflow.compute.runner import StageRunner
-from swarmflow.runtime import forkserver
+from swarmflow.local import forkserver
 
 What = Literal["activation", "gradient", "sum"]
 _FILE: Final = "spoil"

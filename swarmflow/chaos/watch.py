@@ -13,12 +13,12 @@ from typing import Any, Self
 import msgspec
 
 from swarmflow.chaos.schedule import TRAINER
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.client import visit
-from swarmflow.runtime.finding import find_leader
-from swarmflow.runtime.invite import Invite
-from swarmflow.runtime.session import Session
+from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.operations.client import visit
+from swarmflow.runtime.operations.finding import find_leader
+from swarmflow.runtime.transport.invite import Invite
 
 EVERY_S = 0.2
 _ANSWER_S = 2.0

@@ -14,7 +14,7 @@ def export(invite: str | None, state_dir: str | None, out: str) -> int:
     from pathlib import Path
 
     from swarmflow.errors import ConfigError
-    from swarmflow.runtime.invite import read_invite
+    from swarmflow.runtime.transport.invite import read_invite
 
     if invite is not None and state_dir is not None:
         raise ConfigError("give either --join or --state-dir, not both")
@@ -23,6 +23,6 @@ def export(invite: str | None, state_dir: str | None, out: str) -> int:
     if isinstance(whence, Path) and not (whence / "run.json").is_file():
         raise ConfigError(f"--state-dir {whence} is not a trainer's state folder: it has no run.json")
 
-    from swarmflow.runtime.export_command import main
+    from swarmflow.runtime.operations.export_command import main
 
     return main(whence, Path(out))

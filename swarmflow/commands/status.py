@@ -10,6 +10,6 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def status(invite: str | None, as_json: bool) -> int:
     """Show a run's stages, peers, load, step and loss."""
-    from swarmflow.runtime.status import main
+    from swarmflow.runtime.operations.status import main
 
     return main(invite, as_json)

@@ -12,7 +12,7 @@ from swarmflow.demo.corpus import write_corpus
 from swarmflow.demo.sample import sample
 from swarmflow.demo.screen import Screen
 from swarmflow.errors import SwarmflowError
-from swarmflow.runtime.local import LocalProcess, LocalSwarm, terminable
+from swarmflow.local.swarm import LocalProcess, LocalSwarm, terminable
 
 STAGES = 3
 PEERS = 6

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from swarmflow.core.messages import StepResult
-from swarmflow.core.types import Plan, ProcessId
+from swarmflow.core.protocol.messages import StepResult
+from swarmflow.core.protocol.types import Plan, ProcessId
 from swarmflow.policies import policy_named
 from swarmflow.simulator.churn import ScenarioChurn
 from swarmflow.simulator.garbage import searched_rarely

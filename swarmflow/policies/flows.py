@@ -8,7 +8,7 @@ from swarmflow.baselines.arena import Arena
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.negotiation import TRAINER, GwtfNegotiation, Place
 from swarmflow.baselines.next_hop import FlowRoute, NextHop
-from swarmflow.core.flow.node_types import link_cost_s
+from swarmflow.core.routing.flow.node_types import link_cost_s
 from swarmflow.errors import ConfigError
 from swarmflow.simulator.scenario_hardware import ScenarioHardware
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from swarmflow.core.types import Epoch
+from swarmflow.core.protocol.types import Epoch
 
 Gradient = Counter[int]  # how often each microbatch of the step was added
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.causes import CHANCE
 from swarmflow.simulator.distributions import DIGITS
 from swarmflow.simulator.scenario import Arrival

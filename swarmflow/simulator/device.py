@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from swarmflow.core.actions import (
+from swarmflow.core.protocol.actions import (
     Abandon,
     Action,
     Apply,
@@ -31,9 +31,9 @@ from swarmflow.core.actions import (
     Validate,
     WriteCheckpoint,
 )
-from swarmflow.core.events import Event, MicrobatchFormed, Progressed, Validated
-from swarmflow.core.messages import Held
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.events import Event, MicrobatchFormed, Progressed, Validated
+from swarmflow.core.protocol.messages import Held
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.arithmetic import Weights
 from swarmflow.simulator.executor import Computing, Executor
 from swarmflow.simulator.gradient_sums import GradientSums

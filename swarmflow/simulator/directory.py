@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from swarmflow.core.events import Rival
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.events import Rival
+from swarmflow.core.protocol.types import ProcessId
 
 if TYPE_CHECKING:
     from swarmflow.simulator.world import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from swarmflow.core.types import Holding, Snapshot
+from swarmflow.core.protocol.types import Holding, Snapshot
 from swarmflow.simulator.arithmetic import digest
 from swarmflow.simulator.kept import KeptState
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from swarmflow.core.actions import Apply, RunBackward, RunForward, RunLoss, RunReplay
-from swarmflow.core.types import Microbatch, ProcessId
+from swarmflow.core.protocol.actions import Apply, RunBackward, RunForward, RunLoss, RunReplay
+from swarmflow.core.protocol.types import Microbatch, ProcessId
 from swarmflow.simulator.causes import COMPUTE
 from swarmflow.simulator.measure import Spent
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.types import ProcessId
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.arithmetic import exact
 from swarmflow.simulator.invariants import InvariantViolated

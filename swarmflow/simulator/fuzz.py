@@ -8,9 +8,9 @@ import traceback
 from dataclasses import dataclass, replace
 from random import Random
 
-from swarmflow.core.routers import ROUTERS
-from swarmflow.core.timeouts import Timeouts
-from swarmflow.core.types import Plan
+from swarmflow.core.protocol.timeouts import Timeouts
+from swarmflow.core.protocol.types import Plan
+from swarmflow.core.routing.routers import ROUTERS
 from swarmflow.simulator.faults import DRAWN, EARLIER, FAULTS, Churn, FuzzSwarm, finish
 from swarmflow.simulator.splits import AIMED
 from swarmflow.simulator.world import Settings, World

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from swarmflow.core.actions import Apply, Seal, StorePiece, SumPiece
-from swarmflow.core.events import Applied, PieceReduced, Sealed
-from swarmflow.core.reduce import PIECE_ELEMENTS
-from swarmflow.core.types import ProcessId, Ref, Slice
+from swarmflow.core.commit.reduce import PIECE_ELEMENTS
+from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
+from swarmflow.core.protocol.events import Applied, PieceReduced, Sealed
+from swarmflow.core.protocol.types import ProcessId, Ref, Slice
 from swarmflow.simulator.arithmetic import Gradient, Sum, digest
 from swarmflow.simulator.spoiling import without_norm
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from swarmflow.core.reduce import PIECE_ELEMENTS
+from swarmflow.core.commit.reduce import PIECE_ELEMENTS
 
 ELEMENT_BYTES = 4  # of a gradient, as in StateLoaded
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from swarmflow.core.actions import RunBackward, RunForward, RunLoss, RunReplay
-from swarmflow.core.events import BackwardComputed, ComputeFailed, Event, ForwardComputed, LossComputed, Replayed
-from swarmflow.core.types import ProcessId, Ref
+from swarmflow.core.protocol.actions import RunBackward, RunForward, RunLoss, RunReplay
+from swarmflow.core.protocol.events import (
+    BackwardComputed,
+    ComputeFailed,
+    Event,
+    ForwardComputed,
+    LossComputed,
+    Replayed,
+)
+from swarmflow.core.protocol.types import ProcessId, Ref
 from swarmflow.simulator.spoiling import SPOILT, spoiling, spoilt
 
 if TYPE_CHECKING:

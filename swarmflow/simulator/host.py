@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import ProcessId
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.network import NetworkPath
 

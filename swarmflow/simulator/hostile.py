@@ -17,10 +17,8 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from swarmflow.core.events import Received
-from swarmflow.core.flow.messages import FlowMessage, Reliable
-from swarmflow.core.flow.trust import INSISTED
-from swarmflow.core.messages import (
+from swarmflow.core.protocol.events import Received
+from swarmflow.core.protocol.messages import (
     Accepted,
     Adopt,
     Backward,
@@ -62,8 +60,10 @@ from swarmflow.core.messages import (
     Unprepared,
     Unrepairable,
 )
-from swarmflow.core.messages.checks import BODIES_MAX, COUNT_MAX
-from swarmflow.core.types import Plan, ProcessId
+from swarmflow.core.protocol.messages.checks import BODIES_MAX, COUNT_MAX
+from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
+from swarmflow.core.protocol.types import Plan, ProcessId
+from swarmflow.core.routing.flow.trust import INSISTED
 from swarmflow.simulator.faults import FuzzSwarm, finish
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.settings import Settings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from swarmflow.core.events import SaveAsked, Tick
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.events import SaveAsked, Tick
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.world import World
 
 

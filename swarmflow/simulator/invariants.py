@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from swarmflow.core.messages import Commit
-from swarmflow.core.types import Epoch
+from swarmflow.core.protocol.messages import Commit
+from swarmflow.core.protocol.types import Epoch
 from swarmflow.simulator.arithmetic import Sum
 
 

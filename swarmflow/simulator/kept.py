@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from swarmflow.core.messages import Held
-from swarmflow.core.types import Epoch, ProcessId
+from swarmflow.core.protocol.messages import Held
+from swarmflow.core.protocol.types import Epoch, ProcessId
 from swarmflow.simulator.arithmetic import Sum, Weights
 
 if TYPE_CHECKING:

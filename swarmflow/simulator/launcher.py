@@ -7,12 +7,12 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from swarmflow.core.leader import Leader
-from swarmflow.core.leader_lease import FIRST_TERM, LeaderLease
-from swarmflow.core.leading.memories import Former
-from swarmflow.core.messages import Join
-from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Holding, Member, ProcessId, Snapshot
+from swarmflow.core.durability.memories import Former
+from swarmflow.core.election.leader_lease import FIRST_TERM, LeaderLease
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.protocol.messages import Join
+from swarmflow.core.protocol.types import Holding, Member, ProcessId, Snapshot
 from swarmflow.simulator.device import Device
 from swarmflow.simulator.host import Host
 from swarmflow.simulator.kept import KeptState

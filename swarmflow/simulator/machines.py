@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from swarmflow.core.leader import Leader
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import Join
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.routers import dispatcher_for
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.settings import LeaderSettings
-from swarmflow.core.source import MicrobatchSource
-from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Plan, ProcessId
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.membership.settings import LeaderSettings
+from swarmflow.core.pipeline.dispatcher import dispatcher_for
+from swarmflow.core.pipeline.source import MicrobatchSource
+from swarmflow.core.protocol.messages import Join
+from swarmflow.core.protocol.types import Plan, ProcessId
 
 M = TypeVar("M", bound=TrainerMachine)
 

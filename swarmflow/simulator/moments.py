@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import ProcessId
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.world import World
 
 Pick = Callable[[World], list[ProcessId]]

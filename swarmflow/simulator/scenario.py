@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from swarmflow import config_check as check
-from swarmflow.core.routers import ROUTERS
-from swarmflow.core.timeouts import Timeouts
+from swarmflow.core.protocol.timeouts import Timeouts
+from swarmflow.core.routing.routers import ROUTERS
 from swarmflow.errors import ConfigError
 from swarmflow.simulator import checks
 from swarmflow.simulator.checks import Table, TableFile

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from swarmflow.core.messages import Join
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.settings import LeaderSettings
-from swarmflow.core.types import Plan
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.membership.settings import LeaderSettings
+from swarmflow.core.protocol.messages import Join
+from swarmflow.core.protocol.types import Plan
 from swarmflow.simulator.hardware import Hardware, RandomHardware
 from swarmflow.simulator.network import Jittery, Network
 

@@ -8,18 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from swarmflow.core.flow.messages import (
-    ApplyExchange,
-    Audit,
-    FlowMessage,
-    Label,
-    Locked,
-    OwnFlows,
-    Reliable,
-    TraceFlow,
-    UnitsReserved,
-)
-from swarmflow.core.messages import (
+from swarmflow.core.protocol.messages import (
     Elect,
     ElectionReport,
     Granted,
@@ -32,9 +21,20 @@ from swarmflow.core.messages import (
     RosterDelta,
     RosterPart,
 )
-from swarmflow.core.types import Roster
+from swarmflow.core.protocol.messages.negotiation import (
+    ApplyExchange,
+    Audit,
+    FlowMessage,
+    Label,
+    Locked,
+    OwnFlows,
+    Reliable,
+    TraceFlow,
+    UnitsReserved,
+)
+from swarmflow.core.protocol.types import Roster
 
-FRAME = 36  # bytes around a header (runtime/frames.py), of which 8 a body
+FRAME = 36  # bytes around a header (runtime/transport/frames.py), of which 8 a body
 HEADER = 170  # of a header with a few numbers and at most one process in it
 PROCESS = 85
 MEMBER = 215  # a process with its stage, its capacity and an address

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from swarmflow.core.actions import RunBackward, RunForward, RunLoss, RunReplay
-from swarmflow.core.events import ComputedNotFinite
-from swarmflow.core.types import Epoch, ProcessId
+from swarmflow.core.protocol.actions import RunBackward, RunForward, RunLoss, RunReplay
+from swarmflow.core.protocol.events import ComputedNotFinite
+from swarmflow.core.protocol.types import Epoch, ProcessId
 from swarmflow.simulator.arithmetic import Gradient, Sum
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from swarmflow.core.actions import (
+from swarmflow.core.protocol.actions import (
     Action,
     Apply,
     FormMicrobatch,

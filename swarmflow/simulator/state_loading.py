@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from swarmflow.core.actions import LoadState, Resume
-from swarmflow.core.events import Progressed, StateLoaded, StateNotLoaded
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.actions import LoadState, Resume
+from swarmflow.core.protocol.events import Progressed, StateLoaded, StateNotLoaded
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.arithmetic import Weights, initial
 from swarmflow.simulator.storage import ASK_AGAIN_S
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from swarmflow.core.actions import DropCopies, KeepCopies, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, CopiesChanged, DiskChanged, Progressed, StateStored
-from swarmflow.core.types import Member, ProcessId
+from swarmflow.core.protocol.actions import DropCopies, KeepCopies, WriteCheckpoint
+from swarmflow.core.protocol.events import CheckpointWritten, CopiesChanged, DiskChanged, Progressed, StateStored
+from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.simulator.kept import KeptState
 from swarmflow.simulator.transfer import Transfer
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from swarmflow.core.messages import StepResult
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.messages import StepResult
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.settings import Settings

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
 from swarmflow.simulator.sizes import FRAME, HEADER
 
-CHUNK_BYTES = 4 << 20  # the runtime requests four chunks of 1 MiB at a time (runtime/state_transfer.py)
+CHUNK_BYTES = 4 << 20  # the runtime requests four chunks of 1 MiB at a time (runtime/execution/state_transfer.py)
 
 
 class Carrier(Protocol):

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from swarmflow.core.actions import Send
-from swarmflow.core.events import Lost, Received
-from swarmflow.core.messages import Backward, Forward, RelayedTensor, RelayTensor, hop, step
-from swarmflow.core.types import Blank, Body, ProcessId, Slice
+from swarmflow.core.protocol.actions import Send
+from swarmflow.core.protocol.events import Lost, Received
+from swarmflow.core.protocol.messages import Backward, Forward, RelayedTensor, RelayTensor, hop, step
+from swarmflow.core.protocol.types import Blank, Body, ProcessId, Slice
 from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
 from swarmflow.simulator.host import Host, Link
 from swarmflow.simulator.network import Flight

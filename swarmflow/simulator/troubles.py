@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.types import ProcessId
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.hardware import RandomHardware
 from swarmflow.simulator.moments import peers_of

@@ -8,12 +8,12 @@ from dataclasses import InitVar, dataclass, field
 from functools import partial
 from random import Random
 
-from swarmflow.core.actions import Action, Count, Exit, Forget, Log, Record, Rejoin, Saved, Send, TookOver
-from swarmflow.core.events import DrainAsked, Event, Received, Tick
-from swarmflow.core.messages import Commit, Heartbeat, LeaderHeartbeat, StepResult
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import ProcessId, Ref
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.protocol.actions import Action, Count, Exit, Forget, Log, Record, Rejoin, Saved, Send, TookOver
+from swarmflow.core.protocol.events import DrainAsked, Event, Received, Tick
+from swarmflow.core.protocol.messages import Commit, Heartbeat, LeaderHeartbeat, StepResult
+from swarmflow.core.protocol.types import ProcessId, Ref
 from swarmflow.simulator.arithmetic import Sum
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.directory import INTRODUCE_EVERY_S, LeaderDirectory

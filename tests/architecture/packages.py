@@ -15,11 +15,12 @@ BEGIN, END = "| Folder | What it does | May import |\n|---|---|---|\n", "\n\n"
 
 @dataclass(frozen=True)
 class Package:
-    """A folder, or a file of the library's top.
+    """A folder, or a file of the library's top. A folder in another one is a package of its own.
 
     does: what it is for. imports: the packages that it may import, all of them above it in the table, so that there is
-    no cycle. libraries: of others; every package may import the standard library. virtual: it runs in virtual time,
-    so that it may read no clock, act on nothing and draw no global random numbers.
+    no cycle; from outside, a folder stands for all that is in it. libraries: of others; every package may import the
+    standard library. virtual: it runs in virtual time, so that it may read no clock, act on nothing and draw no global
+    random numbers.
     """
 
     does: str
@@ -34,7 +35,45 @@ PACKAGES: dict[str, Package] = {
     "files": Package("whole files, and sizes in words", ("errors",)),
     "ownership": Package("whose a folder is", ("errors", "files")),
     "drafts": Package("files that become visible when they are whole", ("ownership",)),
-    "core": Package("decides: state machines that take (event, now) and return actions", (), ("numpy",), virtual=True),
+    "core": Package("decides: state machines that take (event, now) and return actions", virtual=True),
+    "core/protocol": Package(
+        "what the machines say: types, messages, events, actions, time-outs", ("core",), virtual=True
+    ),
+    "core/routing": Package(
+        "which peer is next: routers, measured links, negotiated flows",
+        ("core", "core/protocol"),
+        ("numpy",),
+        virtual=True,
+    ),
+    "core/pipeline": Package(
+        "the way of a microbatch: dispatched, admitted, computed, repaired",
+        ("core", "core/protocol", "core/routing"),
+        virtual=True,
+    ),
+    "core/membership": Package(
+        "who takes part, at which stage, and who is put out", ("core", "core/protocol"), virtual=True
+    ),
+    "core/commit": Package(
+        "how a step commits: its members, its ledger, its ballots, its all-reduce",
+        ("core", "core/protocol", "core/routing", "core/pipeline", "core/membership"),
+        virtual=True,
+    ),
+    "core/election": Package(
+        "how a leader is followed, lost and replaced", ("core", "core/protocol", "core/commit"), virtual=True
+    ),
+    "core/durability": Package(
+        "which versions are safe, where their copies lie, how a run comes back from them",
+        ("core", "core/protocol", "core/membership", "core/election"),
+        virtual=True,
+    ),
+    "core/machines": Package(
+        "the machines of peer, leader and trainer: every exchange, put together",
+        (
+            *("core", "core/protocol", "core/routing", "core/pipeline", "core/membership"),
+            *("core/commit", "core/election", "core/durability"),
+        ),
+        virtual=True,
+    ),
     "config_check": Package("the checks of single values of a TOML file", ("core", "errors")),
     "config": Package("RUN.toml", ("config_check", "core", "errors")),
     "manifest": Package("all that a peer has to know of a run", ("core", "errors", "ownership"), ("blake3", "msgspec")),
@@ -47,10 +86,25 @@ PACKAGES: dict[str, Package] = {
     "cli": Package(
         "the command `swarmflow`: finds its commands, and turns errors into a line", ("errors",), ("click",)
     ),
-    "runtime": Package(
-        "acts: sockets, the DHT, threads, metrics",
-        (*BASE, "cli", "compute", "core", "manifest"),
-        ("blake3", "cryptography", "hivemind", "msgspec", "numpy", "prometheus_client", "rich", "torch", "uvloop"),
+    "runtime": Package("acts: the network, the clock and the threads behind the decisions"),
+    "runtime/transport": Package(
+        "the network: libp2p's daemon, the DHT, streams, frames, requests",
+        ("errors", "files", "ownership", "core/protocol", "core/routing"),
+        ("cryptography", "hivemind", "msgspec", "numpy"),
+    ),
+    "runtime/execution": Package(
+        "a process at work: its driver, threads, stage, state, metrics",
+        ("errors", "manifest", "core/protocol", "core/commit", "compute", "runtime/transport"),
+        ("msgspec", "numpy", "prometheus_client", "torch"),
+    ),
+    "runtime/operations": Package(
+        "what a person asks of processes: finding a run, status, logs, folders, exports, the end",
+        (*BASE, "manifest", "core/protocol", "compute", "runtime/transport", "runtime/execution"),
+        ("blake3", "msgspec", "rich", "uvloop"),
+    ),
+    "local": Package(
+        "swarms of real processes on this machine, for tests, demonstrations and trials",
+        ("errors", "cli", "runtime/transport", "runtime/execution"),
     ),
     "simulator": Package(
         "pretends: the same cores in virtual time, under seeded faults or as a scenario says",
@@ -74,12 +128,12 @@ PACKAGES: dict[str, Package] = {
     ),
     "demo": Package(
         "what `make demo` shows: a local swarm of real processes",
-        ("errors", "runtime"),
+        ("errors", "local", "runtime"),
         ("rich", "torch", "transformers"),
     ),
     "chaos": Package(
         "local swarms under faults, compared with what they should learn",
-        ("compute", "core", "demo", "errors", "ownership", "runtime", "simulator"),
+        ("compute", "core", "demo", "errors", "local", "ownership", "runtime", "simulator"),
         ("msgspec", "prometheus_client", "rich", "torch", "transformers", "uvloop"),
     ),
     "commands": Package(

@@ -8,8 +8,8 @@ import pytest
 
 from swarmflow.chaos.bad_frames import DAMAGES, bombard
 from swarmflow.chaos.hostile import main
-from swarmflow.core.messages.checks import checks_of
-from swarmflow.core.types import Epoch, Plan, ProcessId
+from swarmflow.core.protocol.messages.checks import checks_of
+from swarmflow.core.protocol.types import Epoch, Plan, ProcessId
 from swarmflow.simulator.hostile import KINDS, Mint, attacked
 
 

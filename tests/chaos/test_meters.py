@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from swarmflow.chaos.meters import Meters
-from swarmflow.runtime.local import LocalProcess
-from swarmflow.runtime.metrics import Metrics
+from swarmflow.local.swarm import LocalProcess
+from swarmflow.runtime.execution.metrics import Metrics
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat import sum_of_squares
 from swarmflow.compute.layout import TIED
 from swarmflow.compute.runner import StageRunner
-from swarmflow.core.actions import Reset
+from swarmflow.core.protocol.actions import Reset
 from tests.compute.models import batch, config_of, stages_of
 
 MICROBATCHES = 4

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from swarmflow.core import passes
-from swarmflow.core.actions import Action
-from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
-from swarmflow.core.hop_table import HopTable
-from swarmflow.core.messages import Message
-from swarmflow.core.serving.microbatches import ABOUT_HOPS
-from swarmflow.core.types import ProcessId, Ref
+from swarmflow.core.machines.serving.microbatches import ABOUT_HOPS
+from swarmflow.core.pipeline import passes
+from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
+from swarmflow.core.protocol.messages import Message
+from swarmflow.core.protocol.types import ProcessId, Ref
 
 
 def receive(

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from swarmflow.core.actions import Action, Release, Send
-from swarmflow.core.events import CheckpointWritten
-from swarmflow.core.leader import Leader
-from swarmflow.core.types import Epoch, Member, Microbatch, ProcessId, Ref
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.protocol.actions import Action, Release, Send
+from swarmflow.core.protocol.events import CheckpointWritten
+from swarmflow.core.protocol.types import Epoch, Member, Microbatch, ProcessId, Ref
 
 EPOCH = Epoch(0, 0)
 LINEAGE = "first"

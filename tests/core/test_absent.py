@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from swarmflow.core.leading.absent import Absentees
-from swarmflow.core.messages import Held
+from swarmflow.core.durability.absent import Absentees
+from swarmflow.core.protocol.messages import Held
 
 NAME, NEXT = "n" * 32, "m" * 32
 

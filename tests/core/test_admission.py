@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 
-from swarmflow.core import passes, reconciling
-from swarmflow.core.actions import Action, RunBackward, RunForward, RunReplay, Send
-from swarmflow.core.admission import WITHOUT_GRAPH, Admission
-from swarmflow.core.events import BackwardComputed, ForwardComputed, Replayed
-from swarmflow.core.hop import Hop, HopState
-from swarmflow.core.hop_table import HopTable
-from swarmflow.core.in_flight import REPAIR
-from swarmflow.core.messages import (
+from swarmflow.core.pipeline import passes, reconciling
+from swarmflow.core.pipeline.admission import WITHOUT_GRAPH, Admission
+from swarmflow.core.pipeline.hop import Hop, HopState
+from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.pipeline.in_flight import REPAIR
+from swarmflow.core.protocol.actions import Action, RunBackward, RunForward, RunReplay, Send
+from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, Replayed
+from swarmflow.core.protocol.messages import (
     Accepted,
     Backward,
     Cancel,

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from swarmflow.core.actions import Connect
-from swarmflow.core.candidacy import Candidacy, Takeover, takeover_of
-from swarmflow.core.dispatcher import TAKEOVER
-from swarmflow.core.epoch_view import EpochView
-from swarmflow.core.messages import (
+from swarmflow.core.election.candidacy import Candidacy, Takeover, takeover_of
+from swarmflow.core.election.epoch_view import EpochView
+from swarmflow.core.pipeline.dispatcher import TAKEOVER
+from swarmflow.core.protocol.actions import Connect
+from swarmflow.core.protocol.messages import (
     Assign,
     Commit,
     Done,
@@ -22,8 +22,8 @@ from swarmflow.core.messages import (
     StepResult,
     Tally,
 )
-from swarmflow.core.messages.checks import checks_of
-from swarmflow.core.types import Epoch, Member, Plan, ProcessId, Roster
+from swarmflow.core.protocol.messages.checks import checks_of
+from swarmflow.core.protocol.types import Epoch, Member, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
 
 A, B, C, D, N = (process(name) for name in "abcdn")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.actions import Action
-from swarmflow.core.leading.copies import Copies
-from swarmflow.core.leading.restoring import Restoring
-from swarmflow.core.messages import CopiesHeld, KeepCopy, Surplus
-from swarmflow.core.types import Holding, Member, ProcessId, Snapshot
+from swarmflow.core.durability.copies import Copies
+from swarmflow.core.durability.restoring import Restoring
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.messages import CopiesHeld, KeepCopy, Surplus
+from swarmflow.core.protocol.types import Holding, Member, ProcessId, Snapshot
 from tests.core.samples import member, messages
 
 ME = member("t0", -1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from swarmflow.core.actions import Count, Send
-from swarmflow.core.dispatcher import Dispatcher
-from swarmflow.core.hop_table import HopTable
-from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Denied, Forward
-from swarmflow.core.types import Epoch, Microbatch, ProcessId, Ref
+from swarmflow.core.pipeline.dispatcher import Dispatcher
+from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.protocol.actions import Count, Send
+from swarmflow.core.protocol.messages import Denied, Forward
+from swarmflow.core.protocol.types import Epoch, Microbatch, ProcessId, Ref
+from swarmflow.core.routing.iwrr import Iwrr
 from tests.core.hops import receive
 
 FEEDER, PEER, OTHER, LEADER = (ProcessId(name, 1) for name in ("feeder", "peer", "other", "leader"))

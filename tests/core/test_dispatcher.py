@@ -7,14 +7,14 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core import lateness
-from swarmflow.core.actions import Action, Release
-from swarmflow.core.dispatcher import FIRST_FACTOR, SLOWEST_BYTES_S, Dispatcher
-from swarmflow.core.in_flight import REPAIR, FlightState
-from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Accepted, Adopt, Cancel, CreditReturned, Forward, ReserveSlot, SlotReserved
-from swarmflow.core.next_stage import ASKED
-from swarmflow.core.types import ProcessId, Ref
+from swarmflow.core.pipeline import lateness
+from swarmflow.core.pipeline.dispatcher import FIRST_FACTOR, SLOWEST_BYTES_S, Dispatcher
+from swarmflow.core.pipeline.in_flight import REPAIR, FlightState
+from swarmflow.core.pipeline.next_stage import ASKED
+from swarmflow.core.protocol.actions import Action, Release
+from swarmflow.core.protocol.messages import Accepted, Adopt, Cancel, CreditReturned, Forward, ReserveSlot, SlotReserved
+from swarmflow.core.protocol.types import ProcessId, Ref
+from swarmflow.core.routing.iwrr import Iwrr
 from tests.core.samples import EPOCH, messages, microbatch, process
 
 A, B, C = process("a"), process("b"), process("c")

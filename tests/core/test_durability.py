@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from swarmflow.core.actions import Action, Count, Exit, Log, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, DiskChanged, DiskSpace, Lost, Progressed, SaveAsked, Tick
-from swarmflow.core.leading.copies import Copies
-from swarmflow.core.leading.durability import RETRY_S_MAX, Durability
-from swarmflow.core.messages import CopiesHeld, Finished, Granted, Heartbeat, KeepCopy, LoadFailed
-from swarmflow.core.timeouts import Timeouts
-from swarmflow.core.types import Holding, Roster, Snapshot
+from swarmflow.core.durability.copies import Copies
+from swarmflow.core.durability.versions import RETRY_S_MAX, Durability
+from swarmflow.core.protocol.actions import Action, Count, Exit, Log, WriteCheckpoint
+from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, DiskSpace, Lost, Progressed, SaveAsked, Tick
+from swarmflow.core.protocol.messages import CopiesHeld, Finished, Granted, Heartbeat, KeepCopy, LoadFailed
+from swarmflow.core.protocol.timeouts import Timeouts
+from swarmflow.core.protocol.types import Holding, Roster, Snapshot
 from tests.core import test_leader
 from tests.core.samples import messages, of_type, process, written
 from tests.core.test_leader import ME, SETTINGS, A, B

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.actions import Action, Rejoin
-from swarmflow.core.events import Lost, Tick
-from swarmflow.core.leading import progress
-from swarmflow.core.leading.duties import Duty, Pauses
-from swarmflow.core.messages import (
+from swarmflow.core.machines.leading import progress
+from swarmflow.core.membership.duties import Duty, Pauses
+from swarmflow.core.protocol.actions import Action, Rejoin
+from swarmflow.core.protocol.events import Lost, Tick
+from swarmflow.core.protocol.messages import (
     Done,
     Evicted,
     Granted,
@@ -23,8 +23,8 @@ from swarmflow.core.messages import (
     Prepared,
     Ready,
 )
-from swarmflow.core.timeouts import Timeouts
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.timeouts import Timeouts
+from swarmflow.core.protocol.types import ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process
 from tests.core.test_leader import OTHER, A, B, Bench, C
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmflow.core.epoch_view import EpochView
-from swarmflow.core.messages import Commit, Done, Join, OpenStep, Prepare, StepResult, Tally
-from swarmflow.core.types import Group, Roster
+from swarmflow.core.election.epoch_view import EpochView
+from swarmflow.core.protocol.messages import Commit, Done, Join, OpenStep, Prepare, StepResult, Tally
+from swarmflow.core.protocol.types import Group, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, microbatch, process
 
 A, B, N, T0, T1 = process("a"), process("b"), process("n"), process("t0"), process("t1")

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.actions import Action
-from swarmflow.core.leading.failures import EXPONENT_MIN, EXPONENT_STEP
-from swarmflow.core.leading.findings import TRIES_MAX
-from swarmflow.core.messages import (
+from swarmflow.core.commit.step import Step
+from swarmflow.core.membership.failures import EXPONENT_MIN, EXPONENT_STEP
+from swarmflow.core.membership.findings import TRIES_MAX
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.messages import (
     Done,
     Evicted,
     Granted,
@@ -22,9 +23,8 @@ from swarmflow.core.messages import (
     Unprepared,
     Unrepairable,
 )
-from swarmflow.core.step import Step
-from swarmflow.core.timeouts import Timeouts
-from swarmflow.core.types import EXPONENT, ProcessId
+from swarmflow.core.protocol.timeouts import Timeouts
+from swarmflow.core.protocol.types import EXPONENT, ProcessId
 from tests.core import test_leader
 from tests.core.samples import messages, microbatch, process
 from tests.core.test_leader import ME, OTHER, TIMEOUTS, A, B, C

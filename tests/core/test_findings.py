@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.actions import Action, Count, Exit, Log, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
-from swarmflow.core.leader import Leader
-from swarmflow.core.leading.findings import SAME_PEER_MAX, TRIES_MAX, Finding, Findings, plain
-from swarmflow.core.leading.piece_owners import LinkTable
-from swarmflow.core.messages import (
+from swarmflow.core.commit.piece_owners import LinkTable
+from swarmflow.core.commit.step import Step
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.membership.findings import SAME_PEER_MAX, TRIES_MAX, Finding, Findings, plain
+from swarmflow.core.membership.settings import LeaderSettings
+from swarmflow.core.protocol.actions import Action, Count, Exit, Log, WriteCheckpoint
+from swarmflow.core.protocol.events import CheckpointWritten, Lost, Received, Tick
+from swarmflow.core.protocol.messages import (
     Commit,
     Committed,
     Done,
@@ -29,10 +31,8 @@ from swarmflow.core.messages import (
     Ready,
     RosterDelta,
 )
-from swarmflow.core.settings import LeaderSettings
-from swarmflow.core.step import Step
-from swarmflow.core.timeouts import Timeouts
-from swarmflow.core.types import Epoch, Microbatch, Plan, ProcessId, Roster
+from swarmflow.core.protocol.timeouts import Timeouts
+from swarmflow.core.protocol.types import Epoch, Microbatch, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, written
 
 A, B, C = process("a"), process("b"), process("c")

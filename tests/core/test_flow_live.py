@@ -11,9 +11,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-from swarmflow.core.actions import Action, Count, Send
-from swarmflow.core.flow.live import EARLY_MAX, ROUND_S, TRAINER, FlowNegotiation, negotiation_of
-from swarmflow.core.flow.messages import (
+from swarmflow.core.protocol.actions import Action, Count, Send
+from swarmflow.core.protocol.messages import Negotiate
+from swarmflow.core.protocol.messages.negotiation import (
     ApplyExchange,
     Exchange,
     ExchangeTurn,
@@ -28,11 +28,11 @@ from swarmflow.core.flow.messages import (
     Times,
     TraceFlow,
 )
-from swarmflow.core.flow.node_types import FlowSend
-from swarmflow.core.flow.router import FlowRouter
-from swarmflow.core.messages import Negotiate
-from swarmflow.core.shortest import Shortest
-from swarmflow.core.types import Member, ProcessId, Roster
+from swarmflow.core.protocol.types import Member, ProcessId, Roster
+from swarmflow.core.routing.flow.live import EARLY_MAX, ROUND_S, TRAINER, FlowNegotiation, negotiation_of
+from swarmflow.core.routing.flow.node_types import FlowSend
+from swarmflow.core.routing.flow.router import FlowRouter
+from swarmflow.core.routing.shortest import Shortest
 from tests.core.samples import member, process
 
 STAGES = 5

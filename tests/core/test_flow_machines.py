@@ -10,21 +10,21 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from swarmflow.core.flow.annealing import Annealing
-from swarmflow.core.flow.books import Books
-from swarmflow.core.flow.exchange_lock import ExchangeLock
-from swarmflow.core.flow.labels import Labels
-from swarmflow.core.flow.messages import Ack, Audit, Exchange, Label, Locked, OwnFlows, Price, Reliable
-from swarmflow.core.flow.node_types import INFINITE, FlowSend, View, link_cost_s
-from swarmflow.core.flow.owners import Handover, changes, cheapest_owners
-from swarmflow.core.flow.relay import LABEL_REFRESH_MAX
-from swarmflow.core.flow.reliable import ACKNOWLEDGED_AFTER, ReliableDelivery
-from swarmflow.core.flow.reservations import ANSWER_WAITED, TRIES, Reservations
-from swarmflow.core.flow.simplex import Numbers, PathProgram, Simplex, Terminal
-from swarmflow.core.flow.source import FlowSource
-from swarmflow.core.flow.whole import ENTERS, LEAVES, Hop, hops_of, solve
-from swarmflow.core.flow.window import LinkChange, Window
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.messages.negotiation import Ack, Audit, Exchange, Label, Locked, OwnFlows, Price, Reliable
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.annealing import Annealing
+from swarmflow.core.routing.flow.books import Books
+from swarmflow.core.routing.flow.exchange_lock import ExchangeLock
+from swarmflow.core.routing.flow.labels import Labels
+from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, View, link_cost_s
+from swarmflow.core.routing.flow.owners import Handover, changes, cheapest_owners
+from swarmflow.core.routing.flow.relay import LABEL_REFRESH_MAX
+from swarmflow.core.routing.flow.reliable import ACKNOWLEDGED_AFTER, ReliableDelivery
+from swarmflow.core.routing.flow.reservations import ANSWER_WAITED, TRIES, Reservations
+from swarmflow.core.routing.flow.simplex import Numbers, PathProgram, Simplex, Terminal
+from swarmflow.core.routing.flow.source import FlowSource
+from swarmflow.core.routing.flow.whole import ENTERS, LEAVES, Hop, hops_of, solve
+from swarmflow.core.routing.flow.window import LinkChange, Window
 
 Result = TypeVar("Result")
 A, B, C, D = (ProcessId(name, 0) for name in "abcd")

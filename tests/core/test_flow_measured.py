@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.actions import Reset, RunForward, RunLoss
-from swarmflow.core.events import ForwardComputed, LossComputed, Tick
-from swarmflow.core.flow.costs import FlowCosts, changed
-from swarmflow.core.flow.measured import AGED_S, LinkTimes
-from swarmflow.core.flow.messages import Times
-from swarmflow.core.flow.node_types import View
-from swarmflow.core.flow.pace import Pace
-from swarmflow.core.flow.units import SLACK, units
-from swarmflow.core.types import EXPONENT, Ref
+from swarmflow.core.protocol.actions import Reset, RunForward, RunLoss
+from swarmflow.core.protocol.events import ForwardComputed, LossComputed, Tick
+from swarmflow.core.protocol.messages.negotiation import Times
+from swarmflow.core.protocol.types import EXPONENT, Ref
+from swarmflow.core.routing.flow.costs import FlowCosts, changed
+from swarmflow.core.routing.flow.measured import AGED_S, LinkTimes
+from swarmflow.core.routing.flow.node_types import View
+from swarmflow.core.routing.flow.pace import Pace
+from swarmflow.core.routing.flow.units import SLACK, units
 from tests.core.samples import microbatch, process
 
 ME, A, B, C, D = (process(name) for name in ("me", "a", "b", "c", "d"))

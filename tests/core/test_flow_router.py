@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from swarmflow.core.dispatcher import Dispatcher
-from swarmflow.core.flow.router import FlowRouter
-from swarmflow.core.messages import Accepted, Forward
-from swarmflow.core.shortest import Shortest
-from swarmflow.core.types import ProcessId, Ref
+from swarmflow.core.pipeline.dispatcher import Dispatcher
+from swarmflow.core.protocol.messages import Accepted, Forward
+from swarmflow.core.protocol.types import ProcessId, Ref
+from swarmflow.core.routing.flow.router import FlowRouter
+from swarmflow.core.routing.shortest import Shortest
 from tests.core.samples import EPOCH, messages, microbatch, process
 
 X, Y, Z = process("x"), process("y"), process("z")

@@ -6,9 +6,16 @@ from random import Random
 
 import pytest
 
-from swarmflow.core.flow.exchange import EXCHANGE_STATES, ExchangeState, Participation, Solver
-from swarmflow.core.flow.exchange_calls import EXCHANGE_CALL_STATES, TURN_WAITED, ExchangeCalls, ExchangeCallState
-from swarmflow.core.flow.exchange_lock import (
+from swarmflow.core.protocol.messages.negotiation import ApplyExchange, Exchange, ExchangeTurn, LockDenied, Locked
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.exchange import EXCHANGE_STATES, ExchangeState, Participation, Solver
+from swarmflow.core.routing.flow.exchange_calls import (
+    EXCHANGE_CALL_STATES,
+    TURN_WAITED,
+    ExchangeCalls,
+    ExchangeCallState,
+)
+from swarmflow.core.routing.flow.exchange_lock import (
     EXCHANGE_LOCK_STATES,
     GIVE_UP_AFTER,
     INQUIRE_AFTER,
@@ -16,10 +23,8 @@ from swarmflow.core.flow.exchange_lock import (
     ExchangeLock,
     ExchangeLockState,
 )
-from swarmflow.core.flow.messages import ApplyExchange, Exchange, ExchangeTurn, LockDenied, Locked
-from swarmflow.core.flow.node_types import View
+from swarmflow.core.routing.flow.node_types import View
 from swarmflow.core.transitions import IllegalTransition
-from swarmflow.core.types import ProcessId
 
 A, B, C, D = (ProcessId(name, 0) for name in "abcd")
 VIEW = View(A, 1, 3, 2, before=(B,), beside=(C,), after=(D,), cost={B: 1.0, D: 1.0})

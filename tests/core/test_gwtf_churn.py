@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
-from swarmflow.core.flow.gwtf import GwtfRelay
-from swarmflow.core.flow.gwtf_messages import (
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.gwtf import GwtfRelay
+from swarmflow.core.routing.flow.gwtf_messages import (
     CostIs,
     Deny,
     Dropped,
@@ -22,11 +23,10 @@ from swarmflow.core.flow.gwtf_messages import (
     Shown,
     SwapRefused,
 )
-from swarmflow.core.flow.gwtf_source import GwtfSource
-from swarmflow.core.flow.gwtf_swaps import ANSWERS_WAITED, GWTF_SWAP_STATES, GwtfSwapState
-from swarmflow.core.flow.node_types import INFINITE, View
+from swarmflow.core.routing.flow.gwtf_source import GwtfSource
+from swarmflow.core.routing.flow.gwtf_swaps import ANSWERS_WAITED, GWTF_SWAP_STATES, GwtfSwapState
+from swarmflow.core.routing.flow.node_types import INFINITE, View
 from swarmflow.core.transitions import IllegalTransition
-from swarmflow.core.types import ProcessId
 from swarmflow.simulator.flow.paths import find_paths
 from swarmflow.simulator.flow.rounds import Rounds
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from swarmflow.core import passes, reconciling
-from swarmflow.core.actions import Count, Discard, RunBackward, RunForward, RunLoss, RunReplay, Send
-from swarmflow.core.dispatcher import Dispatcher
-from swarmflow.core.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
-from swarmflow.core.hop_table import HopTable
-from swarmflow.core.in_flight import REPAIR
-from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import (
+from swarmflow.core.pipeline import passes, reconciling
+from swarmflow.core.pipeline.dispatcher import Dispatcher
+from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.pipeline.in_flight import REPAIR
+from swarmflow.core.protocol.actions import Count, Discard, RunBackward, RunForward, RunLoss, RunReplay, Send
+from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
+from swarmflow.core.protocol.messages import (
     Accepted,
     Adopt,
     Backward,
@@ -25,9 +24,10 @@ from swarmflow.core.messages import (
     Routed,
     SlotReserved,
 )
-from swarmflow.core.prober import Prober
-from swarmflow.core.shortest import Shortest
-from swarmflow.core.types import Epoch, Ref
+from swarmflow.core.protocol.types import Epoch, Ref
+from swarmflow.core.routing.iwrr import Iwrr
+from swarmflow.core.routing.prober import Prober
+from swarmflow.core.routing.shortest import Shortest
 from tests.core.hops import computed, receive
 from tests.core.samples import EPOCH, messages, microbatch, of_type, process, released
 

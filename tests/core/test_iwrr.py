@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.iwrr import Iwrr
 from tests.core.samples import process
 
 A, B, C = process("a"), process("b"), process("c")

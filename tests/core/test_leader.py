@@ -6,10 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from swarmflow.core.actions import Action, Send, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
-from swarmflow.core.leader import Leader
-from swarmflow.core.messages import (
+from swarmflow.core.commit.step import waits_for
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.membership.settings import LeaderSettings
+from swarmflow.core.protocol.actions import Action, Send, WriteCheckpoint
+from swarmflow.core.protocol.events import CheckpointWritten, Lost, Received, Tick
+from swarmflow.core.protocol.messages import (
     Committed,
     Done,
     Drain,
@@ -32,10 +34,8 @@ from swarmflow.core.messages import (
     Unrepairable,
     Welcome,
 )
-from swarmflow.core.settings import LeaderSettings
-from swarmflow.core.step import waits_for
-from swarmflow.core.timeouts import Timeouts
-from swarmflow.core.types import Plan, ProcessId
+from swarmflow.core.protocol.timeouts import Timeouts
+from swarmflow.core.protocol.types import Plan, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process, written
 
 ME = member("t0", -1)

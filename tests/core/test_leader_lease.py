@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.epoch_view import EpochView
-from swarmflow.core.leader_lease import LeaderLease, LeaseState
-from swarmflow.core.messages import MemberFailed, OpenStep
-from swarmflow.core.types import ProcessId, Roster
+from swarmflow.core.election.epoch_view import EpochView
+from swarmflow.core.election.leader_lease import LeaderLease, LeaseState
+from swarmflow.core.protocol.messages import MemberFailed, OpenStep
+from swarmflow.core.protocol.types import ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, process
 
 ME, LEADER, NEXT, STRANGER = process("me"), process("t0"), process("t1"), process("x")

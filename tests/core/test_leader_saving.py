@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmflow.core.actions import Abandon, Exit, Send, Validate, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, Lost, Progressed, SaveAsked, Validated
-from swarmflow.core.messages import Committed, Done, Drain, Finished, Granted, Prepared, StepResult
+from swarmflow.core.protocol.actions import Abandon, Exit, Send, Validate, WriteCheckpoint
+from swarmflow.core.protocol.events import CheckpointWritten, Lost, Progressed, SaveAsked, Validated
+from swarmflow.core.protocol.messages import Committed, Done, Drain, Finished, Granted, Prepared, StepResult
 from tests.core.samples import messages, microbatch, of_type, written
 from tests.core.test_leader import SETTINGS, A, B, Bench
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.ledger import Ledger
-from swarmflow.core.messages import Done
-from swarmflow.core.types import ProcessId
+from swarmflow.core.commit.ledger import Ledger
+from swarmflow.core.protocol.messages import Done
+from swarmflow.core.protocol.types import ProcessId
 from tests.core.samples import microbatch, process
 
 A, B = process("a"), process("b")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from swarmflow.core.link_rates import NEAR_MAX, LinkRates
-from swarmflow.core.messages import LinkRateReport
+from swarmflow.core.protocol.messages import LinkRateReport
+from swarmflow.core.routing.link_rates import NEAR_MAX, LinkRates
 from tests.core.samples import process
 
 MATE, AFTER, FAR = process("m"), process("a"), process("x")

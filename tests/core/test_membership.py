@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.leading.member_phase import MemberPhase
-from swarmflow.core.leading.membership import DONORS_MAX, Membership
-from swarmflow.core.leading.placement import better_placed, place, spare
-from swarmflow.core.messages import Join
-from swarmflow.core.types import Member, Plan, ProcessId
+from swarmflow.core.membership.member_phase import MemberPhase
+from swarmflow.core.membership.members import DONORS_MAX, Membership
+from swarmflow.core.membership.placement import better_placed, place, spare
+from swarmflow.core.protocol.messages import Join
+from swarmflow.core.protocol.types import Member, Plan, ProcessId
 from tests.core.samples import member, process
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.leading.copies import Copies
-from swarmflow.core.leading.memories import Former, Memories
-from swarmflow.core.leading.restoring import GRACE_S, Restoring
-from swarmflow.core.messages import Commit, Held, StepResult, state_name
-from swarmflow.core.types import Epoch, Holding, Snapshot
+from swarmflow.core.durability.copies import Copies
+from swarmflow.core.durability.memories import Former, Memories
+from swarmflow.core.durability.restoring import GRACE_S, Restoring
+from swarmflow.core.protocol.messages import Commit, Held, StepResult, state_name
+from swarmflow.core.protocol.types import Epoch, Holding, Snapshot
 from tests.core.samples import member, process
 
 A, B, C, D = (process(name) for name in "abcd")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from swarmflow.core.actions import Action, Forget, Send
-from swarmflow.core.events import Received
-from swarmflow.core.message_counter import MessageCounter
-from swarmflow.core.messages import CreditAvailable, Heartbeat, LeaderHeartbeat, Message, Recalled
-from swarmflow.core.types import BEFORE_ALL, ProcessId, Ref
+from swarmflow.core.protocol.actions import Action, Forget, Send
+from swarmflow.core.protocol.events import Received
+from swarmflow.core.protocol.message_counter import MessageCounter
+from swarmflow.core.protocol.messages import CreditAvailable, Heartbeat, LeaderHeartbeat, Message, Recalled
+from swarmflow.core.protocol.types import BEFORE_ALL, ProcessId, Ref
 from tests.core.samples import microbatch, of_type, process
 
 A, B, C = (process(name) for name in "abc")

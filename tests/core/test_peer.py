@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from swarmflow.core.actions import (
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.peer import EARLY_MAX, EARLY_S, PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.protocol.actions import (
     Action,
     Apply,
     Count,
@@ -21,7 +24,7 @@ from swarmflow.core.actions import (
     Seal,
     Send,
 )
-from swarmflow.core.events import (
+from swarmflow.core.protocol.events import (
     Applied,
     DrainAsked,
     Event,
@@ -34,8 +37,7 @@ from swarmflow.core.events import (
     StateNotLoaded,
     Tick,
 )
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import (
+from swarmflow.core.protocol.messages import (
     Backward,
     Commit,
     Committed,
@@ -65,9 +67,7 @@ from swarmflow.core.messages import (
     Tally,
     Unprepared,
 )
-from swarmflow.core.peer import EARLY_MAX, EARLY_S, PeerMachine
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
+from swarmflow.core.protocol.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 ME, MATE, LEADER, STRANGER = process("me"), process("mate"), process("t0"), process("x")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.actions import Action, Connect, Count, DropCopies, KeepCopies
-from swarmflow.core.events import CopiesChanged, Event, Received, Tick
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import CopiesHeld, Join, KeepCopy, Message, Surplus
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.types import Holding, Member, Plan, Snapshot
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.protocol.actions import Action, Connect, Count, DropCopies, KeepCopies
+from swarmflow.core.protocol.events import CopiesChanged, Event, Received, Tick
+from swarmflow.core.protocol.messages import CopiesHeld, Join, KeepCopy, Message, Surplus
+from swarmflow.core.protocol.types import Holding, Member, Plan, Snapshot
 from tests.core.samples import member, messages, of_type, process
 
 ME, LEADER = process("me"), process("t0")

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from swarmflow.core.actions import Action, Apply, Connect, Count, Log, Rejoin, Reset, RunLoss
-from swarmflow.core.events import (
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.protocol.actions import Action, Apply, Connect, Count, Log, Rejoin, Reset, RunLoss
+from swarmflow.core.protocol.events import (
     Applied,
     ComputeFailed,
     DrainAsked,
@@ -20,8 +23,7 @@ from swarmflow.core.events import (
     StateLoaded,
     Tick,
 )
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import (
+from swarmflow.core.protocol.messages import (
     Commit,
     Committed,
     Deposed,
@@ -46,9 +48,7 @@ from swarmflow.core.messages import (
     Suspect,
     Tally,
 )
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
+from swarmflow.core.protocol.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
 
 ME, MATE, STRANGER = process("me"), process("mate"), process("x")

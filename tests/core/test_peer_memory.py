@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmflow.core.actions import Action, Apply, LoadState, Rejoin, Resume
-from swarmflow.core.events import Applied, Lost, Received, Sealed, StateLoaded
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import Evicted, Granted, Held, Join, Ready, state_name
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.types import Member, Plan
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.protocol.actions import Action, Apply, LoadState, Rejoin, Resume
+from swarmflow.core.protocol.events import Applied, Lost, Received, Sealed, StateLoaded
+from swarmflow.core.protocol.messages import Evicted, Granted, Held, Join, Ready, state_name
+from swarmflow.core.protocol.types import Member, Plan
 from tests.core.samples import EPOCH, member, messages, of_type
 from tests.core.test_peer_leaders import COMMIT, LEADER, ME, OPENED, PREPARE, RESULTS, Bench
 

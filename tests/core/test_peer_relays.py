@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.actions import Action, RunForward, Send
-from swarmflow.core.events import BackwardComputed, ForwardComputed, Received, StateLoaded, Tick
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import (
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.protocol.actions import Action, RunForward, Send
+from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, Received, StateLoaded, Tick
+from swarmflow.core.protocol.messages import (
     Accepted,
     Backward,
     Forward,
@@ -21,10 +23,8 @@ from swarmflow.core.messages import (
     RelayedTensor,
     RelayTensor,
 )
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.prober import SHARE
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.types import Member, Plan, ProcessId, Ref, Roster
+from swarmflow.core.protocol.types import Member, Plan, ProcessId, Ref, Roster
+from swarmflow.core.routing.prober import SHARE
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 ME, MATE, UP, DOWN, LEADER, STRANGER = (process(name) for name in ("me", "mate", "up", "down", "t0", "x"))

@@ -7,19 +7,19 @@ from itertools import pairwise
 
 import pytest
 
-from swarmflow.core.feeding.trainer_phase import TRAINER, TrainerPhase
-from swarmflow.core.leader_lease import LEASE, LeaderLease
-from swarmflow.core.leading.durability import WRITE, WriteState
-from swarmflow.core.leading.leader_phase import LEADER, LeaderPhase
-from swarmflow.core.leading.member_phase import MEMBER, MemberPhase
-from swarmflow.core.leading.membership import Membership
-from swarmflow.core.leading.recovery import RECOVERY, RecoveryState
-from swarmflow.core.messages import Join
-from swarmflow.core.serving.peer_phase import PEER, PeerPhase
-from swarmflow.core.serving.peer_state import PeerSettings, PeerState
-from swarmflow.core.step_phase import STEP, StepPhase
+from swarmflow.core.commit.step_phase import STEP, StepPhase
+from swarmflow.core.durability.recovery import RECOVERY, RecoveryState
+from swarmflow.core.durability.versions import WRITE, WriteState
+from swarmflow.core.election.leader_lease import LEASE, LeaderLease
+from swarmflow.core.machines.feeding.trainer_phase import TRAINER, TrainerPhase
+from swarmflow.core.machines.leading.leader_phase import LEADER, LeaderPhase
+from swarmflow.core.machines.serving.peer_phase import PEER, PeerPhase
+from swarmflow.core.machines.serving.peer_state import PeerSettings, PeerState
+from swarmflow.core.membership.member_phase import MEMBER, MemberPhase
+from swarmflow.core.membership.members import Membership
+from swarmflow.core.protocol.messages import Join
+from swarmflow.core.protocol.types import Plan
 from swarmflow.core.transitions import IllegalTransition, Transitions
-from swarmflow.core.types import Plan
 from tests.core.samples import member, process
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from swarmflow.core.leading.piece_owners import LOTS, MEMBERS_MAX, LinkTable, shared_out
-from swarmflow.core.messages import LinkRateReport
-from swarmflow.core.types import Group, ProcessId
+from swarmflow.core.commit.piece_owners import LOTS, MEMBERS_MAX, LinkTable, shared_out
+from swarmflow.core.protocol.messages import LinkRateReport
+from swarmflow.core.protocol.types import Group, ProcessId
 from tests.core.samples import process
 
 ELEMENTS = 1 << 20

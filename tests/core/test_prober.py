@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from swarmflow.core.actions import Action, Send
-from swarmflow.core.messages import Probe, Probed
-from swarmflow.core.prober import AT_ONCE_MAX, PATIENCE_S, SHARE, Prober
-from swarmflow.core.types import Blank, Epoch, ProcessId
+from swarmflow.core.protocol.actions import Action, Send
+from swarmflow.core.protocol.messages import Probe, Probed
+from swarmflow.core.protocol.types import Blank, Epoch, ProcessId
+from swarmflow.core.routing.prober import AT_ONCE_MAX, PATIENCE_S, SHARE, Prober
 from tests.core.samples import EPOCH, messages, process
 
 A, B = process("a"), process("b")

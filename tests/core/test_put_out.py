@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from swarmflow.core.actions import Action
-from swarmflow.core.events import Lost
-from swarmflow.core.leading.departures import put_out
-from swarmflow.core.leading.memories import Former
-from swarmflow.core.messages import Granted, Heartbeat, Join
-from swarmflow.core.types import Member, ProcessId
+from swarmflow.core.durability.memories import Former
+from swarmflow.core.machines.leading.departures import put_out
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.events import Lost
+from swarmflow.core.protocol.messages import Granted, Heartbeat, Join
+from swarmflow.core.protocol.types import Member, ProcessId
 from tests.core import test_restoring
 from tests.core.samples import messages
 from tests.core.test_memories import held

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmflow.core.messages import ElectorateChange, OpenStep
-from swarmflow.core.quorum import Electorate, Quorum, change_since, electorate, electorate_before
-from swarmflow.core.types import Epoch, Member, ProcessId, Roster
+from swarmflow.core.commit.quorum import Electorate, Quorum, change_since, electorate, electorate_before
+from swarmflow.core.protocol.messages import ElectorateChange, OpenStep
+from swarmflow.core.protocol.types import Epoch, Member, ProcessId, Roster
 from tests.core.samples import LINEAGE, member, process
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.leading.rebalance import Server, rebalance
-from swarmflow.core.types import ProcessId
+from swarmflow.core.membership.rebalance import Server, rebalance
+from swarmflow.core.protocol.types import ProcessId
 
 Stages = list[list[Server]]
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.actions import Action, Release, Seal, Send, StorePiece, SumPiece
-from swarmflow.core.messages import ReducePart, ReduceSum
-from swarmflow.core.reduce import PIECE_ELEMENTS, WINDOW_PIECES, Reduction
-from swarmflow.core.types import Group, ProcessId, Ref, Slice
+from swarmflow.core.commit.reduce import PIECE_ELEMENTS, WINDOW_PIECES, Reduction
+from swarmflow.core.protocol.actions import Action, Release, Seal, Send, StorePiece, SumPiece
+from swarmflow.core.protocol.messages import ReducePart, ReduceSum
+from swarmflow.core.protocol.types import Group, ProcessId, Ref, Slice
 from tests.core.samples import EPOCH, process
 
 Value = tuple[ProcessId, ...]  # a sum, as the sequence of its addends: the order shows

@@ -7,11 +7,17 @@ from typing import get_args
 
 import pytest
 
-from swarmflow.core.actions import Action, Count, Forget, LoadState, Rejoin, Release, RunLoss
-from swarmflow.core.events import Event, Mishandled, Received, StateLoaded
-from swarmflow.core.leader import Leader
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import (
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.membership.settings import LeaderSettings
+from swarmflow.core.pipeline.dispatcher import dispatcher_for
+from swarmflow.core.pipeline.source import MicrobatchSource
+from swarmflow.core.protocol.actions import Action, Count, Forget, LoadState, Rejoin, Release, RunLoss
+from swarmflow.core.protocol.events import Event, Mishandled, Received, StateLoaded
+from swarmflow.core.protocol.messages import (
     Assign,
     Backward,
     Committed,
@@ -37,14 +43,8 @@ from swarmflow.core.messages import (
     Tally,
     Unrepairable,
 )
-from swarmflow.core.messages.checks import REASON_MAX, checks_of
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.routers import dispatcher_for
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.settings import LeaderSettings
-from swarmflow.core.source import MicrobatchSource
-from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
+from swarmflow.core.protocol.messages.checks import REASON_MAX, checks_of
+from swarmflow.core.protocol.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 PLAN = Plan(2, 4)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.actions import Action, Send
-from swarmflow.core.link_rates import LinkRates
-from swarmflow.core.messages import Accepted, Backward, Forward, LinkRateReport, RelayTensor
-from swarmflow.core.relays import Relays
-from swarmflow.core.types import Ref
+from swarmflow.core.protocol.actions import Action, Send
+from swarmflow.core.protocol.messages import Accepted, Backward, Forward, LinkRateReport, RelayTensor
+from swarmflow.core.protocol.types import Ref
+from swarmflow.core.routing.link_rates import LinkRates
+from swarmflow.core.routing.relays import Relays
 from tests.core.samples import messages, microbatch, process
 
 ME, TO, VIA, OTHER = process("me"), process("to"), process("via"), process("other")

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmflow.core.messages import OpenStep, RosterDelta
-from swarmflow.core.types import Epoch, Member, Roster
+from swarmflow.core.protocol.messages import OpenStep, RosterDelta
+from swarmflow.core.protocol.types import Epoch, Member, Roster
 from tests.core.samples import EPOCH, LINEAGE, process
 
 LEADER = process("t0")

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from swarmflow.core.actions import Action, Log, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
-from swarmflow.core.leader import Leader
-from swarmflow.core.leading.memories import NOTHING, Former
-from swarmflow.core.messages import (
+from swarmflow.core.durability.memories import NOTHING, Former
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.membership.settings import LeaderSettings
+from swarmflow.core.protocol.actions import Action, Log, WriteCheckpoint
+from swarmflow.core.protocol.events import CheckpointWritten, Lost, Received, Tick
+from swarmflow.core.protocol.messages import (
     Commit,
     Committed,
     CopiesHeld,
@@ -30,9 +31,8 @@ from swarmflow.core.messages import (
     StepResult,
     Welcome,
 )
-from swarmflow.core.settings import LeaderSettings
-from swarmflow.core.timeouts import Timeouts
-from swarmflow.core.types import Epoch, Holding, Plan, ProcessId, Snapshot
+from swarmflow.core.protocol.timeouts import Timeouts
+from swarmflow.core.protocol.types import Epoch, Holding, Plan, ProcessId, Snapshot
 from tests.core.samples import member, messages, microbatch, of_type, process, written
 from tests.core.test_memories import commit, held, name_of
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.actions import Rejoin
-from swarmflow.core.candidacy import Candidacy
-from swarmflow.core.epoch_view import EpochView
-from swarmflow.core.events import Received, StateLoaded
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import Elect, ElectionReport, Granted, Join, OpenStep, RosterDelta, RosterPart
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.quorum import electorate
-from swarmflow.core.roster_parts import PART_MEMBERS, GatheredRoster, RosterAssembly, announce, in_parts
-from swarmflow.core.serving.peer_state import PeerSettings
-from swarmflow.core.types import Epoch, Member, Plan, Roster
+from swarmflow.core.commit.quorum import electorate
+from swarmflow.core.commit.roster_parts import PART_MEMBERS, GatheredRoster, RosterAssembly, announce, in_parts
+from swarmflow.core.election.candidacy import Candidacy
+from swarmflow.core.election.epoch_view import EpochView
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.protocol.actions import Rejoin
+from swarmflow.core.protocol.events import Received, StateLoaded
+from swarmflow.core.protocol.messages import Elect, ElectionReport, Granted, Join, OpenStep, RosterDelta, RosterPart
+from swarmflow.core.protocol.types import Epoch, Member, Plan, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, of_type, process
 
 STAGES = 6

@@ -7,7 +7,7 @@ import torch
 from transformers import get_scheduler
 
 from swarmflow.config import OptimizerSection
-from swarmflow.core.schedule import learning_rate
+from swarmflow.core.commit.schedule import learning_rate
 
 TRANSFORMERS_NAMES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
 

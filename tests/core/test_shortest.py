@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.shortest import RETRY_FACTOR, Shortest
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.shortest import RETRY_FACTOR, Shortest
 from tests.core.samples import process
 
 A, B, C = process("a"), process("b"), process("c")

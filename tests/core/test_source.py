@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.actions import FormMicrobatch
-from swarmflow.core.dispatcher import TAKEOVER, Dispatcher
-from swarmflow.core.events import MicrobatchFormed
-from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.messages import Accepted, Adopt, Assign, Backward, Denied, Forward, OpenStep
-from swarmflow.core.source import MicrobatchSource
-from swarmflow.core.types import Epoch, Ref, Roster
+from swarmflow.core.pipeline.dispatcher import TAKEOVER, Dispatcher
+from swarmflow.core.pipeline.source import MicrobatchSource
+from swarmflow.core.protocol.actions import FormMicrobatch
+from swarmflow.core.protocol.events import MicrobatchFormed
+from swarmflow.core.protocol.messages import Accepted, Adopt, Assign, Backward, Denied, Forward, OpenStep
+from swarmflow.core.protocol.types import Epoch, Ref, Roster
+from swarmflow.core.routing.iwrr import Iwrr
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 PEER = process("p")

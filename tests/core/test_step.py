@@ -7,8 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.leading.piece_owners import LinkTable
-from swarmflow.core.messages import (
+from swarmflow.core.commit.piece_owners import LinkTable
+from swarmflow.core.commit.reduce import diverged, reduction_groups
+from swarmflow.core.commit.step import Step
+from swarmflow.core.commit.step_phase import STEP, StepPhase
+from swarmflow.core.protocol.messages import (
     Assign,
     Commit,
     Committed,
@@ -20,11 +23,8 @@ from swarmflow.core.messages import (
     Tally,
     Unprepared,
 )
-from swarmflow.core.reduce import diverged, reduction_groups
-from swarmflow.core.step import Step
-from swarmflow.core.step_phase import STEP, StepPhase
+from swarmflow.core.protocol.types import Epoch, Group, Plan, ProcessId, Roster
 from swarmflow.core.transitions import IllegalTransition
-from swarmflow.core.types import Epoch, Group, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process
 
 A, B, C, T = process("a"), process("b"), process("c"), process("t")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.dispatcher import TAKEOVER
-from swarmflow.core.leading.piece_owners import LinkTable
-from swarmflow.core.messages import (
+from swarmflow.core.commit.piece_owners import LinkTable
+from swarmflow.core.commit.step import Step
+from swarmflow.core.commit.step_phase import StepPhase
+from swarmflow.core.pipeline.dispatcher import TAKEOVER
+from swarmflow.core.protocol.messages import (
     Assign,
     Commit,
     Done,
@@ -18,9 +20,7 @@ from swarmflow.core.messages import (
     Tally,
     Unrepairable,
 )
-from swarmflow.core.step import Step
-from swarmflow.core.step_phase import StepPhase
-from swarmflow.core.types import Epoch, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import Epoch, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process
 
 A, B, C = process("a"), process("b"), process("c")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swarmflow.core.leading.membership import Membership
-from swarmflow.core.leading.suspicions import ALONE_MAX, RECENT_S, Suspicions
-from swarmflow.core.messages import Join
-from swarmflow.core.types import Plan, ProcessId
+from swarmflow.core.membership.members import Membership
+from swarmflow.core.membership.suspicions import ALONE_MAX, RECENT_S, Suspicions
+from swarmflow.core.protocol.messages import Join
+from swarmflow.core.protocol.types import Plan, ProcessId
 from tests.core.samples import member, process
 
 A, B, C, D = process("a"), process("b"), process("c"), process("d")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from swarmflow.core.actions import Action, Count, Exit, Log, Validate, WriteCheckpoint
-from swarmflow.core.candidacy import Candidacy, takeover_of
-from swarmflow.core.epoch_view import EpochView
-from swarmflow.core.events import CheckpointWritten, Lost, Received, Tick
-from swarmflow.core.leader import Leader
-from swarmflow.core.leading.failures import EXPONENT_MIN, EXPONENT_STEP
-from swarmflow.core.messages import (
+from swarmflow.core.election.candidacy import Candidacy, takeover_of
+from swarmflow.core.election.epoch_view import EpochView
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.membership.failures import EXPONENT_MIN, EXPONENT_STEP
+from swarmflow.core.membership.settings import LeaderSettings
+from swarmflow.core.protocol.actions import Action, Count, Exit, Log, Validate, WriteCheckpoint
+from swarmflow.core.protocol.events import CheckpointWritten, Lost, Received, Tick
+from swarmflow.core.protocol.messages import (
     Assign,
     Commit,
     Committed,
@@ -34,9 +35,8 @@ from swarmflow.core.messages import (
     Suspect,
     Tally,
 )
-from swarmflow.core.settings import LeaderSettings
-from swarmflow.core.timeouts import Timeouts
-from swarmflow.core.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
+from swarmflow.core.protocol.timeouts import Timeouts
+from swarmflow.core.protocol.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
 from tests.core.samples import LINEAGE, member, messages, microbatch, of_type, process, written
 
 A, B, C = process("a"), process("b"), process("c")

@@ -6,14 +6,25 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from swarmflow.core import lateness
-from swarmflow.core.actions import Action, Connect, Count, Exit, FormMicrobatch, Record, Rejoin, WriteCheckpoint
-from swarmflow.core.dispatcher import TAKEOVER, Dispatcher
-from swarmflow.core.events import CheckpointWritten, Event, Lost, MicrobatchFormed, Received, Tick
-from swarmflow.core.iwrr import Iwrr
-from swarmflow.core.leader import Leader
-from swarmflow.core.leader_lease import LeaderLease
-from swarmflow.core.messages import (
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.membership.settings import LeaderSettings
+from swarmflow.core.pipeline import lateness
+from swarmflow.core.pipeline.dispatcher import TAKEOVER, Dispatcher
+from swarmflow.core.pipeline.source import MicrobatchSource
+from swarmflow.core.protocol.actions import (
+    Action,
+    Connect,
+    Count,
+    Exit,
+    FormMicrobatch,
+    Record,
+    Rejoin,
+    WriteCheckpoint,
+)
+from swarmflow.core.protocol.events import CheckpointWritten, Event, Lost, MicrobatchFormed, Received, Tick
+from swarmflow.core.protocol.messages import (
     Assign,
     CopiesHeld,
     Deposed,
@@ -38,10 +49,8 @@ from swarmflow.core.messages import (
     Tally,
     Welcome,
 )
-from swarmflow.core.settings import LeaderSettings
-from swarmflow.core.source import MicrobatchSource
-from swarmflow.core.trainer import TrainerMachine
-from swarmflow.core.types import Epoch, Holding, Member, Plan, ProcessId, Ref, Roster, Snapshot
+from swarmflow.core.protocol.types import Epoch, Holding, Member, Plan, ProcessId, Ref, Roster, Snapshot
+from swarmflow.core.routing.iwrr import Iwrr
 from tests.core.samples import EPOCH, LINEAGE, member, messages, of_type, process
 
 A, B, C = process("a"), process("b"), process("c")

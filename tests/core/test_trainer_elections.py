@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.actions import Count, Forget, Rejoin, TookOver
-from swarmflow.core.dispatcher import TAKEOVER
-from swarmflow.core.events import BlamedError, DrainAsked, Mishandled
-from swarmflow.core.feeding.trainer_phase import TrainerPhase
-from swarmflow.core.messages import (
+from swarmflow.core.machines.feeding.trainer_phase import TrainerPhase
+from swarmflow.core.pipeline.dispatcher import TAKEOVER
+from swarmflow.core.protocol.actions import Count, Forget, Rejoin, TookOver
+from swarmflow.core.protocol.events import BlamedError, DrainAsked, Mishandled
+from swarmflow.core.protocol.messages import (
     Assign,
     Deposed,
     Done,
@@ -24,7 +24,7 @@ from swarmflow.core.messages import (
     MemberFailed,
     Welcome,
 )
-from swarmflow.core.types import Epoch, Member
+from swarmflow.core.protocol.types import Epoch, Member
 from tests.core.samples import EPOCH, member, messages, microbatch, of_type
 from tests.core.test_trainer import (
     LEADER,

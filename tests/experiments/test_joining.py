@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from experiments.flow.instance import Instance, symmetric
-from swarmflow.core.flow.joining import best_stage, most_utilised
+from swarmflow.core.routing.flow.joining import best_stage, most_utilised
 
 pytest.importorskip("scipy", reason="the extra `experiments` is not installed")
 

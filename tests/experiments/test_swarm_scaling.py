@@ -11,7 +11,7 @@ import pytest
 from experiments.swarm_scaling import large
 from experiments.swarm_scaling.cases import PAPER, SIZES, THROUGHPUT, line, measure, rows, scenario
 from experiments.swarm_scaling.costs import Cost, Metered
-from swarmflow.core.events import Tick
+from swarmflow.core.protocol.events import Tick
 from swarmflow.errors import SwarmflowError
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.world import World

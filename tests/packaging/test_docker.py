@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from swarmflow import cli, config
-from swarmflow.runtime.metrics import Metrics
+from swarmflow.runtime.execution.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

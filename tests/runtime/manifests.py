@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarmflow.core.timeouts import Timeouts
+from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.manifest import Manifest
 from tests.compute.models import VOCAB, config_of
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from swarmflow.core.types import ProcessId
-from swarmflow.runtime.frames import FrameLimits
-from swarmflow.runtime.hello import CONFIRMATION, Hello, LaneName, pack_hello, read_reply
-from swarmflow.runtime.lanes import LaneSettings
-from swarmflow.runtime.links import STREAM_PROTOCOL, Links, OnMessage
-from swarmflow.runtime.node import Node
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.runtime.transport.frames import FrameLimits
+from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, LaneName, pack_hello, read_reply
+from swarmflow.runtime.transport.lanes import LaneSettings
+from swarmflow.runtime.transport.links import STREAM_PROTOCOL, Links, OnMessage
+from swarmflow.runtime.transport.node import Node
 
 RUN_ID = "test-run"
 DEADLINE_S = 30.0

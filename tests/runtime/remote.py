@@ -8,9 +8,9 @@ from pathlib import Path
 
 import uvloop
 
-from swarmflow.core.types import ProcessId
-from swarmflow.runtime.addresses import peer_of
-from swarmflow.runtime.node import Node
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.runtime.transport.addresses import peer_of
+from swarmflow.runtime.transport.node import Node
 from tests.runtime.nodes import End
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from swarmflow.core.types import Epoch, Microbatch
-from swarmflow.runtime.account import Account
+from swarmflow.core.protocol.types import Epoch, Microbatch
+from swarmflow.runtime.execution.account import Account
 
 ONE, OTHER = (Microbatch(Epoch(0, 3), index) for index in (0, 1))
 

@@ -14,16 +14,16 @@ import pytest
 
 from peers.copies import CopyKeeper
 from swarmflow.compute.checkpoint import Generation
-from swarmflow.core.actions import DropCopies, KeepCopies
-from swarmflow.core.events import CopiesChanged
-from swarmflow.core.types import Holding, Member, Snapshot
+from swarmflow.core.protocol.actions import DropCopies, KeepCopies
+from swarmflow.core.protocol.events import CopiesChanged
+from swarmflow.core.protocol.types import Holding, Member, Snapshot
 from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.exporting import state_elements
-from swarmflow.runtime.metrics import Metrics
-from swarmflow.runtime.node import Node
-from swarmflow.runtime.session import Session
-from swarmflow.runtime.state_transfer import Listing, copy_stage, list_state, serve_state
+from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.execution.state_transfer import Listing, copy_stage, list_state, serve_state
+from swarmflow.runtime.operations.exporting import state_elements
+from swarmflow.runtime.transport.node import Node
 from tests.disks import no_more_files
 from tests.runtime.manifests import manifest
 from tests.runtime.nodes import DEADLINE_S, started

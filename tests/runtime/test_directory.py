@@ -14,10 +14,10 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.crypto import RSAPrivateKey
 
-from swarmflow.runtime.directory import Directory
-from swarmflow.runtime.identity import load_identity
-from swarmflow.runtime.node import Node
-from swarmflow.runtime.records import OwnedRecords, owner_of
+from swarmflow.runtime.transport.directory import Directory
+from swarmflow.runtime.transport.identity import load_identity
+from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.records import OwnedRecords, owner_of
 from tests.runtime.nodes import started
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from swarmflow.core.actions import Action
-from swarmflow.core.events import BlamedError, DrainAsked, Event, Mishandled, Received
-from swarmflow.core.messages import Drain, Heartbeat
-from swarmflow.core.types import ProcessId
-from swarmflow.runtime.driver import Driver
-from swarmflow.runtime.metrics import Metrics
-from swarmflow.runtime.store import Store
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.events import BlamedError, DrainAsked, Event, Mishandled, Received
+from swarmflow.core.protocol.messages import Drain, Heartbeat
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.runtime.execution.driver import Driver
+from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.store import Store
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,7 +11,7 @@ import pytest
 # A program with a loop of its own: what is tested is how the loop, and the process, end.
 PROGRAM = """
 import asyncio, os, signal, sys, time, uvloop
-from swarmflow.runtime.ending import Threads
+from swarmflow.runtime.operations.ending import Threads
 
 def write(threads):
     while sys.argv[1] != "before" and not threads._ending:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmflow.core.flow.messages import ExchangeTurn, FlowMessage, Label, Reliable, TraceFlow
-from swarmflow.core.messages import Negotiate
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.messages import Negotiate
+from swarmflow.core.protocol.messages.negotiation import ExchangeTurn, FlowMessage, Label, Reliable, TraceFlow
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import FrameError
-from swarmflow.runtime.wire import decode_header, encode_header, message_name
+from swarmflow.runtime.transport.wire import decode_header, encode_header, message_name
 
 A, B = ProcessId("a", 1), ProcessId("b", 2)
 KINDS = [kind for kind in get_args(FlowMessage) if kind is not Reliable]

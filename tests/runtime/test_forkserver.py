@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from swarmflow import __version__
-from swarmflow.runtime.forkserver import Forked, ForkServer, ForkServerError
-from swarmflow.runtime.local import environment
+from swarmflow.local.forkserver import Forked, ForkServer, ForkServerError
+from swarmflow.local.swarm import environment
 
 END_S = 30.0
 # A command that waits for something: for a run that nobody has started, whose invite is well formed.
@@ -26,7 +26,7 @@ def server() -> Iterator[ForkServer]:
 
 
 def waiting_peer(server: ForkServer, log: Path) -> Forked:
-    from swarmflow.runtime.invite import Invite
+    from swarmflow.runtime.transport.invite import Invite
 
     return server.start(["peer", "--join", str(Invite("run", "name", (NOBODY,))), "--listen", "127.0.0.1:0"], log)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmflow.runtime.frames import BadFrame, Frame, FrameLimits, pack_end, pack_front, read_frame
+from swarmflow.runtime.transport.frames import BadFrame, Frame, FrameLimits, pack_end, pack_front, read_frame
 
 LIMITS = FrameLimits(header_bytes_max=256, body_bytes_max=4096, bodies_max=3)
 

@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-from swarmflow.runtime.heap import TUNABLES, VARIABLE
+from swarmflow.runtime.execution.heap import TUNABLES, VARIABLE
 
 if not (sys.platform == "linux" and (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")):
     pytest.skip("only glibc has these settings", allow_module_level=True)
 
 SCRIPT = """
 import json, os, sys
-from swarmflow.runtime.heap import restart_with_heap_settings
+from swarmflow.runtime.execution.heap import restart_with_heap_settings
 print(json.dumps([os.getpid(), sys.argv[1:], os.environ.get("GLIBC_TUNABLES")]), flush=True)
 restart_with_heap_settings()
 """

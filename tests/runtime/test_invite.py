@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.invite import TRAINERS_MAX, Invite, find_local_invites, local_invite, publish_local, runs_folder
+from swarmflow.runtime.transport.invite import (
+    TRAINERS_MAX,
+    Invite,
+    find_local_invites,
+    local_invite,
+    publish_local,
+    runs_folder,
+)
 
 NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
 INVITE = Invite("3f6a", "shakespeare", (f"/ip4/192.0.2.7/tcp/7000/p2p/{NAME}",))
@@ -103,7 +110,7 @@ def test_a_run_of_this_machine_is_found(tmp_path: Path) -> None:
 def test_a_run_whose_trainer_was_killed_is_not_found_and_its_file_goes(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from swarmflow.runtime.invite import Invite, publish_local\n"
+        "from swarmflow.runtime.transport.invite import Invite, publish_local\n"
         "publication = publish_local(Invite.parse(sys.argv[1]), Path(sys.argv[2]))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from peers.kept import Between, KeptStage
-from swarmflow.core.actions import Apply, RunForward, Seal
-from swarmflow.core.events import Applied, Sealed
-from swarmflow.core.messages import Held, state_name
-from swarmflow.core.types import Microbatch
-from swarmflow.runtime.step_end import apply_update
+from swarmflow.core.protocol.actions import Apply, RunForward, Seal
+from swarmflow.core.protocol.events import Applied, Sealed
+from swarmflow.core.protocol.messages import Held, state_name
+from swarmflow.core.protocol.types import Microbatch
+from swarmflow.runtime.execution.step_end import apply_update
 from tests.runtime.manifests import manifest
 from tests.runtime.test_stage_host import EPOCH, GROUPS, Peer, peers
 

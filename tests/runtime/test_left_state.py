@@ -20,14 +20,14 @@ from peers.copies import CopyKeeper
 from peers.kept import Between, KeptStage
 from peers.left import LeftState
 from peers.loading import StageLoader
-from swarmflow.core.actions import LoadState, Reset, Resume
-from swarmflow.core.events import Applied, Event, Lost, Progressed, StateLoaded, StateNotLoaded
-from swarmflow.core.messages import Held
-from swarmflow.core.types import Member, ProcessId
+from swarmflow.core.protocol.actions import LoadState, Reset, Resume
+from swarmflow.core.protocol.events import Applied, Event, Lost, Progressed, StateLoaded, StateNotLoaded
+from swarmflow.core.protocol.messages import Held
+from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.errors import CheckpointError, NoRoomError
-from swarmflow.runtime.stage_host import StageHost
-from swarmflow.runtime.step_end import apply_update
-from swarmflow.runtime.worker import Worker
+from swarmflow.runtime.execution.stage_host import StageHost
+from swarmflow.runtime.execution.step_end import apply_update
+from swarmflow.runtime.execution.worker import Worker
 from tests.disks import flip_bit, no_more_files, small_disk
 from tests.runtime.manifests import manifest
 from tests.runtime.nodes import started, until

@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core.types import ProcessId
-from swarmflow.runtime.frames import FrameLimits, pack_front
-from swarmflow.runtime.hello import CONFIRMATION, Hello, HelloReply, pack_hello, pack_reply, read_hello, read_reply
-from swarmflow.runtime.lanes import LaneSettings
-from swarmflow.runtime.links import STREAM_PROTOCOL
-from swarmflow.runtime.node import Node
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.runtime.transport.frames import FrameLimits, pack_front
+from swarmflow.runtime.transport.hello import (
+    CONFIRMATION,
+    Hello,
+    HelloReply,
+    pack_hello,
+    pack_reply,
+    read_hello,
+    read_reply,
+)
+from swarmflow.runtime.transport.lanes import LaneSettings
+from swarmflow.runtime.transport.links import STREAM_PROTOCOL
+from swarmflow.runtime.transport.node import Node
 from tests.runtime.nodes import RUN_ID, End, linked, started
 
 MEBIBYTE = 1 << 20

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import FrameError
-from swarmflow.runtime.frames import FrameLimits, pack_front
-from swarmflow.runtime.hello import PROTOCOL_VERSION, Hello, pack_hello, read_reply
-from swarmflow.runtime.lanes import LaneSettings
-from swarmflow.runtime.links import PENDING_HELLOS_MAX, STREAM_PROTOCOL
+from swarmflow.runtime.transport.frames import FrameLimits, pack_front
+from swarmflow.runtime.transport.hello import PROTOCOL_VERSION, Hello, pack_hello, read_reply
+from swarmflow.runtime.transport.lanes import LaneSettings
+from swarmflow.runtime.transport.links import PENDING_HELLOS_MAX, STREAM_PROTOCOL
 from tests.runtime.nodes import End, hostile_stream, linked, started
 
 pytestmark = pytest.mark.asyncio

@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from swarmflow.core.types import ProcessId
-from swarmflow.runtime.lives import NAMES_MAX, RETIRED_MAX, Lives, new_incarnation
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.runtime.transport.lives import NAMES_MAX, RETIRED_MAX, Lives, new_incarnation
 
 
 def life(incarnation: int, name: str = "p") -> ProcessId:

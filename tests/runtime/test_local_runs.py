@@ -10,12 +10,19 @@ from typing import TypeVar
 import pytest
 
 from swarmflow.errors import NetworkError
-from swarmflow.runtime import asking
-from swarmflow.runtime.answering import ANSWERING_MAX, Counter, answering
-from swarmflow.runtime.asking import ask_status
-from swarmflow.runtime.invite import Invite, publish_local
-from swarmflow.runtime.local_runs import ENDED_KEPT, EndedRun, ended_run, forget_ended, keep_ended, last_ended
-from swarmflow.runtime.node import StreamHandler
+from swarmflow.runtime.operations import asking
+from swarmflow.runtime.operations.answering import ANSWERING_MAX, Counter, answering
+from swarmflow.runtime.operations.asking import ask_status
+from swarmflow.runtime.operations.local_runs import (
+    ENDED_KEPT,
+    EndedRun,
+    ended_run,
+    forget_ended,
+    keep_ended,
+    last_ended,
+)
+from swarmflow.runtime.transport.invite import Invite, publish_local
+from swarmflow.runtime.transport.node import StreamHandler
 
 NAME = "12D3KooWBxdvPYPDgtpQ3fByWxjCUcsMzVr83AJo4rsta18wUC2m"
 INVITE = Invite("run-1", "mine", (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))

@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.metrics import LABEL_SETS_MAX, OTHER, Labelled, Metrics
+from swarmflow.runtime.execution.metrics import LABEL_SETS_MAX, OTHER, Labelled, Metrics
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 

@@ -18,11 +18,11 @@ import pytest
 from hivemind.dht.node import DHTNode
 from hivemind.p2p import P2P
 
-from swarmflow.core.messages import Join
-from swarmflow.core.messages.checks import checks_of
-from swarmflow.core.types import ADDRESSES_MAX, Member, Plan, ProcessId
+from swarmflow.core.protocol.messages import Join
+from swarmflow.core.protocol.messages.checks import checks_of
+from swarmflow.core.protocol.types import ADDRESSES_MAX, Member, Plan, ProcessId
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.addresses import (
+from swarmflow.runtime.transport.addresses import (
     announced_addresses,
     check_port_free,
     dialable,
@@ -31,9 +31,9 @@ from swarmflow.runtime.addresses import (
     outgoing_addresses,
     peer_of,
 )
-from swarmflow.runtime.daemon import remove_stale_sockets
-from swarmflow.runtime.identity import IdentityLock, load_identity
-from swarmflow.runtime.node import Node, refusal
+from swarmflow.runtime.transport.daemon import remove_stale_sockets
+from swarmflow.runtime.transport.identity import IdentityLock, load_identity
+from swarmflow.runtime.transport.node import Node, refusal
 from tests.runtime.nodes import started
 
 NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
@@ -95,8 +95,8 @@ class LogWaiter(logging.Handler):
 async def test_a_node_waits_for_one_that_is_about_to_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A daemon takes connections a moment before its process answers in the DHT."""
     handler = LogWaiter("nobody answers in the DHT yet")
-    caplog.set_level(logging.DEBUG, "swarmflow.runtime.node")
-    logging.getLogger("swarmflow.runtime.node").addHandler(handler)
+    caplog.set_level(logging.DEBUG, "swarmflow.runtime.transport.node")
+    logging.getLogger("swarmflow.runtime.transport.node").addHandler(handler)
     try:
         early = await P2P.create(dht_mode="server")
         address = str((await early.get_visible_maddrs())[0])
@@ -110,7 +110,7 @@ async def test_a_node_waits_for_one_that_is_about_to_start(tmp_path: Path, caplo
         await dht.shutdown()
         await early.shutdown()
     finally:
-        logging.getLogger("swarmflow.runtime.node").removeHandler(handler)
+        logging.getLogger("swarmflow.runtime.transport.node").removeHandler(handler)
 
 
 @pytest.mark.asyncio
@@ -146,7 +146,7 @@ def test_an_identity_on_a_file_system_without_locks_is_not_said_to_be_in_use(
     def refuse(file: object, operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("swarmflow.runtime.identity.fcntl.flock", refuse)
+    monkeypatch.setattr("swarmflow.runtime.transport.identity.fcntl.flock", refuse)
     with pytest.raises(NetworkError, match=r"id\.lock cannot be locked \(No locks available\)"):
         IdentityLock(tmp_path / "id")
 
@@ -199,7 +199,7 @@ async def test_an_identity_file_is_private_and_names_what_hivemind_names(tmp_pat
 def test_the_daemon_of_a_killed_process_ends_and_ctrl_c_does_not_reach_it(tmp_path: Path) -> None:
     # A program with a loop of its own: it is killed.
     script = (
-        "import asyncio, sys; from pathlib import Path; from swarmflow.runtime.node import Node\n"
+        "import asyncio, sys; from pathlib import Path; from swarmflow.runtime.transport.node import Node\n"
         "async def main():\n"
         "    node = await Node.start(identity_path=Path(sys.argv[1]))\n"
         "    print(node.daemon_pid, flush=True)\n"

@@ -13,12 +13,19 @@ import torch
 
 from swarmflow.compute.checkpoint import Generation
 from swarmflow.compute.codec import codec_named
-from swarmflow.core.actions import Apply, Reset, RunBackward, RunForward, RunLoss, RunReplay, Seal, SumPiece
-from swarmflow.core.events import Applied, ComputedNotFinite, ComputeFailed, ForwardComputed, LossComputed, PieceReduced
-from swarmflow.core.types import Microbatch
+from swarmflow.core.protocol.actions import Apply, Reset, RunBackward, RunForward, RunLoss, RunReplay, Seal, SumPiece
+from swarmflow.core.protocol.events import (
+    Applied,
+    ComputedNotFinite,
+    ComputeFailed,
+    ForwardComputed,
+    LossComputed,
+    PieceReduced,
+)
+from swarmflow.core.protocol.types import Microbatch
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.exporting import state_elements
-from swarmflow.runtime.state_transfer import copy_stage
+from swarmflow.runtime.execution.state_transfer import copy_stage
+from swarmflow.runtime.operations.exporting import state_elements
 from tests.runtime.manifests import SHAPE, manifest
 from tests.runtime.test_copy_keeper import processes, serve, written
 from tests.runtime.test_stage_host import EPOCH, GROUPS, Peer, peers

@@ -14,8 +14,8 @@ from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarmflow.errors import NetworkError
-from swarmflow.runtime import p2pd
-from swarmflow.runtime.daemon import Daemon
+from swarmflow.runtime.transport import p2pd
+from swarmflow.runtime.transport.daemon import Daemon
 from tests.runtime.nodes import until
 
 NAMES = ["QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", "12D3KooWBxdvPYPDgtpQ3fByWxjCUcsMzVr83AJo4rsta18wUC2m"]
@@ -126,7 +126,8 @@ async def test_garbage_from_the_daemon_is_one_line(data: bytes) -> None:
 
 def test_the_daemon_is_found_and_asked_without_loading_hivemind_or_torch() -> None:
     program = (
-        "import sys; from swarmflow.runtime import daemon, p2pd, status; p2pd.program();"
+        "import sys; from swarmflow.runtime.operations import status;"
+        "from swarmflow.runtime.transport import daemon, p2pd; p2pd.program();"
         "print([name for name in ('hivemind', 'torch', 'numpy', 'scipy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

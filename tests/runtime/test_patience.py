@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from swarmflow.runtime.patience import Patience, crowding
+from swarmflow.local.patience import Patience, crowding
 
 
 def ticks(*times_s: float) -> Iterator[float]:

@@ -15,7 +15,7 @@ import pytest
 from peers.ending import Signals, live
 from peers.kept import Between, KeptStage
 from peers.left import LeftState
-from swarmflow.core.actions import Exit, Rejoin
+from swarmflow.core.protocol.actions import Exit, Rejoin
 from swarmflow.errors import NetworkError, SwarmflowError
 from tests.runtime.manifests import manifest
 from tests.runtime.test_kept_stage import HELD

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from peers.memory import JoinedRun
 from swarmflow.files import write_sealed
-from swarmflow.runtime.invite import TRAINERS_MAX, Invite
+from swarmflow.runtime.transport.invite import TRAINERS_MAX, Invite
 from tests.runtime.test_node import NAME, NO_PROCESSES
 
 FIRST, LATER = f"/ip4/192.0.2.7/tcp/7/p2p/{NAME}", f"/dns4/example.org/tcp/7/p2p/{NAME}"

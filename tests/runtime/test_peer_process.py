@@ -21,16 +21,16 @@ from peers.memory import JoinedRun
 from peers.options import PeerOptions
 from peers.process import one_life
 from swarmflow import __version__
-from swarmflow.core.actions import Exit
-from swarmflow.core.messages import Held
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.actions import Exit
+from swarmflow.core.protocol.messages import Held
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.finding import Description
-from swarmflow.runtime.invite import Invite
-from swarmflow.runtime.metrics import Metrics
-from swarmflow.runtime.node import Node
-from swarmflow.runtime.requests import Arguments
-from swarmflow.runtime.session import Session
+from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.operations.finding import Description
+from swarmflow.runtime.transport.invite import Invite
+from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.requests import Arguments
 from tests.runtime.manifests import manifest
 from tests.runtime.nodes import RUN_ID, started, until
 from tests.runtime.test_kept_stage import HELD

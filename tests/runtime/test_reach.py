@@ -12,10 +12,10 @@ import msgspec
 import pytest
 import uvloop
 
-from swarmflow.core.types import ProcessId
-from swarmflow.runtime.invite import Invite
-from swarmflow.runtime.reach import ADDRESSES_MAX, Announced, local_addresses, report_reach, try_address
-from swarmflow.runtime.requests import Arguments
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.runtime.operations.reach import ADDRESSES_MAX, Announced, local_addresses, report_reach, try_address
+from swarmflow.runtime.transport.invite import Invite
+from swarmflow.runtime.transport.requests import Arguments
 from tests.runtime.nodes import RUN_ID, started
 from tests.runtime.test_session import opened
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core.actions import Connect, Forget
-from swarmflow.core.types import Member, ProcessId
+from swarmflow.core.protocol.actions import Connect, Forget
+from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.metrics import Metrics
-from swarmflow.runtime.node import Node
-from swarmflow.runtime.requests import Arguments
-from swarmflow.runtime.session import Session
+from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.requests import Arguments
 from tests.runtime.nodes import RUN_ID, started
 
 pytestmark = pytest.mark.asyncio

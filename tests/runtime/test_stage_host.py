@@ -20,7 +20,8 @@ from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
 from swarmflow.compute.stage_state import StageState
 from swarmflow.compute.weights import init_stage
-from swarmflow.core.actions import (
+from swarmflow.core.commit.reduce import Reduction
+from swarmflow.core.protocol.actions import (
     Action,
     Apply,
     Release,
@@ -34,7 +35,7 @@ from swarmflow.core.actions import (
     StorePiece,
     SumPiece,
 )
-from swarmflow.core.events import (
+from swarmflow.core.protocol.events import (
     Applied,
     BackwardComputed,
     ComputeFailed,
@@ -47,16 +48,15 @@ from swarmflow.core.events import (
     Sealed,
     Tick,
 )
-from swarmflow.core.messages import ReducePart, ReduceSum
-from swarmflow.core.reduce import Reduction
-from swarmflow.core.types import Epoch, Group, Microbatch, ProcessId, Ref, Slice
+from swarmflow.core.protocol.messages import ReducePart, ReduceSum
+from swarmflow.core.protocol.types import Epoch, Group, Microbatch, ProcessId, Ref, Slice
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.driver import Driver
-from swarmflow.runtime.metrics import Metrics
-from swarmflow.runtime.served import Served
-from swarmflow.runtime.stage_host import StageHost
-from swarmflow.runtime.store import Store
-from swarmflow.runtime.worker import Worker
+from swarmflow.runtime.execution.driver import Driver
+from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.served import Served
+from swarmflow.runtime.execution.stage_host import StageHost
+from swarmflow.runtime.execution.store import Store
+from swarmflow.runtime.execution.worker import Worker
 from tests.compute.models import VOCAB
 from tests.runtime.manifests import SHAPE, manifest
 from tests.runtime.nodes import DEADLINE_S

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmflow.core.actions import Send
-from swarmflow.core.messages import CreditAvailable, LeaderHeartbeat, OpenStep
-from swarmflow.core.roster_parts import announce
-from swarmflow.core.types import Epoch, Member, ProcessId, Roster
+from swarmflow.core.commit.roster_parts import announce
+from swarmflow.core.protocol.actions import Send
+from swarmflow.core.protocol.messages import CreditAvailable, LeaderHeartbeat, OpenStep
+from swarmflow.core.protocol.types import Epoch, Member, ProcessId, Roster
 from swarmflow.errors import FrameError
-from swarmflow.runtime.frames import FrameLimits
-from swarmflow.runtime.wire import Request, Wire, decode_header, encode_header, message_name
+from swarmflow.runtime.transport.frames import FrameLimits
+from swarmflow.runtime.transport.wire import Request, Wire, decode_header, encode_header, message_name
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from swarmflow.core.types import Plan
+from swarmflow.core.protocol.types import Plan
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator import faults
 from swarmflow.simulator.arithmetic import digest, digest_of

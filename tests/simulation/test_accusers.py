@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.types import Plan, ProcessId
+from swarmflow.core.protocol.types import Plan, ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import FuzzSwarm, finish, peers_of
 from swarmflow.simulator.settings import Settings

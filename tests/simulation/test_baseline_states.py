@@ -10,8 +10,8 @@ from swarmflow.baselines.dispatcher import HOLDERS, BaselineInFlight, HolderStat
 from swarmflow.baselines.hop_table import HOP_STATES, BaselineHop, BaselineHopState
 from swarmflow.baselines.leader import NEGOTIATIONS, PHASES, BaselinePhase, NegotiationState
 from swarmflow.baselines.messages import Trip
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.transitions import IllegalTransition, Transitions
-from swarmflow.core.types import ProcessId
 
 TRAINER, PEER = ProcessId("t0", 1), ProcessId("p0", 2)
 

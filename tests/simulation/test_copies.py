@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.faults import finish, kill_in_phase
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SWARM, parameters

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from swarmflow.core.messages import StepResult
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.messages import StepResult
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import FuzzSwarm, finish, kill_in_phase, leader_phase, peers_of
 from swarmflow.simulator.world import World

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from swarmflow.core.types import Plan, ProcessId
+from swarmflow.core.protocol.types import Plan, ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import Churn, FuzzSwarm, finish, kill_in_phase, leader_phase, peers_of, stage_of
 from swarmflow.simulator.fuzz import Hunt, main, play

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.types import Plan
+from swarmflow.core.protocol.types import Plan
 from swarmflow.simulator.faults import FuzzSwarm, finish, kill_in_phase
 from swarmflow.simulator.settings import Settings
 from swarmflow.simulator.spoiling import Spoiling

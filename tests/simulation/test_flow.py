@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core.peer import PeerMachine
+from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.simulator.fuzz import Hunt, main, play
 from swarmflow.simulator.host import WAKES_MAX
 from swarmflow.simulator.invariants import InvariantViolated

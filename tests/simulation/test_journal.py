@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.hop import COMPUTING
-from swarmflow.core.hop_table import HopTable
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.types import ProcessId
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.pipeline.hop import COMPUTING
+from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.faults import Churn, FuzzSwarm, finish, kill_in_phase, peers_of
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SETTLED_S, parameters

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.roster_parts import PART_MEMBERS
-from swarmflow.core.types import Plan
+from swarmflow.core.commit.roster_parts import PART_MEMBERS
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.protocol.types import Plan
 from swarmflow.simulator.faults import FuzzSwarm
 from swarmflow.simulator.world import Settings
 

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from swarmflow.core.events import Received
-from swarmflow.core.messages import Granted
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.types import ProcessId
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.protocol.events import Received
+from swarmflow.core.protocol.messages import Granted
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import Churn, finish, kill_in_phase, peers_of
 from swarmflow.simulator.world import World

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.distributions import Constant, Integers, Normal, OneOf, Uniform, share_of
 from swarmflow.simulator.network import INFINITE, Flight, Matrix, Port, Shared, Spread
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import finish, peers_of
 from swarmflow.simulator.world import World

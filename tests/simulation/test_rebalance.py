@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.types import Plan
+from swarmflow.core.protocol.types import Plan
 from swarmflow.simulator.faults import FuzzSwarm, finish, peers_of
 from swarmflow.simulator.world import Settings, World
 

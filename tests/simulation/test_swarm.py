@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from swarmflow.core.types import Plan
+from swarmflow.core.protocol.types import Plan
 from swarmflow.simulator.world import Settings, World
 
 PLAN = Plan(stages=3, microbatches=8, tied=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.types import Epoch, ProcessId
+from swarmflow.core.protocol.types import Epoch, ProcessId
 from swarmflow.simulator.faults import finish, peers_of
 from swarmflow.simulator.moments import split_in_phase
 from swarmflow.simulator.world import World

@@ -27,9 +27,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
 
-from swarmflow.core.messages import Message
-from swarmflow.core.peer import PeerMachine
-from swarmflow.core.trainer import TrainerMachine
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.protocol.messages import Message
 from swarmflow.simulator.fuzz import play
 
 ROOT = Path(__file__).parents[2]

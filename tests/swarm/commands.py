@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess
-from swarmflow.runtime.patience import crowding
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.patience import crowding
+from swarmflow.local.swarm import LocalProcess
 
 DEADLINE_S = 60.0
 _LOG_LINE = re.compile(r"\d\d:\d\d:\d\d .*")

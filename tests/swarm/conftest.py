@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import environment
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import environment
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core import reduce
-from swarmflow.core.actions import Action
-from swarmflow.core.reduce import Reduction
-from swarmflow.core.serving import ballots
-from swarmflow.core.types import Ref
-from swarmflow.runtime import forkserver
+from swarmflow.core.commit import reduce
+from swarmflow.core.commit.reduce import Reduction
+from swarmflow.core.machines.serving import ballots
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.types import Ref
+from swarmflow.local import forkserver
 
 # A sixteenth of the usual size: what matters are the moments, of which a small model then has as many as a large one.
 PIECE_ELEMENTS = 2**14

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core import link_rates, prober, reduce, relays
-from swarmflow.core.actions import Action, SumPiece
-from swarmflow.core.events import Received
-from swarmflow.core.leading import piece_owners
-from swarmflow.core.reduce import Reduction
-from swarmflow.core.serving import ballots, microbatches
-from swarmflow.core.serving.inbound import INBOUND, Inbound, Scope
-from swarmflow.core.serving.peer_state import PeerState
-from swarmflow.runtime import forkserver
+from swarmflow.core.commit import piece_owners, reduce
+from swarmflow.core.commit.reduce import Reduction
+from swarmflow.core.machines.serving import ballots, microbatches
+from swarmflow.core.machines.serving.inbound import INBOUND, Inbound, Scope
+from swarmflow.core.machines.serving.peer_state import PeerState
+from swarmflow.core.protocol.actions import Action, SumPiece
+from swarmflow.core.protocol.events import Received
+from swarmflow.core.routing import link_rates, prober, relays
+from swarmflow.local import forkserver
 
 ANYTHING = 1e9
 PIECE_ELEMENTS = 2**12  # a small model has as many pieces then as a large one
@@ -45,7 +45,7 @@ def _carry(peer: PeerState, event: Received, now: float) -> list[Action]:
 if __name__ == "__main__":
     import transformers.models.llama.modeling_llama  # noqa: F401  # once for all of them
 
-    from swarmflow.core.messages import RelayTensor
+    from swarmflow.core.protocol.messages import RelayTensor
 
     patch = pytest.MonkeyPatch()
     patch.setattr(prober, "PROBE_BYTES_MIN", 1)

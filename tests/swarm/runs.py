@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from swarmflow.runtime.local import LocalSwarm
+from swarmflow.local.swarm import LocalSwarm
 from tests.swarm.reference import Recipe, save_model
 
 STAGES = 3

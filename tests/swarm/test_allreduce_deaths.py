@@ -12,8 +12,8 @@ from transformers import LlamaConfig
 from swarmflow.chaos.compare import compare_bits
 from swarmflow.chaos.plain import load_model, parameters, write_model
 from swarmflow.demo.corpus import write_corpus
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm, environment
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalProcess, LocalSwarm, environment
 from tests.swarm import dying
 from tests.swarm.runs import FINISH_S
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.invite import Invite
-from swarmflow.runtime.local import LocalSwarm, toml_text
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalSwarm, toml_text
+from swarmflow.runtime.transport.invite import Invite
 from tests.swarm.commands import Ended, forked, swarmflow
 
 pytestmark = pytest.mark.swarm

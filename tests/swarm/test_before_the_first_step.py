@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalSwarm, toml_text
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalSwarm, toml_text
 from tests.swarm.commands import swarmflow
 from tests.swarm.test_bad_input import settings, work
 

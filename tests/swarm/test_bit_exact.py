@@ -19,8 +19,8 @@ from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage, build_stage
 from swarmflow.compute.weights import load_stage
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalSwarm
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalSwarm
 from tests.swarm.reference import Recipe, load_model, parameters
 from tests.swarm.runs import FINISH_S, prepare, recipe, settings
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalSwarm
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalSwarm
 from tests.swarm.reference import train
 from tests.swarm.runs import FINISH_S, prepare, recipe, settings, start
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalProcess, LocalSwarm
 from tests.swarm.runs import prepare, recipe, settings
 
 PROMETHEUS = shutil.which("prometheus")

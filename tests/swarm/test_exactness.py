@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from swarmflow.chaos.compare import LIMIT, order_limits
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalSwarm
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalSwarm
 from tests.swarm.reference import FAMILIES, Recipe, load_model, parameters, relative_difference, train
 from tests.swarm.runs import FINISH_S, OPTIMIZERS, STAGES, prepare, recipe, settings, start
 

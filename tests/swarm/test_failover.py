@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm, kill_at_once
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalProcess, LocalSwarm, kill_at_once
 from tests.swarm.reference import load_model, parameters
 from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings
 from tests.swarm.test_exactness import assert_learnt

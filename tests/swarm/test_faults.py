@@ -14,8 +14,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalProcess, LocalSwarm
 from tests.swarm.reference import Recipe, load_model, parameters
 from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings, start
 from tests.swarm.test_exactness import assert_learnt

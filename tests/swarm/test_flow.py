@@ -9,8 +9,8 @@ from urllib.request import urlopen
 import pytest
 import torch
 
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalProcess, LocalSwarm
 from tests.swarm.reference import load_model, parameters
 from tests.swarm.runs import FINISH_S, LONG, STAGES, exported, prepare, recipe, settings
 from tests.swarm.test_exactness import assert_learnt

@@ -12,18 +12,18 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
-from swarmflow.core.messages import Evicted, Finished, MemberFailed, Message
-from swarmflow.core.types import Epoch, ProcessId
-from swarmflow.runtime.addresses import peer_of
-from swarmflow.runtime.directory import Directory
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.frames import FrameLimits, pack_front
-from swarmflow.runtime.hello import CONFIRMATION, Hello, pack_hello, read_reply
-from swarmflow.runtime.invite import Invite
-from swarmflow.runtime.links import STREAM_PROTOCOL
-from swarmflow.runtime.local import LocalProcess, LocalSwarm
-from swarmflow.runtime.node import Node
-from swarmflow.runtime.wire import encode_header
+from swarmflow.core.protocol.messages import Evicted, Finished, MemberFailed, Message
+from swarmflow.core.protocol.types import Epoch, ProcessId
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalProcess, LocalSwarm
+from swarmflow.runtime.transport.addresses import peer_of
+from swarmflow.runtime.transport.directory import Directory
+from swarmflow.runtime.transport.frames import FrameLimits, pack_front
+from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
+from swarmflow.runtime.transport.invite import Invite
+from swarmflow.runtime.transport.links import STREAM_PROTOCOL
+from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.wire import encode_header
 from tests.swarm.runs import prepare, recipe, settings
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.swarm, pytest.mark.slow]

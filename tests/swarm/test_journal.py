@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from swarmflow.chaos.compare import compare_bits
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm, environment
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalProcess, LocalSwarm, environment
 from tests.swarm import dying
 from tests.swarm.reference import load_model, parameters
 from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings

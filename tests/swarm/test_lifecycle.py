@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalProcess, LocalSwarm
 from tests.swarm.commands import started
 from tests.swarm.reference import load_model, parameters, relative_difference, train
 from tests.swarm.runs import prepare, recipe, settings

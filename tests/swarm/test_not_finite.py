@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from swarmflow.chaos import spoiling
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalSwarm, environment
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalSwarm, environment
 from tests.swarm.reference import load_model, parameters
 from tests.swarm.runs import FINISH_S, LONG, STAGES, exported, prepare, recipe, settings, start
 from tests.swarm.test_exactness import assert_learnt

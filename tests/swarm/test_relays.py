@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from swarmflow.chaos.compare import compare_bits
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalSwarm, environment
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalSwarm, environment
 from tests.swarm import roundabout
 from tests.swarm.reference import load_model, parameters
 from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings

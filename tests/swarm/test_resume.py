@@ -17,8 +17,8 @@ from torch import Tensor
 from swarmflow.chaos.compare import compare_bits
 from swarmflow.chaos.plain import load_model, parameters
 from swarmflow.compute.checkpoint import generations
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.local import LocalProcess, LocalSwarm, kill_at_once
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalProcess, LocalSwarm, kill_at_once
 from tests.disks import flip_bit, newest_files, small_disk
 from tests.swarm.runs import FINISH_S, prepare, recipe, settings
 

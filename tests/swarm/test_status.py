@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from swarmflow.runtime.asking import ASK_S
-from swarmflow.runtime.forkserver import ForkServer
-from swarmflow.runtime.invite import Invite
-from swarmflow.runtime.local import LocalSwarm
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalSwarm
+from swarmflow.runtime.operations.asking import ASK_S
+from swarmflow.runtime.transport.invite import Invite
 from tests.swarm.commands import Ended, swarmflow
 
 pytestmark = pytest.mark.swarm

@@ -15,7 +15,7 @@ import pytest
 
 from swarmflow.errors import ConfigError, DataError, ForeignFileError
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.invite import Invite
+from swarmflow.runtime.transport.invite import Invite
 from tests.runtime.test_copy_keeper import written
 from trainers.options import TrainerOptions
 from trainers.plan import new_manifest

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from swarmflow.errors import TakenError
-from swarmflow.runtime.metrics import Metrics
-from swarmflow.runtime.session import Session
+from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.session import Session
 from tests.disks import small_disk
 from tests.runtime.nodes import RUN_ID, started, until
 from tests.trainers.test_before_begun import INVITE, opened

@@ -13,16 +13,16 @@ from random import Random
 import pytest
 
 from swarmflow.config import RunSection
-from swarmflow.core.actions import Connect, WriteCheckpoint
-from swarmflow.core.events import CheckpointWritten, DiskChanged, Event, Progressed
-from swarmflow.core.types import Holding, Member, Roster, Snapshot
+from swarmflow.core.protocol.actions import Connect, WriteCheckpoint
+from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, Event, Progressed
+from swarmflow.core.protocol.types import Holding, Member, Roster, Snapshot
 from swarmflow.errors import NetworkError
 from swarmflow.files import in_words, read_sealed
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.exporting import state_elements
-from swarmflow.runtime.node import Node
-from swarmflow.runtime.session import Session
-from swarmflow.runtime.state_transfer import Listing, list_state, serve_state
+from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.execution.state_transfer import Listing, list_state, serve_state
+from swarmflow.runtime.operations.exporting import state_elements
+from swarmflow.runtime.transport.node import Node
 from tests.disks import flip_bit, small_disk
 from tests.runtime.manifests import manifest
 from tests.runtime.nodes import DEADLINE_S, started

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core.leading.memories import NOTHING, Former
+from swarmflow.core.durability.memories import NOTHING, Former
 from trainers.state import StateFolder, newest_version
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from swarmflow import __version__
-from swarmflow.core.events import Received
-from swarmflow.core.messages import Join, Message, Ready
-from swarmflow.core.types import Member, ProcessId
-from swarmflow.runtime.metrics import Metrics
-from swarmflow.runtime.session import Session
+from swarmflow.core.protocol.events import Received
+from swarmflow.core.protocol.messages import Join, Message, Ready
+from swarmflow.core.protocol.types import Member, ProcessId
+from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.session import Session
 from tests.runtime.manifests import manifest
 from tests.runtime.nodes import RUN_ID, started
 from tests.runtime.test_node import NAME

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swarmflow.config import RunConfig
-from swarmflow.runtime.exporting import export_generation
+from swarmflow.runtime.operations.exporting import export_generation
 from tests.runtime.manifests import manifest
 from tests.runtime.test_copy_keeper import written
 from tests.trainers.test_data import configured

@@ -10,8 +10,8 @@ import pytest
 
 from swarmflow.errors import CheckpointError, ForeignFileError
 from swarmflow.files import write_sealed
-from swarmflow.runtime.export_command import export_folder, export_run
-from swarmflow.runtime.invite import Invite
+from swarmflow.runtime.operations.export_command import export_folder, export_run
+from swarmflow.runtime.transport.invite import Invite
 from tests.runtime.manifests import manifest
 from tests.runtime.test_copy_keeper import written
 from trainers.exports import check_exports, prune_exports

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core.leading.memories import Former
-from swarmflow.core.types import Holding, Snapshot
+from swarmflow.core.durability.memories import Former
+from swarmflow.core.protocol.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError
 from swarmflow.files import write_sealed
 from swarmflow.ownership import MARKER
-from swarmflow.runtime.identity import load_identity
+from swarmflow.runtime.transport.identity import load_identity
 from tests.runtime.manifests import manifest
 from tests.runtime.test_copy_keeper import written
 from tests.runtime.test_node import NAME, NO_PROCESSES

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core.messages import StepResult
-from swarmflow.core.types import Epoch
+from swarmflow.core.protocol.messages import StepResult
+from swarmflow.core.protocol.types import Epoch
 from tests.disks import small_disk
 from trainers.steplog import StepLog
 

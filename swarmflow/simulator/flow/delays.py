@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from swarmflow.core.flow.node_types import FlowNode, FlowSend
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.node_types import FlowNode, FlowSend
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from swarmflow.core.flow.node_types import FlowNode
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.node_types import FlowNode
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from swarmflow.core.flow.node_types import FlowNode, FlowSend
-from swarmflow.core.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.node_types import FlowNode, FlowSend
 
 
 @dataclass(slots=True)

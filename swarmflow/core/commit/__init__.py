@@ -1,0 +1,1 @@
+"""How a step commits: its members, its ledger, its ballots, its all-reduce."""

@@ -1,0 +1,245 @@
+"""Butterfly all-reduce of flat gradients: each piece has an owner that sums in rank order and sends the sum to all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from swarmflow.core.protocol.actions import Action, Release, Seal, Send, StorePiece, SumPiece
+from swarmflow.core.protocol.messages import ReducePart, ReduceSum
+from swarmflow.core.protocol.types import Epoch, Group, ProcessId, Ref, Roster, Slice
+
+PIECE_ELEMENTS = 2**18  # 1 or 2 MiB: large enough for a stream's throughput, small enough to pipeline
+AWAITED_MAX = 4  # are named to the leader of those that a process waits for
+WINDOW_PIECES = 8  # of each owner: how far ahead parts are sent, which bounds what an owner must hold for others
+
+NORM_TOLERANCE = 1e-6  # of a squared norm: the bits are the same for all members, what adds up their squares is not
+
+
+def agree(results: Sequence[tuple[float, str]]) -> bool:
+    """Return whether the members of a group, by (squared norm, digest), have reduced the same gradient."""
+    norms, digests = [norm for norm, _ in results], {digest for _, digest in results}
+    alike = max(norms) == min(norms) or max(norms) - min(norms) <= NORM_TOLERANCE * max(norms)  # two infinite ones are
+    return len(digests) == 1 and "" not in digests and alike
+
+
+def differing(group: Group, results: Sequence[tuple[float, str]]) -> tuple[ProcessId, ...]:
+    """Return the members that disagree with more than half of their group; none where there is no such half."""
+    for usual in results:
+        alike = [agree((usual, result)) for result in results]
+        if 2 * sum(alike) > len(results):
+            return tuple(process for process, fits in zip(group.members, alike, strict=True) if not fits)
+    return ()
+
+
+def diverged(roster: Roster, digests: Mapping[ProcessId, str]) -> list[ProcessId]:
+    """Return the peers whose parameters differ from most of their stage's. digests: of those that have updated."""
+    found: list[ProcessId] = []
+    for stage in roster.ids[:-1]:
+        known = [digests[process] for process in stage if process in digests]
+        if len(set(known)) > 1:
+            usual = max(sorted(set(known)), key=known.count)
+            found += [process for process in stage if digests.get(process, usual) != usual]
+    return found
+
+
+def reduction_groups(roster: Roster, tied: bool) -> tuple[Group, ...]:
+    """Return the groups: the members of each stage, and of the first and last stage for a weight that they share."""
+    stages = [tuple(member.process for member in stage) for stage in roster.stages]
+    groups = [Group(f"stage-{number}", members) for number, members in enumerate(stages)]
+    if tied and len(stages) > 1:
+        groups.append(Group("tied", stages[0] + stages[-1]))
+    return tuple(groups)
+
+
+@dataclass(slots=True)
+class _GroupState:
+    """parts: of pieces that this process sums, by member; None: it has nothing to add."""
+
+    group: Group
+    elements: int
+    pieces: int
+    parts: dict[int, dict[ProcessId, Ref | None]] = field(default_factory=dict)
+    sent: int = 0
+    low: int = 0  # the first piece that is not reduced yet
+    computing: set[int] = field(default_factory=set)  # pieces that are being summed or stored
+    reduced: set[int] = field(default_factory=set)
+
+    @property
+    def owners(self) -> tuple[ProcessId, ...]:
+        """The owners of the pieces, which repeat in this order."""
+        return self.group.owners or self.group.members
+
+    def owner(self, piece: int) -> ProcessId:
+        """Return the owner that sums a piece."""
+        return self.owners[piece % len(self.owners)]
+
+    def owns(self, process: ProcessId, piece: int) -> bool:
+        """Return whether a process sums this piece."""
+        return 0 <= piece < self.pieces and self.owner(piece) == process
+
+    def range(self, piece: int) -> tuple[int, int]:
+        """Return the elements of a piece."""
+        start = piece * PIECE_ELEMENTS
+        return start, min(start + PIECE_ELEMENTS, self.elements)
+
+    @property
+    def window(self) -> int:
+        """Pieces at a time."""
+        return WINDOW_PIECES * max(len(self.group.members), len(set(self.owners)))
+
+
+class Reduction:
+    """One ballot's all-reduce, as seen by a member, or by a peer of another stage that sums for the members.
+
+    The sum of a piece is made once, by its owner, over the members in rank order, and sent as bytes: all members hold
+    the same bits. gives: whether something was accumulated here; who has nothing to add says so in each part's place.
+    elements: length of the flat gradient of each group that this process belongs to. element_bytes: of one element,
+    4 (fp32) or 8 (integers).
+    """
+
+    def __init__(
+        self,
+        me: ProcessId,
+        epoch: Epoch,
+        ballot: int,
+        groups: tuple[Group, ...],
+        elements: dict[str, int],
+        element_bytes: int = 4,
+        gives: bool = True,
+    ) -> None:
+        self.me = me
+        self.epoch = epoch
+        self.ballot = ballot
+        self.element_bytes = element_bytes
+        self.gives = gives
+        self.alone = tuple(group.name for group in groups if group.members == (me,))
+        self._groups: dict[str, _GroupState] = {}
+        for group in groups:
+            if len(group.members) > 1:
+                length = elements[group.name] if me in group.members else group.elements
+                self._groups[group.name] = _GroupState(group, length, -(-length // PIECE_ELEMENTS))
+        self._own = [state for state in self._groups.values() if me in state.group.members]
+        self._sealed = False
+
+    def start(self) -> list[Action]:
+        """Send the first parts; a process that is alone in all its groups seals at once."""
+        actions: list[Action] = []
+        for state in self._own:
+            actions += self._advance(state)
+        return actions + self._seal_if_complete()
+
+    def part(self, sender: ProcessId, message: ReducePart, ref: Ref | None) -> list[Action]:
+        """Take a member's addend of a piece that this process sums. None: it has nothing to add."""
+        state = self._groups.get(message.group)
+        refs: list[Action] = [] if ref is None else [Release((ref,))]
+        if state is None or not state.owns(self.me, message.piece) or sender not in state.group.members:
+            return refs
+        parts = state.parts.setdefault(message.piece, {})
+        if sender in parts or message.piece in state.reduced:
+            return refs
+        parts[sender] = ref
+        others = len(state.group.members) - (self.me in state.group.members)
+        return self._sum(state, message.piece, parts) if len(parts) == others else []
+
+    def _sum(self, state: _GroupState, piece: int, parts: dict[ProcessId, Ref | None]) -> list[Action]:
+        start, stop = state.range(piece)
+        apart = self.me not in state.group.members
+        givers = [m for m in state.group.members if (self.gives if m == self.me else parts[m] is not None)]
+        if apart and not givers:  # of that the members would have to send zeros
+            return []
+        ordered = tuple(parts.get(member) for member in givers or (self.me,))
+        state.computing.add(piece)
+        return [SumPiece(self.epoch, self.ballot, state.group.name, piece, start, stop, ordered, apart)]
+
+    def summed(self, sender: ProcessId, message: ReduceSum, ref: Ref) -> list[Action]:
+        """Take the sum of a piece from its owner."""
+        state = self._groups.get(message.group)
+        mine = state is not None and self.me in state.group.members and state.owns(sender, message.piece)
+        if state is None or not mine or message.piece in state.reduced:
+            return [Release((ref,))]
+        start, stop = state.range(message.piece)
+        state.computing.add(message.piece)
+        return [StorePiece(self.epoch, self.ballot, message.group, message.piece, start, stop, ref)]
+
+    def reduced(self, group: str, piece: int, apart: Ref | None = None) -> list[Action]:
+        """Go on after a piece is in the reduced buffer: send an own one to the members, and begin the next.
+
+        apart: the sum of a piece of another stage.
+        """
+        state = self._groups[group]
+        state.reduced.add(piece)
+        state.computing.discard(piece)
+        actions: list[Action] = []
+        if state.owner(piece) == self.me:
+            start, stop = state.range(piece)
+            body = Slice(group, start, stop, reduced=True) if apart is None else apart
+            message = ReduceSum(self.epoch, self.ballot, group, piece)
+            actions += [Send(member, message, (body,)) for member in state.group.members if member != self.me]
+            spent = [ref for ref in (*state.parts.pop(piece).values(), apart) if ref is not None]
+            actions.append(Release(tuple(spent)))
+        if self.me in state.group.members:
+            actions += self._advance(state)
+        return actions + self._seal_if_complete()
+
+    def summed_by(self, group: str, piece: int) -> ProcessId | None:
+        """Return the owner of a piece; None if there is no such piece, or no other process takes part in the sum."""
+        state = self._groups.get(group)
+        return state.owner(piece) if state is not None and 0 <= piece < state.pieces else None
+
+    def abandon(self) -> list[Action]:
+        """Drop what a revoked ballot holds."""
+        parts = [parts for state in self._groups.values() for parts in state.parts.values()]
+        refs = tuple(ref for each in parts for ref in each.values() if ref is not None)
+        return [Release(refs)] if refs else []
+
+    def awaits(self) -> tuple[ProcessId, ...]:
+        """Return the processes whose parts or sums are awaited; none while something is left to compute here."""
+        if self._sealed or any(state.computing for state in self._groups.values()):
+            return ()
+        lacking: dict[ProcessId, None] = {}
+        for state in self._own:
+            owner = state.owner(state.low) if state.low < state.pieces else self.me
+            if owner != self.me:
+                lacking[owner] = None
+            elif state.low < state.pieces:
+                parts = state.parts.get(state.low, {})
+                lacking |= dict.fromkeys(m for m in state.group.members if m != self.me and m not in parts)
+        return tuple(lacking)[:AWAITED_MAX]
+
+    def fits(self, message: ReducePart | ReduceSum, ref: Ref) -> bool:
+        """Return whether a body has the size of the piece that its message names."""
+        state = self._groups.get(message.group)
+        if state is None or not 0 <= message.piece < state.pieces:
+            return False
+        start, stop = state.range(message.piece)
+        return ref.size_bytes == self.element_bytes * (stop - start)
+
+    def _advance(self, state: _GroupState) -> list[Action]:
+        actions: list[Action] = []
+        while state.low in state.reduced:
+            state.low += 1
+        while state.sent < state.pieces and state.sent - state.low < state.window:
+            piece, owner = state.sent, state.owner(state.sent)
+            if owner != self.me:
+                start, stop = state.range(piece)
+                bodies = (Slice(state.group.name, start, stop),) if self.gives else ()
+                actions.append(Send(owner, ReducePart(self.epoch, self.ballot, state.group.name, piece), bodies))
+            state.sent += 1
+        return actions
+
+    def _seal_if_complete(self) -> list[Action]:
+        if self._sealed or any(len(state.reduced) < state.pieces for state in self._own):
+            return []
+        self._sealed = True
+        names = (*(state.group.name for state in self._own), *self.alone)
+        return [Seal(self.epoch, self.ballot, tuple(sorted(names)), self.alone)]
+
+
+@dataclass(slots=True)
+class Ballot:
+    """A try at reducing a step, as one member sees it."""
+
+    number: int
+    reduction: Reduction
+    sealed: bool = False  # the reduced gradients are ready for the commit

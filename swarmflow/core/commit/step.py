@@ -1,0 +1,374 @@
+"""One step as its leader sees it: work, prepare, commit; the exact number of microbatches, once everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field, replace
+
+from swarmflow.core.commit.assignment import Assignment
+from swarmflow.core.commit.ledger import Ledger
+from swarmflow.core.commit.norms import clipping, fits, squared_norms
+from swarmflow.core.commit.piece_owners import LinkTable, peers_beside, shared_out
+from swarmflow.core.commit.reduce import agree, differing
+from swarmflow.core.commit.step_ballot import StepBallot, by_group
+from swarmflow.core.commit.step_members import StepMembers
+from swarmflow.core.commit.step_phase import BEFORE_BALLOT, OVER, STEP, StepPhase
+from swarmflow.core.membership.findings import VALUES, Finding, blame, plain
+from swarmflow.core.protocol.actions import Action, Count, Log, Send
+from swarmflow.core.protocol.messages import (
+    Assign,
+    Commit,
+    Committed,
+    Done,
+    MemberFailed,
+    NotFinite,
+    OpenStep,
+    Overflow,
+    Prepared,
+    StepResult,
+    Tally,
+    Unprepared,
+    Unrepairable,
+)
+from swarmflow.core.protocol.types import Epoch, Group, Member, Plan, ProcessId, Roster
+
+AboutStep = Done | Prepared | Unprepared | Unrepairable | Overflow | NotFinite | Committed
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailure:
+    """Why a step has to start over."""
+
+    reason: str
+    culprits: tuple[ProcessId, ...] = ()  # the members that may have made it fail; of several it was one
+    differing: tuple[ProcessId, ...] = ()  # members whose reduced gradient is not that of most of their group
+    overflow: Overflow | None = None  # a gradient was too large for the exponent
+    finding: Finding | None = None  # a value was not finite
+
+
+@dataclass(slots=True)
+class Step:
+    """The leader's machine for one epoch."""
+
+    plan: Plan
+    term: int
+    open_step: OpenStep  # with which it began
+    learning_rate: float
+    clip: float  # largest global gradient norm, 0: no clipping
+    opened_s: float
+    phase: StepPhase = field(init=False, default=STEP.initial)
+    failure: StepFailure | None = field(init=False, default=None)
+    decision: Commit | None = field(init=False, default=None)  # the commit, from `committing` on
+    members: StepMembers = field(init=False)
+    ledger: Ledger = field(init=False)
+    assignment: Assignment = field(init=False)
+    ballot: StepBallot = field(init=False, default_factory=StepBallot)
+    dropped: set[tuple[int, int]] = field(init=False, default_factory=set)  # hops taken away before a takeover
+    digests: dict[ProcessId, str] = field(init=False, default_factory=dict)  # of the updated parameters, by member
+
+    def __post_init__(self) -> None:
+        self.members = StepMembers(self.open_step, self.plan.tied)
+        self.ledger = Ledger(self.plan.stages, self.plan.microbatches)
+        self.assignment = Assignment.of(self.members.trainers, self.plan.microbatches)
+
+    @property
+    def epoch(self) -> Epoch:
+        """Which try at which step."""
+        return self.open_step.epoch
+
+    @property
+    def roster(self) -> Roster:
+        """The members alive, with those that have come in."""
+        return self.members.roster
+
+    # --- messages of members ------------------------------------------------------------------------------------------
+
+    def done(self, sender: ProcessId, message: Done) -> list[Action]:
+        """Enter an accumulated hop in the ledger."""
+        accepting = (StepPhase.WORKING, StepPhase.COMPLETE, StepPhase.PREPARING)
+        if message.microbatch.epoch != self.epoch or self.phase not in accepting:
+            return []
+        if sender not in self.roster.serving or not self.ledger.valid(message):
+            return []
+        self.ledger.done(sender, message)
+        if self.phase is StepPhase.WORKING and self.ledger.complete:
+            self._move(StepPhase.COMPLETE)
+        return []
+
+    def overflowed(self, sender: ProcessId, message: Overflow) -> list[Action]:
+        """Start over with a smaller exponent: a gradient does not fit."""
+        if message.microbatch.epoch != self.epoch or self.phase in OVER or sender not in self.roster.serving:
+            return []
+        reason = f"a gradient of microbatch {message.microbatch} is too large to be added up exactly, on {sender}"
+        return self.fail(StepFailure(reason, (sender,), overflow=message))
+
+    def not_finite(self, sender: ProcessId, message: NotFinite) -> list[Action]:
+        """A member found a value that is not finite: nothing of this try may reach the weights."""
+        if message.epoch != self.epoch or self.phase in OVER:
+            return []
+        known = message.value in VALUES and -1 <= message.index < self.plan.microbatches
+        if not known or sender not in self.roster.serving:
+            return []
+        if message.owner is not None:  # the owner may have been given the value itself, and then blames its giver too
+            if self.phase is not StepPhase.PREPARING:
+                return []
+            self.ballot.blamed[sender] = message.owner
+            return self._reduced()
+        stage, layer = self.roster.stage_of(sender), plain(message.layer)
+        return self.fail(_void(Finding(self.epoch.step, message.index, stage, sender, message.value, layer)))
+
+    def prepared(self, sender: ProcessId, message: Prepared) -> list[Action]:
+        """A member has reduced its groups, or a trainer promises the ballot."""
+        if (message.epoch, message.ballot) != (self.epoch, self.ballot.number):
+            return []
+        if sender in self.roster.ids[-1]:
+            self.ballot.promised.add(sender)
+        if self.phase is not StepPhase.PREPARING or sender not in self.roster.serving:
+            return []
+        self.ballot.results[sender] = by_group(message.results)
+        return self._reduced()
+
+    def unprepared(self, sender: ProcessId, message: Unprepared) -> list[Action]:
+        """A member does not hold what the manifest lists."""
+        current = (self.epoch, self.ballot.number, StepPhase.PREPARING)
+        if (message.epoch, message.ballot, self.phase) != current:
+            return []
+        return self.fail(StepFailure(f"{sender} could not prepare: {message.reason}", (sender,)))
+
+    def unrepairable(self, sender: ProcessId, message: Unrepairable) -> list[Action]:
+        """A member has not kept what a repair needs."""
+        if message.epoch != self.epoch or self.phase in OVER or sender not in self.roster.all_processes:
+            return []
+        return self.fail(StepFailure(f"{sender} cannot repair it: {message.reason}", (sender,)))
+
+    def committed(self, sender: ProcessId, message: Committed) -> list[Action]:
+        """A member has applied the update."""
+        current = message.epoch == self.epoch and self.phase is StepPhase.COMMITTING
+        if not current or sender not in self.roster.serving:
+            return []
+        self.digests[sender] = message.digest
+        return self._commit_if_all()
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    def gone(
+        self, process: ProcessId, reason: str, taken_over: bool = False, ready: tuple[Member, ...] = ()
+    ) -> list[Action]:
+        """A process died. What it had accumulated is done again by others, from its neighbours' journals.
+
+        taken_over: the ledger was put together from reports; what it lacks and somebody has dropped was the dead one's.
+        ready: peers of its stage that hold this version: they take part from now on.
+        """
+        members = self.members
+        if process not in self.roster.all_processes:
+            return []
+        ballot = self.phase not in BEFORE_BALLOT
+        entered = [] if self.phase in OVER else members.enter(ready, ballot)
+        trainer, stage = process in self.roster.ids[-1], self.roster.stage_of(process)
+        recipients = self.roster.processes() if taken_over else members.concerned(stage, ballot)
+        members.remove(process)
+        reduced = self.ballot.gone(process)
+        self.digests.pop(process, None)
+        if self.phase in (StepPhase.COMMITTING, StepPhase.COMMITTED):
+            return self._commit_if_all()  # nobody is notified: they would send again what needs no repair any more
+        deserted = StepFailure(f"nobody is left on a stage after {process} went")
+        if self.ballot.inherited and self.phase is StepPhase.PREPARED:  # notified, the others would drop their sums
+            self.ballot.promised |= {process} if reduced else set()
+            return [] if all(self.roster.stages) else self.fail(deserted)
+        lost = self.ledger.gone(process)
+        dropped = tuple(hop for hop in self.ledger.missing() if hop in self.dropped)
+        message = MemberFailed(self.term, self.epoch, process, reason, dropped if taken_over else lost)
+        actions: list[Action] = [*entered, *(Send(other, message) for other in recipients)]
+        if self.phase is StepPhase.FAILED:
+            return actions
+        if any(not each for each in members.opened.stages):
+            return actions + self.fail(deserted)
+        self._move(StepPhase.COMPLETE if self.ledger.complete else StepPhase.WORKING)
+        if trainer:
+            added = self.assignment.reassign(process, members.trainers).items()
+            attempt = self.assignment.attempt
+            actions += [Send(to, Assign(self.term, self.epoch, indices, attempt)) for to, indices in added]
+        return actions + ([Count("hops_lost", amount=len(lost))] if lost else [])
+
+    def entered(self) -> list[Action]:
+        """Announce once more who came in amid the step: the former leader may have died while it did so."""
+        return self.members.entered(self.phase not in BEFORE_BALLOT)
+
+    # --- the ballot ---------------------------------------------------------------------------------------------------
+
+    def prepare(self, newcomers: tuple[Member, ...], links: LinkTable) -> list[Action]:
+        """Begin a ballot: send each member what of its work counts, and who reduces what with whom.
+
+        newcomers: peers that hold this version and are not in the roster. links: between the peers, where measured.
+        """
+        self.ledger.settle()
+        self.ballot.begin(Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries))
+        self._move(StepPhase.PREPARING)
+        actions = self.members.join_update(newcomers)
+        entries = self.ledger.entries()
+        groups: dict[ProcessId, list[Group]] = {}
+        for group in shared_out(self.members.groups, entries, peers_beside(self.roster), links):
+            for process in dict.fromkeys((*group.members, *group.owners)):
+                groups.setdefault(process, []).append(group)
+        newcomers = tuple(self.members.newcomers.values())
+        for process in sorted(self.roster.serving):
+            own = entries.get(process, ()), tuple(groups[process])
+            actions.append(Send(process, self.ballot.message(self.term, self.epoch, newcomers, *own)))
+        return actions
+
+    def ask_trainers(self, bound: Set[ProcessId]) -> list[Action]:
+        """Have the trainers promise the ballot: each may have to lead, and has to know of it then.
+
+        bound: processes that follow no other leader any more: this one, and those that have left for good.
+        """
+        newcomers = tuple(self.members.newcomers.values())
+        message = self.ballot.message(self.term, self.epoch, newcomers)
+        return [Send(trainer, message) for trainer in self.roster.ids[-1] if trainer not in bound]
+
+    def _reduced(self) -> list[Action]:
+        """Go on when every member has reduced, or has reported that the sum is not finite."""
+        if not self.ballot.answered(self.roster.serving):
+            return []
+        if self.ballot.blamed:
+            return self.fail(_void(blame(self.epoch.step, self.ballot.blamed, self.roster)))
+        return self._judge()
+
+    def _judge(self) -> list[Action]:
+        """Every member has reduced: decide whether the sums can be committed."""
+        tally, groups = self.ballot.tally, self.members.groups
+        assert tally is not None, "a ballot has a tally from its beginning"
+        for group in groups:
+            results = [self.ballot.results[process].get(group.name, (0.0, "")) for process in group.members]
+            if not agree(results):
+                odd = differing(group, results)
+                reason = f"the members of {group.name} do not agree on the reduced gradient"
+                return self.fail(StepFailure(reason, odd or group.members, differing=odd))
+        if not fits(squared_norms(groups, self.ballot.results), tally.tokens, self.clip):
+            return self.fail(_void(Finding(self.epoch.step, -1, -1, None, "gradient")))
+        self._move(StepPhase.PREPARED)
+        return []
+
+    def owes(self, process: ProcessId) -> bool:
+        """Return whether a member has still to reduce for the ballot or, once it is committed, to apply the update."""
+        return process not in (self.digests if self.phase is StepPhase.COMMITTING else self.ballot.results)
+
+    # --- the decision -------------------------------------------------------------------------------------------------
+
+    def commit(self, now: float) -> list[Action]:
+        """Decide: from here on the step happens. The clip factor is that of the exact norm over all stages."""
+        tally = self.ballot.tally
+        assert tally is not None, "a ballot has a tally from its beginning"
+        norm, factor = clipping(squared_norms(self.members.groups, self.ballot.results), tally.tokens, self.clip)
+        result = StepResult(
+            term=self.term,
+            epoch=self.epoch,
+            loss=tally.loss,
+            tokens=tally.tokens,
+            seconds=now - self.opened_s,
+            grad_norm=norm,
+            learning_rate=self.learning_rate,
+            microbatches=self.plan.microbatches,
+            peers=tuple(len(stage) for stage in self.roster.stages),
+            retries=tally.retries,
+        )
+        scale = factor / tally.tokens
+        message = Commit(self.term, self.epoch, self.ballot.number, scale, self.learning_rate, result)
+        self.decision = message
+        self._move(StepPhase.COMMITTING)
+        return [Send(member.process, message) for member in self.roster.members()]
+
+    def resume_commit(self, commit: Commit, digests: dict[ProcessId, str]) -> None:
+        """Take over from a leader that has committed. digests: of the parameters of those that have applied it."""
+        self.ballot.number = commit.ballot
+        self.decision = replace(commit, term=self.term)
+        self.digests = dict(digests)
+        self._move(StepPhase.COMMITTING)
+
+    def resume_prepared(self, tally: Tally, results: dict[ProcessId, tuple[tuple[str, float, str], ...]]) -> None:
+        """Take over from a leader that may have committed this ballot: every member alive has reduced.
+
+        Where their sums do not agree it has not.
+        """
+        self.ballot.resume(tally, results)
+        self._judge()
+        self.ballot.inherited = self.phase is StepPhase.PREPARED
+
+    def commit_again(self) -> list[Action]:
+        """Send the former leader's commit to the members that have not applied it."""
+        if self.decision is None or self.phase is not StepPhase.COMMITTING:
+            return []
+        behind = [m.process for m in self.roster.members() if m.process not in self.digests]
+        return [*(Send(process, self.decision) for process in behind), *self._commit_if_all()]
+
+    def void(self, reason: str) -> list[Action]:
+        """Start over, unless it is over: what is recorded of it here cannot be relied on any more."""
+        return [] if self.phase in OVER else self.fail(StepFailure(reason))
+
+    def fail(self, failure: StepFailure) -> list[Action]:
+        """Start over: nothing of this try may be committed."""
+        self.failure = failure
+        self._move(StepPhase.FAILED)
+        log = Log("warning", f"step {self.epoch.step} starts over: {failure.reason}")
+        return [log, Count("steps_restarted"), *([Count("not_finite")] if failure.finding is not None else [])]
+
+    def _commit_if_all(self) -> list[Action]:
+        if self.phase is StepPhase.COMMITTING and self.digests.keys() >= self.roster.serving:
+            self._move(StepPhase.COMMITTED)
+        return []
+
+    def _move(self, to: StepPhase) -> None:
+        """Enter a phase, in which what it means has to be true."""
+        phase = STEP.move(self.phase, to)
+        decided = phase in (StepPhase.COMMITTING, StepPhase.COMMITTED)
+        assert decided == (self.decision is not None), f"{phase} with the decision {self.decision}"
+        assert (phase is StepPhase.FAILED) == (self.failure is not None), f"{phase} with the failure {self.failure}"
+        if phase in (StepPhase.COMPLETE, StepPhase.PREPARING):
+            assert self.ledger.complete, f"{phase} with {self.ledger.done_hops} hops"
+        if phase in (StepPhase.PREPARING, StepPhase.PREPARED):
+            assert self.ballot.tally is not None, f"{phase} without a tally"
+        if phase is StepPhase.PREPARED:
+            assert self.ballot.results.keys() >= self.roster.serving, "prepared before all members have reduced"
+        self.phase = phase
+
+
+def _void(finding: Finding) -> StepFailure:
+    """Return the failure of a step in which a value was not finite."""
+    whose = f", on {finding.holder}" if finding.holder is not None else ""
+    return StepFailure(f"{finding}{whose}", finding=finding)
+
+
+def received(step: Step, sender: ProcessId, message: AboutStep) -> list[Action]:
+    """Give a step a member's message."""
+    match message:
+        case Done():
+            return step.done(sender, message)
+        case Prepared():
+            return step.prepared(sender, message)
+        case Unprepared():
+            return step.unprepared(sender, message)
+        case Overflow():
+            return step.overflowed(sender, message)
+        case NotFinite():
+            return step.not_finite(sender, message)
+        case Unrepairable():
+            return step.unrepairable(sender, message)
+        case Committed():
+            return step.committed(sender, message)
+
+
+def waits_for(step: Step) -> str:
+    """Return what a step waits for, as a person reads it."""
+    match step.phase:
+        case StepPhase.WORKING:
+            return f"{step.ledger.done_hops} of {step.plan.stages * step.plan.microbatches} hops are done"
+        case StepPhase.PREPARING | StepPhase.COMMITTING as phase:
+            names = ", ".join(str(process) for process in sorted(filter(step.owes, step.roster.serving)))
+            return f"the {'all-reduce' if phase is StepPhase.PREPARING else 'update'} of {names}"
+        case StepPhase.PREPARED:
+            return "the promise of a majority to commit"
+    return str(step.phase)
+
+
+def summary(step: Step) -> str:
+    """Return where a step stands, as a person reads it."""
+    return f"step {step.epoch.step} is {step.phase}, {step.ledger.done_hops} hops are done"

@@ -1,0 +1,119 @@
+"""The members of a step: who was named when it was opened, who has failed since, and who has come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from swarmflow.core.commit.quorum import Quorum
+from swarmflow.core.commit.reduce import reduction_groups
+from swarmflow.core.commit.roster_parts import NOBODY, PART_MEMBERS, announce
+from swarmflow.core.protocol.actions import Action, Count, Send
+from swarmflow.core.protocol.messages import MemberEntered, OpenStep, RosterDelta
+from swarmflow.core.protocol.types import Group, Member, ProcessId, Roster
+
+
+@dataclass(slots=True)
+class StepMembers:
+    """The members of one epoch as its leader knows them."""
+
+    open_step: OpenStep  # as it was sent first; its roster is who was named then
+    tied: bool  # the first and the last stage share a weight
+    roster: Roster = field(init=False)  # the members alive: they take part in the all-reduce and the update
+    opened: Roster = field(init=False)  # of these, those that take work
+    newcomers: dict[ProcessId, Member] = field(init=False, default_factory=dict)  # alive, and not named by `open_step`
+    quorum: Quorum = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.quorum = Quorum.of(self.open_step)
+        self.roster = self.opened = self.open_step.roster
+
+    @property
+    def trainers(self) -> tuple[ProcessId, ...]:
+        """The trainers alive that were named or have come in."""
+        return tuple(member.process for member in self.opened.trainers)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups that reduce together."""
+        return reduction_groups(self.roster, self.tied)
+
+    def groups_of(self, process: ProcessId) -> tuple[str, ...]:
+        """Return the names of the groups in which a member reduces."""
+        return tuple(group.name for group in self.groups if process in group.members)
+
+    def has_majority(self, bound: Set[ProcessId]) -> bool:
+        """Return whether the members alive are enough for a commit.
+
+        bound: processes that follow no other leader any more.
+        """
+        return self.quorum.commits(self.roster.all_processes | bound)
+
+    def open(self, base: OpenStep | None = None, stages: Mapping[ProcessId, int] = NOBODY) -> list[Action]:
+        """Return the messages that open the step: to the recipients of `base` only what has changed since.
+
+        stages: the stage that each recipient of `base` served then.
+        """
+        change = RosterDelta.after(base, self.open_step) if base is not None else None
+        if change is not None and len(change.gone) + len(change.entered) > PART_MEMBERS:
+            change = None
+        return announce(self.open_step, self.roster.all_members, self.tied, change, stages)
+
+    def remove(self, process: ProcessId) -> None:
+        """Remove a failed member."""
+        self.roster = self.roster.without(process)
+        self.opened = self.opened.without(process)
+        self.newcomers.pop(process, None)
+
+    def resume(self, newcomers: dict[ProcessId, Member], entered: Set[ProcessId]) -> None:
+        """Set what the reports to a new leader say of newcomers. entered: those of them that take work already."""
+        self.newcomers = newcomers
+        for process in newcomers.keys() - entered:
+            self.opened = self.opened.without(process)
+
+    def enter(self, ready: Iterable[Member], ballot: bool) -> list[Action]:
+        """Let members come in amid the step. A ballot under way has to be void after this: it began without them.
+
+        ballot: one is under way.
+        """
+        strangers = [member for member in ready if member.process not in self.roster.all_processes]
+        fresh = tuple(member for member in ready if member.process not in self.opened.all_processes)
+        self.newcomers |= {member.process: member for member in strangers}
+        self.roster, self.opened = self.roster.changed((), tuple(strangers)), self.opened.changed((), fresh)
+        actions = self._introduce(strangers)
+        for member in fresh:
+            message = MemberEntered(self.open_step.term, self.open_step.epoch, member)
+            actions += [Send(other, message) for other in self.concerned(member.stage, ballot)]
+        return actions + ([Count("entered", amount=len(fresh))] if fresh else [])
+
+    def entered(self, ballot: bool) -> list[Action]:
+        """Announce once more who came in amid the step: the former leader may have died while it did so."""
+        members = [member for process, member in self.newcomers.items() if process in self.opened.all_processes]
+        messages = [MemberEntered(self.open_step.term, self.open_step.epoch, member) for member in members]
+        return [Send(to, message) for message in messages for to in self.concerned(message.member.stage, ballot)]
+
+    def join_update(self, newcomers: tuple[Member, ...]) -> list[Action]:
+        """Let peers that hold this version take part in the all-reduce and the update, but in no microbatch."""
+        added = tuple(member for member in newcomers if member.process not in self.roster.serving)
+        stages = tuple(
+            tuple(sorted((*members, *(m for m in added if m.stage == stage))))
+            for stage, members in enumerate(self.roster.stages)
+        )
+        self.roster = Roster(stages, self.roster.trainers)
+        self.newcomers |= {member.process: member for member in added}
+        return self._introduce(added)
+
+    def concerned(self, stage: int, ballot: bool) -> tuple[ProcessId, ...]:
+        """Return who is sent a failure or an entry on a stage: the trainers, who may have to lead, and those around it.
+
+        Amid a ballot all members, since it is void. If it were always all members, the messages that a peer receives
+        would grow with the number of all others.
+        """
+        if stage < 0 or ballot:
+            return self.roster.processes()
+        return self.roster.around(stage, self.tied).processes()
+
+    def _introduce(self, members: Iterable[Member]) -> list[Action]:
+        """Send new members the OpenStep as it would be now."""
+        revised = replace(self.open_step, roster=self.roster, newcomers=tuple(self.newcomers))
+        return announce(revised, members, self.tied)

@@ -1,0 +1,140 @@
+"""Where copies of committed versions lie, and who is to keep which: as the leader knows and decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from swarmflow.core.protocol.actions import Action, Connect, Log, Send
+from swarmflow.core.protocol.messages import CopiesHeld, KeepCopy, Surplus
+from swarmflow.core.protocol.types import Holding, Member, ProcessId, Roster, Snapshot
+
+COPIES = 2  # of each stage, on the disks of peers
+HOLDINGS_MAX = 8  # that are believed of one process; an honest one has three at most
+
+
+@dataclass(slots=True)
+class Copies:
+    """The disks of the processes present, beside the leader's own.
+
+    One snapshot is spread at a time: a newer one waits until every peer that was asked to copy has answered. Otherwise
+    a run that writes checkpoints faster than they travel would never have a whole one.
+    """
+
+    stages: int  # of the run
+    steps: int = 1 << 40  # of the run
+    _held: dict[ProcessId, dict[Snapshot, set[int]]] = field(default_factory=dict)
+    _where: dict[ProcessId, Member] = field(default_factory=dict)
+    _asked: dict[ProcessId, tuple[Snapshot, set[int]]] = field(default_factory=dict)
+    _unable: dict[ProcessId, Snapshot] = field(default_factory=dict)
+    _verified: Snapshot | None = None
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    def record(self, member: Member, copies: Sequence[Holding]) -> None:
+        """Record what lies on a process' disk; what cannot be true is left out."""
+        held: dict[Snapshot, set[int]] = {}
+        for holding in copies[:HOLDINGS_MAX]:
+            snapshot = holding.snapshot
+            if 0 < snapshot.version <= self.steps and len(snapshot.digests) == self.stages:
+                held[snapshot] = {stage for stage in holding.stages if 0 <= stage < self.stages}
+        self._where[member.process] = member
+        if held:
+            self._held[member.process] = held
+        else:  # most of a large swarm; whoever joins, all those who hold something are looked through
+            self._held.pop(member.process, None)
+
+    def leave(self, process: ProcessId) -> None:
+        """Forget a process that is gone, and its disk."""
+        for table in (self._where, self._held, self._asked, self._unable):
+            table.pop(process, None)
+
+    def newest_known(self) -> Snapshot | None:
+        """Return the newest snapshot of which any process holds anything."""
+        return max((s for held in self._held.values() for s in held), default=None)
+
+    def newest_whole(self) -> Snapshot | None:
+        """Return the newest snapshot whose every stage is held."""
+        known = {s for held in self._held.values() for s in held}
+        return max((s for s in known if not self.missing(s)), default=None)
+
+    def missing(self, snapshot: Snapshot) -> list[int]:
+        """Return the stages of a snapshot that no process holds."""
+        return [stage for stage in range(self.stages) if not self._holders(snapshot, stage)]
+
+    def roster(self, snapshot: Snapshot) -> Roster:
+        """Return the holders of each stage of a snapshot, in the order of their ids."""
+        stages = (self._holders(snapshot, stage) for stage in range(self.stages))
+        return Roster(tuple(tuple(self._where[process] for process in holders) for holders in stages))
+
+    @property
+    def spreading(self) -> int:
+        """The oldest version that is being copied from the leader now, -1: none."""
+        return min((snapshot.version for snapshot, _ in self._asked.values()), default=-1)
+
+    def _holders(self, snapshot: Snapshot, stage: int) -> list[ProcessId]:
+        return sorted(p for p, held in self._held.items() if stage in held.get(snapshot, ()))
+
+    # --- who keeps what -----------------------------------------------------------------------------------------------
+
+    def spread(self, snapshot: Snapshot, holder: Member, keepers: Iterable[Member]) -> list[Action]:
+        """Ask for the copies of a snapshot that are missing on the disks of these peers.
+
+        Each stage should lie with two peers of other stages, so that it survives the loss of its own; where there are
+        not that many, its own peers keep it too, which still helps a run whose every process ends. Those who hold least
+        of the snapshot are asked first.
+        """
+        if any(asked != snapshot for asked, _ in self._asked.values()):
+            return []
+        able = {m.process: m for m in sorted(keepers) if self._unable.get(m.process) != snapshot}
+        load = {process: self._has(process, snapshot) for process in able}
+        wanted: dict[ProcessId, list[int]] = {}
+        for stage in range(self.stages):
+            while (chosen := self._next_keeper(stage, able, load)) is not None:
+                load[chosen].add(stage)
+                wanted.setdefault(chosen, []).append(stage)
+        actions: list[Action] = []
+        for process, stages in sorted(wanted.items()):
+            self._asked[process] = (snapshot, load[process])
+            actions += [Connect((able[process],)), Send(process, KeepCopy(holder, snapshot, tuple(stages)))]
+        return actions
+
+    def _next_keeper(
+        self, stage: int, able: dict[ProcessId, Member], load: dict[ProcessId, set[int]]
+    ) -> ProcessId | None:
+        """Who is to hold one more copy of a stage; None: there are enough, or nobody can. load: what each holds."""
+        holding = [able[process].stage for process in able if stage in load[process]]
+        free = [member for process, member in able.items() if stage not in load[process]]
+        others = [member for member in free if member.stage != stage]
+        if sum(serves != stage for serves in holding) >= COPIES or (len(holding) >= COPIES and not others):
+            return None
+
+        def reluctance(member: Member) -> tuple[bool, int, int, int, ProcessId]:
+            """Rank a peer: copies with peers of one stage may be lost together, and each should hold few."""
+            offset = (member.stage - stage) % self.stages
+            return member.stage == stage, len(load[member.process]), holding.count(member.stage), offset, member.process
+
+        return min(free, key=reluctance).process if free else None
+
+    def kept(self, member: Member, message: CopiesHeld) -> list[Action]:
+        """A process has copied what it was asked for, or could not. Two generations of what is whole stay on disk."""
+        process = member.process
+        self.record(member, message.copies)
+        snapshot, wanted = self._asked.get(process, (None, set()))
+        if snapshot is not None and (message.failed or wanted <= self._held.get(process, {}).get(snapshot, set())):
+            del self._asked[process]
+            if message.failed:
+                self._unable[process] = snapshot
+        if self._asked or snapshot is None or snapshot == self._verified or self.missing(snapshot):
+            return []
+        self._verified = snapshot
+        known = {s for held in self._held.values() for s in held if s < snapshot}
+        oldest = max((s.version for s in known if not self.missing(s)), default=snapshot.version)
+        peers = [other for other, where in sorted(self._where.items()) if where.stage >= 0]
+        log = Log("info", f"version {snapshot.version} is on the disks of others too")
+        return [log, *(Send(peer, Surplus(oldest, snapshot.version)) for peer in peers)]
+
+    def _has(self, process: ProcessId, snapshot: Snapshot) -> set[int]:
+        """Return the stages of a snapshot that a process holds or is copying."""
+        asked, stages = self._asked.get(process, (snapshot, set()))
+        return set(self._held.get(process, {}).get(snapshot, ())) | (stages if asked == snapshot else set())

@@ -1,0 +1,242 @@
+"""Which version of the run is safe on disk, which one is on its way there, and who else has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from swarmflow.core.durability.copies import Copies
+from swarmflow.core.membership.duties import Duty
+from swarmflow.core.protocol.actions import Abandon, Action, Connect, Log, Saved, Send, WriteCheckpoint
+from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged
+from swarmflow.core.protocol.messages import KeepCopy
+from swarmflow.core.protocol.types import Member, Roster, Snapshot
+from swarmflow.core.transitions import Transitions
+
+RETRY_S_MAX = 64.0
+NO_DISK = "a disk that takes a copy"
+ASKED_S = 300.0  # after which who asked for a version on disk is told that there is none
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRequest:
+    """A request to be answered when this version, or a later one, is on disk."""
+
+    version: int
+    since_s: float
+
+
+class WriteState(StrEnum):
+    """The write of a version to the leader's disk."""
+
+    IDLE = "idle"  # nothing is being written
+    COPYING = "copying"  # the states of the stages are being copied from peers or their disks
+    WRITING = "writing"  # all of them are here, and not on disk yet
+
+
+_ENDS = "it failed, or the run went back"
+WRITE = Transitions(
+    "write",
+    WriteState.IDLE,
+    {
+        WriteState.IDLE: {WriteState.COPYING: "a version is due or asked for"},
+        WriteState.COPYING: {WriteState.WRITING: "the states of all stages are here", WriteState.IDLE: _ENDS},
+        WriteState.WRITING: {WriteState.IDLE: "the version is on disk, or could not be written"},
+    },
+)
+
+
+@dataclass(slots=True)
+class Durability:
+    """Which versions are safe on disk, and the one that is on its way there."""
+
+    durable: int  # the newest version that is complete on the leader's own disk
+    retry_s: float  # after which a failed write is tried again, when no process is known to have died
+    copies: Copies  # the disks of the other processes
+    known: int  # the newest version that was on any disk, as far as is known here
+    digests: tuple[str, ...] = ()  # of the files of the durable version, empty: there is none
+    every: int = 0  # steps between two checkpoints, 0: there are none
+    state: WriteState = field(init=False, default=WRITE.initial)
+    saving: int | None = field(init=False, default=None)  # the version being written
+    failure: str = field(init=False, default="")  # why the last write failed, empty: it did not
+    again_s: float | None = field(init=False, default=None)  # when that is tried again
+    duty: Duty = field(init=False, default_factory=Duty)
+    parts: int = field(init=False, default=0)  # of states that have arrived, in all writes
+    turn: int = field(init=False, default=0)  # writes that stood still: others are asked first after each
+    asked: dict[int, SaveRequest] = field(init=False, default_factory=dict)  # by the number of the request
+    number: int = field(init=False, default=0)  # of the last write, unlike any of an earlier leadership
+    last: bool = field(init=False, default=False)  # the model is asked for with it
+    _next_retry_s: float = field(init=False, default=0.0)
+    _disturbed: bool = field(init=False, default=False)
+
+    @property
+    def copied(self) -> bool:
+        """Whether the states of the version being written are all here."""
+        return self.state is WriteState.WRITING
+
+    def arrived(self, version: int) -> None:
+        """Count a part of a state that has arrived. version: the one whose states are all here now, -1: none."""
+        self.parts += 1
+        if version == self.saving and self.state is WriteState.COPYING:
+            self._move(WriteState.WRITING)
+
+    def _move(self, to: WriteState) -> None:
+        self.state = WRITE.move(self.state, to)
+        assert (self.saving is None) == (to is WriteState.IDLE), f"{to} with version {self.saving}"
+
+    def _end(self) -> None:
+        self.saving = None
+        if self.state is not WriteState.IDLE:
+            self._move(WriteState.IDLE)
+
+    def write(self, version: int, stages: Roster, last: bool) -> list[Action]:
+        """Begin to write a version that these peers hold, unless one is being written already. last: the model too."""
+        if self.saving is not None:
+            return []
+        self._begin(version, last)
+        spare = self.copies.spreading
+        return [WriteCheckpoint(version, self._turned(stages), last, spare=spare, number=self.number)]
+
+    def fetch(self, snapshot: Snapshot) -> list[Action]:
+        """Begin to copy a snapshot from the disks of others, unless something is being written already."""
+        if self.saving is not None:
+            return []
+        self._begin(snapshot.version)
+        roster = self._turned(self.copies.roster(snapshot))
+        connect = Connect(tuple(dict.fromkeys(roster.members())))
+        return [connect, WriteCheckpoint(snapshot.version, roster, digests=snapshot.digests, number=self.number)]
+
+    def _begin(self, version: int, last: bool = False) -> None:
+        self.saving, self.last, self._disturbed = version, last, False
+        self.number += 1
+        self._move(WriteState.COPYING)
+
+    def _turned(self, holders: Roster) -> Roster:
+        stages = [
+            members[self.turn % len(members) :] + members[: self.turn % len(members)] if members else ()
+            for members in holders.stages
+        ]
+        return Roster(tuple(stages), holders.trainers)
+
+    def later(self, version: int, begun: bool) -> bool:
+        """Whether those who are there hold a later version than this one, which the run is to begin with.
+
+        begun: it is at work already. Then only a version that is whole is worth to stop it, unless it began anew.
+        """
+        whole, newest = self.copies.newest_whole(), self.copies.newest_known()
+        if whole is not None and whole.version > version:
+            return True
+        return newest is not None and newest.version > max(version, self.known) and not (begun and version > 0)
+
+    def spread(self, me: Member, keepers: Iterable[Member]) -> list[Action]:
+        """Have these peers copy what they should hold of the durable version, and do not yet.
+
+        Where others hold a later one, the own disk has lost it or never had it: an earlier one must not replace it.
+        """
+        snapshot, whole = Snapshot(self.durable, self.digests), self.copies.newest_whole()
+        if not self.digests or (whole is not None and whole.version > self.durable):
+            return []
+        return self.copies.spread(snapshot, me, keepers)
+
+    def share(self, me: Member, trainers: Iterable[Member]) -> list[Action]:
+        """Have the other trainers copy the whole durable version: each of them may have to lead from it."""
+        snapshot, stages = Snapshot(self.durable, self.digests), tuple(range(self.copies.stages))
+        return [Send(m.process, KeepCopy(me, snapshot, stages)) for m in trainers if m.process != me.process]
+
+    def disturbed(self) -> None:
+        """Record a death: what is being written may lack a part."""
+        self._disturbed = True
+
+    def written(self, event: CheckpointWritten, now: float) -> list[Action]:
+        """Record the end of a write; one that failed is tried again, and reported once for each reason."""
+        self._end()
+        if event.ok and event.version >= self.durable:
+            self.durable, self.digests = event.version, event.digests
+            self.known = max(self.known, event.version)
+        before, self.failure = self.failure, event.reason if not (event.ok and event.exported) else ""
+        if not self.failure:
+            self.again_s, self._next_retry_s = None, 0.0
+            return [Log("info", f"version {event.version} is on disk")]
+        self._retry(event, now)
+        if event.ok:
+            return [Log("warning", f"version {event.version} is on disk, but: {event.reason}")] * (before == "")
+        alike = _without_numbers(before) == _without_numbers(self.failure)
+        return [Log("warning", f"version {event.version} could not be written: {event.reason}")] * (not alike)
+
+    def answers(self, now: float) -> list[Action]:
+        """Answer requests for a version that is on disk, or could not be written in time."""
+        actions: list[Action] = []
+        for number, asked in list(self.asked.items()):
+            if self.durable >= asked.version:
+                actions.append(Saved(number, self.durable))
+            elif now - asked.since_s >= ASKED_S:
+                actions.append(
+                    Saved(number, self.durable, f"version {asked.version} is on no disk yet: {self.trouble}")
+                )
+            else:
+                continue
+            del self.asked[number]
+        return actions
+
+    def _retry(self, event: CheckpointWritten, now: float) -> None:
+        """Set when to try again: at once after a death, else after a while, which doubles unless the disk is full."""
+        cheap = event.space is not None and event.space.free_bytes < event.space.needed_bytes
+        wait_s = self.retry_s if cheap else min(RETRY_S_MAX, max(self.retry_s, 2 * self._next_retry_s))
+        self._next_retry_s = 0.0 if self._disturbed else wait_s
+        self.again_s = now if self._disturbed else now + wait_s
+
+    def lost(self, event: DiskChanged, me: Member) -> None:
+        """Record a loss on the leader's own disk; what is left there counts like others' copies."""
+        self.durable, self.digests = event.version, event.digests
+        self.copies.record(me, event.parts)
+
+    @property
+    def landing(self) -> int:
+        """The version that is all here, and not on disk yet; -1: there is none, or the disk takes too long."""
+        return self.saving if self.saving is not None and self.copied and not self.duty.misses else -1
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing reaches the disk: the last write failed, or the current one does not end. Empty: neither."""
+        hangs = self.saving is not None and self.copied and self.duty.misses > 0
+        return self.failure or (f"the write of version {self.saving} does not end" if hangs else "")
+
+    def went_back(self) -> list[Action]:
+        """The run is at an earlier version: nothing is written any more of those after it.
+
+        The later ones will be made anew, with other numbers unless they add up exactly: what was begun of the former
+        history must not be taken for theirs when it is done.
+        """
+        self.failure, self.again_s, self._next_retry_s = "", None, 0.0
+        if self.saving is None:
+            return []
+        self._end()
+        return [Abandon("save")]
+
+    def due(self, version: int) -> bool:
+        """Return whether a version is to be written: its turn has come, or that of one that failed."""
+        if not self.every or version <= self.durable:
+            return False
+        return version % self.every == 0 or version - self.durable >= self.every
+
+    def due_again(self, now: float) -> bool:
+        """Return whether a failed write is to be tried again now."""
+        return self.saving is None and self.again_s is not None and now >= self.again_s
+
+    def kept(self, version: int) -> int:
+        """Return the newest version, this one at most, that is whole on any disks."""
+        whole = self.copies.newest_whole()
+        others = whole.version if whole is not None and whole.version <= version else 0
+        return max(self.durable, others)
+
+    def holds_up(self, version: int) -> str:
+        """Return why no step may be opened at a version: what no disk keeps would be lost. Empty: it may be."""
+        if not self.trouble or not self.every or version - (kept := self.kept(version)) <= self.every:
+            return ""
+        return f"{NO_DISK} of version {version} (the newest one is of version {kept}): {self.trouble}"
+
+
+def _without_numbers(text: str) -> str:
+    """Return a text without its digits: the free bytes in it change all the time."""
+    return "".join(letter for letter in text if not letter.isdigit())

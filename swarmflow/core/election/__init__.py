@@ -1,0 +1,1 @@
+"""How a leader is followed, lost and replaced."""

@@ -1,0 +1,281 @@
+"""A trainer takes over from a lost leader: it asks all members to follow, and goes on from what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from swarmflow.core.commit.quorum import Quorum
+from swarmflow.core.commit.roster_parts import GatheredRoster, RosterAssembly
+from swarmflow.core.commit.step import Step, StepFailure
+from swarmflow.core.commit.step_phase import BEFORE_BALLOT
+from swarmflow.core.election.epoch_view import EpochView
+from swarmflow.core.protocol.actions import Action, Connect, Send
+from swarmflow.core.protocol.messages import Elect, ElectionReport, OpenStep, RosterPart
+from swarmflow.core.protocol.types import Epoch, Member, Plan, ProcessId, Roster
+
+ASK_EVERY_S = 1.0
+SETTLE_S = 2.0  # for answers beyond a majority; members that have not answered by then are taken for dead
+STAGE_S = 6.0  # the same, where that would cost a whole stage, and with it the steps since the last checkpoint
+
+
+@dataclass(slots=True)
+class Candidacy:
+    """One try of a trainer at leading.
+
+    A process that follows has promised to accept no message of a lower term. A majority of the members of the last
+    OpenStep has to follow, and one of the members of the last committed step (core/commit/quorum.py).
+    """
+
+    me: Member  # the trainer that stands
+    term: int
+    epoch_view: EpochView  # its own
+    began_s: float
+    steps: int = 1 << 40  # of the run
+    reports: dict[ProcessId, ElectionReport] = field(init=False, default_factory=dict)
+    _gathered: dict[Epoch, GatheredRoster] = field(init=False, default_factory=dict)  # rosters, by epoch
+    _assemblies: dict[ProcessId, RosterAssembly] = field(init=False, default_factory=dict)  # of reports in parts
+    _listed: Roster | None = field(init=False, default=None)  # the last roster whose members were asked
+    _asked: dict[ProcessId, Member] = field(init=False, default_factory=dict)
+    _lost: set[ProcessId] = field(init=False, default_factory=set)
+    _refused: set[ProcessId] = field(init=False, default_factory=set)
+    _ask_again_s: float = field(init=False, default=0.0)
+
+    def begin(self, own: ElectionReport, now: float) -> list[Action]:
+        """Ask all members, beginning with the own report."""
+        self._ask_again_s = now + ASK_EVERY_S
+        return self.report(self.me.process, own)
+
+    def report(self, sender: ProcessId, message: ElectionReport) -> list[Action]:
+        """Take the report of a process that follows, and ask the members that only it knows."""
+        if message.term != self.term or sender in self._refused:
+            return []
+        opened = self._with_roster(sender, message)
+        if opened is None or not self._is_about(sender, message, opened):
+            return []
+        self.reports[sender] = replace(message, opened=opened)
+        self._gathered.setdefault(opened.epoch, GatheredRoster(opened)).add(opened)
+        named = message.newcomers
+        if opened.roster is not self._listed:
+            named, self._listed = (*opened.roster.members(), *opened.roster.trainers, *named), opened.roster
+        fresh = [m for m in named if m.process not in self._asked and m.process not in self.epoch_view.gone]
+        self._asked |= {member.process: member for member in fresh}
+        return self._ask([member for member in fresh if member.process != self.me.process])
+
+    def add_part(self, sender: ProcessId, message: RosterPart) -> list[Action]:
+        """Take a part of a roster that is too large for a report."""
+        self._assemblies.setdefault(sender, RosterAssembly()).add(message)
+        return []
+
+    def _with_roster(self, sender: ProcessId, message: ElectionReport) -> OpenStep | None:
+        """Return the OpenStep of a report with its roster; None if a part of that is missing."""
+        own, opened = self.epoch_view.opened, message.opened
+        if opened.roster != Roster():
+            return opened if opened.before == 0 else self._assemblies.setdefault(sender, RosterAssembly()).whole(opened)
+        roster = own.roster if message.change is None else message.change.unfolded(own).roster
+        if opened.whole and roster.digest != opened.whole:
+            return None
+        return replace(opened, roster=roster, whole="", named=0)
+
+    def _is_about(self, sender: ProcessId, message: ElectionReport, opened: OpenStep) -> bool:
+        """Return whether a report is about its sender, and about a place and a step that exist in this run.
+
+        Who takes this trainer for dead does not follow it.
+        """
+        if sender != self.me.process and (opened.epoch.step >= self.steps or self.me.process in message.gone):
+            return False
+        stages = len(self.epoch_view.opened.roster.stages)
+        placed = message.member.stage == -1 if message.join.role == "trainer" else 0 <= message.member.stage < stages
+        return placed and len(opened.roster.stages) == stages and message.member.process == sender
+
+    def lost(self, process: ProcessId) -> None:
+        """Do not wait for a process that cannot be reached."""
+        self._lost.add(process)
+
+    def refuse(self, process: ProcessId) -> None:
+        """Drop what a process has reported and will report."""
+        self.lost(process)
+        self._refused.add(process)
+        self.reports.pop(process, None)
+        self._gathered.clear()
+        for report in self.reports.values():
+            self._gathered.setdefault(report.opened.epoch, GatheredRoster(report.opened)).add(report.opened)
+
+    def culprit(self, raises: Callable[[Candidacy], bool]) -> ProcessId | None:
+        """Return the process whose report raises beside the own one; None if there is none or the own one does."""
+        own = {self.me.process: self.reports[self.me.process]}
+        if raises(self._of(own)):
+            return None
+        others = ((process, report) for process, report in self.reports.items() if process not in own)
+        return next((process for process, report in others if raises(self._of({**own, process: report}))), None)
+
+    def _of(self, reports: dict[ProcessId, ElectionReport]) -> Candidacy:
+        alone = Candidacy(self.me, self.term, self.epoch_view, self.began_s, self.steps)
+        for process, report in reports.items():
+            alone.report(process, report)
+        return alone
+
+    def tick(self, now: float) -> list[Action]:
+        """Ask again the members that have not answered: perhaps they did not doubt the former leader yet."""
+        if now < self._ask_again_s:
+            return []
+        self._ask_again_s = now + ASK_EVERY_S
+        return self._ask([m for p, m in sorted(self._asked.items()) if p not in self.reports])
+
+    def next_deadline(self) -> float:
+        """Return when tick is due."""
+        return self._ask_again_s
+
+    def elected(self, now: float) -> bool:
+        """Return whether this trainer leads now."""
+        latest, answered = self.latest(), len(self.reports) + len(self._lost)
+        early = answered < len(self._asked) and now - self.began_s <= SETTLE_S
+        if early or 2 * len(self.reports) <= latest.size - len(latest.newcomers):
+            return False  # asked at each event: among 10,000 reports only what is cheap comes before this
+        return Quorum.of(latest).elects(self.reports.keys()) and self.settled(now)
+
+    def settled(self, now: float) -> bool:
+        """Return whether everybody has answered, is lost, or has had its time to answer."""
+        if set(self._asked) <= set(self.reports) | self._lost:
+            return True
+        stages = [[member.process for member in stage] for stage in self.latest().roster.stages]
+        kept = all(not self.reports.keys().isdisjoint(stage) or self._lost.issuperset(stage) for stage in stages)
+        return now - self.began_s > (SETTLE_S if kept else STAGE_S)
+
+    def sustained(self) -> bool:
+        """Return whether those who follow hold the state of every stage, so that they can go on without a majority."""
+        latest = self.latest()
+        dead = {process for report in self.reports.values() for process in report.gone}
+        current = {p: r for p, r in self.reports.items() if r.opened.epoch == latest.epoch and p not in dead}
+        loaded = {process for process, report in current.items() if not report.abandoned}
+        return all(not loaded.isdisjoint(member.process for member in stage) for stage in latest.roster.stages)
+
+    def latest(self) -> OpenStep:
+        """Return the last epoch that any follower knows, with all its members."""
+        return self._gathered[max(self._gathered)].opened()
+
+    def _ask(self, members: list[Member]) -> list[Action]:
+        if not members:
+            return []
+        lead = Elect(self.term, self.me, self.epoch_view.opened.digest)
+        return [Connect(tuple(members)), *(Send(m.process, lead) for m in members)]
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """What a former leader left, put together from the reports."""
+
+    step: Step
+    reports: dict[ProcessId, ElectionReport]  # of those that may go on
+    gone: tuple[ProcessId, ...]  # members that failed or did not answer
+    expelled: tuple[ProcessId, ...]  # reported, although they were declared dead or have abandoned their part
+    suspects: tuple[
+        tuple[ProcessId, ProcessId], ...
+    ]  # (accuser, accused) of those lost by a member and not declared dead
+    doubtful: bool = False  # the step may be committed out of reach: another lineage follows
+
+
+def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: float, now: float) -> Takeover:
+    """Put together where the step stands, and which members are left. learning_rate: of the last epoch's step.
+
+    A commit that anybody has heard of is finished. So is a ballot that the former leader may have committed: one in
+    which all of its members that are left have reduced (`_resume`). Otherwise nobody can have heard of a commit, and
+    the work goes on from what is accumulated (design, "A step commits once, everywhere").
+    """
+    epoch = candidacy.latest().epoch
+    current = {p: r for p, r in sorted(candidacy.reports.items()) if r.opened.epoch == epoch}
+    open_step, newcomers = _with_newcomers(candidacy.latest(), list(current.values()), candidacy.term)
+    dead = {process for report in current.values() for process in report.gone}
+    if all(report.commit is None for report in current.values()):  # else their part is not needed any more
+        named = open_step.roster.all_processes
+        dead |= {process for process, report in current.items() if report.abandoned and process in named}
+    gone = tuple(p for p in open_step.roster.processes() if p in dead or p not in candidacy.reports)
+    step = Step(plan, candidacy.term, open_step, learning_rate, clip, now)
+    step.members.resume(newcomers, {process for report in current.values() for process in report.entered})
+    alive = {process: report for process, report in current.items() if process not in dead}
+    doubtful = _resume(step, alive, gone)
+    voids = [report.void for report in alive.values() if report.void]
+    if voids and step.phase in BEFORE_BALLOT:
+        step.fail(StepFailure(voids[0]))
+    spared = {*gone, candidacy.me.process}  # who leads has not lost itself
+    lost = [(accuser, accused) for accuser, report in alive.items() for accused in report.suspects]
+    return Takeover(
+        step,
+        {p: r for p, r in sorted(candidacy.reports.items()) if p not in dead},
+        gone,
+        tuple(sorted(dead & set(candidacy.reports))),
+        tuple(pair for pair in lost if pair[1] not in spared),
+        doubtful,
+    )
+
+
+def _with_newcomers(
+    opened: OpenStep, current: list[ElectionReport], term: int
+) -> tuple[OpenStep, dict[ProcessId, Member]]:
+    """Return the OpenStep of the epoch with all members that came in meanwhile, and these."""
+    newcomers = {member.process: member for report in current for member in report.newcomers}
+    for report in (each for each in current if each.opened.newcomers):  # it may be the only one who knows of itself
+        named = {member.process: member for member in report.opened.roster.members()}
+        newcomers |= {process: named[process] for process in report.opened.newcomers if process in named}
+    places = opened.roster.places
+    newcomers = {p: member for p, member in newcomers.items() if 0 <= member.stage == places.get(p, member.stage)}
+    added = [member for process, member in newcomers.items() if process not in places]
+    stages = tuple(
+        tuple(sorted((*members, *(member for member in added if member.stage == stage))))
+        for stage, members in enumerate(opened.roster.stages)
+    )
+    roster = Roster(stages, opened.roster.trainers)
+    open_step = replace(opened, term=term, roster=roster, newcomers=tuple(sorted(newcomers)), whole="", named=0)
+    return open_step, newcomers
+
+
+def _resume(step: Step, alive: dict[ProcessId, ElectionReport], gone: tuple[ProcessId, ...]) -> bool:
+    """Bring a step to where the members alive have come.
+
+    Returns whether it may be committed elsewhere while too little is left here to do the same.
+    """
+    if not alive:
+        step.fail(StepFailure("nobody who is left knows how far it has come"))
+        return True
+    step.assignment.resume(alive.values())
+    step.ballot.number = max(report.ballot for report in alive.values())
+    left = step.roster
+    for process in gone:
+        left = left.without(process)
+    members = {member.process: alive.get(member.process) for member in left.members()}
+    commits = [report.commit for report in alive.values() if report.commit is not None]
+    if commits:
+        step.members.roster = left
+        step.resume_commit(commits[0], {p: report.digest for p, report in members.items() if report and report.digest})
+        return False
+    reduced = {p: r for p, r in members.items() if r is not None and r.ballot == step.ballot.number and r.results}
+    missed = tuple(process for process in members if process not in reduced)
+    if reduced and (not missed or _may_be_committed(step, alive, missed)):
+        if missed or not all(left.stages):
+            step.fail(StepFailure("another leader may have committed it, with peers that cannot be reached"))
+            return True
+        step.members.roster = left
+        tally = next(report.tally for report in reduced.values() if report.tally is not None)
+        step.resume_prepared(tally, {process: report.results for process, report in reduced.items()})
+        return False
+    for process, report in alive.items():
+        step.dropped |= {(report.member.stage, index) for index in report.dropped}
+        for done in report.done:
+            step.done(process, done)
+    return False
+
+
+def _may_be_committed(step: Step, alive: dict[ProcessId, ElectionReport], missed: tuple[ProcessId, ...]) -> bool:
+    """Return whether the former leader may have committed its last ballot, in which not all who are left have reduced.
+
+    It may, if those who have not are none of the ballot's members: it took them for dead, and nobody who is left was
+    told so, since a death is told to the trainers and around its stage. So where a trainer or somebody of a stage
+    beside has heard of the ballot, whoever is not reported as dead is a member of it.
+    """
+    ballot_stages = {
+        process: report.member.stage for process, report in alive.items() if report.ballot == step.ballot.number
+    }
+    if -1 in ballot_stages.values() or not ballot_stages.keys().isdisjoint(missed):
+        return False
+    near = {stage + offset for stage in ballot_stages.values() for offset in (-1, 0, 1)}
+    return all(step.roster.stage_of(process) not in near for process in missed)

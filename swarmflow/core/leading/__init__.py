@@ -1,1 +1,0 @@
-"""What a leader decides, by subject. The machine that it is driven through is core/leader.py."""

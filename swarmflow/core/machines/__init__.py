@@ -1,0 +1,1 @@
+"""The machines of peer, leader and trainer: every exchange, put together."""

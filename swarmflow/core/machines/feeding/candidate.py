@@ -1,0 +1,137 @@
+"""A trainer without a leader: whom it follows next, when it stands itself, and how it takes over."""
+
+from __future__ import annotations
+
+from swarmflow.core.commit.roster_parts import answer
+from swarmflow.core.election.candidacy import Candidacy, takeover_of
+from swarmflow.core.machines.feeding.trainer_phase import TrainerPhase
+from swarmflow.core.machines.feeding.trainer_state import TrainerState
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.protocol.actions import Action, Connect, Count, Log, Send, TookOver
+from swarmflow.core.protocol.events import BlamedError
+from swarmflow.core.protocol.messages import Deposed, Elect, ElectionReport
+from swarmflow.core.protocol.types import ProcessId
+
+
+def stand_s(trainer: TrainerState) -> float | None:
+    """Return when this trainer stands for leader, unless another one has; None: the leader is not lost."""
+    epoch_view, lost_s = trainer.epoch_view, trainer.lease.lost_s
+    if lost_s is None or epoch_view is None or trainer.draining:
+        return None
+    others = [other for other in epoch_view.trainers() if other != trainer.leader]
+    if trainer.me.process not in others:
+        return None
+    return lost_s + trainer.plan.timeouts.election_turn_s * others.index(trainer.me.process)
+
+
+def succeed(trainer: TrainerState, now: float) -> list[Action]:
+    """Act without a leader: stand, ask again, take over, or give up."""
+    candidacy = trainer.candidacy
+    if candidacy is not None:
+        if candidacy.elected(now):
+            return _take_over(trainer, candidacy, now)
+        lost_s = trainer.lease.lost_s
+        if lost_s is not None and now - lost_s >= trainer.plan.timeouts.majority_s and candidacy.settled(now):
+            if not candidacy.sustained():
+                return trainer.leave("no leader, and most of the swarm is gone, with all peers of a stage")
+            return _take_over(trainer, candidacy, now, elected=False)
+        if now - candidacy.began_s > trainer.plan.timeouts.candidacy_s:
+            return _stand(trainer, now)
+        return candidacy.tick(now)
+    if not trainer.lease.lost:
+        return []
+    due_s = stand_s(trainer)
+    if due_s is None or trainer.lease.expired(now):
+        return trainer.leave(f"the leader {trainer.leader} was lost, and there is no other one")
+    return _stand(trainer, now) if now >= due_s else []
+
+
+def _stand(trainer: TrainerState, now: float) -> list[Action]:
+    assert trainer.epoch_view is not None, "who was in no epoch cannot lead"
+    trainer.lease.term += 1
+    term, steps = trainer.lease.term, trainer.settings.steps
+    trainer.candidacy = Candidacy(trainer.me, term, trainer.epoch_view, now, steps)
+    trainer.move(TrainerPhase.STANDING)
+    log = Log("warning", f"the leader {trainer.leader} is lost: standing for term {trainer.lease.term}")
+    return [log, *trainer.candidacy.begin(_report(trainer), now)]
+
+
+def _take_over(trainer: TrainerState, candidacy: Candidacy, now: float, elected: bool = True) -> list[Action]:
+    def raises(reports: Candidacy) -> bool:
+        try:
+            _lead_on(trainer, reports, now, elected)
+        except Exception:  # it is whose that is asked; what it was is told with the first one
+            return True
+        return False
+
+    try:
+        lead, began = _lead_on(trainer, candidacy, now, elected)
+    except Exception as error:
+        culprit = candidacy.culprit(raises)
+        if culprit is None:
+            raise
+        raise BlamedError(culprit, "ElectionReport") from error
+    trainer.candidacy, trainer.lead = None, lead
+    trainer.move(TrainerPhase.LEADING)
+    trainer.lease.follow(trainer.me.process, candidacy.term, now)
+    actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *began]
+    waiting, trainer.waiting = trainer.waiting, []
+    return actions + [action for event in waiting for action in lead.handle(event, now)]
+
+
+def _lead_on(trainer: TrainerState, candidacy: Candidacy, now: float, elected: bool) -> tuple[Leader, list[Action]]:
+    """Make a leader from the reports. Changes nothing of the trainer."""
+    version = candidacy.latest().epoch.step
+    rate = trainer.settings.learning_rate(version)
+    takeover = takeover_of(candidacy, trainer.plan, rate, trainer.settings.clip, now)
+    disk = trainer.on_disk, trainer.digests
+    lead = Leader(trainer.me, trainer.plan, trainer.settings, candidacy.term, version, *disk)
+    lead.safe.copies.record(trainer.me, trainer.parts)
+    return lead, lead.take_over(takeover, now, elected)
+
+
+def _report(trainer: TrainerState, known: str = "") -> ElectionReport:
+    assert trainer.epoch_view is not None, "who was in no epoch has nothing to report"
+    source = trainer.source
+    return trainer.epoch_view.report(
+        trainer.lease.term,
+        trainer.join,
+        trainer.me,
+        ready=True,
+        version=trainer.epoch.step,
+        draining=trainer.draining,
+        indices=source.indices,
+        attempt=source.attempt,
+        known=known,
+    )
+
+
+def asked_to_follow(trainer: TrainerState, sender: ProcessId, message: Elect, now: float) -> list[Action]:
+    """Follow another trainer that stands for leader, unless the leader has sent a message lately."""
+    epoch_view, lease = trainer.epoch_view, trainer.lease
+    if epoch_view is None or sender not in epoch_view.trainers() or trainer.lead is not None:
+        return [Count("messages_ignored", "Elect")]
+    again = sender == trainer.leader and message.term >= lease.term
+    if not again and message.term <= lease.term:
+        return [Send(sender, Deposed(lease.term))] if message.term < lease.term else []
+    if not again and not lease.suspects(now):
+        return []
+    lease.follow(sender, message.term, now)
+    trainer.give_up_candidacy()
+    trainer.waiting.clear()
+    answered: list[Action] = [Connect((message.me,)), *answer(sender, _report(trainer, message.roster))]
+    return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
+
+
+def deposed(trainer: TrainerState, sender: ProcessId, message: Deposed, now: float) -> list[Action]:
+    """Give up leading or standing: a member follows another trainer, in a later term."""
+    opened = trainer.epoch_view.opened if trainer.epoch_view is not None else None
+    named = opened is not None and sender in opened.roster.all_processes
+    if not named and not (trainer.lead is not None and sender in trainer.lead.membership.known):
+        return [Count("messages_ignored", "Deposed")]
+    if trainer.lead is not None and message.term > trainer.lead.term:
+        return trainer.leave("another trainer leads by now")
+    if trainer.candidacy is not None and message.term > trainer.candidacy.term:
+        trainer.lease.term = message.term  # the next try is in a term after that one
+        trainer.give_up_candidacy()
+    return []

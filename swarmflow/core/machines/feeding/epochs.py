@@ -1,0 +1,99 @@
+"""The epochs of a trainer: a step is opened, its members change, it is committed, and its result is recorded."""
+
+from __future__ import annotations
+
+from swarmflow.core.election.epoch_view import begun
+from swarmflow.core.machines.feeding.trainer_state import TrainerState
+from swarmflow.core.pipeline import lateness
+from swarmflow.core.protocol.actions import Action, Connect, Forget, Record, Send
+from swarmflow.core.protocol.messages import (
+    Assign,
+    MemberEntered,
+    MemberFailed,
+    OpenStep,
+    Prepare,
+    Prepared,
+    RosterDelta,
+    RosterPart,
+    StepResult,
+    Suspect,
+)
+
+
+def roster_part(trainer: TrainerState, message: RosterPart, now: float) -> list[Action]:
+    """Keep members of the epoch that is opened next."""
+    trainer.assembly.add(message)
+    return []
+
+
+def opened(trainer: TrainerState, message: OpenStep | RosterDelta, now: float) -> list[Action]:
+    """Begin a step with this trainer's share of its microbatches."""
+    if message.epoch <= trainer.epoch:
+        return []
+    epoch_view = begun(message, trainer.assembly, trainer.epoch_view)
+    if epoch_view is None:
+        return trainer.leave(f"this process was not told who takes part in step {message.epoch.step}")
+    trainer.joined()
+    trainer.epoch, trainer.epoch_view = message.epoch, epoch_view
+    trainer.lease.term = max(trainer.lease.term, message.term)
+    roster, me = epoch_view.opened.roster, trainer.me.process
+    trainer.peers = set(roster.serving)
+    others = tuple(member for member in roster.all_members if member.process != me)
+    flows = trainer.flows.open(roster, now) if trainer.flows is not None else []
+    return [Connect(others), *trainer.source.open(epoch_view.opened), *flows]
+
+
+def entered(trainer: TrainerState, message: MemberEntered, now: float) -> list[Action]:
+    """Add a peer that takes part from now on, amid the step."""
+    member = message.member
+    if message.epoch != trainer.epoch or trainer.epoch_view is None:
+        return []
+    trainer.epoch_view.enter(member)
+    trainer.peers.add(member.process)
+    flows = trainer.flows.open(trainer.epoch_view.alive(), now) if trainer.flows is not None else []
+    return [Connect((member,)), *trainer.source.enter(member, now), *flows]
+
+
+def gone(trainer: TrainerState, message: MemberFailed, now: float) -> list[Action]:
+    """Send the microbatches that a failed peer held to others; feed more if a trainer failed."""
+    if message.epoch != trainer.epoch:
+        return []
+    if message.process == trainer.me.process:
+        return trainer.leave(f"taken for dead: {message.reason}")
+    if trainer.epoch_view is not None:
+        trainer.epoch_view.died(message.process)
+    actions: list[Action] = [] if trainer.lead is not None else [Forget(message.process)]
+    if trainer.flows is not None:
+        actions += trainer.flows.gone(message.process, now)
+    if message.process not in trainer.peers:
+        actions += trainer.source.trainer_gone()
+    trainer.peers.discard(message.process)
+    first = {index for stage, index in message.lost if stage == 0}
+    return actions + trainer.source.dispatcher.gone(message.process, now, first)
+
+
+def accused(trainer: TrainerState, message: Suspect, now: float) -> list[Action]:
+    """Go around a peer that has lost its connection to this trainer."""
+    return lateness.lost(trainer.source.dispatcher, message.process, now)
+
+
+def assigned(trainer: TrainerState, message: Assign, now: float) -> list[Action]:
+    """Take over microbatches of a failed trainer."""
+    return trainer.source.assign(message) if message.epoch == trainer.epoch else []
+
+
+def prepare(trainer: TrainerState, message: Prepare, now: float) -> list[Action]:
+    """Promise a ballot: should this trainer lead next, it goes on from it."""
+    if message.epoch != trainer.epoch or trainer.epoch_view is None:
+        return []
+    trainer.epoch_view.prepare(message)
+    return [Send(trainer.leader, Prepared(message.epoch, message.ballot, ()))]
+
+
+def result(trainer: TrainerState, message: StepResult, now: float) -> list[Action]:
+    """Record the result of a committed step, once: a leader that took over sends it again."""
+    if message.epoch <= trainer.recorded:
+        return []
+    trainer.recorded = message.epoch
+    journal = trainer.source.dispatcher.clear() if message.epoch >= trainer.epoch else []
+    return [*journal, Record(message)]

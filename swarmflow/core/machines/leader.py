@@ -1,0 +1,377 @@
+"""The leader's machine: its events and its deadlines. The decisions are in leading/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from swarmflow.core.commit.piece_owners import LinkTable
+from swarmflow.core.commit.roster_parts import announce
+from swarmflow.core.commit.step import AboutStep, Step, received, summary, waits_for
+from swarmflow.core.commit.step_phase import OVER, StepPhase
+from swarmflow.core.election.candidacy import Takeover
+from swarmflow.core.machines.leading import between_steps, departures, joining, opening, plausibility, progress, saving
+from swarmflow.core.machines.leading.grants import grant
+from swarmflow.core.machines.leading.leader_phase import LeaderPhase
+from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.membership.member_phase import MemberPhase
+from swarmflow.core.membership.members import MemberRecord, Membership
+from swarmflow.core.membership.suspicions import reduce_together
+from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Send
+from swarmflow.core.protocol.events import (
+    CheckpointWritten,
+    DiskChanged,
+    Event,
+    Lost,
+    Mishandled,
+    Progressed,
+    Received,
+    Rival,
+    SaveAsked,
+    Tick,
+    Validated,
+)
+from swarmflow.core.protocol.messages import (
+    CopiesHeld,
+    Drain,
+    Evicted,
+    Heartbeat,
+    Join,
+    LeaderHeartbeat,
+    Left,
+    LinkRateReport,
+    LoadFailed,
+    Message,
+    NotFinite,
+    Ready,
+    Suspect,
+)
+from swarmflow.core.protocol.types import ProcessId, Roster
+from swarmflow.core.routing.link_rates import REPORTED_MAX
+
+
+@dataclass(slots=True)
+class Leader(LeaderState):
+    """Everything the leading trainer decides. Drive it with handle(event, now), and again at next_deadline()."""
+
+    _alone_s: float | None = field(init=False, default=None)
+    _watched: Roster | None = field(init=False, default=None)
+    _next_beat_s: float = field(init=False, default=0.0)
+    _awake_s: float | None = field(init=False, default=None)
+
+    # --- doors --------------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Action]:
+        """Begin to lead."""
+        self.membership.enter(Join("trainer", self.settings.software, self.settings.run, self.me), -1, now)
+        if self.version >= self.settings.steps:
+            return saving.finish(self)
+        opening.seek(self, now, self.recovery.former)
+        return opening.try_open(self, now)
+
+    def take_over(self, takeover: Takeover, now: float, elected: bool = True) -> list[Action]:
+        """Go on from what a former leader left; the processes in it follow this one already.
+
+        elected: by a majority. Else others may have elected somebody too, and this leader begins a lineage.
+        """
+        step = takeover.step
+        self.lineage.take_over(step.open_step)
+        self.generation, self.exponent = step.epoch.generation, step.open_step.exponent
+        if takeover.doubtful:
+            self.lineage.name = self.settings.new_lineage()
+        actions: list[Action] = [Log("info", f"leading from here on, in term {self.term}: {summary(step)}")]
+        actions += [Send(process, Evicted("it takes no part in the step any more")) for process in takeover.expelled]
+        for report in takeover.reports.values():
+            known = self.membership.enter(report.join, report.member.stage, now)
+            known.member, known.version = report.member, report.version
+            if report.draining and known.process == self.me.process:  # asked to go before it led: as a leader stops
+                self.stopping = True
+            elif report.draining:
+                self.membership.drain(known)
+            if known.role == "peer":
+                self.membership.mark(known, MemberPhase.READY if report.ready else MemberPhase.LOADING)
+            self.safe.copies.record(known.member, report.join.copies)
+            if report.opened.epoch < step.epoch and known.process in step.open_step.roster.all_processes:
+                actions += announce(step.open_step, (known.member,), self.plan.tied)
+        for known in self.membership.loading():
+            actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")
+        self.step = step
+        self.move(LeaderPhase.RUNNING)
+        actions += [*step.entered(), *step.commit_again()]
+        if step.phase is StepPhase.PREPARED:
+            actions += step.ask_trainers(self.lineage.bound)
+            self.ballots.due_s = now + self.timeouts.ballot_s
+        why = "not heard of after the former leader was lost"
+        for process in takeover.gone:
+            # Forgotten first: it may yet live, and then it has to hear that it is gone.
+            actions += [Forget(process), *step.gone(process, why, taken_over=True)]
+            actions += departures.tell_loading(self, process, why)
+        for accuser, accused in takeover.suspects:
+            if accused in self.membership.known:
+                self.faults.suspicions.accuse(accuser, accused, "lost while nobody led", now)
+        if not elected and step.phase in (StepPhase.COMMITTING, StepPhase.COMMITTED):
+            self.lineage.fork(self.settings.new_lineage())  # from the next step on
+        elif not elected:
+            actions += opening.fork(self, now)
+        return actions + self._due(now)
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Decide what follows from an event."""
+        if isinstance(event, Received) and isinstance(event.message, Heartbeat) and now < self.next_deadline():
+            return self._received(event, now)  # nothing waits for a sign of life, and most messages are that
+        actions: list[Action] = []
+        match event:
+            case Received():
+                actions = self._received(event, now)
+            case Lost():
+                actions = departures.gone(self, event.process, f"its connection broke ({event.reason})", now)
+            case Mishandled():
+                reason = f"a message of {event.process} {event.reason}"
+                actions = self.step.void(reason) if self.step is not None else []
+                actions += plausibility.put_out(self, event.process, None, event.reason, now)
+            case CheckpointWritten():
+                actions = between_steps.checkpoint_written(self, event, now)
+            case DiskChanged():
+                actions = between_steps.disk_changed(self, event, now)
+            case Validated():
+                actions = between_steps.validated(self, event, now)
+            case SaveAsked():
+                return saving.asked(self, event, now)
+            case Progressed():
+                return progress.progressed(self, event, now)
+            case Rival():
+                return saving.met(self, event)
+            case Tick():
+                pass
+            case _:
+                raise TypeError(f"a leader has no use for {type(event).__name__}")
+        return actions + self._due(now)
+
+    def refused(self, sender: ProcessId, message: Message, what: str, now: float) -> list[Action]:
+        """Refuse a message that cannot be true, and put its sender out."""
+        counted = Count("messages_refused", type(message).__name__)
+        reason = f"sent what cannot be: {what}"
+        return [counted, *plausibility.put_out(self, sender, message, reason, now), *self._due(now)]
+
+    def next_deadline(self) -> float:
+        """When handle(Tick(), now) is due at the latest."""
+        weighed_s = self.faults.suspicions.next_deadline()
+        due_s = self._step_due_s()
+        return due_s if weighed_s is None else min(due_s, weighed_s)
+
+    def _step_due_s(self) -> float:
+        if self.phase is LeaderPhase.RUNNING and self.step is not None:
+            if self.ballots.complete_s is not None and self.step.phase is StepPhase.COMPLETE:
+                return min(self._next_beat_s, self.ballots.held_until_s)
+            waits = self.step.phase is StepPhase.PREPARED and self.safe.saving != self.version
+            if self.step.phase is StepPhase.PREPARING or waits:
+                return min(self._next_beat_s, self.ballots.due_s)
+        return self._next_beat_s
+
+    def stop(self) -> list[Action]:
+        """Keep the weights as they are now, then exit: a person wants this trainer to go."""
+        return saving.stop(self)
+
+    @property
+    def waiting_for(self) -> str:
+        """What the run waits for, as a person can act on it."""
+        if self.phase is LeaderPhase.RUNNING and self.step is not None:
+            still = progress.standing_still(self)
+            return f"{waits_for(self.step)}; {still}" if still else waits_for(self.step)
+        return self.waits_for or str(self.phase)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _due(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        roster = self.step.roster if self.step is not None else None
+        watch = roster is not self._watched
+        if now >= self._next_beat_s:
+            watch = True
+            if self._awake_s is not None and now - self._awake_s > self.timeouts.silence_s / 2:
+                self._slept(now - self._awake_s, now)
+            self._next_beat_s, self._awake_s = now + self.timeouts.heartbeat_s, now
+            beat = LeaderHeartbeat(self.term, self.epoch)
+            actions += [Send(process, beat) for process in self.membership.known if process != self.me.process]
+            actions += progress.see(self, now) + saving.see(self, now)
+            for process in self.membership.silent(now, self.timeouts.silence_s, self.me.process):
+                actions += departures.gone(self, process, f"silent for more than {self.timeouts.silence_s:.0f} s", now)
+            actions += joining.readmit(self, now)
+            awaits = self._alone_s is not None or self.recovery.absent or self.safe.landing >= 0
+            actions += opening.try_open(self, now) if self.phase is LeaderPhase.GATHERING and awaits else []
+        if watch:
+            self._watched = roster
+            actions += self._watch_majority(now)
+        return actions + self._weigh(now) + self._advance(now)
+
+    def _slept(self, seconds: float, now: float) -> None:
+        """Do not count the time in which this process slept against the members: it received nothing."""
+        for known in self.membership.known.values():
+            known.last_seen_s = now
+        progress.slept(self, seconds)
+        if self._alone_s is not None:
+            self._alone_s += seconds
+
+    def _weigh(self, now: float) -> list[Action]:
+        """Weigh accusations. A ballot whose members lost each other begins anew: messages between them may be lost."""
+        answered = self.faults.suspicions.answered(self.membership, now)
+        actions = departures.weigh(self, now)
+        step = self.step
+        if step is None or step.phase is not StepPhase.PREPARING or not answered:
+            return actions
+        if not any(reduce_together(step.roster, self.plan.tied, *pair) for pair in answered):
+            return actions
+        return [
+            *actions,
+            Log("info", f"ballot {step.ballot.number} is begun anew: a link between its members broke"),
+            Count("ballots_again"),
+            *self._prepare(step, now),
+        ]
+
+    def _advance(self, now: float) -> list[Action]:
+        """Go on where something other than a message was awaited."""
+        if self.phase is LeaderPhase.FINISHED and self.safe.due_again(now):
+            self.move(LeaderPhase.GATHERING)
+            return opening.try_open(self, now)
+        if self.phase is LeaderPhase.GATHERING and self.recovery.restoring is not None:
+            return opening.restore(self, self.recovery.restoring, now)
+        if self.phase is LeaderPhase.GATHERING and self.safe.trouble:
+            return saving.save(self) if self.safe.due_again(now) else opening.try_open(self, now)
+        if self.phase is LeaderPhase.UNMEASURED:
+            return between_steps.measure(self, now)
+        return self._advance_step(self.step, now) if self.phase is LeaderPhase.RUNNING and self.step is not None else []
+
+    def _advance_step(self, step: Step, now: float) -> list[Action]:
+        if step.phase is StepPhase.FAILED:
+            out = departures.put_out_differing(self, step, now)
+            return [*out, *opening.restart(self, now), *departures.let_go(self)]  # without who wants to leave
+        if step.phase is StepPhase.COMMITTED:
+            return between_steps.close(self, step, now)
+        if step.phase is StepPhase.COMPLETE:
+            return self._prepare(step, now) if self._held_long_enough(now) else []
+        if step.phase is StepPhase.PREPARING and now >= self.ballots.due_s:
+            return self._late_ballot(step, now)
+        if step.phase is not StepPhase.PREPARED or (self.safe.saving == self.version and not self.safe.copied):
+            return []
+        if not step.ballot.may_commit(step.members.quorum, self.lineage.bound):
+            # What was to promise may be lost. Where too few are left for it, the fork comes first.
+            return self._ask_again(step, now) if now >= self.ballots.due_s else []
+        self.ballots.complete_s = None
+        self.ballots.in_vain = 0
+        return step.commit(now)
+
+    # --- ballots ------------------------------------------------------------------------------------------------------
+
+    def _held_long_enough(self, now: float) -> bool:
+        """Return whether peers that load this version have had their time to take part in its update."""
+        if self.ballots.complete_s is None:
+            self.ballots.complete_s = now
+        tries = [entry.tries for entry in self.membership.loading(self.version)]
+        self.ballots.held_until_s = self.ballots.complete_s + max(map(self.timeouts.hold_s, tries), default=0.0)
+        return now >= self.ballots.held_until_s
+
+    def _late_ballot(self, step: Step, now: float) -> list[Action]:
+        """Begin a ballot anew that stands still. The second time, put out the peer that does nothing."""
+        self.ballots.due_s = progress.reduction_due_s(self, step, 2.0**self.ballots.in_vain)
+        if now < self.ballots.due_s:
+            return []
+        self.ballots.in_vain += 1
+        culprit = progress.blame(self, step) if self.ballots.in_vain > 1 else None
+        progress.reduction_missed(self, step, now)
+        if culprit is not None:
+            reason = f"holds up the all-reduce of step {self.version}, which was begun anew and stands still again"
+            return progress.put_out(self, culprit, reason, now)
+        alone = ", which nobody can do for them" if self.ballots.in_vain > 1 else ""
+        late = (
+            f"ballot {step.ballot.number} of step {self.version} is begun anew: {waits_for(step)} does not end{alone}"
+        )
+        return [Log("warning", late), Count("ballots_again"), *self._prepare(step, now)]
+
+    def _prepare(self, step: Step, now: float) -> list[Action]:
+        """Begin a ballot with the peers that are ready by now. Each one in vain gives the next one more time."""
+        self.ballots.due_s = now + self.timeouts.ballot_s * 2.0**self.ballots.in_vain
+        ready, present = self.membership.roster(self.version).members(), step.roster.all_processes
+        newcomers = tuple(member for member in ready if member.process not in present)
+        # After two ballots in vain nobody sums for another stage: it may be to blame.
+        links = _links(self.membership) if self.ballots.in_vain < 2 else LinkTable()
+        return [*step.prepare(newcomers, links), *step.ask_trainers(self.lineage.bound)]
+
+    def _ask_again(self, step: Step, now: float) -> list[Action]:
+        """Ask for promises again: by another ballot, unless this one may be committed elsewhere."""
+        if not step.ballot.inherited:
+            return self._prepare(step, now)
+        self.ballots.due_s = now + self.timeouts.ballot_s
+        return step.ask_trainers(self.lineage.bound)
+
+    def _watch_majority(self, now: float) -> list[Action]:
+        """Go on without a majority after a while: the others may have another leader by then."""
+        step = self.step
+        alone = self.phase is LeaderPhase.GATHERING and not self.lineage.has_majority(self.membership.known.keys())
+        if self.phase is LeaderPhase.RUNNING and step is not None and step.phase not in OVER:
+            alone = not step.members.has_majority(self.lineage.bound)
+        if not alone:
+            self._alone_s = None
+            return []
+        if self._alone_s is None:
+            self._alone_s = now
+            wait = f"{self.timeouts.majority_s:.0f} s"
+            return [Log("warning", f"most of the swarm is gone: nothing is committed; going on without it in {wait}")]
+        if now - self._alone_s < self.timeouts.majority_s:
+            return []
+        self._alone_s = None
+        return opening.fork(self, now)
+
+    # --- what others say ----------------------------------------------------------------------------------------------
+
+    def _received(self, event: Received, now: float) -> list[Action]:
+        message, sender = event.message, event.sender
+        if isinstance(message, Join):
+            return joining.join(self, sender, message, now)
+        if isinstance(message, Left):
+            return departures.left(self, sender, message, now)
+        known = self.membership.known.get(sender)
+        if known is None:
+            waits = isinstance(message, Heartbeat) and self.faults.pauses.left(sender.name, now)[0] > 0
+            return [] if waits or isinstance(message, Suspect) else [Send(sender, Evicted("not known to the leader"))]
+        if (wrong := plausibility.doubtful(self, known, message)) is not None:
+            return self.refused(sender, message, wrong, now)
+        known.last_seen_s = now
+        handler = _HANDLERS.get(type(message))
+        return handler(self, known, message, now) if handler is not None else []
+
+
+def _links(membership: Membership) -> LinkTable:
+    """Return the link rates that the peers have reported."""
+    links = LinkTable()
+    for entry in membership.known.values():
+        if entry.rates is not None:
+            links.learn(entry.process, entry.member.stage, entry.rates)
+    return links
+
+
+def _heartbeat(leader: LeaderState, known: MemberRecord, message: Heartbeat, now: float) -> list[Action]:
+    known.load = message
+    return []
+
+
+def _rates(leader: LeaderState, known: MemberRecord, message: LinkRateReport, now: float) -> list[Action]:
+    known.rates = LinkRateReport(message.elements[:REPORTED_MAX], message.rates[:REPORTED_MAX])
+    return []
+
+
+def _about_step(leader: LeaderState, known: MemberRecord, message: AboutStep, now: float) -> list[Action]:
+    return received(leader.step, known.process, message) if leader.step is not None else []
+
+
+_HANDLERS: dict[type, Callable[[LeaderState, MemberRecord, Any, float], list[Action]]] = {
+    Ready: joining.ready,
+    CopiesHeld: joining.kept,
+    LoadFailed: joining.load_failed,
+    Drain: departures.drain,
+    Suspect: departures.suspect,
+    Heartbeat: _heartbeat,
+    LinkRateReport: _rates,
+    **dict.fromkeys(get_args(AboutStep), _about_step),
+    NotFinite: departures.not_finite,
+}

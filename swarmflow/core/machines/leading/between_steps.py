@@ -1,0 +1,162 @@
+"""The edge between two steps: the result, the validation, the checkpoint, moves and departures, the next step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmflow.core.commit.reduce import diverged
+from swarmflow.core.commit.step import Step
+from swarmflow.core.machines.leading.departures import evict, let_go, settle_findings
+from swarmflow.core.machines.leading.grants import grant
+from swarmflow.core.machines.leading.leader_phase import LeaderPhase
+from swarmflow.core.machines.leading.leader_state import LeaderState, ValidationState
+from swarmflow.core.machines.leading.opening import try_open
+from swarmflow.core.machines.leading.saving import goodbye, save, spread, stop_now, stopped
+from swarmflow.core.membership import placement
+from swarmflow.core.membership.member_phase import MemberPhase
+from swarmflow.core.protocol.actions import Abandon, Action, Count, Log, Send, Validate
+from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, Progressed, Validated
+from swarmflow.core.protocol.messages import state_name
+from swarmflow.core.protocol.types import EXPONENT, Roster
+
+
+def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
+    """Close a committed step: count it, and go on."""
+    assert step.decision is not None, "a step is committed by a decision"
+    actions = settle_findings(leader, step, now)
+    for process in diverged(step.roster, step.digests):
+        reason = "its parameters differ from its stage's"
+        actions += [Count("resynchronisations"), *evict(leader, process, reason)]
+    leader.version += 1
+    leader.recovery.settle()
+    leader.name, leader.commit = state_name(step.open_step.lineage, step.epoch, step.ballot.number), step.decision
+    leader.recovery.absent.keep(leader.version, leader.name)
+    leader.lineage.committed(step.open_step)
+    for member in step.roster.members():
+        if (known := leader.membership.known.get(member.process)) is not None:
+            known.version = leader.version
+    leader.last, leader.step, leader.exponent = step.decision.result, None, EXPONENT
+    for entry in leader.membership.peers():
+        if entry.phase in (MemberPhase.LOADING, MemberPhase.READY) and entry.version != leader.version:
+            entry.tries += 1
+            actions += grant(leader, entry, entry.member.stage, "it came too late for this step")
+    every = leader.settings.validate_every
+    if every and leader.version % every == 0:
+        return actions + measure(leader, now)
+    return actions + _next(leader, now)
+
+
+def measure(leader: LeaderState, now: float) -> list[Action]:
+    """Have the validation loss measured by the peers present; a version that has lost a stage has none."""
+    if not all(leader.membership.served(stage, leader.version) for stage in range(leader.plan.stages)):
+        return _next(leader, now)
+    leader.move(LeaderPhase.VALIDATING)
+    leader.measuring = ValidationState(leader.membership.roster(leader.version))
+    return [Validate(leader.version, leader.measuring.roster)]
+
+
+def measured_some(leader: LeaderState, event: Progressed, now: float) -> None:
+    """Count a validation batch that has come back."""
+    if leader.phase is LeaderPhase.VALIDATING:
+        leader.measuring.batches += 1
+        leader.measuring.proven.update(event.through)
+
+
+def see_validation(leader: LeaderState, now: float) -> list[Action]:
+    """If no batch comes back any more, try only the peers through which some did; then do without a result."""
+    measuring, last = leader.measuring, leader.last
+    if leader.phase is not LeaderPhase.VALIDATING or last is None:
+        return []
+    measuring.duty.see("measure", (measuring.batches,), now)
+    if now <= measuring.duty.due_s(max(leader.timeouts.stall_s, 2 * last.seconds)):
+        return []
+    stages = tuple(tuple(m for m in s if m.process in measuring.proven) for s in measuring.roster.stages)
+    reason = f"no validation batch of version {leader.version} has come back for {now - measuring.duty.since_s:.0f} s"
+    if all(stages) and stages != measuring.roster.stages:
+        roster = Roster(stages, measuring.roster.trainers)
+        leader.measuring = ValidationState(roster, measuring.proven)
+        text = f"{reason}: it is measured on {roster.size - len(roster.trainers)} peers that gave some"
+        return [Log("warning", text), Validate(leader.version, roster)]
+    return [Log("warning", f"{reason}: it is left out"), Abandon("validation"), *_next(leader, now)]
+
+
+def validated(leader: LeaderState, event: Validated, now: float) -> list[Action]:
+    """Take the validation loss."""
+    if leader.phase is not LeaderPhase.VALIDATING or event.version != leader.version or leader.last is None:
+        return []
+    leader.last = replace(leader.last, validation_loss=event.loss)
+    return _next(leader, now)
+
+
+def _next(leader: LeaderState, now: float) -> list[Action]:
+    leader.gather()
+    actions: list[Action] = []
+    if leader.last is not None:
+        trainers = [e.process for e in leader.membership.known.values() if e.role == "trainer"]
+        actions += [Send(process, leader.last) for process in trainers]
+    if leader.stopping:
+        return actions + stop_now(leader)
+    if leader.version >= leader.settings.steps:
+        return actions + try_open(leader, now)
+    if leader.safe.due(leader.version):
+        actions += save(leader)
+    return actions + spread(leader) + let_go(leader) + _move(leader, now) + try_open(leader, now)
+
+
+def _move(leader: LeaderState, now: float) -> list[Action]:
+    """Move peers between two steps: those that stood in go home, or one goes where it is needed more."""
+    home: list[Action] = []
+    for entry in placement.homeward(leader.membership, leader.version):
+        reason = f"it asked for it, and stage {entry.member.stage} has another peer by now"
+        entry.settled_s = now
+        home += grant(leader, entry, entry.wish, reason)
+    if home:
+        return home
+    move = placement.better_placed(leader.membership, leader.version, now)
+    if move is None:
+        return []
+    entry = leader.membership.known[move.process]
+    entry.settled_s = leader.membership.moved_s = now
+    entry.stands_in = False
+    return [Count("rebalances"), *grant(leader, entry, move.stage, f"rebalanced, {move.reason}")]
+
+
+def checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: float) -> list[Action]:
+    """Go on with what waited for a version to be written, or to fail.
+
+    What was begun in an earlier reign, or in a history that was given up, is of no meaning here.
+    """
+    if leader.safe.saving is None or event.number != leader.safe.number:
+        return []
+    actions: list[Action] = [*leader.safe.written(event, now), *leader.safe.answers(now)]
+    if event.ok:
+        actions += leader.safe.share(leader.me, [entry.member for entry in leader.membership.trainers()])
+        actions += spread(leader)
+    if leader.recovery.restoring is not None and leader.phase is LeaderPhase.GATHERING:
+        if not event.ok:
+            leader.recovery.restoring.failed(now, leader.timeouts.silence_s)
+        return actions + try_open(leader, now)
+    if leader.stopping and leader.phase is LeaderPhase.SAVING:
+        return actions + (save(leader) if event.version < leader.version else stopped(leader, event.ok))
+    if leader.phase is LeaderPhase.FINISHED:
+        return actions + _last_written(leader, event)
+    if leader.phase is LeaderPhase.SAVING:
+        leader.move(LeaderPhase.GATHERING)
+        return actions + (let_go(leader) if event.ok else []) + try_open(leader, now)
+    return actions + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
+
+
+def _last_written(leader: LeaderState, event: CheckpointWritten) -> list[Action]:
+    if event.version != leader.version or not leader.safe.last:
+        return save(leader, last=True)
+    if event.ok and event.exported:
+        return goodbye(leader)
+    leader.waits_for = f"the output to be written: {event.reason}"  # by itself as soon as it can be
+    return []
+
+
+def disk_changed(leader: LeaderState, event: DiskChanged, now: float) -> list[Action]:
+    """Write or fetch again what cannot be used any more on the leader's own disk."""
+    leader.safe.lost(event, leader.me)
+    log = Log("warning", f"this trainer's disk: {event.reason}; its newest whole version is {event.version}")
+    return [log, *(try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])]

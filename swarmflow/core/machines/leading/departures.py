@@ -1,0 +1,218 @@
+"""Departures: members that drain, that are taken for dead, that are put out or have to join again."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from swarmflow.core.commit.step import Step, received
+from swarmflow.core.commit.step_phase import StepPhase
+from swarmflow.core.machines.leading.leader_phase import LeaderPhase
+from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.machines.leading.opening import try_open
+from swarmflow.core.machines.leading.saving import save, stop_run
+from swarmflow.core.membership.findings import Finding, plain
+from swarmflow.core.membership.member_phase import MemberPhase
+from swarmflow.core.membership.members import MemberRecord
+from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Send
+from swarmflow.core.protocol.messages import Drain, Evicted, Left, MemberFailed, Needed, NotFinite, Released, Suspect
+from swarmflow.core.protocol.types import ProcessId
+
+
+def drain(leader: LeaderState, known: MemberRecord, message: Drain, now: float) -> list[Action]:
+    """Let a process go: at once, or after the step that it takes part in."""
+    leader.membership.drain(known)
+    needed = _needed(leader, known) if _alone(leader, known) else []
+    serving = leader.step is not None and known.process in leader.step.roster.all_processes
+    if serving and known.process != leader.me.process:
+        return [Log("info", f"{known.process} leaves after this step"), *needed]
+    return needed + let_go(leader) + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
+
+
+def let_go(leader: LeaderState) -> list[Action]:
+    """Release the draining members; one whose stage would be lost only after its state is on disk."""
+    actions: list[Action] = []
+    serving = leader.step.roster.all_processes if leader.step is not None else ()
+    if leader.phase in (LeaderPhase.FINISHED, LeaderPhase.UNMEASURED, LeaderPhase.VALIDATING):
+        return []  # told to go as soon as the output is written, or the result is known
+    for entry in [e for e in leader.membership.known.values() if e.draining and e.process not in serving]:
+        if _alone(leader, entry) and leader.step is None and leader.safe.durable < leader.version:
+            actions += [*save(leader), *_needed(leader, entry, saving=True)]
+            leader.move(LeaderPhase.SAVING)
+            leader.waits_for = f"a copy of stage {entry.member.stage}, whose last peer wants to leave"
+            continue
+        _forget(leader, entry.process)
+        actions.append(Send(entry.process, Released()))
+    return actions
+
+
+def _alone(leader: LeaderState, entry: MemberRecord) -> bool:
+    """Return whether no other peer holds this one's stage and means to stay."""
+    return entry.role == "peer" and not leader.membership.served(entry.member.stage, leader.version)
+
+
+def _needed(leader: LeaderState, entry: MemberRecord, saving: bool = False) -> list[Action]:
+    """Tell a draining peer, once for each reason, what it waits for and what would be lost."""
+    before, entry.needed = entry.needed, (leader.version, saving)
+    if before == entry.needed or entry.phase is not MemberPhase.READY:
+        return []
+    wait_s = _absence_s(leader)
+    return [Send(entry.process, Needed(leader.version, min(leader.safe.durable, leader.version), saving, wait_s))]
+
+
+def _absence_s(leader: LeaderState) -> float:
+    """Return how long to wait for a peer with the only state of a stage: as long as its steps take again.
+
+    Who waits as long as the other choice would take is never more than twice as late as with the better one. No less
+    than a person needs to start it again.
+    """
+    steps = max(0, leader.version - leader.safe.durable)
+    return max(leader.timeouts.memory_s, steps * leader.last.seconds if leader.last is not None else 0.0)
+
+
+def left(leader: LeaderState, process: ProcessId, message: Left, now: float) -> list[Action]:
+    """Record that an incarnation has ended: it follows no other leader, and may have left state in its folder."""
+    leader.lineage.bound |= {process} if message.term == leader.term else set()
+    known, held = leader.membership.known.get(process), message.held
+    if known is None or held is None or held.stage != known.member.stage or not leader.recovery.memories.possible(held):
+        leader.recovery.absent.back(process.name)
+    else:
+        leader.recovery.absent.left(process.name, held, now + _absence_s(leader))
+        return gone(leader, process, "it left, with its state in its folder", now)
+    return try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
+
+
+def suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: float) -> list[Action]:
+    """Record that a member has lost its connection to another one, or received something unusable from it.
+
+    The other one is told too, so that both go around each other: a link may be broken in one direction.
+    """
+    accused = message.process
+    if accused not in leader.membership.known or accused == leader.me.process:
+        return []
+    leader.faults.suspicions.accuse(known.process, accused, message.reason, now)
+    actions: list[Action] = [Count("accusations")]
+    if leader.step is not None and accused in leader.step.roster.all_processes:
+        actions.append(Send(accused, Suspect(known.process, f"it accuses this process: {message.reason}")))
+    return actions + weigh(leader, now)
+
+
+def weigh(leader: LeaderState, now: float) -> list[Action]:
+    """Put out the members against which the accusations suffice by now."""
+    actions: list[Action] = []
+    while (
+        found := leader.faults.suspicions.verdict(leader.membership, now, partial(_stage_is_lost_with, leader))
+    ) is not None:
+        actions += gone(leader, *found, now)
+        leader.faults.suspicions.forget(found[0])  # also of one that cannot go, such as this trainer
+    return actions
+
+
+def _stage_is_lost_with(leader: LeaderState, process: ProcessId) -> bool:
+    """Return whether no other peer serves the stage of a process."""
+    known = leader.membership.known.get(process)
+    if known is None or known.role == "trainer":
+        return False
+    return all(entry.process == process for entry in leader.membership.ready(known.member.stage, leader.version))
+
+
+def gone(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
+    """Take a process for dead: notify the members concerned, and have what it held repaired."""
+    known = leader.membership.known.get(process)
+    if known is None or process == leader.me.process:
+        return []
+    stage = known.member.stage
+    _forget(leader, process)
+    leader.safe.disturbed()
+    actions: list[Action] = [
+        Log("warning", f"{process} is gone: {reason}"),
+        Send(process, Evicted(reason)),
+        Forget(process),
+        Count("gone"),
+        *tell_loading(leader, process, reason),
+    ]
+    if leader.step is not None:
+        ready = () if stage < 0 else leader.membership.roster(leader.version).stages[stage]
+        actions += leader.step.gone(process, reason, ready=ready)
+    elif leader.phase is LeaderPhase.GATHERING:
+        actions += try_open(leader, now)
+    elif leader.phase is LeaderPhase.VALIDATING:
+        leader.move(LeaderPhase.UNMEASURED)
+    return actions
+
+
+def tell_loading(leader: LeaderState, process: ProcessId, reason: str) -> list[Action]:
+    """Notify peers that load: they are in no epoch yet, but may be waiting for the dead one's state."""
+    message = MemberFailed(leader.term, leader.epoch, process, reason)
+    return [Send(entry.process, message) for entry in leader.membership.loading()]
+
+
+def settle_findings(leader: LeaderState, step: Step, now: float) -> list[Action]:
+    """After a commit, put out each peer whose value was not finite where another peer's was finite.
+
+    A member is put out too if the step failed with it and was committed without it.
+    """
+    actions: list[Action] = []
+    for finding in leader.faults.findings.settle(leader.version):
+        holder = finding.holder
+        if holder is None or holder not in leader.membership.known:
+            continue
+        if holder in step.roster.all_processes:  # nobody could stand in for it
+            named = f"{finding}, on {holder}; it was finite the second time: check the memory of that machine"
+            actions.append(Log("warning", named))
+            continue
+        actions += put_out(leader, holder, f"{finding}; on others it was: check the memory of this machine", now)
+    leader.membership.suspended.clear()
+    for process, text in leader.faults.failures.settle():
+        if process not in step.roster.all_processes:
+            actions += put_out(leader, process, f"{text}; without it the step was done", now)
+    return actions
+
+
+def put_out_differing(leader: LeaderState, step: Step, now: float) -> list[Action]:
+    """Put out peers whose reduced gradient differs from most of their stage's, if the stage has others."""
+    actions: list[Action] = []
+    for process in step.failure.differing if step.failure is not None else ():
+        if not _stage_is_lost_with(leader, process):
+            actions += put_out(leader, process, "its reduced gradient is not that of most of its stage", now)
+    return actions
+
+
+def put_out(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
+    """Put a process out at once; it is granted nothing for a while when it joins again."""
+    known = leader.membership.known.get(process)
+    if known is not None and known.role == "trainer":
+        seconds = leader.faults.pauses.put_out(process.name, reason, now)
+    else:
+        seconds = leader.faults.findings.bar(process.name, now)
+    return [Count("put_out"), *gone(leader, process, f"{reason}; it may serve again in {seconds:.0f} s", now)]
+
+
+def not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, now: float) -> list[Action]:
+    """Void the step for a value that is not finite; in a decided update, put out the peer, whose state is lost."""
+    step, process = leader.step, known.process
+    if step is None or message.epoch != step.epoch or message.value != "update":
+        return received(step, process, message) if step is not None else []
+    if step.phase not in (StepPhase.COMMITTING, StepPhase.COMMITTED) or process not in step.roster.serving:
+        return []
+    finding = Finding(leader.version, -1, known.member.stage, process, "update", plain(message.layer))
+    others = any(entry.process != process for entry in leader.membership.peers(known.member.stage))
+    reason = leader.faults.findings.add(finding, others)
+    actions: list[Action] = [Count("not_finite"), *put_out(leader, process, f"{finding}", now)]
+    if not reason:
+        return actions
+    leader.version = leader.safe.durable
+    return [*actions, *stop_run(leader, reason)]
+
+
+def evict(leader: LeaderState, process: ProcessId, reason: str) -> list[Action]:
+    """Have a process join again."""
+    _forget(leader, process)
+    return [Send(process, Evicted(reason)), Log("warning", f"{process} has to join again: {reason}")]
+
+
+def _forget(leader: LeaderState, process: ProcessId) -> None:
+    leader.safe.copies.leave(process)
+    leader.recovery.memories.leave(process)
+    leader.recipients.pop(process, None)
+    leader.faults.suspicions.forget(process)
+    leader.membership.leave(process)

@@ -1,0 +1,36 @@
+"""Granting a stage to a peer: which version it loads, and from whom."""
+
+from __future__ import annotations
+
+from swarmflow.core.durability.memories import holds
+from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.membership.member_phase import MemberPhase
+from swarmflow.core.membership.members import DONORS_MAX, MemberRecord
+from swarmflow.core.protocol.actions import Action, Connect, Log, Send
+from swarmflow.core.protocol.messages import Granted
+
+
+def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, turn: int = 0) -> list[Action]:
+    """Have a peer load a stage at the run's version. Whatever it answers to an earlier grant is void.
+
+    turn: by so many it is to begin with another donor than it would.
+    """
+    donors = leader.membership.donors(stage, leader.version, entry.process, turn)
+    if leader.name:
+        donors = donors or leader.recovery.memories.donors(stage, leader.name, entry.process)[:DONORS_MAX]
+    held = leader.recovery.memories.of(entry.process)
+    resumes = held is not None and held.stage == stage and holds(held, leader.version, leader.name)
+    if not resumes:
+        leader.recovery.memories.leave(entry.process)  # it lets go of it
+    entry.hopeful = bool(donors) or resumes or leader.version == leader.safe.durable
+    if not donors and not (leader.version == 0 and leader.settings.from_seed):
+        donors = (leader.me,)
+    leader.membership.move(entry, stage)
+    leader.membership.mark(entry, MemberPhase.LOADING)
+    entry.version, entry.grants = leader.version, entry.grants + 1
+    granted = Granted(leader.term, stage, leader.version, donors, entry.grants, leader.name, leader.commit)
+    return [
+        Connect((entry.member,)),
+        Send(entry.process, granted),
+        Log("info", f"peer {entry.process} {'holds' if resumes else 'loads'} stage {stage}: {reason}"),
+    ]

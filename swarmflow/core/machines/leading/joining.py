@@ -1,0 +1,150 @@
+"""Joins, and answers of peers to the stages that they were granted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmflow.core.durability.memories import holds
+from swarmflow.core.machines.leading.departures import gone
+from swarmflow.core.machines.leading.grants import grant
+from swarmflow.core.machines.leading.leader_phase import LeaderPhase
+from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.machines.leading.opening import reconsider_version, try_open
+from swarmflow.core.membership.member_phase import MemberPhase
+from swarmflow.core.membership.members import MemberRecord
+from swarmflow.core.membership.placement import place
+from swarmflow.core.membership.settings import refusal
+from swarmflow.core.protocol.actions import Action, Connect, Log, Send
+from swarmflow.core.protocol.messages import CopiesHeld, Evicted, Join, LoadFailed, Postponed, Ready, Refused, Welcome
+from swarmflow.core.protocol.types import ProcessId
+
+
+def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
+    """Let a process in and grant it a stage, or refuse it. A new incarnation of a name replaces the former one.
+
+    The links deliver nothing of a life after the first message of the one that has replaced it. Incarnations have no
+    order, so whoever was replaced is remembered, and refused should it speak again.
+    """
+    reason = refusal(leader.settings, leader.plan, sender, message)
+    if reason is not None:
+        log = Log("info", f"refused {sender}: {reason}")
+        return [Connect((message.member,)), Send(sender, Refused(reason)), log]
+    if leader.membership.incarnations.retired(sender):
+        return [Send(sender, Evicted("another life of this process has taken its place"))]
+    known = leader.membership.known.get(sender)
+    if known is not None:
+        known.last_seen_s = now
+        return []
+    actions: list[Action] = []
+    former = leader.membership.incarnations.namesake(sender)
+    if former is not None:
+        leader.membership.incarnations.retire(former)
+        actions += gone(leader, former, "it has started again", now)
+    wait_s, reason = leader.faults.pauses.left(sender.name, now)
+    if wait_s > 0 and not _serves_alone(leader, message):
+        return [*actions, Connect((message.member,)), Send(sender, Postponed(f"it {reason}", wait_s))]
+    if leader.faults.failures.joined(sender):
+        leader.membership.suspended[sender] = None
+    if message.role == "trainer":
+        return [*actions, *_join_trainer(leader, sender, message, now)]
+    return [*actions, *_join_peer(leader, sender, message, now)]
+
+
+def _join_peer(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
+    """Let a peer in, and grant it the stage that it holds in memory or that needs it most."""
+    leader.recovery.memories.record(message.member, message.held)
+    leader.recovery.absent.back(sender.name)
+    held = leader.recovery.memories.of(sender)
+    stage, reason = place(leader.membership, message.member.stage)
+    later = held is not None and (leader.recovery.restoring is not None or held.version > leader.version)
+    if held is not None and (later or holds(held, leader.version, leader.name)):
+        stage, reason = held.stage, "it holds that one"
+    entry = leader.membership.enter(message, stage, now)
+    if outside := _outside(leader, sender.name, now):
+        leader.membership.mark(entry, MemberPhase.BARRED)
+    leader.safe.copies.record(entry.member, message.copies)
+    actions = reconsider_version(leader, now)
+    if leader.recovery.restoring is not None:
+        return [*actions, Connect((entry.member,)), Log("info", f"peer {sender} waits to serve stage {stage}")]
+    if held is not None and held.version > leader.version and entry.phase is not MemberPhase.LOADING:
+        text = f"peer {sender} still held version {held.version}; this run has gone on from an earlier one meanwhile"
+        actions.append(Log("warning", text))
+    if entry.phase is MemberPhase.LOADING:
+        return actions
+    if outside:
+        log = Log("info", f"peer {sender} was put out a while ago: it is granted nothing yet")
+        opened = try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
+        return [*actions, Connect((entry.member,)), log, *opened]
+    return [*actions, *grant(leader, entry, stage, reason)]
+
+
+def _outside(leader: LeaderState, name: str, now: float) -> bool:
+    """Return whether a process was put out a while ago, and is granted a stage only where no other serves it."""
+    return leader.faults.findings.barred(name, now) or leader.faults.pauses.left(name, now)[0] > 0
+
+
+def _serves_alone(leader: LeaderState, message: Join) -> bool:
+    """Return whether a stage that a peer may serve has no other peer."""
+    if message.role != "peer":
+        return False
+    wish, lost = message.member.stage, leader.membership.lost(leader.version)
+    return bool(lost) and (wish < 0 or message.rebalance_s > 0 or wish in lost)
+
+
+def readmit(leader: LeaderState, now: float) -> list[Action]:
+    """Grant a stage to each peer that was put out and whose time has passed, once it is known at which version."""
+    actions: list[Action] = []
+    for entry in leader.membership.barred():
+        if _outside(leader, entry.process.name, now):
+            continue
+        if leader.recovery.restoring is not None:
+            leader.membership.mark(entry, MemberPhase.WAITING)
+        else:
+            stage, reason = place(leader.membership, entry.wish)
+            actions += grant(leader, entry, stage, f"its time outside is over; {reason}")
+    return actions
+
+
+def _join_trainer(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
+    leader.membership.enter(message, -1, now)
+    leader.safe.copies.record(message.member, message.copies)
+    log = Log("info", f"trainer {sender} joined")
+    return [Connect((message.member,)), Send(sender, Welcome(leader.term)), log, *reconsider_version(leader, now)]
+
+
+def kept(leader: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
+    """Record what lies on a process' disk now."""
+    return [*leader.safe.copies.kept(known.member, message), *reconsider_version(leader, now)]
+
+
+def ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
+    """Record that a peer has loaded what it was granted."""
+    if not _answers(known, message):
+        return []
+    if message.version != leader.version:
+        known.tries += 1
+        return grant(leader, known, known.member.stage, f"version {message.version} is out of date")
+    leader.membership.mark(known, MemberPhase.READY)
+    leader.recovery.memories.leave(known.process)
+    known.version, known.tries = message.version, 0
+    known.member = replace(known.member, capacity=max(1, message.capacity))
+    return try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
+
+
+def load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:
+    """Grant a stage anew to a peer that could not load the last one."""
+    if not _answers(known, message):
+        return []
+    leader.membership.mark(known, MemberPhase.FAILED)
+    leader.recovery.memories.leave(known.process)
+    known.tries += message.version != leader.version
+    actions = try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
+    if known.phase is not MemberPhase.FAILED:
+        return actions  # the run went back, which granted a stage to everybody
+    stage, reason = place(leader.membership, known.wish)
+    return [*actions, *grant(leader, known, stage, f"{message.reason}; {reason}")]
+
+
+def _answers(known: MemberRecord, message: Ready | LoadFailed) -> bool:
+    """Return whether a message answers the last grant."""
+    return (message.grant, message.stage, known.phase) == (known.grants, known.member.stage, MemberPhase.LOADING)

@@ -1,0 +1,108 @@
+"""The state of a leader, which its decisions work on."""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass, field
+
+from swarmflow.core.commit.ballot_times import BallotTimes
+from swarmflow.core.commit.lineage import Lineage
+from swarmflow.core.commit.step import Step
+from swarmflow.core.durability.copies import Copies
+from swarmflow.core.durability.memories import NOTHING, Former, Memories
+from swarmflow.core.durability.recovery import Recovery
+from swarmflow.core.durability.versions import Durability
+from swarmflow.core.machines.leading.leader_phase import LEADER, LeaderPhase
+from swarmflow.core.membership.duties import Duty
+from swarmflow.core.membership.fault_records import FaultRecords
+from swarmflow.core.membership.members import Membership
+from swarmflow.core.membership.settings import LeaderSettings
+from swarmflow.core.protocol.messages import Commit, OpenStep, StepResult
+from swarmflow.core.protocol.timeouts import Timeouts
+from swarmflow.core.protocol.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster
+
+
+@dataclass(slots=True)
+class ValidationState:
+    """A validation that is under way."""
+
+    roster: Roster = field(default_factory=Roster)  # the peers that measure
+    proven: set[ProcessId] = field(default_factory=set)  # through which batches have come back
+    batches: int = field(init=False, default=0)  # that have come back
+    duty: Duty = field(init=False, default_factory=Duty)
+
+
+@dataclass(slots=True)
+class LeaderState:
+    """The state of a leader."""
+
+    me: Member  # itself, as a member of the roster
+    plan: Plan
+    settings: LeaderSettings
+    term: int
+    version: int  # the run's
+    on_disk: InitVar[int]  # the newest version that is complete on disk
+    digests: InitVar[tuple[str, ...]] = ()  # of its files
+    known: InitVar[int] = 0  # the newest version that was on any disk, as far as the own disk tells
+    former: InitVar[Former] = NOTHING  # what this trainer knew of the run before it led
+    generation: int = field(init=False, default=0)
+    phase: LeaderPhase = field(init=False, default=LEADER.initial)
+    waits_for: str = field(init=False, default="")  # what opening the next step waits for
+    # --- the version, and the last step ---
+    name: str = field(init=False, default="")  # of the version's states, empty: not known
+    commit: Commit | None = field(init=False, default=None)  # that made the version, where it is known
+    last: StepResult | None = field(init=False, default=None)  # of the step before
+    measuring: ValidationState = field(init=False, default_factory=ValidationState)
+    lineage: Lineage = field(init=False)
+    recovery: Recovery = field(init=False)
+    safe: Durability = field(init=False)
+    # --- the step ---
+    step: Step | None = field(init=False, default=None)
+    exponent: int = field(init=False, default=EXPONENT)  # of the next one
+    opened: OpenStep | None = field(init=False, default=None)  # the last one sent
+    recipients: dict[ProcessId, int] = field(init=False, default_factory=dict)  # of that one: the stage of each then
+    ballots: BallotTimes = field(init=False, default_factory=BallotTimes)
+    # --- the members ---
+    membership: Membership = field(init=False)
+    faults: FaultRecords = field(init=False)
+    # --- the end ---
+    stopping: bool = field(init=False, default=False)  # a person wants this trainer to go, or the run cannot go on
+    fate: str = field(init=False, default="")  # why the run cannot go on
+    left: bool = field(init=False, default=False)  # this trainer has given up the lead
+
+    def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int, former: Former) -> None:
+        stages, steps = self.plan.stages, self.settings.steps
+        self.lineage = Lineage(self.settings.new_lineage(), self.me.process)
+        self.faults = FaultRecords.of(self.timeouts)
+        self.membership = Membership(self.plan)
+        self.recovery = Recovery(former, Memories(stages, steps))
+        copies = Copies(stages, steps)
+        self.safe = Durability(on_disk, self.timeouts.silence_s, copies, known, digests, self.settings.checkpoint_every)
+        self.safe.number = self.term << 32
+
+    def move(self, to: LeaderPhase) -> None:
+        """Enter a phase. A step is open in none but `running`, and always there."""
+        phase = LEADER.move(self.phase, to)
+        assert phase is not LeaderPhase.RUNNING or self.step is not None, "running without a step"
+        measures = phase in (LeaderPhase.VALIDATING, LeaderPhase.UNMEASURED)
+        assert not measures or (self.step is None and self.last is not None), f"{phase} with the step {self.step}"
+        self.phase = phase
+
+    def gather(self) -> None:
+        """Gather members for the next step, unless the leader does so already."""
+        if self.phase is not LeaderPhase.GATHERING:
+            self.move(LeaderPhase.GATHERING)
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """Of the run."""
+        return self.plan.timeouts
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of the step at hand, or of the next one."""
+        return Epoch(self.generation, self.version)
+
+    @property
+    def others(self) -> list[ProcessId]:
+        """Everybody who is there, but for this trainer."""
+        return [process for process in sorted(self.membership.known) if process != self.me.process]

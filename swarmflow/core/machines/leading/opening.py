@@ -1,0 +1,248 @@
+"""Opening a step: when, from which version, and what is done about a stage that no peer serves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmflow.core.commit.quorum import change_since, electorate
+from swarmflow.core.commit.step import Step, StepFailure
+from swarmflow.core.durability.absent import Absent
+from swarmflow.core.durability.memories import NOTHING, Former, Remembered, holds
+from swarmflow.core.durability.recovery import RecoveryState
+from swarmflow.core.durability.restoring import Restoring
+from swarmflow.core.durability.versions import NO_DISK
+from swarmflow.core.machines.leading.grants import grant
+from swarmflow.core.machines.leading.leader_phase import LeaderPhase
+from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.machines.leading.saving import finish, stop_now, stop_run
+from swarmflow.core.membership import placement
+from swarmflow.core.membership.failures import Failure
+from swarmflow.core.membership.findings import Finding
+from swarmflow.core.membership.member_phase import MemberPhase
+from swarmflow.core.membership.members import MemberRecord
+from swarmflow.core.protocol.actions import Action, Connect, Count, Log, Send
+from swarmflow.core.protocol.messages import OpenStep
+from swarmflow.core.protocol.types import Epoch, ProcessId
+
+
+def try_open(leader: LeaderState, now: float) -> list[Action]:
+    """Open the next step if every stage is served, or do something about it."""
+    if leader.phase in (LeaderPhase.FINISHED, LeaderPhase.SAVING) or leader.stopping:
+        return []
+    leader.gather()
+    if leader.recovery.restoring is not None:
+        return restore(leader, leader.recovery.restoring, now)
+    membership, settings = leader.membership, leader.settings
+    if leader.version == leader.generation == 0 and membership.ready_peers() < settings.peers_first:
+        leader.waits_for = f"{settings.peers_first} peers to be ready"
+        return []
+    empty = [stage for stage in range(leader.plan.stages) if not membership.served(stage, leader.version)]
+    if empty:
+        return _refill(leader, empty, now)
+    if leader.version >= settings.steps:
+        return finish(leader)
+    if not leader.lineage.has_majority(membership.known.keys()):
+        leader.waits_for = "most of those who took part in the last step: they may have another leader"
+        return []
+    if lack := leader.safe.holds_up(leader.version):
+        return _pause(leader, lack)
+    leader.waits_for = ""
+    roster = membership.roster(leader.version)
+    change = change_since(leader.lineage.electors, roster)
+    careful = bool(leader.faults.findings.of(leader.version))
+    open_step = OpenStep(
+        leader.term, leader.epoch, roster, leader.lineage.name, exponent=leader.exponent, careful=careful, change=change
+    )
+    leader.lineage.electors = leader.lineage.electors or electorate(open_step)
+    leader.step = Step(leader.plan, leader.term, open_step, settings.learning_rate(leader.version), settings.clip, now)
+    leader.move(LeaderPhase.RUNNING)
+    begun = leader.step.members.open(leader.opened, leader.recipients)
+    leader.opened, leader.recipients = open_step, {member.process: member.stage for member in roster.all_members}
+    return [Connect(tuple(m for m in roster.all_members if m.process != leader.me.process)), *begun]
+
+
+def _pause(leader: LeaderState, lack: str) -> list[Action]:
+    """Pause: more steps than checkpoint_every are on no disk, and all would be lost at a restart."""
+    begins = not leader.waits_for.startswith(NO_DISK)
+    leader.waits_for = lack
+    return [Log("warning", f"the run pauses and waits for {lack}"), Count("pauses")] if begins else []
+
+
+def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
+    """Stages without a ready peer: wait for those that load; move a spare; go back to a version that is on disk."""
+    actions: list[Action] = []
+    membership = leader.membership
+    lost = membership.lost(leader.version)
+    if leader.version != leader.safe.durable and lost:
+        if leader.safe.durable < leader.safe.landing <= leader.version:
+            leader.waits_for = f"version {leader.safe.landing} to be on disk, to go back to that one"
+            return []
+        away = leader.recovery.absent.awaited(lost, leader.version, leader.name, now)
+        return _await(leader, away) if away else _roll_back(leader, lost, now)
+    for stage in lost:
+        outside = (entry for entry in membership.barred() if entry.movable or entry.wish == stage)
+        spare = next(outside, None) or placement.spare(membership, empty)
+        if spare is not None:
+            actions += grant(leader, spare, stage, "nobody is left there")
+            spare.stands_in = 0 <= spare.wish != stage
+    reason = placement.lacking(membership, empty)
+    if reason != leader.waits_for:
+        leader.waits_for = reason
+        actions.append(Log("info", f"waiting for {reason}"))
+    return actions
+
+
+def _await(leader: LeaderState, away: list[Absent]) -> list[Action]:
+    """Wait for peers that left with the lost state in a folder: it costs no more than to do the steps again."""
+    names = ", ".join(f"{one.name} with stage {one.held.stage}" for one in away)
+    reason = f"{names}, left in its state folder; without it the run goes back to version {leader.safe.durable}"
+    begins, leader.waits_for = reason != leader.waits_for, reason
+    return [Log("warning", f"waiting for {reason}")] if begins else []
+
+
+def _roll_back(leader: LeaderState, lost: list[int], now: float) -> list[Action]:
+    """Go back to the newest version on a disk: a stage has lost all peers, and with them its state."""
+    text, before = ", ".join(str(stage) for stage in lost), leader.version
+    leader.version, leader.step = leader.safe.durable, None
+    leader.lineage.name = leader.settings.new_lineage()  # in each, a version is committed once
+    abandoned = leader.safe.went_back()
+    leader.generation += 1
+    seek(leader, now)
+    opened = try_open(leader, now)
+    back = f"back from version {before}" + (f" to {leader.version}" if leader.recovery.restoring is None else "")
+    return [Log("warning", f"stage {text} has lost everybody: {back}"), Count("rollbacks"), *abandoned, *opened]
+
+
+def seek(leader: LeaderState, now: float, former: Former = NOTHING) -> None:
+    """Begin to look for the version to go on from; until it is found no peer loads anything."""
+    timeouts = leader.timeouts
+    leader.recovery.open(Restoring(leader.safe.known, now, timeouts.copies_s, former, timeouts.memory_s))
+    for entry in leader.membership.peers():
+        if entry.phase is not MemberPhase.BARRED:
+            leader.membership.mark(entry, MemberPhase.WAITING)
+        entry.grants += 1  # what it answers to an earlier grant is void
+
+
+def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Action]:
+    """Go on from the newest version that is whole somewhere, or wait for it and say so."""
+    there = {process.name for process in leader.membership.known}
+    decision = restoring.decide(leader.safe.durable, leader.safe.copies, now, leader.recovery.memories, there)
+    actions: list[Action] = []
+    if decision.version is None and decision.reason != leader.waits_for:
+        leader.waits_for = decision.reason
+        actions.append(Log("warning", f"waiting for {decision.reason}"))
+    if decision.fetch is not None:
+        return actions + leader.safe.fetch(decision.fetch)
+    if decision.version is None:
+        return actions
+    leader.recovery.decide()
+    leader.version, leader.safe.known = decision.version, restoring.known
+    leader.commit, leader.name = None, ""
+    if decision.memory is not None:
+        leader.commit, leader.name = decision.memory.commit, decision.memory.name
+        actions += [Log("info", f"going on from {decision.reason}"), *_tell_again(leader, decision.memory)]
+    for entry in leader.membership.peers():
+        mates = leader.membership.peers(entry.member.stage)
+        if entry.phase is not MemberPhase.BARRED or all(mate.phase is MemberPhase.BARRED for mate in mates):
+            actions += grant(leader, entry, entry.member.stage, decision.reason)
+        else:
+            _keep_out(leader, entry)
+    return actions + try_open(leader, now)
+
+
+def _keep_out(leader: LeaderState, entry: MemberRecord) -> None:
+    """Grant nothing to a peer that was put out a while ago; others may load what it holds, if it is this version."""
+    held = leader.recovery.memories.of(entry.process)
+    if held is not None and not holds(held, leader.version, leader.name):
+        leader.recovery.memories.leave(entry.process)
+
+
+def _tell_again(leader: LeaderState, found: Remembered) -> list[Action]:
+    """Send the result of the step that made a version again: its trainers may have died before they recorded it."""
+    if found.commit is None or (leader.last is not None and leader.last.step >= found.version - 1):
+        return []
+    epoch = Epoch(leader.generation, found.version - 1)
+    result = replace(found.commit.result, term=leader.term, epoch=epoch)
+    return [Send(entry.process, result) for entry in leader.membership.trainers()]
+
+
+def reconsider_version(leader: LeaderState, now: float) -> list[Action]:
+    """Go on from a later version if a process came with copies of one.
+
+    Or with a stage in memory: that also counts where this leader has gone back, as long as it has committed no step
+    since. Those whom it took for dead may have lost it alone.
+    """
+    began_here = leader.lineage.founded and leader.last is None
+    begun = leader.phase is LeaderPhase.RUNNING
+    decided = leader.step is not None and leader.step.decision is not None
+    may_go_back = begun or leader.phase is LeaderPhase.GATHERING
+    if leader.recovery.state is RecoveryState.DECIDED and not decided and may_go_back:
+        on_disks = began_here and leader.safe.later(leader.version, begun)
+        if not (on_disks or leader.recovery.memories.later(leader.version)):
+            return []
+        leader.step = None
+        leader.gather()
+        leader.generation += 1
+        seek(leader, now)
+    return try_open(leader, now) if leader.recovery.restoring is not None else []
+
+
+def fork(leader: LeaderState, now: float) -> list[Action]:
+    """Go on without most of the electorate, under a name of its own: the others may go on with the old one."""
+    leader.lineage.fork(leader.settings.new_lineage())
+    log = Log("warning", f"most of the swarm stayed away: going on without it, as lineage {leader.lineage.name}")
+    return [log, Count("lineages"), *restart(leader, now)]
+
+
+def restart(leader: LeaderState, now: float) -> list[Action]:
+    """Start the step over, with a smaller exponent where a gradient did not fit.
+
+    Where a value was not finite it does so without the peer that computed it, or the run stops; so with whoever makes
+    it fail again and again.
+    """
+    step = leader.step
+    failure = step.failure if step is not None else None
+    if step is not None and failure is not None:
+        reason = leave_out(leader, step, failure) if failure.finding is None else suspend(leader, failure.finding)
+        if reason:
+            return stop_run(leader, reason)
+    if step is not None and step.ballot.inherited:  # it may be committed elsewhere, with those who cannot be reached
+        leader.lineage.name = leader.settings.new_lineage()
+    leader.generation += 1
+    leader.step = leader.ballots.complete_s = None
+    return stop_now(leader) if leader.stopping else try_open(leader, now)
+
+
+def suspend(leader: LeaderState, finding: Finding) -> str:
+    """Leave out the peer whose value was not finite while others can compute it. Returns why the run has to stop."""
+    membership, holder = leader.membership, finding.holder
+    before = {first.holder for first in leader.faults.findings.of(finding.version)} | {holder}
+    ready = membership.ready(finding.stage, leader.version) if finding.stage >= 0 else []
+    others = any(entry.process not in before for entry in ready)
+    reason = leader.faults.findings.add(finding, others)
+    if holder is not None and holder in membership.known:
+        membership.suspended[holder] = None
+    return reason
+
+
+def leave_out(leader: LeaderState, step: Step, failure: StepFailure) -> str:
+    """Leave out the member that makes the step fail again, while others can replace it. Returns why to stop the run."""
+    membership, failures = leader.membership, leader.faults.failures
+    culprits = [process for process in failure.culprits if process in membership.known]
+    if not culprits:
+        return ""
+    before = failures.left_out
+    otherwise = membership.suspended.keys() - set(before)
+
+    def mates(process: ProcessId) -> list[ProcessId]:
+        return [mate for mate in membership.mates(process, leader.version) if mate not in otherwise]
+
+    culprits.sort(key=lambda process: (leader.faults.findings.outside_s(process.name), process))
+    exponent = step.open_step.exponent if failure.overflow is not None else None
+    reason = failures.add(Failure(leader.version, tuple(culprits), failure.reason, exponent), mates)
+    for process in before:
+        membership.suspended.pop(process, None)
+    membership.suspended |= {process: None for process in failures.left_out if process in membership.known}
+    if exponent is not None:
+        leader.exponent = failures.exponent
+    return reason

@@ -1,0 +1,201 @@
+"""Who shows signs of life and does nothing: put out for a while, with the reason, and its work goes on elsewhere.
+
+Each second the leader looks at what every process owes. Nothing has a fixed time to be done in: whoever makes progress,
+however slowly, is left alone, and what stands still does so by the measure of how fast it used to go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from swarmflow.core.commit.step import Step
+from swarmflow.core.commit.step_phase import StepPhase
+from swarmflow.core.machines.leading import between_steps
+from swarmflow.core.machines.leading.departures import gone
+from swarmflow.core.machines.leading.grants import grant
+from swarmflow.core.machines.leading.leader_phase import LeaderPhase
+from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.membership.duties import FIRST_FACTOR, Duty
+from swarmflow.core.membership.member_phase import MemberPhase
+from swarmflow.core.membership.members import MemberRecord
+from swarmflow.core.protocol.actions import Abandon, Action, Count, Log, Rejoin
+from swarmflow.core.protocol.events import CheckpointWritten, Progressed
+from swarmflow.core.protocol.types import ProcessId
+
+FEED, WORK, REDUCE, UPDATE, LOAD, WRITE = "feed", "work", "reduce", "update", "load", "write"
+TRANSFER_FACTOR = 2.0  # of the least time: who asks another for a part of a state gives it a minute before the next
+_TASKS = {
+    StepPhase.WORKING: WORK,
+    StepPhase.PREPARING: REDUCE,
+    StepPhase.COMMITTING: UPDATE,
+}  # of a member, by the phase of the step
+_DOES = {
+    FEED: "forms none of the microbatches that are its to form",
+    WORK: "computes none of the microbatches that it has",
+    REDUCE: "does not get on with the all-reduce",
+    UPDATE: "does not apply the update",
+    LOAD: "does not get on with loading its stage",
+}
+
+
+def see(leader: LeaderState, now: float) -> list[Action]:
+    """Check what each process owes, each second, and act where none of it is done."""
+    unfed = _unfed(leader)
+    actions: list[Action] = []
+    for entry in list(leader.membership.known.values()):
+        duty, task = entry.duty, _task(leader, entry, unfed)
+        if not task and not duty.task:
+            continue  # most of a large swarm
+        left = unfed.get(entry.process, 0) if entry.process == leader.me.process else 0  # it sends itself no heartbeats
+        duty.see(task, (entry.load.done, left), now, own=not entry.load.awaits)
+        if duty.task and duty.task != REDUCE and now > _due_s(leader, entry):
+            actions += _missed(leader, entry, now)
+    return actions + _see_saving(leader, now) + between_steps.see_validation(leader, now)
+
+
+def slept(leader: LeaderState, seconds: float) -> None:
+    """Do not count the time in which this process slept: it could not see the others' progress."""
+    duties = [entry.duty for entry in leader.membership.known.values()]
+    for duty in (*duties, leader.safe.duty, leader.measuring.duty):
+        duty.since_s += seconds
+
+
+def reduction_due_s(leader: LeaderState, step: Step, patience: float) -> float:
+    """Return when an all-reduce counts as standing still: no member that still reduces makes progress.
+
+    patience: a factor of the time without any progress.
+    """
+    least_s = leader.timeouts.ballot_s
+    return max((d.since_s + d.patience_s(least_s) * patience for d in _reductions(leader, step)), default=0.0)
+
+
+def reduction_missed(leader: LeaderState, step: Step, now: float) -> None:
+    """Note that it stands still: its time from here on is no measure of what is usual."""
+    for duty in _reductions(leader, step):
+        duty.miss(now)
+
+
+def _reductions(leader: LeaderState, step: Step) -> list[Duty]:
+    known = (leader.membership.known.get(process) for process in step.roster.serving if step.owes(process))
+    return [entry.duty for entry in known if entry is not None and entry.duty.task == REDUCE]
+
+
+def blame(leader: LeaderState, step: Step) -> ProcessId | None:
+    """Return the peer that holds up an all-reduce; None if it alone serves its stage.
+
+    Who says that it waits for nobody of this step has something to compute, and does not. Else it is whom two others
+    wait for, who may be done with its own stage and sum for another one; and else who is done and waited for, or, of
+    those who wait for each other, the one that stopped first.
+    """
+    known, serving = leader.membership.known, step.roster.serving
+    behind = [known[process] for process in serving if process in known and step.owes(process)]
+    behind.sort(key=lambda entry: (entry.duty.since_s, entry.process))
+    idle = [entry.process for entry in behind if not serving.intersection(entry.load.awaits)]
+    accused = Counter(process for entry in behind for process in serving.intersection(entry.load.awaits))
+    named = sorted(accused, key=lambda process: (-accused[process], process))
+    twice = [process for process in named if accused[process] > 1]
+    done = [process for process in named if not step.owes(process)]
+    stages = [[member.process for member in stage] for stage in step.roster.stages]
+    shared = {process for stage in stages if len(stage) > 1 for process in stage}
+    suspects = idle or twice or [*done, *(entry.process for entry in behind)]
+    return next((process for process in suspects if process in shared), None)
+
+
+def put_out(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
+    """Put out a process that is alive and does nothing; it may come back after a while."""
+    pause_s = leader.faults.pauses.put_out(process.name, reason, now)
+    return [Count("stalled"), *gone(leader, process, f"it {reason}: put out for {pause_s:.0f} s", now)]
+
+
+def standing_still(leader: LeaderState) -> str:
+    """Return, as a person reads it, which processes do nothing and cannot be spared; empty: none."""
+    found = [e for e in leader.membership.known.values() if e.duty.misses and e.duty.task in (FEED, WORK, UPDATE)]
+    return "; ".join(_alone(e) for e in sorted(found, key=lambda entry: entry.process))
+
+
+def _unfed(leader: LeaderState) -> Counter[ProcessId]:
+    """Return how many microbatches each trainer still owes the first stage, if that has nothing else to do."""
+    step = leader.step
+    if leader.phase is not LeaderPhase.RUNNING or step is None or step.phase is not StepPhase.WORKING:
+        return Counter()
+    known = (leader.membership.known.get(member.process) for member in step.members.opened.stages[0])
+    if any(entry is not None and (entry.load.held or entry.load.queued) for entry in known):
+        return Counter()
+    return Counter(step.assignment.owners[index] for stage, index in step.ledger.missing() if stage == 0)
+
+
+def _task(leader: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -> str:
+    if entry.role == "trainer":
+        return FEED if entry.process in unfed else ""
+    if entry.phase is MemberPhase.LOADING:
+        return LOAD
+    step = leader.step
+    task = "" if step is None else _TASKS.get(step.phase, "")
+    if step is None or not task or entry.process not in step.roster.serving:
+        return ""
+    return task if (entry.load.queued if task == WORK else step.owes(entry.process)) else ""
+
+
+def _due_s(leader: LeaderState, entry: MemberRecord) -> float:
+    least_s, duty = leader.timeouts.stall_s, entry.duty
+    if duty.task == LOAD:
+        return duty.due_s(TRANSFER_FACTOR * least_s)
+    mates = leader.membership.usual_s(entry.member.stage, duty.task) if entry.role == "peer" else 0.0
+    return duty.due_s(least_s, FIRST_FACTOR if duty.task in (WORK, UPDATE) else 1.0, mates)
+
+
+def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action]:
+    duty, me = entry.duty, leader.me.process
+    reason = f"{_DOES[duty.task]}, and has shown no progress for {now - duty.since_s:.0f} s"
+    duty.miss(now)
+    if duty.task == LOAD and duty.misses == 1:
+        return grant(leader, entry, entry.member.stage, f"it {reason}", turn=1)
+    if entry.process == me and len(leader.membership.trainers()) > 1:
+        leader.left = True
+        return [Log("warning", f"this trainer {reason}: another one has to lead"), Rejoin(f"it {reason}")]
+    if entry.process != me and (duty.task in (FEED, LOAD) or _has_mate(leader, entry)):
+        return put_out(leader, entry.process, reason, now)
+    return [Log("warning", f"the run waits for {_alone(entry)}"), Count("standstills")]
+
+
+def _has_mate(leader: LeaderState, entry: MemberRecord) -> bool:
+    """Return whether others of its stage can go on without it."""
+    step = leader.step
+    if step is None:
+        return False
+    mates = [m.process for m in step.roster.stages[entry.member.stage] if m.process != entry.process]
+    return any(step.phase is not StepPhase.COMMITTING or not step.owes(mate) for mate in mates)
+
+
+def _alone(entry: MemberRecord) -> str:
+    where = f" of stage {entry.member.stage}" if entry.role == "peer" else ""
+    return f"{entry.process}{where}: it {_DOES[entry.duty.task]}, and nobody can do so in its place"
+
+
+# --- saves ------------------------------------------------------------------------------------------------------------
+
+
+def progressed(leader: LeaderState, event: Progressed, now: float) -> list[Action]:
+    """Count a part of what this trainer asked its runtime for."""
+    if event.of == "save":
+        leader.safe.arrived(event.version)
+    elif event.of == "validation":
+        between_steps.measured_some(leader, event, now)
+    return []
+
+
+def _see_saving(leader: LeaderState, now: float) -> list[Action]:
+    """Give up, for now, a version of which nothing arrives any more; it is tried again from other peers."""
+    safe = leader.safe
+    safe.duty.see("" if safe.saving is None else WRITE if safe.copied else LOAD, (safe.parts,), now)
+    if safe.saving is None or now <= safe.duty.due_s(TRANSFER_FACTOR * leader.timeouts.stall_s):
+        return []
+    idle_s = now - safe.duty.since_s
+    safe.duty.miss(now)
+    if safe.copied:  # the run needs no peer for it any more, and goes on
+        return [Log("warning", f"version {safe.saving} is copied, but not written for {idle_s:.0f} s: see to the disk")]
+    reason = f"nothing of it has come for {idle_s:.0f} s"
+    safe.turn += 1
+    safe.disturbed()  # it is to be tried again, however often that was
+    failed = CheckpointWritten(safe.saving, False, reason, number=safe.number)
+    return [Abandon("save"), *between_steps.checkpoint_written(leader, failed, now)]

@@ -1,0 +1,296 @@
+"""The peer's machine: what happens to it, and what follows as time passes. The decisions are in serving/."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from swarmflow.core.durability.memory import Memory
+from swarmflow.core.machines.serving import ballots, leaders, leaving, microbatches, refusing, stages
+from swarmflow.core.machines.serving.inbound import INBOUND, Inbound, Scope
+from swarmflow.core.machines.serving.peer_phase import PeerPhase
+from swarmflow.core.machines.serving.peer_state import PeerState, release
+from swarmflow.core.machines.serving.places import misplaced
+from swarmflow.core.protocol.actions import Action, Count, Send
+from swarmflow.core.protocol.events import (
+    Applied,
+    BackwardComputed,
+    ComputedNotFinite,
+    ComputeFailed,
+    CopiesChanged,
+    DrainAsked,
+    Event,
+    ForwardComputed,
+    LossComputed,
+    Lost,
+    Mishandled,
+    Overflowed,
+    PieceReduced,
+    Progressed,
+    Received,
+    Replayed,
+    Sealed,
+    StateLoaded,
+    StateNotLoaded,
+    StateStored,
+    Tick,
+)
+from swarmflow.core.protocol.message_counter import MessageCounter
+from swarmflow.core.protocol.messages import Heartbeat, LeaderHeartbeat, Message, RelayedTensor
+from swarmflow.core.protocol.messages.checks import MessageChecks, checks_of
+from swarmflow.core.protocol.types import Epoch, ProcessId
+from swarmflow.core.routing.relays import Relays
+
+EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
+EARLY_S = 30.0  # after which they are given up: they may be of a leader whom nobody follows any more
+
+
+@dataclass(slots=True)
+class PeerMachine(PeerState):
+    """Everything a peer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
+
+    counter: MessageCounter = field(init=False)
+    checks: MessageChecks = field(init=False)
+    _early: list[tuple[float, Received]] = field(init=False, default_factory=list)
+    _next_heartbeat_s: float = field(init=False, default=0.0)
+    _next_join_s: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self.counter, self.relays = MessageCounter(self.me), Relays(self.me, self.plan.boundary_bytes)
+        self.checks = checks_of(self.plan)
+        self.memory = Memory(self.settings.join.held)
+
+    # --- the machine's two doors --------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Decide what follows from an event."""
+        if type(event) is Tick:
+            return self._due(now)
+        if type(event) is Received and type(event.message) is LeaderHeartbeat and self._from_leader(event):
+            return self._beat(event, now)
+        before = self._known_ballot if self._early else None
+        actions = self._handle(event, now)
+        if before is not None and self._known_ballot != before:
+            actions += self._replay_early(now)
+        if self.flows is not None:
+            self.flows.pace.watch(event, actions, now)
+        return self._say(actions, now) + self._due(now)
+
+    def _from_leader(self, event: Received) -> bool:
+        return event.sender == self.lease.leader and not event.bodies
+
+    def _beat(self, event: Received, now: float) -> list[Action]:
+        """As many events are this one as all others. Nothing waits for it, and what time brings comes with a Tick."""
+        self.lease.renew(now)
+        if self.counter.received(event) or self.phase is PeerPhase.GONE:
+            return []
+        return self.leave(f"the link from the leader {self.leader} loses messages")
+
+    def _handle(self, event: Event, now: float) -> list[Action]:
+        if type(event) is Received:
+            if not self.counter.received(event) and event.sender == self.leader and self.phase is not PeerPhase.GONE:
+                return self.leave(f"the link from the leader {self.leader} loses messages")
+            wrong = self.checks.wrong(event.message, len(event.bodies))
+            return self._received(event, now) if wrong is None else refusing.refused(self, event, wrong, now)
+        if isinstance(event, Lost) and (event.process != self.leader or self.phase is PeerPhase.JOINING):
+            self.counter.lost(event.process)  # a leader that comes back has to notice what it has missed
+        if self.phase is PeerPhase.GONE and type(event) is not StateStored:
+            return []  # it has made its last promise, and waits for its disk alone
+        self.done += type(event) in _WORK
+        handler = _LOCAL.get(type(event))
+        if handler is None:
+            raise TypeError(f"a peer has no use for {type(event).__name__}")
+        return handler(self, event, now)
+
+    def next_deadline(self) -> float:
+        """When handle(Tick(), now) is due at the latest."""
+        if self.phase is PeerPhase.GONE:
+            return math.inf
+        due_s = self._next_heartbeat_s
+        if self.phase is PeerPhase.JOINING:
+            due_s = min(due_s, self._next_join_s)
+        if self.drain_until_s is not None:
+            due_s = min(due_s, self.drain_until_s)
+        if self.flows is not None and (flows_s := self.flows.next_deadline()) is not None:
+            due_s = min(due_s, flows_s)
+        if self.hops is None or self.hops.due_s >= due_s:
+            return due_s
+        hops_s = self.hops.next_deadline()
+        return due_s if hops_s is None else min(due_s, hops_s)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _due(self, now: float) -> list[Action]:
+        """What time brings, counted where it is said."""
+        if self.phase is PeerPhase.GONE:
+            return []
+        actions: list[Action] = []
+        if self.phase is PeerPhase.JOINING and now >= self._next_join_s:
+            self._next_join_s = now + self.plan.timeouts.rejoin_s
+            actions += self.counter.sent([Send(self.leader, self.join())])
+        if now >= self._next_heartbeat_s:
+            self._next_heartbeat_s = now + self.plan.timeouts.heartbeat_s
+            actions += self._show_life(now)
+        leaderless = self.lease.lost
+        if leaderless and (self.lease.expired(now) or not leaders.candidates(self)):
+            reason = f"the leader {self.leader} was lost, and there is no other one"
+            return [*actions, *self.leave(reason, leaderless=True)]
+        if self.drain_until_s is not None and now >= self.drain_until_s:
+            why = "left without waiting for the step: the drain time is over"
+            return [*actions, *leaving.leave_now(self, why)]
+        if self.hops is not None and self.hops.due_s <= now:
+            actions += self._say(self.hops.tick(now), now)
+        if self.flows is not None:
+            actions += self.counter.sent(self.flows.tick(now))
+        return actions
+
+    def _say(self, actions: list[Action], now: float) -> list[Action]:
+        return self.counter.sent(self.relays.around(actions, now)) if actions else actions
+
+    def _show_life(self, now: float) -> list[Action]:
+        self.lease.tick(now)
+        actions = self._give_up_early(now) if self._early else []
+        queued, held = (self.hops.queued, self.hops.admission.unfinished) if self.hops is not None else (0, 0)
+        beat = Heartbeat(queued, held, self.version, done=self.done, awaits=ballots.awaited(self))
+        if not self.lease.lost:
+            actions.append(self.counter.heartbeat(self.lease.leader, beat))
+        else:  # it shows which candidates are dead too: what is sent to them is lost
+            actions += [self.counter.heartbeat(candidate, beat) for candidate in leaders.candidates(self)]
+        if self.hops is not None and (rates := self.hops.dispatcher.speeds.report(self.elements)) is not None:
+            actions += self.counter.sent([Send(process, rates) for process in (self.leader, *self.relays.near)])
+        return actions
+
+    # --- what others say ----------------------------------------------------------------------------------------------
+
+    def _received(self, event: Received, now: float, by: ProcessId | None = None) -> list[Action]:
+        """Handle a message that passed the checks. by: the peer that relayed it for its sender."""
+        message, leader = event.message, self.lease.leader
+        if event.sender == leader:
+            self.lease.renew(now)
+        if self.epoch_view is not None and self.epoch_view.suspects:
+            self.epoch_view.suspects.pop(event.sender, None)
+        if isinstance(message, RelayedTensor) and message.origin != self.leader and self.phase is not PeerPhase.GONE:
+            return self._relayed(event, message, now)
+        inbound = INBOUND.get(type(message))
+        if inbound is None or self.phase is PeerPhase.GONE:
+            return [Count("messages_ignored", type(message).__name__), *release(event.bodies)]
+        if inbound.scope is Scope.LEADER:
+            if event.sender != leader:
+                return leaders.another(self, event.sender, message)
+        elif self._is_early(inbound, message):
+            return self._keep_early(event, now)
+        elif self._is_void(inbound, event):
+            return release(event.bodies)
+        elif (wrong := misplaced(self, event.sender, message, inbound.places)) is not None:
+            return refusing.refused(self, replace(event, sender=by or event.sender), wrong, now)
+        return inbound.handle(self, event, now)
+
+    def _relayed(self, event: Received, message: RelayedTensor, now: float) -> list[Action]:
+        """Take a tensor that another peer has relayed, as from its origin."""
+        inner = message.forward or message.backward
+        stranger = self.epoch_view is None or not self.epoch_view.takes_part(event.sender)
+        early = inner is not None and self._is_early(INBOUND[type(inner)], inner)
+        if inner is None or (stranger and not early):
+            return release(event.bodies)
+        if early:  # whole, since the peer that relayed it answers for it then too
+            return self._keep_early(event, now)
+        return self._received(replace(event, sender=message.origin, message=inner), now, by=event.sender)
+
+    def _keep_early(self, event: Received, now: float) -> list[Action]:
+        if sum(early.sender == event.sender for _, early in self._early) >= EARLY_MAX:
+            return [Count("messages_ignored", "early"), *release(event.bodies)]
+        self._early.append((now, event))
+        return []
+
+    def _is_early(self, inbound: Inbound, message: Message) -> bool:
+        """Peers' first messages may arrive before the leader's OpenStep or Prepare, which use another connection."""
+        about: Any = message
+        match inbound.scope:
+            case Scope.HOP:
+                return bool(about.microbatch.epoch is not self.epoch and about.microbatch.epoch > self.epoch)
+            case Scope.BALLOT:
+                ballot = self.epoch_view.ballot if self.epoch_view is not None else -1
+                ballot -= self.unsettled is not None  # parts of the ballot that waits for orphans to be subtracted
+                return bool((about.epoch, about.ballot) > (self.epoch, ballot))
+            case Scope.LINK:
+                return bool(about.epoch > self.epoch)
+        return False
+
+    def _is_void(self, inbound: Inbound, event: Received) -> bool:
+        """Return whether a message belongs to another epoch, or its sender or this peer does not take part."""
+        message: Any = event.message
+        match inbound.scope:
+            case Scope.RUN:
+                return False
+            case Scope.HOP:
+                epoch = message.microbatch.epoch
+            case Scope.EPOCH:
+                epoch = self.epoch
+            case _:
+                epoch = message.epoch
+        if (epoch is not self.epoch and epoch != self.epoch) or self.hops is None:
+            return True
+        if inbound.scope is Scope.BALLOT:
+            return False  # the ballot's groups say which members may send: newcomers are not in the roster yet
+        epoch_view = self.epoch_view
+        return epoch_view is None or not (epoch_view.takes_part(event.sender) and epoch_view.takes_part(self.me))
+
+    @property
+    def _known_ballot(self) -> tuple[Epoch, int]:
+        """The epoch and ballot at hand: what is about a later one comes too early."""
+        return self.epoch, self.ballot.number if self.ballot is not None else -1
+
+    def _replay_early(self, now: float) -> list[Action]:
+        early, self._early = self._early, []
+        actions: list[Action] = []
+        for since_s, event in early:
+            inbound = INBOUND.get(type(event.message))
+            if inbound is not None and self._is_early(inbound, event.message):
+                self._early.append((since_s, event))
+            else:
+                actions += self._received(event, now)
+        return actions
+
+    def _give_up_early(self, now: float) -> list[Action]:
+        if now - self._early[0][0] < EARLY_S:
+            return []
+        old = [event for since_s, event in self._early if now - since_s >= EARLY_S]
+        self._early = [(since_s, event) for since_s, event in self._early if now - since_s < EARLY_S]
+        ignored: list[Action] = [Count("messages_ignored", "early")] * len(old)
+        return ignored + [action for event in old for action in release(event.bodies)]
+
+    @property
+    def early(self) -> list[Received]:
+        """What has come of an epoch or a ballot that was not heard of yet."""
+        return [event for _, event in self._early]
+
+
+def _nothing(peer: PeerState, event: Progressed, now: float) -> list[Action]:
+    return []
+
+
+_LOCAL: dict[type, Callable[[PeerState, Any, float], list[Action]]] = {
+    Lost: leaders.lost,
+    Mishandled: refusing.mishandled,
+    DrainAsked: leaving.drain_asked,
+    StateLoaded: stages.loaded,
+    StateNotLoaded: stages.not_loaded,
+    StateStored: leaving.stored,
+    CopiesChanged: stages.copies_changed,
+    ForwardComputed: microbatches.computed,
+    LossComputed: microbatches.computed,
+    BackwardComputed: microbatches.computed,
+    ComputeFailed: microbatches.compute_failed,
+    Overflowed: microbatches.overflowed,
+    ComputedNotFinite: microbatches.not_finite,
+    Replayed: ballots.replayed,
+    PieceReduced: ballots.piece_reduced,
+    Sealed: ballots.sealed,
+    Applied: ballots.applied,
+    Progressed: _nothing,
+}
+_WORK = frozenset(
+    (ForwardComputed, LossComputed, BackwardComputed, Replayed, PieceReduced, Sealed, Applied, StateLoaded, Progressed)
+)

@@ -1,0 +1,140 @@
+"""A peer's part in a ballot: it subtracts orphans, reduces with its stage, seals, and applies what is committed."""
+
+from __future__ import annotations
+
+from swarmflow.core.commit.reduce import Ballot, Reduction
+from swarmflow.core.machines.serving.peer_state import PeerState, release
+from swarmflow.core.pipeline import passes, reconciling
+from swarmflow.core.protocol.actions import Action, Apply, Connect, Count, Send
+from swarmflow.core.protocol.events import Applied, PieceReduced, Received, Replayed, Sealed
+from swarmflow.core.protocol.messages import (
+    Commit,
+    Committed,
+    Prepare,
+    Prepared,
+    ReducePart,
+    ReduceSum,
+    Suspect,
+    Unprepared,
+)
+from swarmflow.core.protocol.types import Group, ProcessId
+
+
+def prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Begin a ballot: reconcile the accumulated hops with those that count, then reduce."""
+    message = event.message
+    assert isinstance(message, Prepare)
+    if message.epoch != peer.epoch or peer.hops is None or peer.epoch_view is None:
+        return []
+    peer.epoch_view.prepare(message)
+    taken, missing = reconciling.reconcile(peer.hops, message.entries)
+    actions = [*revoke(peer), *taken]
+    if missing:
+        return [*actions, Send(peer.leader, Unprepared(peer.epoch, message.ballot, missing))]
+    if peer.hops.settling:
+        peer.unsettled = message
+        return actions
+    return [*actions, *_reduce(peer, message)]
+
+
+def replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
+    """Go on with a ballot that waits for orphans, when the last one is subtracted."""
+    if peer.hops is None:
+        return release((event.gradient,) if event.gradient is not None else ())
+    actions = passes.replayed(peer.hops, event)
+    message = peer.unsettled
+    if message is None or peer.hops.settling:
+        return actions
+    peer.unsettled = None
+    return [*actions, *_reduce(peer, message)]
+
+
+def _reduce(peer: PeerState, message: Prepare) -> list[Action]:
+    mine = tuple(group for group in message.groups if _takes_part(peer, group))
+    gives = bool(message.entries)
+    reduction = Reduction(peer.me, peer.epoch, message.ballot, mine, peer.elements, peer.element_bytes, gives)
+    peer.ballot = Ballot(message.ballot, reduction)
+    newcomers = tuple(member for member in message.newcomers if member.process != peer.me)
+    return [Connect(newcomers), *reduction.start()]
+
+
+def _takes_part(peer: PeerState, group: Group) -> bool:
+    if peer.me in group.members:
+        return group.name in peer.elements
+    return peer.me in group.owners and group.elements > 0
+
+
+def reduce_part(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Take another member's part of a piece, or an owner's sum of one."""
+    message = event.message
+    assert isinstance(message, ReducePart | ReduceSum)
+    if peer.ballot is None or message.ballot != peer.ballot.number or len(event.bodies) > 1:
+        return release(event.bodies)
+    reduction = peer.ballot.reduction
+    if not event.bodies:
+        return reduction.part(event.sender, message, None) if isinstance(message, ReducePart) else []
+    if not reduction.fits(message, event.bodies[0]):
+        if message.group not in peer.elements:  # how long another stage's gradient is, the leader alone has said
+            return [*release(event.bodies), Count("frames_refused", "piece")]
+        suspect = Suspect(event.sender, f"sent an unusable piece of {message.group[:20]}")
+        return [*release(event.bodies), Count("frames_refused", "piece"), Send(peer.leader, suspect)]
+    if isinstance(message, ReducePart):
+        return reduction.part(event.sender, message, event.bodies[0])
+    return reduction.summed(event.sender, message, event.bodies[0])
+
+
+def piece_reduced(peer: PeerState, event: PieceReduced, now: float) -> list[Action]:
+    """Take the sum of a piece that this peer owns."""
+    ballot = peer.ballot
+    if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
+        return release(() if event.sum is None else (event.sum,))
+    return ballot.reduction.reduced(event.group, event.piece, event.sum)
+
+
+def sealed(peer: PeerState, event: Sealed, now: float) -> list[Action]:
+    """Report that the reduced gradients are ready for the commit."""
+    ballot = peer.ballot
+    if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
+        return []
+    ballot.sealed = True
+    if peer.epoch_view is not None:
+        peer.epoch_view.results = event.results
+    return [Send(peer.leader, Prepared(peer.epoch, ballot.number, event.results))]
+
+
+def commit(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Update the parameters: the leader has decided."""
+    message = event.message
+    assert isinstance(message, Commit)
+    ballot, epoch_view = peer.ballot, peer.epoch_view
+    if message.epoch != peer.epoch or epoch_view is None or epoch_view.commit is not None:
+        return []
+    if ballot is None or ballot.number != message.ballot or not ballot.sealed:
+        return peer.leave(f"ballot {message.ballot} of step {peer.epoch.step} was committed without this process")
+    peer.ballot, epoch_view.commit = None, message
+    peer.memory.committed(epoch_view, message)
+    return [Apply(peer.epoch, message.scale, message.learning_rate)]
+
+
+def applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
+    """Report that the parameters are those of the next version."""
+    if event.epoch != peer.epoch:
+        return []
+    peer.version = event.epoch.step + 1
+    if peer.epoch_view is not None:
+        peer.epoch_view.digest = event.digest
+        peer.memory.applied(event.digest)
+    journal = peer.hops.clear() if peer.hops is not None else []
+    return [*journal, Send(peer.leader, Committed(event.epoch, peer.version, event.digest))]
+
+
+def awaited(peer: PeerState) -> tuple[ProcessId, ...]:
+    """Return the processes without which the current ballot cannot go on here."""
+    return () if peer.ballot is None else peer.ballot.reduction.awaits()
+
+
+def revoke(peer: PeerState) -> list[Action]:
+    """Drop the current ballot, which is void."""
+    peer.unsettled = None
+    ballot, peer.ballot = peer.ballot, None
+    return ballot.reduction.abandon() if ballot is not None else []

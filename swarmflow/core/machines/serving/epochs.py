@@ -1,0 +1,97 @@
+"""The epochs of a peer: a step is opened with it or without it, and others of the step die."""
+
+from __future__ import annotations
+
+from swarmflow.core.election.epoch_view import begun
+from swarmflow.core.machines.serving.ballots import revoke
+from swarmflow.core.machines.serving.peer_phase import PeerPhase
+from swarmflow.core.machines.serving.peer_state import PeerState
+from swarmflow.core.pipeline import downstream, reconciling
+from swarmflow.core.protocol.actions import Action, Connect, Forget, Log, Reset
+from swarmflow.core.protocol.events import Received
+from swarmflow.core.protocol.messages import MemberEntered, MemberFailed, OpenStep, RosterDelta, RosterPart
+from swarmflow.core.routing.link_rates import NEAR_MAX
+
+
+def roster_part(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Keep members of the epoch that is opened next."""
+    assert isinstance(event.message, RosterPart)
+    peer.assembly.add(event.message)
+    return []
+
+
+def opened(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Begin a step; what was held for another one is void."""
+    opening = event.message
+    assert isinstance(opening, OpenStep | RosterDelta)
+    if opening.term < peer.lease.term or opening.epoch <= peer.epoch:
+        return []
+    epoch_view = begun(opening, peer.assembly, peer.epoch_view)
+    if epoch_view is None:
+        return peer.leave(f"this process was not told who takes part in step {opening.epoch.step}")
+    message = epoch_view.opened
+    peer.lease.term, peer.epoch, peer.epoch_view = message.term, message.epoch, epoch_view
+    actions = revoke(peer)
+    ids = message.roster.ids
+    if peer.stage < 0 or peer.me not in ids[peer.stage] or peer.hops is None:
+        return actions
+    if peer.version != peer.epoch.step:
+        return [*actions, *peer.leave(f"at version {peer.version}, but the swarm opened {peer.epoch.step}")]
+    if peer.phase is PeerPhase.READY:
+        actions.append(Log("info", f"serving stage {peer.stage} from step {peer.epoch.step} on"))
+    peer.move(PeerPhase.MEMBER)
+    around = message.roster.around(peer.stage, peer.plan.tied).all_members
+    actions += [Connect(tuple([m for m in around if m.process != peer.me])), Reset(message.exponent, message.careful)]
+    next_stage = ids[peer.stage + 1] if not peer.hops.last else ()
+    shares = message.roster.shares[peer.stage + 1] if not peer.hops.last else {}
+    mates, before = tuple([mate for mate in ids[peer.stage] if mate != peer.me]), ids[peer.stage - 1]
+    peer.hops.dispatcher.trainers = ids[-1]
+    actions += peer.hops.open(peer.epoch, next_stage, before, shares, mates)
+    nearby = {0: mates, 1: next_stage, -1: before if peer.stage > 0 else ()}
+    few = {place: stage for place, stage in nearby.items() if len(stage) <= NEAR_MAX}
+    peer.relays.open(peer.hops.dispatcher.speeds, few)
+    peer.relays.report_changes(peer.hops.dispatcher.router)
+    return actions + (peer.flows.open(message.roster, now) if peer.flows is not None else [])
+
+
+def entered(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Add a peer that takes part from now on, amid the step."""
+    message = event.message
+    assert isinstance(message, MemberEntered)
+    member, epoch_view = message.member, peer.epoch_view
+    if message.epoch != peer.epoch or epoch_view is None:
+        return []
+    epoch_view.enter(member)
+    if peer.hops is None or member.process == peer.me:
+        return []
+    alive = epoch_view.alive()
+    mates = alive.stages[peer.stage]
+    if all(mate.process != peer.me for mate in mates):
+        return []  # it takes no part yet, or on another stage, and has loaded this one since
+    near = member in alive.around(peer.stage, peer.plan.tied).members()
+    connect: list[Action] = [Connect((member,))] if near else []
+    if member.stage == peer.stage - 1:
+        peer.hops.restorer.before[member.process] = None
+    if peer.flows is not None:
+        connect += peer.flows.open(alive, now)
+    if member.stage != peer.stage + 1:
+        return connect
+    return connect + peer.hops.enter(member.process, member.capacity // len(mates), now)
+
+
+def gone(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Send what a failed member held to others; a ballot with it is void."""
+    message = event.message
+    assert isinstance(message, MemberFailed)
+    if message.epoch != peer.epoch or peer.hops is None or peer.epoch_view is None:
+        return [Forget(message.process)] if peer.phase is PeerPhase.LOADING else []  # it may be what it loads from
+    if message.process == peer.me:
+        return peer.leave(f"taken for dead: {message.reason}")
+    peer.epoch_view.died(message.process)
+    actions = [*revoke(peer), *peer.hops.gone(message.process, now, message.lost), *reconciling.reopen(peer.hops)]
+    lost = peer.relays.gone(message.process, now)
+    peer.relays.report_changes(peer.hops.dispatcher.router)
+    actions += [action for to, sent in lost for action in downstream.again(peer.hops, to, sent, now)]
+    if peer.flows is not None:
+        actions += peer.flows.gone(message.process, now)
+    return [*actions, Forget(message.process)]

@@ -1,0 +1,157 @@
+"""The hops of a peer: messages and results go to its hop table, what it cannot go on with goes to the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from swarmflow.core.machines.serving.peer_state import PeerState, release
+from swarmflow.core.pipeline import downstream, intake, passes
+from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.protocol.actions import Action, Count, Log, Send
+from swarmflow.core.protocol.events import (
+    BackwardComputed,
+    ComputedNotFinite,
+    ComputeFailed,
+    ForwardComputed,
+    LossComputed,
+    Overflowed,
+    Received,
+)
+from swarmflow.core.protocol.messages import (
+    Accepted,
+    Adopt,
+    Backward,
+    Cancel,
+    CreditAvailable,
+    CreditReturned,
+    Denied,
+    DownstreamCost,
+    Forward,
+    LinkRateReport,
+    Negotiate,
+    NotFinite,
+    Overflow,
+    Probe,
+    Probed,
+    Recall,
+    Recalled,
+    RelayedTensor,
+    RelayTensor,
+    ReserveSlot,
+    Routed,
+    SlotReserved,
+    Suspect,
+)
+from swarmflow.core.protocol.types import ProcessId, Ref
+
+HopHandler = Callable[[HopTable, ProcessId, Any, tuple[Ref, ...], float], list[Action]]
+
+
+def _recall(hops: HopTable, sender: ProcessId, message: Recall, bodies: tuple[Ref, ...], now: float) -> list[Action]:
+    return hops.restorer.recall(sender, message)
+
+
+def _recalled(
+    hops: HopTable, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...], now: float
+) -> list[Action]:
+    return hops.restorer.recalled(sender, message, bodies)
+
+
+ABOUT_HOPS: dict[type, HopHandler] = {
+    Forward: intake.forward,
+    ReserveSlot: intake.reserve,
+    Adopt: intake.adopt,
+    Cancel: intake.cancel,
+    CreditReturned: intake.credit_returned,
+    Accepted: downstream.accepted,
+    SlotReserved: downstream.slot_reserved,
+    Denied: downstream.denied,
+    Routed: downstream.routed,
+    CreditAvailable: downstream.credit,
+    Backward: passes.backward,
+    Probe: intake.probe,
+    Probed: downstream.probed,
+    DownstreamCost: downstream.downstream_cost,
+    Recall: _recall,
+    Recalled: _recalled,
+}
+
+
+def about_hop(handler: HopHandler, peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Handle a message about one hop; that it belongs to this epoch and its roster was checked before."""
+    assert peer.hops is not None, "checked where messages arrive"
+    peer.hops.admission.now_s = now
+    return handler(peer.hops, event.sender, event.message, event.bodies, now)
+
+
+def rates(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Take another peer's report of its link rates."""
+    assert isinstance(event.message, LinkRateReport)
+    peer.relays.learn(event.sender, event.message)
+    if peer.hops is not None:
+        peer.relays.report_changes(peer.hops.dispatcher.router)
+    return []
+
+
+def carry(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Relay a tensor from one peer of this epoch to another."""
+    message = event.message
+    assert isinstance(message, RelayTensor)
+    if message.to == peer.me or peer.epoch_view is None or not peer.epoch_view.takes_part(message.to):
+        return release(event.bodies)
+    carried = RelayedTensor(event.sender, message.forward, message.backward)
+    return [Send(message.to, carried, event.bodies), *release(event.bodies)]
+
+
+def negotiated(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Take a message of the negotiation of flows."""
+    assert isinstance(event.message, Negotiate)
+    return peer.flows.received(event.sender, event.message, now) if peer.flows is not None else []
+
+
+def computed(peer: PeerState, event: ForwardComputed | LossComputed | BackwardComputed, now: float) -> list[Action]:
+    """Take a result of computing; one of a stage that this process serves no more is dropped."""
+    if peer.hops is None:
+        ref = event.output if isinstance(event, ForwardComputed) else event.gradient
+        return release((ref,) if ref is not None else ())
+    match event:
+        case ForwardComputed():
+            return passes.forward_computed(peer.hops, event, now)
+        case LossComputed():
+            return passes.loss_computed(peer.hops, event)
+        case BackwardComputed():
+            return passes.backward_computed(peer.hops, event)
+
+
+def compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list[Action]:
+    """Drop a hop whose bytes are no tensor of the expected kind, and accuse their sender."""
+    if peer.hops is None:
+        return []
+    culprit, actions = passes.failed(peer.hops, event.microbatch)
+    if culprit is not None:
+        actions.append(Send(peer.leader, Suspect(culprit, f"sent an unusable tensor: {event.reason}")))
+    else:
+        peer.note_void(actions)
+    return [Count("frames_refused", "tensor"), Log("warning", event.reason), *actions]
+
+
+def overflowed(peer: PeerState, event: Overflowed, now: float) -> list[Action]:
+    """A gradient does not fit into the step's fixed-point numbers."""
+    if event.microbatch.epoch != peer.epoch:
+        return []
+    return peer.note_void([Send(peer.leader, Overflow(event.microbatch))])
+
+
+def not_finite(peer: PeerState, event: ComputedNotFinite, now: float) -> list[Action]:
+    """A value computed here is not finite: it goes nowhere, and the leader voids the try at the step."""
+    if event.epoch != peer.epoch or peer.hops is None:
+        return []
+    owner = None
+    if event.piece >= 0:
+        owner = peer.ballot.reduction.summed_by(event.group, event.piece) if peer.ballot is not None else None
+    message = NotFinite(event.epoch, event.index, event.value, event.layer, owner)
+    which = f"microbatch {event.epoch.step}/{event.index}" if event.index >= 0 else f"step {event.epoch.step}"
+    text = f"the {event.value} of {which} is not finite" + (f" in {event.layer}" if event.layer else "")
+    actions = [*peer.note_void([Send(peer.leader, message)]), Log("warning", text)]
+    return actions if event.value != "update" else [*actions, *peer.leave("its update was not finite")]

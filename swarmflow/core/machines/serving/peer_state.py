@@ -1,0 +1,137 @@
+"""The state of a peer, which its decisions work on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from swarmflow.core.commit.reduce import Ballot
+from swarmflow.core.commit.roster_parts import RosterAssembly
+from swarmflow.core.durability.memory import Memory
+from swarmflow.core.election.epoch_view import EpochView
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.serving.peer_phase import PEER, PeerPhase
+from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.protocol.actions import Action, Log, Rejoin, Release, Send
+from swarmflow.core.protocol.messages import Held, Join, Left, Needed, NotFinite, Overflow, Prepare, Unrepairable
+from swarmflow.core.protocol.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref
+from swarmflow.core.routing.flow.live import FlowNegotiation
+from swarmflow.core.routing.relays import Relays
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """What a peer's process was started with."""
+
+    join: Join  # its Join; member.stage -1: any stage
+    drain_s: float | None = None  # how long it takes to hand over, None: as long as the run says
+    stay: bool = False  # after the last step
+    journal_bytes_max: int = 1 << 30
+    recompute: bool = True  # when idle it takes microbatches for whose graphs there is no memory
+    stores: bool = False  # it has a folder, in which its stage outlives the process
+
+
+@dataclass(slots=True)
+class PeerState:
+    """The state of a peer."""
+
+    me: ProcessId
+    lease: LeaderLease
+    plan: Plan
+    settings: PeerSettings
+    stage: int = field(init=False, default=-1)
+    version: int = field(init=False, default=-1)
+    phase: PeerPhase = field(init=False, default=PEER.initial)
+    epoch: Epoch = field(init=False, default=BEFORE_ALL)
+    hops: HopTable | None = field(init=False, default=None)  # of the stage that it holds
+    epoch_view: EpochView | None = field(init=False, default=None)
+    copies: tuple[Holding, ...] | None = field(init=False, default=None)  # on its disk, if changed since it began
+    grant: int = field(init=False, default=0)  # the number of the leader's last one, which an answer names
+    drain_until_s: float | None = field(init=False, default=None)
+    ballot: Ballot | None = field(init=False, default=None)  # in which it reduces
+    unsettled: Prepare | None = field(init=False, default=None)  # a ballot that waits for orphans to be subtracted
+    elements: dict[str, int] = field(init=False, default_factory=dict)  # of each reduction group's flat gradient
+    element_bytes: int = field(init=False, default=4)  # of one of them
+    assembly: RosterAssembly = field(init=False, default_factory=RosterAssembly)
+    relays: Relays = field(init=False)
+    flows: FlowNegotiation | None = field(init=False, default=None)  # where the router follows flows
+    done: int = field(init=False, default=0)  # units of work in its life, as its heartbeats report
+    postponed: str = field(init=False, default="")  # why the leader does not let it in yet
+    needed: Needed | None = field(init=False, default=None)  # what its leaving would cost, if it alone has its stage
+    memory: Memory = field(init=False)
+
+    @property
+    def leader(self) -> ProcessId:
+        """The trainer that this peer follows."""
+        return self.lease.leader
+
+    @property
+    def load(self) -> int:
+        """Microbatches that wait for, or are in, computation."""
+        return self.hops.queued if self.hops is not None else 0
+
+    def move(self, to: PeerPhase) -> None:
+        """Enter a phase. A hop table stands for a stage that is loaded."""
+        phase = PEER.move(self.phase, to)
+        if phase is not PeerPhase.GONE:
+            assert (self.hops is None) == (phase in (PeerPhase.JOINING, PeerPhase.LOADING)), f"{phase} with {self.hops}"
+            assert self.stage >= 0, f"{phase} without a stage"
+        self.phase = phase
+
+    def join(self) -> Join:
+        """Return its Join as of now."""
+        join = replace(self.settings.join, held=self.memory.held)
+        return join if self.copies is None else replace(join, copies=self.copies)
+
+    def leave(self, reason: str, leaderless: bool = False) -> list[Action]:
+        """Join again, as another incarnation: nothing can be done as this one any more.
+
+        leaderless: nobody leads the run any more, so that what this process holds may be the newest there is.
+        """
+        self.move(PeerPhase.GONE)
+        held = self.outlives() if leaderless else self.memory.held
+        return [Log("warning", reason), *self.last_promise(), Rejoin(reason, held)]
+
+    def last_promise(self, held: Held | None = None) -> list[Action]:
+        """Tell the leader that this incarnation, which may have a vote, ends and follows no other leader.
+
+        held: what it leaves in its folder.
+        """
+        voter = self.epoch_view is not None and not self.lease.lost and self.leader != self.me
+        return [Send(self.leader, Left(self.lease.term, held))] if voter else []
+
+    def note_void(self, actions: list[Action]) -> list[Action]:
+        """Remember what among the actions tells the leader that the step must start over, for a leader after it.
+
+        The message is sent once. If the leader dies with it, the step stands still: nobody else knows of it.
+        """
+        found = ""
+        for action in actions:
+            match action:
+                case Send(message=Unrepairable(reason=reason)):
+                    found = reason
+                case Send(message=Overflow(microbatch=microbatch)):
+                    found = f"a gradient of microbatch {microbatch.index} is too large"
+                case Send(message=NotFinite(index=index, value=value, owner=None)):
+                    found = f"the {value} of microbatch {index} is not finite"
+        if found and self.epoch_view is not None:
+            self.epoch_view.void = found
+        return actions
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other process may have what this one holds."""
+        if self.needed is not None or self.hops is None:
+            return True
+        return self.epoch_view is not None and len(self.epoch_view.alive().stages[self.stage]) == 1
+
+    def outlives(self) -> Held | None:
+        """Return what this process holds of the run's state, for the next leader."""
+        if self.hops is None:
+            return self.memory.held
+        sealed = self.ballot.number if self.ballot is not None and self.ballot.sealed else None
+        return self.memory.kept(self.stage, self.version, self.epoch_view, sealed)
+
+
+def release(bodies: tuple[Ref, ...]) -> list[Action]:
+    """Release bytes, if there are any."""
+    return [Release(bodies)] if bodies else []

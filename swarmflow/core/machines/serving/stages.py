@@ -1,0 +1,91 @@
+"""The stage of a peer: granted by the leader, loaded from others; and copies of others' stages on its disk."""
+
+from __future__ import annotations
+
+from swarmflow.core.machines.serving.ballots import revoke
+from swarmflow.core.machines.serving.peer_phase import PeerPhase
+from swarmflow.core.machines.serving.peer_state import PeerState
+from swarmflow.core.pipeline.admission import WITHOUT_GRAPH
+from swarmflow.core.pipeline.dispatcher import dispatcher_for
+from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.protocol.actions import Action, Connect, Count, DropCopies, KeepCopies, LoadState, Log, Send
+from swarmflow.core.protocol.events import CopiesChanged, Received, StateLoaded, StateNotLoaded
+from swarmflow.core.protocol.messages import CopiesHeld, Granted, KeepCopy, LoadFailed, Ready, Surplus
+from swarmflow.core.routing.flow.live import negotiation_of
+
+
+def granted(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Load a stage, whatever was served before."""
+    message = event.message
+    assert isinstance(message, Granted)
+    if message.term < peer.lease.term or not 0 <= message.stage < peer.plan.stages:
+        return []
+    moved: list[Action] = [Count("moves")] if peer.stage not in (-1, message.stage) else []
+    peer.lease.term = message.term
+    peer.stage, peer.version, peer.grant = message.stage, -1, message.grant
+    journal = peer.hops.clear() if peer.hops is not None else []
+    peer.hops = peer.flows = None
+    if peer.epoch_view is not None:
+        peer.epoch_view.abandoned = True
+    peer.move(PeerPhase.LOADING)
+    dropped = [*moved, *revoke(peer), *journal]
+    resumed = peer.memory.granted(message)
+    if resumed is not None:
+        log = Log("info", f"granted stage {message.stage}; version {message.version} is here already")
+        return [*dropped, resumed, log]
+    whence = ", ".join(str(donor.process) for donor in message.donors) or "the seed"
+    return [
+        *dropped,
+        Connect(tuple(message.donors)),
+        LoadState(message.stage, message.version, message.donors),
+        Log("info", f"granted stage {message.stage}; loading version {message.version} from {whence}"),
+    ]
+
+
+def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
+    """Serve the loaded stage from the next step on."""
+    if peer.phase is not PeerPhase.LOADING or event.stage != peer.stage:
+        return []
+    peer.version, peer.memory.held = event.version, None
+    peer.elements, peer.element_bytes = dict(event.group_elements), event.element_bytes
+    dispatcher = dispatcher_for(peer.plan, peer.me, peer.stage + 1)
+    own = peer.settings.journal_bytes_max, peer.settings.recompute
+    peer.hops = HopTable(peer.stage, peer.plan.stages, event.capacity, dispatcher, peer.leader, *own)
+    plan = peer.plan
+    # The last stage holds a microbatch but briefly.
+    without_graph = WITHOUT_GRAPH if peer.settings.recompute or peer.hops.last else 0
+    peer.flows = negotiation_of(peer.me, peer.stage, plan.stages, plan.microbatches, dispatcher.router, without_graph)
+    peer.move(PeerPhase.READY)
+    return [
+        Send(peer.leader, Ready(peer.stage, peer.version, event.digest, event.capacity, peer.grant)),
+        Log("info", f"stage {peer.stage} is loaded at version {peer.version}, {event.capacity} microbatches fit"),
+    ]
+
+
+def not_loaded(peer: PeerState, event: StateNotLoaded, now: float) -> list[Action]:
+    """Report that no donor could give the stage."""
+    if peer.phase is not PeerPhase.LOADING or event.stage != peer.stage:
+        return []
+    peer.version, peer.memory.held = -1, None
+    failed = LoadFailed(event.stage, event.version, event.reason, peer.grant)
+    return [Send(peer.leader, failed), Log("warning", event.reason)]
+
+
+def copies_changed(peer: PeerState, event: CopiesChanged, now: float) -> list[Action]:
+    """Report what lies on its disk: it may be all that is left of a stage some day."""
+    peer.copies = event.copies
+    return [Send(peer.leader, CopiesHeld(event.copies, event.failed))]
+
+
+def keep(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Copy stages of a version, or delete copies. What does not fit the run is left out."""
+    message = event.message
+    assert isinstance(message, KeepCopy | Surplus)
+    if not peer.settings.join.keeps:
+        return []
+    if isinstance(message, Surplus):
+        return [DropCopies(message.oldest, message.newest)]
+    wanted = tuple(stage for stage in message.stages if 0 <= stage < peer.plan.stages)
+    if len(message.snapshot.digests) != peer.plan.stages or message.snapshot.version < 1:
+        return []
+    return [Connect((message.holder,)), KeepCopies(message.holder, message.snapshot, wanted)]

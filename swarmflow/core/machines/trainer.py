@@ -1,0 +1,293 @@
+"""The trainer's machine: feeds its microbatches, and leads the run if it is the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarmflow.core.machines.feeding import candidate, disk, epochs, leaving
+from swarmflow.core.machines.feeding.trainer_phase import TrainerPhase
+from swarmflow.core.machines.feeding.trainer_state import TrainerState, until_end
+from swarmflow.core.pipeline import lateness
+from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Rejoin, Release, Saved, Send
+from swarmflow.core.protocol.events import (
+    CheckpointWritten,
+    DiskChanged,
+    DrainAsked,
+    Event,
+    Lost,
+    MicrobatchFormed,
+    Mishandled,
+    Progressed,
+    Received,
+    Rival,
+    SaveAsked,
+    Tick,
+    Validated,
+)
+from swarmflow.core.protocol.message_counter import MessageCounter
+from swarmflow.core.protocol.messages import (
+    TO_LEADER,
+    Accepted,
+    Assign,
+    Backward,
+    CreditAvailable,
+    Denied,
+    Deposed,
+    Elect,
+    ElectionReport,
+    Evicted,
+    Finished,
+    Heartbeat,
+    KeepCopy,
+    LeaderHeartbeat,
+    MemberEntered,
+    MemberFailed,
+    Message,
+    Negotiate,
+    OpenStep,
+    Postponed,
+    Prepare,
+    Recall,
+    Refused,
+    Released,
+    RosterDelta,
+    RosterPart,
+    Routed,
+    SlotReserved,
+    StepResult,
+    Suspect,
+    Unrepairable,
+    Welcome,
+)
+from swarmflow.core.protocol.messages.checks import MessageChecks, checks_of
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.live import TRAINER, negotiation_of
+
+_ABOUT_HOPS = (Accepted, SlotReserved, Denied, Routed, Backward)
+
+
+@dataclass(slots=True)
+class TrainerMachine(TrainerState):
+    """Everything a trainer decides. Drive it with handle(event, now) and call it again at next_deadline()."""
+
+    counter: MessageCounter = field(init=False)
+    checks: MessageChecks = field(init=False)
+    _next_heartbeat_s: float = field(init=False, default=0.0)
+    _next_join_s: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self.counter = MessageCounter(self.me.process)
+        plan, router = self.plan, self.source.dispatcher.router
+        self.checks = checks_of(plan)
+        self.flows = negotiation_of(self.me.process, TRAINER, plan.stages, plan.microbatches, router)
+        if self.lead is not None:
+            self.move(TrainerPhase.LEADING)
+
+    def start(self, now: float) -> list[Action]:
+        """Begin: lead, or ask to be let in."""
+        return self.counter.sent(self.lead.start(now) if self.lead is not None else self._due(now))
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Decide what follows from an event."""
+        if self.phase is TrainerPhase.ENDED:
+            return [Release(event.bodies)] if isinstance(event, Received) and event.bodies else []
+        actions = self._local(event, now) if not isinstance(event, Received) else self._arrived(event, now)
+        if self.lead is not None and self.lead.left:
+            self.end()
+        return self.counter.sent(until_end(actions + self._due(now)))
+
+    def next_deadline(self) -> float:
+        """When handle(Tick(), now) is due at the latest."""
+        times = [self._next_heartbeat_s]
+        if self.lead is not None:
+            times = [self.lead.next_deadline()]
+        elif self.phase is TrainerPhase.JOINING:
+            times.append(self._next_join_s)
+        elif self.candidacy is not None:
+            times.append(self.candidacy.next_deadline())
+        elif (stand_s := candidate.stand_s(self)) is not None:
+            times.append(stand_s)
+        if (paused := lateness.next_deadline(self.source.dispatcher)) is not None:
+            times.append(paused)
+        if self.flows is not None and (flows_s := self.flows.next_deadline()) is not None:
+            times.append(flows_s)
+        return min(times)
+
+    def _due(self, now: float) -> list[Action]:
+        actions = lateness.tick(self.source.dispatcher, now)
+        if self.flows is not None and self.phase is not TrainerPhase.ENDED:
+            actions += self.flows.tick(now)
+        if self.phase in (TrainerPhase.LEADING, TrainerPhase.ENDED):
+            return actions
+        if self.phase is TrainerPhase.JOINING and now >= self._next_join_s:
+            self._next_join_s = now + self.plan.timeouts.rejoin_s
+            actions.append(Send(self.leader, self.join))
+        if now >= self._next_heartbeat_s:
+            self._next_heartbeat_s = now + self.plan.timeouts.heartbeat_s
+            self.lease.tick(now)
+            if self.phase is not TrainerPhase.JOINING and not self.lease.lost:
+                actions.append(Send(self.leader, Heartbeat(version=self.epoch.step, done=self.source.done)))
+        return actions + candidate.succeed(self, now)
+
+    # --- what others say ----------------------------------------------------------------------------------------------
+
+    def _renew_lease(self, sender: ProcessId, message: Message, now: float) -> list[Action]:
+        """Renew the lease on a message of the leader; depose a former one that does not know of its successor."""
+        if sender == self.leader and self.candidacy is None:
+            self.lease.renew(now)
+            return []
+        term = getattr(message, "term", None)
+        if not isinstance(message, LeaderHeartbeat) or term is None or term >= self.lease.term:
+            return []
+        if sender == self.leader and self.candidacy is not None and len(self.candidacy.reports) == 1:
+            self.give_up_candidacy()  # nobody has promised anything yet, and the leader is back
+            self.lease.follow(sender, term, now)
+            return []
+        return [Send(sender, Deposed(self.lease.term))]
+
+    def _local(self, event: Event, now: float) -> list[Action]:
+        match event:
+            case MicrobatchFormed():
+                return self.source.formed(event, now)
+            case DrainAsked():
+                return leaving.drain_asked(self)
+            case Lost():
+                return self._lost(event, now)
+            case Mishandled():
+                return self._mishandled(event, now)
+            case CheckpointWritten():
+                return disk.written(self, event, now)
+            case DiskChanged():
+                return disk.changed(self, event, now)
+            case Rival() if self.lead is not None:
+                actions = self.lead.handle(event, now)
+                if any(isinstance(action, Rejoin) for action in actions):
+                    self.end()
+                return actions
+            case SaveAsked() if self.lead is None:
+                return [Saved(event.number, -1, "this trainer does not lead; ask the leader")]
+            case SaveAsked() | Tick() | Validated() | Rival() | Progressed():
+                return self.lead.handle(event, now) if self.lead is not None else []
+        raise TypeError(f"a trainer has no use for {type(event).__name__}")
+
+    def _lost(self, event: Lost, now: float) -> list[Action]:
+        if event.process != self.leader or self.phase is TrainerPhase.JOINING:
+            self.counter.lost(event.process)  # else a leader that comes back has to notice what it has missed
+        if self.lead is not None:
+            return self.lead.handle(event, now)
+        if self.candidacy is not None:
+            self.candidacy.lost(event.process)
+        if event.process == self.leader:
+            self.lease.lose(now)
+            return []
+        if self.epoch_view is None or event.process not in self.peers:
+            return []
+        self.epoch_view.suspects[event.process] = None
+        suspect = Send(self.leader, Suspect(event.process, event.reason))
+        return [suspect, *lateness.lost(self.source.dispatcher, event.process, now)]
+
+    def _arrived(self, event: Received, now: float) -> list[Action]:
+        """Check a message, and take it. A link to or from the leader that has lost messages counts as broken."""
+        itself, bodies = event.sender == self.me.process, len(event.bodies)
+        wrong = None if itself else self.checks.wrong(event.message, bodies)
+        if wrong is not None:
+            return self._refused(event, wrong, now)
+        if self.counter.received(event) or (self.lead is None and event.sender != self.leader):
+            return self._received(event, now)
+        if self.lead is None:
+            return self.leave(f"the link from the leader {self.leader} loses messages")
+        lost = self.lead.handle(Lost(event.sender, "messages of it were lost on the way"), now)
+        return lost + self._received(event, now)  # who was forgotten already is told so
+
+    def _refused(self, event: Received, what: str, now: float) -> list[Action]:
+        """Refuse a message that cannot be true."""
+        drop: list[Action] = [Release(event.bodies)] if event.bodies else []
+        if self.lead is not None:
+            return drop + self.lead.refused(event.sender, event.message, what, now)
+        counted = Count("messages_refused", type(event.message).__name__)
+        return [*drop, counted, *self._put_out(event.sender, f"sent what cannot be: {what}", now)]
+
+    def _mishandled(self, event: Mishandled, now: float) -> list[Action]:
+        if self.lead is not None:
+            return self.lead.handle(event, now)
+        if self.candidacy is not None:
+            self.candidacy.refuse(event.process)
+        reason = f"{event.process} {event.reason}"
+        void = Send(self.leader, Unrepairable(self.epoch, reason))
+        if self.epoch_view is not None:
+            self.epoch_view.void = reason
+        return [*self._put_out(event.process, event.reason, now), *([] if self.phase is TrainerPhase.ENDED else [void])]
+
+    def _put_out(self, sender: ProcessId, reason: str, now: float) -> list[Action]:
+        if sender == self.leader and self.candidacy is None:
+            return self.leave(f"the leader {sender} {reason}")
+        log = Log("warning", f"{sender} is put out: it {reason}")
+        return [log, Forget(sender), *self._lost(Lost(sender, reason), now)]
+
+    def _received(self, event: Received, now: float) -> list[Action]:
+        message, sender = event.message, event.sender
+        if self.lead is not None and type(message) in TO_LEADER:
+            return self.lead.handle(event, now)
+        if self.candidacy is not None and type(message) in TO_LEADER and sender in self.candidacy.reports:
+            self.waiting.append(event)
+            return []
+        drop: list[Action] = [Release(event.bodies)] if event.bodies else []
+        if self.epoch_view is not None and self.epoch_view.suspects:
+            self.epoch_view.suspects.pop(sender, None)
+        drop += self._renew_lease(sender, message, now)
+        match message:
+            case Elect():
+                return [*drop, *candidate.asked_to_follow(self, sender, message, now)]
+            case RosterPart() if self.candidacy is not None and sender != self.leader:
+                return [*drop, *self.candidacy.add_part(sender, message)]
+            case ElectionReport() if self.candidacy is not None:
+                return [*drop, *self.candidacy.report(sender, message)]
+            case ElectionReport() if self.lead is not None and message.term == self.lead.term:
+                return [*drop, *self.lead.handle(event, now)]  # too late: taken for dead, and told so
+            case Deposed():
+                return [*drop, *candidate.deposed(self, sender, message, now)]
+        if isinstance(message, _ABOUT_HOPS) and sender in self.peers:
+            return [*drop, *self.source.message(sender, message, now)]
+        if isinstance(message, Recall) and sender in self.peers:
+            return [*drop, *self.source.recall(sender, message)]
+        if isinstance(message, CreditAvailable) and sender in self.peers:
+            return [*drop, *self.source.dispatcher.credit(sender, now)]
+        if isinstance(message, Negotiate):
+            return [*drop, *(self.flows.received(sender, message, now) if self.flows is not None else [])]
+        handler = _FROM_LEADER.get(type(message))
+        if isinstance(message, MemberFailed) and self.lease.passed_over(
+            self.me.process, sender, message, self.epoch_view
+        ):
+            return [*drop, *self.leave(f"taken for dead: {message.reason}")]
+        followed = self.candidacy is not None and len(self.candidacy.reports) > 1
+        if handler is None or sender != self.leader or followed:
+            return [*drop, Count("messages_ignored", type(message).__name__)]
+        self.give_up_candidacy()  # nobody else has promised anything yet: it stands anew, from what it knows by now
+        return [*drop, *handler(self, message, now)]
+
+
+def _nothing(trainer: TrainerState, message: LeaderHeartbeat, now: float) -> list[Action]:
+    return []
+
+
+_FROM_LEADER: dict[type, Callable[[TrainerState, Any, float], list[Action]]] = {
+    RosterPart: epochs.roster_part,
+    OpenStep: epochs.opened,
+    RosterDelta: epochs.opened,
+    MemberEntered: epochs.entered,
+    MemberFailed: epochs.gone,
+    Assign: epochs.assigned,
+    KeepCopy: disk.keep,
+    Welcome: leaving.welcome,
+    StepResult: epochs.result,
+    Postponed: leaving.postponed,
+    Refused: leaving.refused,
+    Prepare: epochs.prepare,
+    Evicted: leaving.evicted,
+    Released: leaving.released,
+    Finished: leaving.finished,
+    LeaderHeartbeat: _nothing,
+    Suspect: epochs.accused,
+}

@@ -1,0 +1,249 @@
+"""The processes of a run as the leader knows them: by stage, by phase, and when each was last seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from swarmflow.core.membership.duties import Duty
+from swarmflow.core.membership.incarnations import Incarnations
+from swarmflow.core.membership.member_phase import MEMBER, MemberPhase
+from swarmflow.core.protocol.messages import Heartbeat, Join, LinkRateReport
+from swarmflow.core.protocol.types import Member, Plan, ProcessId, Roster
+
+DONORS_MAX = 8  # who are told to a process that loads; it is granted again should they all be gone
+
+
+@dataclass(slots=True)
+class MemberRecord:
+    """What a leader knows of one process."""
+
+    member: Member
+    role: str
+    wish: int  # the stage that it asked for, -1: any
+    speed: float  # relative, for the placement
+    rebalance_s: float  # how often it may be moved, 0: never
+    settled_s: float  # when it was placed or moved last
+    last_seen_s: float  # when its last message arrived
+    keeps: bool = False  # it has space for copies on its disk
+    phase: MemberPhase = field(init=False, default=MEMBER.initial)
+    version: int = field(init=False, default=-1)  # that it holds, or loads
+    draining: bool = field(init=False, default=False)  # it means to leave
+    hopeful: bool = field(init=False, default=True)  # a donor had what it loads, when it was granted its stage
+    tries: int = field(init=False, default=0)  # how often what it had loaded was out of date by then
+    grants: int = field(init=False, default=-1)  # the number of its last grant
+    load: Heartbeat = field(init=False, default_factory=Heartbeat)  # the last one
+    rates: LinkRateReport | None = field(init=False, default=None)
+    duty: Duty = field(init=False, default_factory=Duty)  # what it owes now
+    needed: tuple[int, bool] = field(init=False, default=(-1, False))  # why it cannot go yet, as it was sent last
+    stands_in: bool = field(init=False, default=False)  # not on the stage that it asked for, which had others
+
+    @property
+    def process(self) -> ProcessId:
+        """Its id."""
+        return self.member.process
+
+    def holds(self, version: int) -> bool:
+        """Return whether its state is at this version."""
+        return self.phase is MemberPhase.READY and self.version == version
+
+    def stays_with(self, version: int) -> bool:
+        """Return whether its state is at this version and it means to stay."""
+        return self.holds(version) and not self.draining
+
+    @property
+    def movable(self) -> bool:
+        """Whether it may serve another stage than the one that it began with."""
+        return self.wish < 0 or self.rebalance_s > 0
+
+
+@dataclass(slots=True)
+class _Stage:
+    """The peers of a stage."""
+
+    entries: dict[ProcessId, MemberRecord] = field(default_factory=dict)
+    speed: float | None = 0.0  # of those that mean to stay, all together; None: to be added up anew
+
+
+@dataclass(slots=True)
+class Membership:
+    """The processes of a run, as its leader knows them.
+
+    What each message needs (who holds a stage, who loads, how fast a stage is) is found by stage, since there may be
+    ten thousand members. So phases, stages and wishes to leave change through the methods here.
+    """
+
+    plan: Plan
+    known: dict[ProcessId, MemberRecord] = field(init=False, default_factory=dict)
+    incarnations: Incarnations = field(init=False, default_factory=Incarnations)
+    moved_s: float = field(init=False, default=0.0)  # of the last move between stages
+    # Members that computed what is not finite, or with which the step failed twice: they take no part while others of
+    # their stage are there.
+    suspended: dict[ProcessId, None] = field(init=False, default_factory=dict)
+    _stages: list[_Stage] = field(init=False)
+    _loading: dict[ProcessId, MemberRecord] = field(init=False, default_factory=dict)
+    _ready: int = field(init=False, default=0)
+    _barred: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._stages = [_Stage() for _ in range(self.plan.stages)]
+
+    # --- what changes -------------------------------------------------------------------------------------------------
+
+    def enter(self, join: Join, stage: int, now: float) -> MemberRecord:
+        """Add a process that joins, on a stage (-1: a trainer)."""
+        member = replace(join.member, stage=stage)
+        speed = max(join.speed, 1e-9)
+        entry = MemberRecord(member, join.role, join.member.stage, speed, join.rebalance_s, now, now, keeps=join.keeps)
+        self.known[member.process] = entry
+        self.incarnations.enter(member.process)
+        self._list(entry)
+        if join.role == "trainer":
+            self.mark(entry, MemberPhase.READY)
+        return entry
+
+    def leave(self, process: ProcessId) -> MemberRecord | None:
+        """Remove a process."""
+        entry = self.known.pop(process, None)
+        self.suspended.pop(process, None)
+        if entry is not None:
+            self.mark(entry, MemberPhase.GONE)
+            self._unlist(entry)
+            self.incarnations.leave(process)
+        return entry
+
+    def mark(self, entry: MemberRecord, to: MemberPhase) -> None:
+        """Move a member to another phase."""
+        phase = MEMBER.move(entry.phase, to)
+        if entry.role == "peer":
+            self._ready += (phase is MemberPhase.READY) - (entry.phase is MemberPhase.READY)
+            if phase is MemberPhase.LOADING:
+                self._loading[entry.process] = entry
+            else:
+                self._loading.pop(entry.process, None)
+            if MemberPhase.BARRED in (phase, entry.phase):
+                self._barred += (phase is MemberPhase.BARRED) - (entry.phase is MemberPhase.BARRED)
+                self._stages[entry.member.stage].speed = None
+        entry.phase = phase
+
+    def move(self, entry: MemberRecord, stage: int) -> None:
+        """Move a peer to another stage."""
+        self._unlist(entry)
+        entry.stands_in &= stage != entry.wish
+        entry.member = replace(entry.member, stage=stage)
+        self._list(entry)
+
+    def drain(self, entry: MemberRecord) -> None:
+        """Record that a process means to leave."""
+        entry.draining = True
+        if entry.role == "peer":
+            self._stages[entry.member.stage].speed = None
+
+    def _list(self, entry: MemberRecord) -> None:
+        if entry.role == "peer":
+            stage = self._stages[entry.member.stage]
+            stage.entries[entry.process], stage.speed = entry, None
+
+    def _unlist(self, entry: MemberRecord) -> None:
+        if entry.role == "peer":
+            stage = self._stages[entry.member.stage]
+            stage.speed = None
+            del stage.entries[entry.process]
+
+    # --- who is there -------------------------------------------------------------------------------------------------
+
+    def peers(self, stage: int | None = None) -> list[MemberRecord]:
+        """Return the peers of a stage (or of all), in the order of their ids."""
+        if stage is not None:
+            return sorted(self._stages[stage].entries.values(), key=lambda e: e.process)
+        return sorted((e for e in self.known.values() if e.role == "peer"), key=lambda e: e.process)
+
+    def served(self, stage: int, version: int) -> bool:
+        """Return whether a peer holds a stage at a version and means to stay."""
+        entries = self._stages[stage].entries.values()
+        return any(e.stays_with(version) for e in entries)
+
+    def lost(self, version: int) -> list[int]:
+        """Return the stages that no staying peer serves, and that none can be expected to serve soon."""
+        empty = (stage for stage in range(self.plan.stages) if not self.served(stage, version))
+        return [stage for stage in empty if not any(map(_coming, self._stages[stage].entries.values()))]
+
+    def _trusted(self, entries: list[MemberRecord]) -> list[MemberRecord]:
+        """Return those of a stage's peers that are not suspended; all of them where there are no others."""
+        return [e for e in entries if e.process not in self.suspended] or entries
+
+    def ready(self, stage: int, version: int) -> list[MemberRecord]:
+        """Return the staying peers that hold a stage at a version; suspended ones only while there are no others."""
+        found = [e for e in self.peers(stage) if e.stays_with(version)]
+        return self._trusted(found) if self.suspended else found
+
+    def ready_peers(self) -> int:
+        """Return how many peers hold their stage, of all stages."""
+        return self._ready
+
+    def trainers(self) -> list[MemberRecord]:
+        """Return the trainers that mean to stay and are not suspended, in the order of their ids."""
+        entries = (e for e in self.known.values() if e.role == "trainer" and not e.draining)
+        return sorted((e for e in entries if e.process not in self.suspended), key=lambda e: e.process)
+
+    def mates(self, process: ProcessId, version: int) -> list[ProcessId]:
+        """Return the staying processes that can replace one: of its stage, or as trainers; suspended ones too."""
+        entry = self.known.get(process)
+        if entry is None:
+            return []
+        alike = self.peers(entry.member.stage) if entry.role == "peer" else self.known.values()
+        able = (e for e in alike if e.role == entry.role and e.phase is MemberPhase.READY and not e.draining)
+        return [e.process for e in able if e.process != process and (e.role == "trainer" or e.version == version)]
+
+    def keepers(self, version: int) -> list[Member]:
+        """Return the peers that keep copies and hold the version that they serve."""
+        return [e.member for e in self.peers() if e.keeps and e.stays_with(version)]
+
+    def barred(self) -> list[MemberRecord]:
+        """Return the peers that were put out a while ago and are granted nothing yet."""
+        return [entry for entry in self.peers() if entry.phase is MemberPhase.BARRED] if self._barred else []
+
+    def loading(self, version: int | None = None) -> list[MemberRecord]:
+        """Return the peers that are loading this version, or any."""
+        entries = [e for e in self._loading.values() if version is None or e.version == version]
+        return sorted(entries, key=lambda e: e.process)
+
+    def donors(self, stage: int, version: int, but: ProcessId, turn: int = 0) -> tuple[Member, ...]:
+        """Return the peers that can give a stage's state, at most DONORS_MAX, in the order in which to ask them.
+
+        Peers that load the stage at the same time begin with different donors, since one uplink would limit them all.
+        """
+        peers = [e for e in self.peers(stage) if e.process != but]
+        found = [e.member for e in self._trusted([e for e in peers if e.holds(version)])]
+        turn = (turn + sum(e.phase is MemberPhase.LOADING for e in peers)) % len(found) if found else 0
+        return tuple([*found[turn:], *found[:turn]][:DONORS_MAX])
+
+    def usual_s(self, stage: int, task: str) -> float:
+        """Return the longest usual time between two signs of progress of a stage's peers, 0: not known."""
+        return max((entry.duty.usual_s.get(task, 0.0) for entry in self._stages[stage].entries.values()), default=0.0)
+
+    def silent(self, now: float, silence_s: float, but: ProcessId) -> list[ProcessId]:
+        """Return the processes from which no message has arrived for too long."""
+        return sorted(p for p, e in self.known.items() if now - e.last_seen_s > silence_s and p != but)
+
+    def roster(self, version: int) -> Roster:
+        """Return all members that could take part in a step at this version."""
+        stages = tuple(tuple(e.member for e in self.ready(stage, version)) for stage in range(self.plan.stages))
+        return Roster(stages, tuple(e.member for e in self.trainers()))
+
+    def holders(self, version: int) -> Roster:
+        """Return the peers that hold a version, those that mean to leave too."""
+        ready = [e for e in self.peers() if e.holds(version)]
+        stages = [self._trusted([e for e in ready if e.member.stage == s]) for s in range(self.plan.stages)]
+        return Roster(tuple(tuple(e.member for e in stage) for stage in stages))
+
+    def speed(self, stage: int) -> float:
+        """Return the speed of the peers of a stage that mean to stay, all together."""
+        found = self._stages[stage]
+        if found.speed is None:
+            serving = (e.speed for e in found.entries.values() if not e.draining and e.phase is not MemberPhase.BARRED)
+            found.speed = sum(serving, 0.0)
+        return found.speed
+
+
+def _coming(entry: MemberRecord) -> bool:
+    return entry.phase is MemberPhase.WAITING or (entry.phase is MemberPhase.LOADING and entry.hopeful)

@@ -1,0 +1,1 @@
+"""The way of a microbatch through the stages: dispatched, admitted, computed, repaired."""

@@ -1,0 +1,152 @@
+"""Decides which microbatches a peer admits: capacity, reserved slots, and the senders that wait for a credit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.pipeline.hop import COMPUTING, ORPHANED, UNFINISHED, Hop, HopState
+from swarmflow.core.protocol.actions import RunReplay
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.smoothing import smoothed
+
+PASSES = 4  # times a forward pass: what a microbatch without a graph costs (forward, forward again, backward of two)
+WITHOUT_GRAPH = 4  # microbatches admitted without a graph for each one with a graph, while there is nothing to compute
+
+
+@dataclass(slots=True)
+class Admission:
+    """The slots of one peer.
+
+    A peer admits as many microbatches as have room for their graphs in memory. Beyond that it denies, unless it would
+    be idle: then it admits more without a graph and repeats their forward pass when the gradient arrives, as activation
+    checkpointing does (the input, which is kept, is a hundredth of a graph). The last stage holds a microbatch only
+    while it computes it, so it has no such extra slots.
+    """
+
+    capacity: int  # microbatches whose graphs fit in memory
+    extra: int = 0  # extra slots without a graph, as a multiple of capacity
+    closed: bool = field(default=False, init=False)  # a ballot is under way: nothing is admitted
+    draining: bool = field(default=False, init=False)
+    reserved: dict[int, tuple[ProcessId, int]] = field(default_factory=dict, init=False)  # index -> sender, attempt
+    # Indices of hops by state. Kept up to date rather than counted, because every event asks for their sizes.
+    held: set[int] = field(default_factory=set, init=False)  # with a graph, gradient not accumulated yet
+    without_graph: set[int] = field(default_factory=set, init=False)  # without a graph, gradient not accumulated yet
+    queued: set[int] = field(default_factory=set, init=False)  # waiting for, or in, computation
+    orphans: set[int] = field(default_factory=set, init=False)  # to be subtracted, or being subtracted
+    waiting: dict[int, Hop] = field(default_factory=dict, init=False)  # those in NO_MEMORY, in order
+    now_s: float = field(default=0.0, init=False)
+    _pass_s: float = field(default=0.0, init=False)  # smoothed time of a forward pass
+    _transfer_s: float = field(default=0.0, init=False)  # smoothed time from a reservation to the tensor's arrival
+    _since_s: dict[int, float] = field(default_factory=dict, init=False)
+    _denied: dict[ProcessId, None] = field(default_factory=dict, init=False)  # senders to notify of a free slot
+
+    def open(self) -> None:
+        """Begin an epoch: no slot is taken and no sender waits."""
+        self.closed = False
+        self._denied.clear()
+        self.clear()
+
+    def clear(self) -> None:
+        """Free all slots."""
+        self.reserved.clear()
+        self._since_s.clear()
+        self.waiting.clear()
+        for indices in (self.held, self.without_graph, self.queued, self.orphans):
+            indices.clear()
+
+    def note(self, hop: Hop) -> None:
+        """Record the state of a hop."""
+        index, unfinished = hop.microbatch.index, hop.state in UNFINISHED
+        (self.held.add if unfinished and hop.graph else self.held.discard)(index)
+        (self.without_graph.add if unfinished and not hop.graph else self.without_graph.discard)(index)
+        (self.queued.add if hop.state in COMPUTING else self.queued.discard)(index)
+        (self.orphans.add if hop.state in ORPHANED else self.orphans.discard)(index)
+
+    def forget(self, index: int) -> None:
+        """Free the slot of a hop that was dropped."""
+        self.waiting.pop(index, None)
+        for indices in (self.held, self.without_graph, self.queued, self.orphans):
+            indices.discard(index)
+
+    @property
+    def unfinished(self) -> int:
+        """Microbatches whose gradient is not accumulated yet, with or without a graph."""
+        return len(self.held) + len(self.without_graph)
+
+    @property
+    def graph(self) -> bool:
+        """Whether the next microbatch gets a graph."""
+        return self.extra == 0 or len(self.held) < self.capacity
+
+    def replays(self) -> list[RunReplay]:
+        """Pop the backward passes without a graph that memory allows now; their slots count as held from now on."""
+        begun: list[RunReplay] = []
+        while self.waiting and self.graph and not self.closed:
+            hop = self.waiting.pop(next(iter(self.waiting)))
+            assert hop.input is not None, "only what is done is evicted"
+            hop.graph = True
+            hop.move(HopState.ACCUMULATING)
+            self.note(hop)
+            begun.append(RunReplay(hop.microbatch, hop.input, hop.targets, hop.gradient_in, 1))
+        return begun
+
+    def admits(self, insist: bool, ahead: int = 0) -> bool:
+        """Return whether there is a slot for one more.
+
+        insist: no other peer can take it, so a draining peer does. ahead: slots that others will take first.
+        """
+        if self.closed or (self.draining and not insist):
+            return False
+        taken = len(self.held) + len(self.without_graph) + len(self.reserved) + ahead
+        return taken < self.capacity or (self._idle and taken < self.capacity * (1 + self.extra))
+
+    @property
+    def _idle(self) -> bool:
+        """Whether nothing is queued, and the reserved microbatches will not take longer to compute than one transfer.
+
+        Where the computer is slower than the network, admitting more would only repeat forward passes here that other
+        peers could do once.
+        """
+        return not self.queued and len(self.reserved) * PASSES * self._pass_s <= self._transfer_s
+
+    def deny(self, sender: ProcessId, insist: bool) -> str:
+        """Put a sender on the list for the next credit; return the reason of the denial."""
+        self._denied[sender] = None
+        return "draining" if self.draining and not insist else "full"
+
+    def reserve(self, index: int, sender: ProcessId, attempt: int) -> None:
+        """Reserve a slot for a microbatch that a sender is about to send."""
+        self.reserved[index] = (sender, attempt)
+        self._since_s[index] = self.now_s
+
+    def arrive(self, index: int, kept: bool) -> None:
+        """Record that the tensor has arrived and is computed next. kept: a reserved slot, which times the transfer."""
+        if kept:
+            self._transfer_s = smoothed(self._transfer_s or None, self.now_s - self._since_s.pop(index, self.now_s))
+        if not self.queued:
+            self._since_s[index] = self.now_s
+
+    def computed(self, index: int) -> None:
+        """Record the end of a forward pass; its time counts only where nothing else was computed meanwhile."""
+        if index in self._since_s:
+            self._pass_s = smoothed(self._pass_s or None, self.now_s - self._since_s.pop(index))
+
+    def give_up(self, index: int, sender: ProcessId, attempt: int) -> bool:
+        """Free a reserved slot, because it is used now or not needed; return whether it was reserved."""
+        if self.reserved.get(index) != (sender, attempt):
+            return False
+        del self.reserved[index]
+        return True
+
+    def gone(self, process: ProcessId) -> None:
+        """Forget a dead sender and the slots reserved for it."""
+        self._denied.pop(process, None)
+        self.reserved = {index: kept for index, kept in self.reserved.items() if kept[0] != process}
+
+    def next_credits(self) -> list[ProcessId]:
+        """Pop the denied senders to notify: at least one, at most as many as there are free slots."""
+        free = self.capacity - len(self.held) - len(self.reserved)
+        notified = list(self._denied)[: max(1, free)]
+        for process in notified:
+            del self._denied[process]
+        return notified

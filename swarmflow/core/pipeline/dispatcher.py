@@ -1,0 +1,318 @@
+"""Dispatches microbatches to the next stage: sends, tracks and re-sends each one until the step is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from swarmflow.core.pipeline.flight_table import FlightTable
+from swarmflow.core.pipeline.in_flight import REPAIR, FlightState, InFlight, next_repair
+from swarmflow.core.pipeline.next_stage import NextStage
+from swarmflow.core.protocol.actions import Action, Count, Release, Send
+from swarmflow.core.protocol.messages import (
+    Accepted,
+    Adopt,
+    Cancel,
+    CreditReturned,
+    Forward,
+    Probed,
+    ReserveSlot,
+    SlotReserved,
+)
+from swarmflow.core.protocol.types import Epoch, Microbatch, Plan, ProcessId, Ref
+from swarmflow.core.routing.link_rates import LinkRates
+from swarmflow.core.routing.prober import Prober
+from swarmflow.core.routing.router import Router
+from swarmflow.core.routing.routers import router_named
+
+LATE_FACTOR = 10.0  # times the usual time: a peer at a tenth of its speed is as good as gone for the microbatch at hand
+FIRST_FACTOR = 8.0  # times the least deadline, as long as no peer has passed anything on
+SLOWEST_BYTES_S = 1.25e6  # 10 Mb/s: no holder is late before its tensor could have crossed such a link
+TAKEOVER = 1_000_000  # above the attempts of one trainer, so that those of its successor are higher
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Dispatches each microbatch to a peer of `stage` and tracks it until its gradient returns.
+
+    The bytes sent stay here until the step is committed, so that a dead peer's microbatches can be re-sent. The
+    replacement computes the dead peer's hop and asks the stage after it who holds the next hop before it sends
+    anything: only the dead peer's own work is repeated (GWTF, V-D).
+
+    A holder is late after LATE_FACTOR times the usual time, and after late_min_s at least. Its microbatch then goes to
+    another peer if there is one, with twice the deadline. Where there is none, and where a gradient or an answer does
+    not arrive, the holder is asked again: a message may have been lost.
+    """
+
+    stage: int
+    router: Router
+    late_min_s: float = 15.0
+    prober: Prober = field(default_factory=Prober)
+    speeds: LinkRates = field(default_factory=LinkRates, init=False)
+    next_stage: NextStage = field(init=False)
+    flights: FlightTable = field(default_factory=FlightTable, init=False)
+    waiting: dict[int, None] = field(default_factory=dict, init=False)  # no peer could take them
+    due_s: float = field(default=0.0, init=False)  # a tick before this time does nothing
+    trainers: tuple[ProcessId, ...] = field(default=(), init=False)  # in the order in which microbatches fall to them
+
+    def __post_init__(self) -> None:
+        self.next_stage = NextStage(self.router)
+
+    def open(
+        self,
+        epoch: Epoch,
+        peers: tuple[ProcessId, ...],
+        shares: Mapping[ProcessId, int] | None = None,
+        mates: tuple[ProcessId, ...] = (),
+    ) -> list[Action]:
+        """Begin an epoch with these peers of the stage.
+
+        shares: how many of this process' microbatches each peer has slots for. mates: the other peers of the own stage.
+        """
+        actions = self.clear()
+        self.next_stage.open(peers, shares)
+        strangers = (peer for peer in peers if not self.router.knows(peer))
+        self.prober.open(epoch, strangers, self.speeds.open(mates, peers))
+        self.due_s = 0.0
+        return actions
+
+    def clear(self) -> list[Action]:
+        """Release all that was kept for repairs, once the step is committed or void."""
+        refs = self.flights.clear()
+        self.next_stage.clear()
+        self.waiting.clear()
+        return [Release(refs)] if refs else []
+
+    def offer(
+        self,
+        microbatch: Microbatch,
+        bodies: tuple[Ref, ...],
+        now: float,
+        attempt: int = 0,
+        repair: bool = False,
+        hint: ProcessId | None = None,
+    ) -> list[Action]:
+        """Dispatch a microbatch; in a repair, ask first which peer holds it already.
+
+        attempt: of the own hop; downstream ones are no lower. hint: its probable holder.
+        """
+        data, targets = bodies
+        source = self.trainers[microbatch.index % len(self.trainers)] if self.trainers else None
+        entry = InFlight(microbatch, data, targets, attempt // REPAIR * REPAIR, repair, hint, source)
+        self.flights.add(entry)
+        if not repair:
+            return self.route(entry, now)
+        entry.asked = self.next_stage.candidates(hint)
+        return self._ask(entry, now)
+
+    def accepted(self, sender: ProcessId, message: Accepted, now: float) -> None:
+        """Record that a peer holds it; the transfer took from sending its bytes until now."""
+        entry = self.flights.held_by(sender, message.microbatch, message.attempt)
+        if entry is not None and not entry.reserving and not entry.measured:
+            self.router.arrived(sender, now - entry.sent_at_s, now)
+            if message.microbatch.index not in self.speeds.relayed:
+                self.speeds.measured(sender, entry.size_bytes, now - entry.sent_at_s)
+            entry.arrived_s = now
+        self.router.downstream_cost(sender, message.downstream_s)
+        self._found(sender, message.microbatch, message.attempt)
+
+    def _found(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> None:
+        """Record that a peer has a microbatch; the first of the asked peers that has it is its holder."""
+        entry = self.flights.find(microbatch, attempt)
+        if entry is None:
+            return
+        if sender == entry.holder:
+            self.next_stage.answered(entry)
+        elif sender in entry.asked and entry.holder is None:
+            self.next_stage.assign(entry, sender, FlightState.HELD)
+            entry.asked.clear()
+
+    def probed(self, sender: ProcessId, message: Probed, now: float) -> None:
+        """Record the answer to a probe."""
+        transfer_s = self.prober.answered(sender, message, now)
+        self.due_s = now  # the next one's turn may have come
+        if transfer_s is not None:
+            self.router.probed(sender, transfer_s, now)
+            self.speeds.measured(sender, self.prober.boundary_bytes, transfer_s)
+        self.router.downstream_cost(sender, message.downstream_s)
+
+    def reserved(self, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
+        """Send the bytes that a slot was reserved for, unless the microbatch went elsewhere and that was cancelled."""
+        self.router.downstream_cost(sender, message.downstream_s)
+        entry = self.flights.held_by(sender, message.microbatch, message.attempt)
+        if entry is None or not entry.reserving:
+            return []
+        self.next_stage.answered(entry)
+        return self.send(entry, sender, now)
+
+    def denied(self, sender: ProcessId, microbatch: Microbatch, attempt: int, reason: str, now: float) -> list[Action]:
+        """Ask or try the next peer after a denial; leave a full one alone until it has a free slot."""
+        entry = self.flights.find(microbatch, attempt)
+        if entry is None:
+            return []
+        if sender in entry.asked:
+            return self._unanswered(entry, sender, now)
+        if entry.holder != sender or entry.returned:
+            return []  # a gradient that has returned is not denied any more: a newer attempt has its hop
+        # A peer that lost it (its gradient was invalid, or it was cancelled) may have passed it on before.
+        entry.repair |= reason in ("unknown", "invalid")
+        self.next_stage.denied(sender, reason, now)
+        self.due_s = min(self.due_s, now + self.next_stage.pause_s)
+        # What was passed on may have been repaired downstream: an attempt of the next repair is above all of those.
+        fresh = reason in ("full", "draining", "stage")
+        entry.attempt = entry.attempt + 1 if fresh else next_repair(entry.attempt)
+        retried: list[Action] = [Count("retries", "asked" if entry.reserving and fresh else reason)]
+        self.next_stage.withdraw(entry, FlightState.WAITING)
+        return retried + self.route(entry, now)
+
+    def credit(self, sender: ProcessId, now: float) -> list[Action]:
+        """Use the credit of a peer that was full, or return it."""
+        self.next_stage.credit(sender)
+        return self.retry(now) if self.waiting else [Send(sender, CreditReturned(self.stage))]
+
+    def routed(self, sender: ProcessId, microbatch: Microbatch, attempt: int, successor: ProcessId, now: float) -> None:
+        """Record that the holder has passed it on, and how long that took."""
+        entry = self.flights.held_by(sender, microbatch, attempt)
+        if entry is not None:
+            self.next_stage.measure(entry, now)
+            entry.successor = successor
+            self.expect(entry, now + self.deadline_s(entry, sender))
+
+    def returned(self, sender: ProcessId, microbatch: Microbatch, attempt: int, now: float) -> bool:
+        """Record a gradient. Return whether it is the first one, and from the holder."""
+        self._found(sender, microbatch, attempt)  # a stored gradient can overtake the answer to the Adopt
+        entry = self.flights.held_by(sender, microbatch, attempt)
+        if entry is None or entry.returned:
+            return False
+        self.next_stage.measure(entry, now)
+        self.next_stage.returned(entry)
+        return True
+
+    def refill(self, index: int, data: Ref, now: float) -> list[Action]:
+        """Take evicted bytes back, and re-send them if that is due."""
+        entry = self.flights.entries.get(index)
+        if entry is None or entry.data is not None:
+            return [Release((data,))]
+        return self.route(entry, now) if self.flights.refill(entry, data) else []
+
+    def gone(self, process: ProcessId, now: float, lost: Collection[int] = ()) -> list[Action]:
+        """Re-send what a dead process held to others.
+
+        lost: microbatches of this stage that no process holds any more, whoever the holder seemed to be: its hop may
+        have been an orphan that was taken away.
+        """
+        served, actions = self.next_stage.gone(process), list[Action]()
+        self.prober.gone(process)
+        self.due_s = now
+        for entry in list(self.flights.entries.values()):
+            if process in entry.asked:
+                actions += self._unanswered(entry, process, now)
+            elif entry.holder == process or (entry.returned and entry.microbatch.index in lost):
+                actions += self._send_again(entry, now)
+        # If only draining peers are left, they have to take what waits.
+        return actions + (self.retry(now) if served else [])
+
+    def enter(self, process: ProcessId, share: int, now: float) -> list[Action]:
+        """Add a peer of the stage amid the epoch."""
+        self.next_stage.enter(process, share)
+        return self.retry(now)
+
+    def _send_again(self, entry: InFlight, now: float) -> list[Action]:
+        if entry.reserving:  # the bytes were never sent
+            self.next_stage.withdraw(entry, FlightState.WAITING)
+            return self.route(entry, now)
+        entry.attempt, entry.repair = next_repair(entry.attempt), True
+        again: list[Action] = [Count("retries", "gone")]
+        if entry.data is None:
+            self.next_stage.withdraw(entry)
+            self.flights.starve(entry)
+            return again
+        self.next_stage.withdraw(entry, FlightState.WAITING)
+        return again + self.route(entry, now)
+
+    def forget(self, index: int) -> list[Action]:
+        """Drop a microbatch whose own hop was dropped."""
+        self.waiting.pop(index, None)
+        entry = self.flights.remove(index)
+        if entry is None:
+            return []
+        actions: list[Action] = []
+        if entry.reserving and entry.holder is not None:
+            actions.append(Send(entry.holder, Cancel(entry.microbatch, self.stage, entry.attempt)))
+        self.next_stage.withdraw(entry)
+        return [*actions, Release(entry.bodies)]
+
+    def expect(self, entry: InFlight, late_s: float) -> None:
+        """Set the time from which its holder is late."""
+        self.flights.expect(entry, late_s)
+        self.due_s = min(self.due_s, late_s)
+
+    def deadline_s(self, entry: InFlight, holder: ProcessId | None) -> float:
+        """Return the seconds after which a holder is late, or an answer of asked peers (holder None)."""
+        usual_s = self.next_stage.usual_s(holder) if holder is not None else 0.0
+        # No peer has passed anything on yet, so it may wait in a full queue of unknown length.
+        least_s = self.late_min_s if usual_s is not None else FIRST_FACTOR * self.late_min_s
+        least_s += entry.size_bytes / SLOWEST_BYTES_S
+        return float(max(least_s, LATE_FACTOR * (usual_s or 0.0)) * 2.0**entry.patience)
+
+    def _ask(self, entry: InFlight, now: float) -> list[Action]:
+        """Ask the peers of `entry.asked` whether they hold it; route it where there is none."""
+        if not entry.asked:
+            if entry.state is FlightState.ASKING:
+                entry.move(FlightState.WAITING)
+            return self.route(entry, now)
+        if entry.state is not FlightState.ASKING:
+            entry.move(FlightState.ASKING)
+        entry.measured = True  # the time of an adoption says nothing about the peer's speed
+        self.expect(entry, now + self.deadline_s(entry, None))
+        return [Send(p, Adopt(entry.microbatch, self.stage, entry.attempt, entry.settled)) for p in sorted(entry.asked)]
+
+    def _unanswered(self, entry: InFlight, process: ProcessId, now: float) -> list[Action]:
+        """Note that an asked peer does not hold it. After the peer of a hint, ask the rest of the stage."""
+        entry.asked.discard(process)
+        if entry.asked:
+            return []
+        entry.attempt += 1
+        if process == entry.hint:
+            entry.hint = None
+            entry.asked = self.next_stage.candidates(None) - {process}
+        return self._ask(entry, now)
+
+    def route(self, entry: InFlight, now: float, but: ProcessId | None = None) -> list[Action]:
+        """Send it to the peer that the router chooses, or let it wait. but: exclude this peer."""
+        index = entry.microbatch.index
+        chosen = self.next_stage.choose(but, entry.source)
+        if chosen is None:
+            self.waiting[index] = None
+            return []
+        self.waiting.pop(index, None)
+        entry.sent_at_s, entry.measured = now, False
+        if not self.next_stage.asks(chosen):
+            self.next_stage.assign(entry, chosen, FlightState.UNREQUESTED)
+            return self.send(entry, chosen, now)
+        self.next_stage.assign(entry, chosen, FlightState.RESERVING)
+        self.expect(entry, now + self.deadline_s(entry, chosen))
+        insist, ahead = self.next_stage.insist, self.next_stage.ahead[chosen]
+        return [Send(chosen, ReserveSlot(entry.microbatch, self.stage, entry.attempt, insist, ahead, entry.settled))]
+
+    def send(self, entry: InFlight, holder: ProcessId, now: float) -> list[Action]:
+        """Send its bytes to its holder."""
+        entry.sent_at_s, entry.arrived_s = now, None
+        self.expect(entry, now + self.deadline_s(entry, holder))
+        how = entry.repair, entry.successor, self.next_stage.insist, entry.settled
+        return [Send(holder, Forward(entry.microbatch, self.stage, entry.attempt, *how), entry.bodies)]
+
+    def retry(self, now: float) -> list[Action]:
+        """Route what waits, in order, until no peer can take the next."""
+        actions: list[Action] = []
+        for index in list(self.waiting):
+            actions += self.route(self.flights.entries[index], now)
+            if index in self.waiting:
+                break
+        return actions
+
+
+def dispatcher_for(plan: Plan, sender: ProcessId, stage: int) -> Dispatcher:
+    """Return the dispatcher of a process to this stage. Token ids, which go to stage 0, are too few to be probed."""
+    prober = Prober(plan.boundary_bytes if stage > 0 else 0)
+    return Dispatcher(stage, router_named(plan.router, sender), plan.timeouts.late_s, prober)

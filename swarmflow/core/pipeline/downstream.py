@@ -1,0 +1,76 @@
+"""What a peer does with the answers of the stage after: its microbatches are held there, denied, passed on."""
+
+from __future__ import annotations
+
+from swarmflow.core.pipeline import lateness
+from swarmflow.core.pipeline.hop import HopState
+from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.messages import (
+    Accepted,
+    Backward,
+    CreditAvailable,
+    Denied,
+    DownstreamCost,
+    Forward,
+    Probed,
+    Routed,
+    SlotReserved,
+)
+from swarmflow.core.protocol.types import ProcessId, Ref
+
+Bodies = tuple[Ref, ...]
+
+
+def accepted(hops: HopTable, sender: ProcessId, message: Accepted, bodies: Bodies, now: float) -> list[Action]:
+    """Record that the successor holds a microbatch."""
+    hops.dispatcher.accepted(sender, message, now)
+    return hops.report_successor(hops.find(message.microbatch))
+
+
+def denied(hops: HopTable, sender: ProcessId, message: Denied, bodies: Bodies, now: float) -> list[Action]:
+    """Dispatch a microbatch to another peer after a denial."""
+    actions = hops.dispatcher.denied(sender, message.microbatch, message.attempt, message.reason, now)
+    return actions + hops.report_successor(hops.find(message.microbatch))
+
+
+def slot_reserved(hops: HopTable, sender: ProcessId, message: SlotReserved, bodies: Bodies, now: float) -> list[Action]:
+    """Send the bytes for a reserved slot."""
+    actions = hops.dispatcher.reserved(sender, message, now)
+    return actions + hops.report_successor(hops.find(message.microbatch))
+
+
+def routed(hops: HopTable, sender: ProcessId, message: Routed, bodies: Bodies, now: float) -> list[Action]:
+    """Record that the successor has passed a microbatch on."""
+    hops.dispatcher.routed(sender, message.microbatch, message.attempt, message.successor, now)
+    return []
+
+
+def credit(hops: HopTable, sender: ProcessId, message: CreditAvailable, bodies: Bodies, now: float) -> list[Action]:
+    """Use a credit of a peer of the next stage."""
+    return hops.report_successors(hops.dispatcher.credit(sender, now))
+
+
+def probed(hops: HopTable, sender: ProcessId, message: Probed, bodies: Bodies, now: float) -> list[Action]:
+    """Record the answer to a probe."""
+    hops.dispatcher.probed(sender, message, now)
+    return hops.advertising.changes()
+
+
+def downstream_cost(
+    hops: HopTable, sender: ProcessId, message: DownstreamCost, bodies: Bodies, now: float
+) -> list[Action]:
+    """Record a peer's downstream cost."""
+    hops.dispatcher.router.downstream_cost(sender, message.downstream_s)
+    return hops.advertising.changes()
+
+
+def again(hops: HopTable, to: ProcessId, message: Forward | Backward, now: float) -> list[Action]:
+    """Re-send a tensor that was lost with the peer that relayed it."""
+    if to in hops.dead:
+        return []
+    if isinstance(message, Forward):
+        return lateness.again(hops.dispatcher, message.microbatch.index, to, now)
+    hop = hops.find(message.microbatch)
+    due = hop is not None and hop.state is HopState.DONE and hop.upstream == to
+    return hops.restorer.give_back(hop) if hop is not None and due else []

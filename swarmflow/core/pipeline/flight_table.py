@@ -1,0 +1,111 @@
+"""The microbatches in flight to the next stage: the bytes kept for re-sending them, and when their holders are late."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from swarmflow.core.pipeline.in_flight import FlightState, InFlight
+from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
+
+
+@dataclass(slots=True)
+class FlightTable:
+    """One sender's microbatches in flight. Their bytes stay here until the step is committed."""
+
+    entries: dict[int, InFlight] = field(default_factory=dict, init=False)  # by index
+    starved: dict[int, None] = field(default_factory=dict, init=False)  # those in STARVED, in the order of their loss
+    size_bytes: int = field(default=0, init=False)
+    _deadlines: list[tuple[float, int]] = field(default_factory=list, init=False)  # heap of (late_s, index)
+
+    def clear(self) -> tuple[Ref, ...]:
+        """Forget all of them; return their tensors."""
+        refs = tuple(ref for entry in self.entries.values() for ref in entry.bodies)
+        self.entries.clear()
+        self.starved.clear()
+        self.size_bytes = 0
+        self._deadlines.clear()
+        return refs
+
+    def add(self, entry: InFlight) -> None:
+        """Add a microbatch, in the place of an earlier one of its index."""
+        former = self.entries.get(entry.microbatch.index)
+        self.size_bytes += entry.size_bytes - (0 if former is None else former.size_bytes)
+        self.entries[entry.microbatch.index] = entry
+
+    def remove(self, index: int) -> InFlight | None:
+        """Remove a microbatch and return it."""
+        entry = self.entries.pop(index, None)
+        self.starved.pop(index, None)
+        if entry is not None:
+            self.size_bytes -= entry.size_bytes
+        return entry
+
+    def find(self, microbatch: Microbatch, attempt: int) -> InFlight | None:
+        """Return the entry of a microbatch, if this is its present attempt."""
+        entry = self.entries.get(microbatch.index)
+        return entry if entry is not None and entry.microbatch == microbatch and entry.attempt == attempt else None
+
+    def held_by(self, process: ProcessId, microbatch: Microbatch, attempt: int) -> InFlight | None:
+        """Return the entry of a microbatch, if this process holds its present attempt."""
+        entry = self.find(microbatch, attempt)
+        return entry if entry is not None and entry.holder == process else None
+
+    def holder(self, index: int) -> ProcessId | None:
+        """Return the known holder of a microbatch."""
+        entry = self.entries.get(index)
+        return None if entry is None or entry.reserving else entry.holder
+
+    def has_input(self, index: int) -> bool:
+        """Return whether the input of a dispatched microbatch is here."""
+        entry = self.entries.get(index)
+        return entry is not None and entry.data is not None
+
+    def starve(self, entry: InFlight) -> None:
+        """Note that a microbatch without holder waits for its input to be computed again."""
+        entry.move(FlightState.STARVED)
+        self.starved[entry.microbatch.index] = None
+
+    def evict(self, index: int) -> Ref | None:
+        """Give up the input of a microbatch whose gradient has returned: only a repair needs it.
+
+        The targets stay: they are small beside an activation, and a repair need not ask for them.
+        """
+        entry = self.entries.get(index)
+        if entry is None or not entry.returned:
+            return None
+        data, entry.data = entry.data, None
+        self.size_bytes -= 0 if data is None else data.size_bytes
+        return data
+
+    def refill(self, entry: InFlight, data: Ref) -> bool:
+        """Take an evicted input back; return whether the microbatch was waiting for it."""
+        assert entry.data is None, "only an evicted input is refilled"
+        entry.data = data
+        self.size_bytes += data.size_bytes
+        if entry.state is not FlightState.STARVED:
+            return False
+        del self.starved[entry.microbatch.index]
+        entry.move(FlightState.WAITING)
+        entry.restored = True
+        return True
+
+    def expect(self, entry: InFlight, late_s: float) -> None:
+        """Set the time from which its holder is late."""
+        entry.late_s = late_s
+        heapq.heappush(self._deadlines, (late_s, entry.microbatch.index))
+
+    def first_late(self) -> InFlight | None:
+        """Return the watched entry that is late first; drop the deadlines of others."""
+        while self._deadlines:
+            late_s, index = self._deadlines[0]
+            entry = self.entries.get(index)
+            if entry is not None and entry.watched and entry.late_s == late_s:
+                return entry
+            heapq.heappop(self._deadlines)
+        return None
+
+    @property
+    def next_deadline_s(self) -> float | None:
+        """The earliest deadline that was set, which may be void by now."""
+        return self._deadlines[0][0] if self._deadlines else None

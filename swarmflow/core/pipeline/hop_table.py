@@ -1,0 +1,182 @@
+"""The hops of one peer in an epoch: the table of them, and what all exchanges about a hop share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from swarmflow.core.pipeline import lateness
+from swarmflow.core.pipeline.admission import WITHOUT_GRAPH, Admission
+from swarmflow.core.pipeline.advertising import Advertising
+from swarmflow.core.pipeline.dispatcher import Dispatcher
+from swarmflow.core.pipeline.hop import Hop
+from swarmflow.core.pipeline.journal import Journal
+from swarmflow.core.pipeline.restorer import Restorer
+from swarmflow.core.protocol.actions import Action, Count, Discard, Send
+from swarmflow.core.protocol.messages import CreditAvailable, Denied, Done, Forward, ReserveSlot, Routed
+from swarmflow.core.protocol.types import BEFORE_ALL, Epoch, Microbatch, ProcessId
+
+
+@dataclass(slots=True)
+class HopTable:
+    """A peer's part in the forward and backward work of an epoch.
+
+    What a message does to a hop stands by its exchange: `intake` (with the stage before), `downstream` (with the stage
+    after), `passes` (what was computed), `reconciling` (with a ballot), `restorer` (evicted tensors).
+    """
+
+    stage: int  # this peer's slice of the model
+    stages: int
+    capacity: int  # microbatches whose graphs fit in memory
+    dispatcher: Dispatcher
+    leader: ProcessId  # receives Done
+    journal_bytes_max: int = 1 << 30  # kept for repairs
+    recompute: bool = True  # microbatches without a graph are admitted too
+    epoch: Epoch = field(default=BEFORE_ALL, init=False)
+    hops: dict[int, Hop] = field(default_factory=dict, init=False)  # by index
+    dropped: dict[int, None] = field(default_factory=dict, init=False)  # orphans that were subtracted
+    dead: set[ProcessId] = field(default_factory=set, init=False)
+    floor: dict[int, int] = field(default_factory=dict, init=False)  # index -> lowest attempt that is admitted
+    journal: Journal = field(init=False)
+    restorer: Restorer = field(init=False)
+    admission: Admission = field(init=False)
+    advertising: Advertising = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.advertising = Advertising(self.dispatcher)
+        self.admission = Admission(self.capacity, WITHOUT_GRAPH if self.recompute and not self.last else 0)
+        self.journal = Journal(self.dispatcher, self.journal_bytes_max, self.hops)
+        self.restorer = Restorer(self.stage, self.last, self.capacity, self.dispatcher, self.journal, self.hops)
+
+    def open(
+        self,
+        epoch: Epoch,
+        next_stage: tuple[ProcessId, ...],
+        before: tuple[ProcessId, ...] = (),
+        shares: Mapping[ProcessId, int] | None = None,
+        mates: tuple[ProcessId, ...] = (),
+    ) -> list[Action]:
+        """Begin an epoch; what was held for another one is void.
+
+        before: the peers of the stage before, or the trainers. shares: slots of each peer of the next stage for this
+        peer. mates: the other peers of the own stage.
+        """
+        self.epoch = epoch
+        self.dead.clear()
+        actions = self.clear()
+        self.admission.open()
+        self.restorer.open(before)
+        self.advertising.open(epoch, self.restorer.before if self.stage > 0 else {})
+        return [*actions, *self.dispatcher.open(epoch, next_stage, shares, mates)]
+
+    def clear(self) -> list[Action]:
+        """Drop all hops and the journal, once the step is committed or void."""
+        self.dropped.clear()
+        self.floor.clear()
+        self.admission.clear()
+        self.restorer.clear()
+        return self.journal.clear()
+
+    # --- what is here -------------------------------------------------------------------------------------------------
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the stage that computes the loss."""
+        return self.stage == self.stages - 1
+
+    @property
+    def held(self) -> int:
+        """Microbatches whose graph is, or will be, in memory."""
+        return len(self.admission.held)
+
+    @property
+    def queued(self) -> int:
+        """Microbatches that wait for, or are in, computation."""
+        return len(self.admission.queued)
+
+    @property
+    def settling(self) -> bool:
+        """Whether orphans are still being subtracted."""
+        return bool(self.admission.orphans)
+
+    def find(self, microbatch: Microbatch) -> Hop | None:
+        """Return the hop of a microbatch of this epoch."""
+        hop = self.hops.get(microbatch.index)
+        return hop if hop is not None and hop.microbatch == microbatch else None
+
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """Return (index, attempt) of every accumulated hop."""
+        return tuple((done.microbatch.index, done.attempt) for done in self.done())
+
+    def done(self) -> tuple[Done, ...]:
+        """Return the Done of every accumulated hop, by index."""
+        return tuple(hop.done for _, hop in sorted(self.hops.items()) if hop.done is not None)
+
+    # --- members and time ---------------------------------------------------------------------------------------------
+
+    def enter(self, process: ProcessId, share: int, now: float) -> list[Action]:
+        """Add a peer of the next stage. share: its slots for this peer."""
+        return self.report_successors(self.dispatcher.enter(process, share, now))
+
+    def gone(self, process: ProcessId, now: float, lost: tuple[tuple[int, int], ...] = ()) -> list[Action]:
+        """Re-send what a dead process held downstream. lost: hops (stage, index) without a holder."""
+        self.admission.gone(process)
+        self.dead.add(process)
+        after = {index for stage, index in lost if stage == self.stage + 1 and index in self.hops}
+        return self.report_successors(self.dispatcher.gone(process, now, after)) + self.restorer.gone(process)
+
+    def unreachable(self, process: ProcessId, now: float) -> list[Action]:
+        """Handle a broken connection to a peer of the next stage that may be alive."""
+        return self.report_successors(lateness.lost(self.dispatcher, process, now))
+
+    def tick(self, now: float) -> list[Action]:
+        """Handle what is due."""
+        return self.report_successors(lateness.tick(self.dispatcher, now)) + self.restorer.tick(now)
+
+    @property
+    def due_s(self) -> float:
+        """A tick before this time does nothing."""
+        return 0.0 if self.restorer.busy else self.dispatcher.due_s
+
+    def next_deadline(self) -> float | None:
+        """Return when tick is due."""
+        times = (lateness.next_deadline(self.dispatcher), self.restorer.next_deadline())
+        return min((time for time in times if time is not None), default=None)
+
+    # --- what the exchanges share -------------------------------------------------------------------------------------
+
+    def deny(self, sender: ProcessId, message: Forward | ReserveSlot, reason: str) -> list[Action]:
+        """Deny a microbatch to its sender."""
+        denied = Denied(message.microbatch, self.stage, message.attempt, reason)
+        return [Count("denials", reason), Send(sender, denied)]
+
+    def drop(self, hop: Hop) -> list[Action]:
+        """Drop a hop with its tensors and its computation, and give its slot to others."""
+        self.delete(hop)
+        return [Discard(hop.microbatch), *self.restorer.drop(hop), *self.grant_credits()]
+
+    def delete(self, hop: Hop) -> None:
+        """Remove a hop from the table, and free its slot."""
+        del self.hops[hop.microbatch.index]
+        self.admission.forget(hop.microbatch.index)
+
+    def grant_credits(self) -> list[Action]:
+        """Begin backward passes that waited for memory, then give the slots that are free to denied senders."""
+        return [
+            *self.admission.replays(),
+            *(Send(waiting, CreditAvailable(self.stage)) for waiting in self.admission.next_credits()),
+        ]
+
+    def report_successor(self, hop: Hop | None) -> list[Action]:
+        """Tell the predecessor which peer holds the next hop, in case this process dies."""
+        if hop is None:
+            return []
+        successor = self.dispatcher.flights.holder(hop.microbatch.index)
+        if successor is None or successor == hop.reported:
+            return []
+        hop.reported = successor
+        return [Send(hop.upstream, Routed(hop.microbatch, self.stage, hop.attempt, successor))]
+
+    def report_successors(self, actions: list[Action]) -> list[Action]:
+        """Append the Routed messages of all microbatches that the actions may have moved."""
+        return actions + [report for hop in self.hops.values() if actions for report in self.report_successor(hop)]

@@ -1,0 +1,119 @@
+"""One microbatch in flight: what its sender knows about where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
+from swarmflow.core.transitions import Transitions
+
+REPAIR = 1000  # attempts are repair * REPAIR + try, so that a repair's are above all attempts of the dead peer
+
+
+class FlightState(StrEnum):
+    """One microbatch on its way to the next stage, from the dispatch until its gradient returns."""
+
+    WAITING = "waiting"  # at no peer: about to be routed, or no peer could take it
+    ASKING = "asking"  # a repair: peers were asked which of them holds it already
+    RESERVING = "reserving"  # its holder was asked for a slot; the bytes are not sent yet
+    UNREQUESTED = "unrequested"  # the bytes were sent without asking, and the holder has not answered yet
+    HELD = "held"  # at its holder: accepted, found there, or sent into a reserved slot
+    RETURNED = "returned"  # the gradient is back
+    STARVED = "starved"  # its holder died, and the input was evicted: it waits until that is computed again
+
+
+_MOVED = "the holder died, is late or denies it"
+FLIGHT = Transitions(
+    "microbatch in flight",
+    FlightState.WAITING,
+    {
+        FlightState.WAITING: {
+            FlightState.ASKING: "it is a repair",
+            FlightState.RESERVING: "this sender has used up its share of the chosen peer's slots",
+            FlightState.UNREQUESTED: "the chosen peer has a slot for this sender",
+        },
+        FlightState.ASKING: {FlightState.HELD: "a peer holds it", FlightState.WAITING: "no peer holds it"},
+        FlightState.RESERVING: {
+            FlightState.HELD: "the slot is reserved, or the holder has it already",
+            FlightState.WAITING: _MOVED,
+        },
+        FlightState.UNREQUESTED: {FlightState.HELD: "the holder accepts it", FlightState.WAITING: _MOVED},
+        FlightState.HELD: {FlightState.RETURNED: "the gradient arrives", FlightState.WAITING: _MOVED},
+        FlightState.RETURNED: {
+            FlightState.WAITING: "the holder died, or no process has its gradient in the sum any more",
+            FlightState.STARVED: "the same, and the input is evicted",
+        },
+        FlightState.STARVED: {FlightState.WAITING: "the input is back"},
+    },
+)
+AT_HOLDER = frozenset((FlightState.RESERVING, FlightState.UNREQUESTED, FlightState.HELD))
+
+
+@dataclass(slots=True)
+class InFlight:
+    """One microbatch that was dispatched to the next stage."""
+
+    microbatch: Microbatch
+    data: Ref | None  # input of the hop; None: evicted
+    targets: Ref
+    attempt: int
+    repair: bool = False  # a peer may hold it already
+    hint: ProcessId | None = None  # the peer that probably holds it
+    source: ProcessId | None = None  # the trainer that formed it
+    state: FlightState = field(default=FLIGHT.initial, init=False)
+    holder: ProcessId | None = field(default=None, init=False)
+    successor: ProcessId | None = field(default=None, init=False)  # to whom the holder has passed it on
+    asked: set[ProcessId] = field(default_factory=set, init=False)  # peers whose answer to an Adopt is awaited
+    sent_at_s: float = field(default=0.0, init=False)
+    arrived_s: float | None = field(default=None, init=False)
+    late_s: float = field(default=0.0, init=False)  # from then on the holder is late
+    patience: int = field(default=0, init=False)  # how often it was late; the deadline doubles with each
+    measured: bool = field(default=False, init=False)  # the holder's time has been measured
+    restored: bool = field(default=False, init=False)  # the evicted input was brought back, to be re-sent
+    settled: bool = field(default=False, init=False)  # the gradient has returned once, perhaps from an earlier holder
+
+    @property
+    def bodies(self) -> tuple[Ref, ...]:
+        """The tensors that are still here; a Forward carries both."""
+        return (self.targets,) if self.data is None else (self.data, self.targets)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensors that are still here."""
+        return self.targets.size_bytes + (0 if self.data is None else self.data.size_bytes)
+
+    @property
+    def returned(self) -> bool:
+        """Whether the gradient is back."""
+        return self.state is FlightState.RETURNED
+
+    @property
+    def reserving(self) -> bool:
+        """Whether the holder was asked for a slot and has no bytes yet."""
+        return self.state is FlightState.RESERVING
+
+    @property
+    def held(self) -> bool:
+        """Whether it takes a slot at its holder."""
+        return self.state in AT_HOLDER
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a holder has not passed it on yet."""
+        return self.held and not self.measured
+
+    @property
+    def watched(self) -> bool:
+        """Whether an answer or a gradient is due."""
+        return bool(self.asked) or self.held
+
+    def move(self, to: FlightState) -> None:
+        """Enter a state. Raises IllegalTransition."""
+        self.state = FLIGHT.move(self.state, to)
+        assert (self.holder is not None) == (to in AT_HOLDER or to is FlightState.RETURNED), f"{to}: {self.holder}"
+
+
+def next_repair(attempt: int) -> int:
+    """Return the first attempt of the next repair after this attempt."""
+    return (attempt // REPAIR + 1) * REPAIR

@@ -1,0 +1,125 @@
+"""What a peer does with microbatches from the stage before: admits, reserves, adopts or denies them."""
+
+from __future__ import annotations
+
+from swarmflow.core.pipeline.hop import UNFINISHED, Hop, HopState
+from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.protocol.actions import Action, Count, Release, RunForward, RunLoss, Send
+from swarmflow.core.protocol.messages import (
+    Accepted,
+    Adopt,
+    Cancel,
+    CreditReturned,
+    Denied,
+    Forward,
+    Probe,
+    Probed,
+    ReserveSlot,
+    SlotReserved,
+)
+from swarmflow.core.protocol.types import ProcessId, Ref
+
+Bodies = tuple[Ref, ...]
+
+
+def forward(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies, now: float) -> list[Action]:
+    """Admit a microbatch from a predecessor and compute it, or deny it."""
+    refuse = _refusal(hops, message) or (None if len(bodies) == 2 else "invalid")
+    hop = hops.hops.get(message.microbatch.index)
+    drop: list[Action] = [Release(bodies)] if bodies else []
+    if refuse is not None:
+        return [*drop, *hops.deny(sender, message, refuse)]
+    if hop is not None and not hop.orphan:
+        return [*hops.restorer.offered(hop, bodies), *_take_over(hops, hop, sender, message)]
+    admission, index = hops.admission, message.microbatch.index
+    reserved = admission.give_up(index, sender, message.attempt)
+    if hop is not None or not (reserved or admission.admits(message.insist)):
+        return [*drop, *hops.deny(sender, message, admission.deny(sender, message.insist))]
+    admission.arrive(index, reserved)
+    return _begin(hops, sender, message, bodies)
+
+
+def _begin(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies) -> list[Action]:
+    """Enter an admitted hop and compute it."""
+    (data, targets), graph = bodies, hops.admission.graph
+    origin = message.attempt, sender, message.repair, message.held_by
+    hop = Hop(message.microbatch, *origin, data, targets, graph, message.settled)
+    work: Action = RunForward(hop.microbatch, data, graph)
+    if hops.last:
+        hop.move(HopState.ACCUMULATING)
+        work = RunLoss(hop.microbatch, data, targets)
+    hops.hops[message.microbatch.index] = hop
+    hops.admission.note(hop)
+    hops.journal.weigh(hop)
+    return [Send(sender, _accepted(hops, hop)), work]
+
+
+def reserve(hops: HopTable, sender: ProcessId, message: ReserveSlot, bodies: Bodies, now: float) -> list[Action]:
+    """Reserve a slot for a microbatch before its bytes are sent, or deny it."""
+    refuse, index = _refusal(hops, message), message.microbatch.index
+    if refuse is not None:
+        return hops.deny(sender, message, refuse)
+    hop, admission = hops.hops.get(index), hops.admission
+    if hop is not None and not hop.orphan:
+        return _take_over(hops, hop, sender, message)
+    reserved = index in admission.reserved
+    if hop is not None or not (reserved or admission.admits(message.insist, message.ahead)):
+        return hops.deny(sender, message, admission.deny(sender, message.insist))
+    admission.reserve(index, sender, message.attempt)
+    downstream_s = hops.dispatcher.router.downstream_s
+    return [Send(sender, SlotReserved(message.microbatch, hops.stage, message.attempt, downstream_s))]
+
+
+def adopt(hops: HopTable, sender: ProcessId, message: Adopt, bodies: Bodies, now: float) -> list[Action]:
+    """Take a new predecessor for a hop that is here already, or answer that it is not."""
+    hop = hops.hops.get(message.microbatch.index)
+    if hop is None or hop.orphan:
+        hops.floor[message.microbatch.index] = message.attempt
+        hops.admission.reserved.pop(message.microbatch.index, None)
+        return [Send(sender, Denied(message.microbatch, hops.stage, message.attempt, "unknown"))]
+    return _take_over(hops, hop, sender, message)
+
+
+def cancel(hops: HopTable, sender: ProcessId, message: Cancel, bodies: Bodies, now: float) -> list[Action]:
+    """Drop a hop or a reservation that was cancelled, unless its gradient is being accumulated already."""
+    if hops.admission.give_up(message.microbatch.index, sender, message.attempt):
+        return hops.grant_credits()
+    hop = hops.find(message.microbatch)
+    if hop is None or (hop.upstream, hop.attempt) != (sender, message.attempt):
+        return []
+    return hops.drop(hop) if hop.state in UNFINISHED and hop.state is not HopState.ACCUMULATING else []
+
+
+def credit_returned(
+    hops: HopTable, sender: ProcessId, message: CreditReturned, bodies: Bodies, now: float
+) -> list[Action]:
+    """Give a slot that a sender has no microbatch for to another one."""
+    return hops.grant_credits() if hops.admission.admits(insist=False) else []
+
+
+def probe(hops: HopTable, sender: ProcessId, message: Probe, bodies: Bodies, now: float) -> list[Action]:
+    """Answer a probe of the link to this peer."""
+    answer = Send(sender, Probed(message.epoch, message.loaded, hops.dispatcher.router.downstream_s))
+    return [*([Release(bodies)] if bodies else []), answer]
+
+
+def _refusal(hops: HopTable, message: Forward | ReserveSlot) -> str | None:
+    if message.stage != hops.stage:
+        return "stage"
+    return "stale" if message.attempt < hops.floor.get(message.microbatch.index, 0) else None
+
+
+def _accepted(hops: HopTable, hop: Hop) -> Accepted:
+    return Accepted(hop.microbatch, hops.stage, hop.attempt, hops.dispatcher.router.downstream_s)
+
+
+def _take_over(hops: HopTable, hop: Hop, sender: ProcessId, message: Forward | ReserveSlot | Adopt) -> list[Action]:
+    """Serve a newer attempt with a hop that is here already, so that nothing is computed twice."""
+    attempt = message.attempt
+    if attempt < hop.attempt and hop.upstream not in hops.dead:
+        return [Send(sender, Denied(hop.microbatch, hops.stage, attempt, "stale"))]
+    again = (hop.upstream, hop.attempt) == (sender, attempt)  # the same predecessor asks again
+    hop.upstream, hop.attempt, hop.reported, hop.settled = sender, attempt, None, message.settled
+    counted: list[Action] = [] if again else [Count("adoptions")]
+    actions = [*counted, Send(sender, _accepted(hops, hop)), *hops.report_successor(hop)]
+    return actions + (hops.restorer.give_back(hop) if hop.state is HopState.DONE else [])

@@ -1,0 +1,112 @@
+"""What a peer does with what it has computed: the next pass, the sum of gradients, the stages before and after."""
+
+from __future__ import annotations
+
+from swarmflow.core.pipeline.hop import Hop, HopState
+from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.protocol.actions import Action, Release, RunBackward, Send
+from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
+from swarmflow.core.protocol.messages import Backward, Denied, Done, Unrepairable
+from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
+
+
+def forward_computed(hops: HopTable, event: ForwardComputed, now: float) -> list[Action]:
+    """Dispatch the activation to the next stage."""
+    hop = hops.find(event.microbatch)
+    if hop is None:
+        return [Release((event.output,))]
+    hops.admission.now_s = now
+    hops.admission.computed(hop.microbatch.index)
+    if hop.state is not HopState.FORWARD:
+        return hops.restorer.recomputed(hop, event.output, now) + hops.report_successor(hop)
+    hop.move(HopState.DISPATCHED)
+    hops.admission.note(hop)
+    bodies = (event.output, hop.targets)
+    actions = hops.dispatcher.offer(hop.microbatch, bodies, now, hop.attempt, hop.repair, hop.held_by)
+    actions += hops.report_successor(hop) + hops.restorer.advance(hop)
+    return actions + (hops.grant_credits() if hops.admission.admits(insist=False) else [])
+
+
+def backward(hops: HopTable, sender: ProcessId, message: Backward, bodies: tuple[Ref, ...], now: float) -> list[Action]:
+    """Run the backward pass with the gradient of this hop's output, from downstream."""
+    hop = hops.find(message.microbatch)
+    expected = hop is not None and hop.state is HopState.DISPATCHED
+    if expected and not bodies:
+        return []  # a bare acknowledgement cannot replace the gradient: this hop never received it, so it will ask
+    fresh = hops.dispatcher.returned(sender, message.microbatch, message.attempt, now)
+    if hop is None or not fresh or len(bodies) > 1:
+        return [Release(bodies)] if bodies else []
+    if not bodies:
+        return hops.restorer.settled(hop) + hops.restorer.resend()
+    if not expected:
+        return hops.restorer.returned(hop, bodies[0]) + hops.restorer.resend()
+    hop.gradient_in = bodies[0]
+    hop.move(HopState.ACCUMULATING if hop.graph else HopState.NO_MEMORY)
+    hops.admission.note(hop)
+    hops.journal.weigh(hop)
+    if hop.graph:
+        return [RunBackward(hop.microbatch, bodies[0])]
+    hops.admission.waiting[hop.microbatch.index] = hop
+    return [*hops.admission.replays()]
+
+
+def loss_computed(hops: HopTable, event: LossComputed) -> list[Action]:
+    """Finish a hop of the last stage."""
+    hop = hops.find(event.microbatch)
+    if hop is None:
+        return _unused(event.gradient)
+    done = Done(hop.microbatch, hops.stage, hop.attempt, event.loss_sum, event.tokens)
+    return _finish(hops, hop, event.gradient, done)
+
+
+def backward_computed(hops: HopTable, event: BackwardComputed) -> list[Action]:
+    """Report the accumulated gradient to the leader, and send the input's gradient upstream."""
+    hop = hops.find(event.microbatch)
+    if hop is None:
+        return _unused(event.gradient)
+    return _finish(hops, hop, event.gradient, Done(hop.microbatch, hops.stage, hop.attempt))
+
+
+def replayed(hops: HopTable, event: Replayed) -> list[Action]:
+    """Continue after a replay: of a hop without a graph, of an orphan, or for a gradient that a neighbour needs."""
+    hop = hops.find(event.microbatch)
+    if hop is None:
+        return _unused(event.gradient)
+    if event.weight == 0:
+        return hops.restorer.replayed(hop, event)
+    if event.weight > 0:
+        return _finish(hops, hop, event.gradient, Done(hop.microbatch, hops.stage, hop.attempt))
+    hops.dropped[event.microbatch.index] = None
+    return hops.drop(hop)
+
+
+def failed(hops: HopTable, microbatch: Microbatch) -> tuple[ProcessId | None, list[Action]]:
+    """Drop a hop whose bytes were invalid; return who sent them, for the leader."""
+    hop = hops.find(microbatch)
+    if hop is None:
+        return None, []
+    if hop.state is HopState.DONE or hop.orphan:  # its gradient is in the sum and cannot be taken away without them
+        reason = f"the bytes of microbatch {microbatch.index} that were brought back cannot be used"
+        return None, [Send(hops.leader, Unrepairable(hops.epoch, reason))]
+    hops.delete(hop)
+    sent = hops.dispatcher.flights.entries.get(microbatch.index)
+    culprit = hop.upstream if sent is None else sent.holder
+    denied = Send(hop.upstream, Denied(microbatch, hops.stage, hop.attempt, "invalid"))
+    return culprit, [*hops.restorer.drop(hop), denied, *hops.admission.replays()]
+
+
+def _finish(hops: HopTable, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:
+    """Report an accumulated hop; subtract it if the ballot counts another holder's."""
+    orphan, hop.gradient = hop.state is HopState.DISOWNED, gradient
+    hop.done = None if orphan else done
+    hop.move(HopState.SUBTRACTING if orphan else HopState.DONE)
+    hops.admission.note(hop)
+    hops.journal.weigh(hop)
+    if orphan:
+        return hops.restorer.undo(hop)
+    actions = [*hops.restorer.give_back(hop), Send(hops.leader, done), *hops.journal.evict()]
+    return actions + hops.grant_credits()
+
+
+def _unused(gradient: Ref | None) -> list[Action]:
+    return [Release((gradient,))] if gradient is not None else []

@@ -1,0 +1,42 @@
+"""How a peer's sum becomes the one that a ballot lists: what is listed elsewhere too is subtracted here."""
+
+from __future__ import annotations
+
+from swarmflow.core.pipeline.hop import Hop, HopState
+from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.protocol.actions import Action, Send
+from swarmflow.core.protocol.messages import Denied
+
+
+def reconcile(hops: HopTable, entries: tuple[tuple[int, int], ...]) -> tuple[list[Action], str]:
+    """Hold exactly the entries of a ballot: begin to subtract everything else that was accumulated.
+
+    Return the actions, and a reason if one of the entries is not here.
+    """
+    here = dict(hops.entries())
+    if any(here.get(index) != attempt for index, attempt in entries):
+        return [], f"{len(here)} accumulated, {len(entries)} listed"
+    hops.admission.closed = True
+    hops.admission.reserved.clear()  # all is done: what would still arrive has been overtaken, and is denied then
+    listed = {index for index, _ in entries}
+    orphans = [hop for index, hop in sorted(hops.hops.items()) if index not in listed and not hop.orphan]
+    return [action for hop in orphans for action in _disown(hops, hop)], ""
+
+
+def reopen(hops: HopTable) -> list[Action]:
+    """Admit microbatches again after a ballot was revoked."""
+    hops.admission.closed = False
+    return hops.grant_credits()
+
+
+def _disown(hops: HopTable, hop: Hop) -> list[Action]:
+    """Drop an orphan, or subtract its gradient, now or once it is accumulated."""
+    if hop.state not in (HopState.DONE, HopState.ACCUMULATING):
+        # It may belong to a repair that arrived before the MemberFailed; its sender must learn that it is not here.
+        actions = hops.drop(hop)
+        reason = hops.admission.deny(hop.upstream, insist=True)
+        return [*actions, Send(hop.upstream, Denied(hop.microbatch, hops.stage, hop.attempt, reason))]
+    finished, hop.done = hop.state is HopState.DONE, None
+    hop.move(HopState.SUBTRACTING if finished else HopState.DISOWNED)
+    hops.admission.note(hop)
+    return hops.restorer.undo(hop) if finished else []

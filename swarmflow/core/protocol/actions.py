@@ -1,0 +1,331 @@
+"""What a machine asks the runtime to do. The runtime answers with the event named in each docstring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmflow.core.protocol.messages import Held, Message, StepResult
+from swarmflow.core.protocol.types import Body, Epoch, Member, Microbatch, ProcessId, Ref, Roster, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message; to the own process: hand it back as Received."""
+
+    to: ProcessId
+    message: Message
+    bodies: tuple[Body, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """These bytes are needed no more."""
+
+    refs: tuple[Ref, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunForward:
+    """Forward through the stage -> ForwardComputed.
+
+    keep: the graph, for the backward. again: it was done before, and its output is needed once more.
+    """
+
+    microbatch: Microbatch
+    input: Ref
+    keep: bool = True
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunLoss:
+    """Forward, loss and backward of the last stage in one go -> LossComputed."""
+
+    microbatch: Microbatch
+    input: Ref
+    targets: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class RunBackward:
+    """Backward through the kept graph, accumulating -> BackwardComputed."""
+
+    microbatch: Microbatch
+    gradient: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class RunReplay:
+    """Forward and backward of a hop again -> Replayed.
+
+    gradient: of the stage's output; None on the last stage, where targets give the loss. weight: 1 where the graph was
+    not kept, -1 to take away what the hop once added; 0 accumulates nothing, and is for the gradient of the input alone
+    (not on stage 0).
+    """
+
+    microbatch: Microbatch
+    input: Ref
+    targets: Ref
+    gradient: Ref | None
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """This hop is another's: drop its graph, and what of it is queued."""
+
+    microbatch: Microbatch
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Drop all graphs and queued work, and zero the accumulators.
+
+    exponent: of the step that begins, where gradients add up as integers: one of them counts 2^-exponent. careful:
+    check each layer's output and each microbatch's gradients for values that are not finite, to name the layer.
+    """
+
+    exponent: int = 36
+    careful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SumPiece:
+    """Add the parts in rank order (None: the own accumulator), into the reduced buffer -> PieceReduced.
+
+    apart: it is a piece of another stage, of which there is no buffer here; the event has the sum.
+    """
+
+    epoch: Epoch
+    ballot: int
+    group: str
+    piece: int
+    start: int
+    stop: int
+    parts: tuple[Ref | None, ...]
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StorePiece:
+    """Copy a received sum into the reduced buffer -> PieceReduced."""
+
+    epoch: Epoch
+    ballot: int
+    group: str
+    piece: int
+    start: int
+    stop: int
+    sum: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Norm and digest of the reduced gradients; groups in `alone` have one member: theirs is the accumulator.
+
+    -> Sealed.
+    """
+
+    epoch: Epoch
+    ballot: int
+    groups: tuple[str, ...]
+    alone: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """The optimizer's update, then zero the accumulators -> Applied."""
+
+    epoch: Epoch
+    scale: float
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """Build the stage and load a version from a donor, or initial weights where there is none -> StateLoaded."""
+
+    stage: int
+    version: int
+    donors: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Serve the stage that this process still holds in memory from an earlier life -> StateLoaded.
+
+    update: to be applied first, with the gradient that was reduced in that life.
+    """
+
+    stage: int
+    version: int
+    update: Apply | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FormMicrobatch:
+    """Read a microbatch by the data rule -> MicrobatchFormed."""
+
+    microbatch: Microbatch
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpoint:
+    """Copy every stage's state at `version` from its donors to disk -> CheckpointWritten. Last: write `final` too.
+
+    digests: what the files must be, where that is known. spare: a version on disk that others copy from here. number:
+    the answer has it too; 0: it is a copy of what another leader has written.
+    """
+
+    version: int
+    roster: Roster
+    last: bool = False
+    digests: tuple[str, ...] = ()
+    spare: int = -1
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCopies:
+    """Copy these stages of a snapshot from its holder to the own disk, beside everything else -> CopiesChanged."""
+
+    holder: Member
+    snapshot: Snapshot
+    stages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropCopies:
+    """Delete the copies of versions outside of [oldest, newest] -> CopiesChanged."""
+
+    oldest: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Validate:
+    """Measure the validation loss of `version` on these peers -> Validated. Given again: on these, and no others.
+
+    Progressed tells of each batch.
+    """
+
+    version: int
+    roster: Roster
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Nobody waits any more for what was begun, a `save` or a `validation`: end it, and answer nothing."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The answer to a SaveAsked: this version is on disk, or (failed: why) none that is new enough."""
+
+    number: int
+    version: int
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write one line of the run's log."""
+
+    result: StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class TookOver:
+    """This trainer leads from here on: people and processes that look for the run should find it."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """These processes will be sent to: this is where they can be dialled."""
+
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """A process is gone: close what is open to it, and drop what is queued for it."""
+
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Tell the person who runs this process. level: `info`, `warning` or `debug`."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Raise a counter of the metrics."""
+
+    name: str
+    label: str = ""
+    amount: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """This life of the process is over for the swarm: start another incarnation, which still has `held` in memory."""
+
+    reason: str
+    held: Held | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """Write what this process holds into its folder, for a later life of it. Done with StateStored."""
+
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The process has nothing more to do."""
+
+    reason: str
+    ok: bool = True
+
+
+Action = (
+    Send
+    | Release
+    | RunForward
+    | RunLoss
+    | RunBackward
+    | RunReplay
+    | Discard
+    | Reset
+    | SumPiece
+    | StorePiece
+    | Seal
+    | Apply
+    | LoadState
+    | Resume
+    | StoreState
+    | FormMicrobatch
+    | WriteCheckpoint
+    | KeepCopies
+    | DropCopies
+    | Validate
+    | Abandon
+    | Saved
+    | Record
+    | TookOver
+    | Connect
+    | Forget
+    | Log
+    | Count
+    | Rejoin
+    | Exit
+)

@@ -1,0 +1,225 @@
+"""Every message between processes, as data. Bodies (tensors) travel beside a message, never in it."""
+
+from __future__ import annotations
+
+from swarmflow.core.protocol.messages.election import Deposed, Elect, ElectionReport
+from swarmflow.core.protocol.messages.hop import (
+    Accepted,
+    Adopt,
+    Backward,
+    Cancel,
+    CreditAvailable,
+    CreditReturned,
+    Denied,
+    Done,
+    DownstreamCost,
+    Forward,
+    Probe,
+    Probed,
+    Recall,
+    Recalled,
+    RelayedTensor,
+    RelayTensor,
+    ReserveSlot,
+    Routed,
+    SlotReserved,
+)
+from swarmflow.core.protocol.messages.membership import (
+    CopiesHeld,
+    Drain,
+    Evicted,
+    Finished,
+    Granted,
+    Heartbeat,
+    Held,
+    Join,
+    KeepCopy,
+    LeaderHeartbeat,
+    Left,
+    LinkRateReport,
+    LoadFailed,
+    Needed,
+    Postponed,
+    Ready,
+    Refused,
+    Released,
+    Surplus,
+    Suspect,
+    Welcome,
+    state_name,
+)
+from swarmflow.core.protocol.messages.negotiation import Negotiate
+from swarmflow.core.protocol.messages.step import (
+    Assign,
+    Commit,
+    Committed,
+    ElectorateChange,
+    MemberEntered,
+    MemberFailed,
+    NotFinite,
+    OpenStep,
+    Overflow,
+    Prepare,
+    Prepared,
+    ReducePart,
+    ReduceSum,
+    RosterDelta,
+    RosterPart,
+    StepResult,
+    Tally,
+    Unprepared,
+    Unrepairable,
+)
+
+__all__ = [
+    "TO_LEADER",
+    "Accepted",
+    "Adopt",
+    "Assign",
+    "Backward",
+    "Cancel",
+    "Commit",
+    "Committed",
+    "CopiesHeld",
+    "CreditAvailable",
+    "CreditReturned",
+    "Denied",
+    "Deposed",
+    "Done",
+    "DownstreamCost",
+    "Drain",
+    "Elect",
+    "ElectionReport",
+    "ElectorateChange",
+    "Evicted",
+    "Finished",
+    "Forward",
+    "Granted",
+    "Heartbeat",
+    "Held",
+    "Join",
+    "KeepCopy",
+    "LeaderHeartbeat",
+    "Left",
+    "LinkRateReport",
+    "LoadFailed",
+    "MemberEntered",
+    "MemberFailed",
+    "Message",
+    "Needed",
+    "Negotiate",
+    "NotFinite",
+    "OpenStep",
+    "Overflow",
+    "Postponed",
+    "Prepare",
+    "Prepared",
+    "Probe",
+    "Probed",
+    "Ready",
+    "Recall",
+    "Recalled",
+    "ReducePart",
+    "ReduceSum",
+    "Refused",
+    "RelayTensor",
+    "RelayedTensor",
+    "Released",
+    "ReserveSlot",
+    "RosterDelta",
+    "RosterPart",
+    "Routed",
+    "SlotReserved",
+    "StepResult",
+    "Surplus",
+    "Suspect",
+    "Tally",
+    "Unprepared",
+    "Unrepairable",
+    "Welcome",
+    "state_name",
+]
+
+Message = (
+    Forward
+    | ReserveSlot
+    | SlotReserved
+    | Adopt
+    | Accepted
+    | Denied
+    | CreditAvailable
+    | Cancel
+    | Routed
+    | Backward
+    | Recall
+    | Recalled
+    | RelayTensor
+    | RelayedTensor
+    | CreditReturned
+    | Probe
+    | Probed
+    | DownstreamCost
+    | Done
+    | RosterPart
+    | OpenStep
+    | RosterDelta
+    | MemberEntered
+    | MemberFailed
+    | Assign
+    | Overflow
+    | NotFinite
+    | Prepare
+    | Prepared
+    | Unprepared
+    | Unrepairable
+    | Commit
+    | Committed
+    | StepResult
+    | ReducePart
+    | ReduceSum
+    | Join
+    | Refused
+    | Welcome
+    | Granted
+    | LoadFailed
+    | Ready
+    | KeepCopy
+    | CopiesHeld
+    | Surplus
+    | Drain
+    | Released
+    | Left
+    | Needed
+    | Postponed
+    | Heartbeat
+    | LinkRateReport
+    | LeaderHeartbeat
+    | Suspect
+    | Evicted
+    | Finished
+    | Elect
+    | ElectionReport
+    | Deposed
+    | Negotiate
+)
+
+TO_LEADER = frozenset(
+    (
+        Join,
+        Ready,
+        LoadFailed,
+        Drain,
+        Heartbeat,
+        LinkRateReport,
+        Suspect,
+        Done,
+        Prepared,
+        Unprepared,
+        Unrepairable,
+        Overflow,
+        NotFinite,
+        Committed,
+        CopiesHeld,
+        Left,
+    )
+)

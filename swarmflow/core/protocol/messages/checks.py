@@ -1,0 +1,355 @@
+"""The validity table of the messages: the range or length of every field, checked before a machine sees a message.
+
+The wire decodes a message into its types (runtime/transport/wire.py); the ranges of its numbers, texts and sequences
+stand here, once for production and simulator. The messages of the flow negotiation have a table of their own
+(core/routing/flow/trust.py).
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any
+
+from swarmflow.core.protocol.messages import (
+    Backward,
+    Commit,
+    ElectionReport,
+    ElectorateChange,
+    Forward,
+    Message,
+    OpenStep,
+    Prepare,
+    Probe,
+    Recalled,
+    ReducePart,
+    ReduceSum,
+    RelayedTensor,
+    RelayTensor,
+    RosterDelta,
+)
+from swarmflow.core.protocol.messages.negotiation import FlowMessage
+from swarmflow.core.protocol.types import ADDRESSES_MAX, Group, Member, Plan, ProcessId, Roster
+
+REASON_MAX = 500  # characters of a reason: what is longer is cut where it is made, and refused where it arrives
+COUNT_MAX = 1 << 40  # of anything that is counted
+ATTEMPT_MAX = 1_000_000_000
+SECONDS_MAX = 1e9
+MEMBERS_MAX = 100_000  # of a roster
+PART_MEMBERS_MAX = 1000  # of a RosterPart
+REASONS = frozenset(("full", "draining", "unknown", "stale", "stage", "invalid"))  # of a Denied
+BODIES_MAX: dict[type, int] = {
+    Forward: 2,
+    Backward: 1,
+    Recalled: 2,
+    RelayTensor: 2,
+    RelayedTensor: 2,
+    Probe: 1,
+    ReducePart: 1,
+    ReduceSum: 1,
+}
+
+Check = Callable[[Any], bool]
+Range = tuple[float, float]
+
+# The items of tuples of fixed length, by the name of the field that holds them, for the tables below.
+_ITEMS: dict[str, tuple[str, ...]] = {
+    "entries": ("index", "attempt"),
+    "lost": ("stage", "index"),
+    "results": ("group", "norm", "results.digest"),
+    "LinkRateReport.elements": ("group", "elements"),
+    "rates": ("process", "rate"),
+}
+
+
+def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
+    """The range of every number, both ends included, by `Class.field` or else by `field`. Not-a-number is in none."""
+    count, version, seconds = (0, COUNT_MAX), (0, COUNT_MAX), (0.0, SECONDS_MAX)
+    return {
+        "stage": (0, stages - 1),
+        "Member.stage": (-1, stages - 1),
+        "Recall.stage": (-1, stages - 1),
+        "Recalled.stage": (-1, stages - 1),
+        "Backward.stage": (-1, stages - 1),
+        "Negotiate.stage": (-1, stages - 1),
+        "Join.member.stage": (-1, 1 << 31),
+        "NotFinite.index": (-1, microbatches - 1),
+        "index": (0, microbatches - 1),
+        "indices": (0, microbatches - 1),
+        "dropped": (0, microbatches - 1),
+        "stages": (0, stages - 1),
+        "attempt": (0, ATTEMPT_MAX),
+        "ahead": count,
+        "tokens": count,
+        "retries": count,
+        "Tally.tokens": (microbatches, COUNT_MAX),
+        "StepResult.tokens": (microbatches, COUNT_MAX),  # of whole steps
+        "ElectionReport.attempt": (0, ATTEMPT_MAX // 2),
+        "ElectionReport.ballot": (0, COUNT_MAX // 2),  # the next leader counts on
+        "incarnation": (0, 1 << 64),
+        "generation": (-1, COUNT_MAX),
+        "step": version,
+        "version": version,
+        "Heartbeat.version": (-1, COUNT_MAX),
+        "ElectionReport.version": (-1, COUNT_MAX),
+        "oldest": version,
+        "durable": version,
+        "newest": version,
+        "term": count,
+        "grant": (-1, COUNT_MAX),
+        "capacity": (0, 1 << 31),
+        "queued": count,
+        "held": count,
+        "sent": count,
+        "done": count,
+        "ballot": count,
+        "piece": count,
+        "elements": count,
+        "exponent": (-1024, 1024),
+        "named": (0, MEMBERS_MAX),
+        "before": (0, MEMBERS_MAX),
+        "microbatches": (0, microbatches),
+        "peers": count,
+        "downstream_s": seconds,
+        "wait_s": seconds,
+        "seconds": seconds,
+        "rebalance_s": seconds,
+        "speed": (0.0, 1e15),
+        "loss_sum": (-1e30, 1e30),
+        "loss": (-1e30, 1e30),
+        "norm": (0.0, 1e300),
+        "grad_norm": (0.0, 1e300),
+        "scale": (0.0, 1.0),
+        "learning_rate": (0.0, 1e9),
+        "rate": (0.0, 1e30),
+    }
+
+
+# Shortest and longest text, in characters.
+_TEXTS: dict[str, tuple[int, int]] = {
+    "reason": (0, REASON_MAX),
+    "failed": (0, REASON_MAX),
+    "void": (0, REASON_MAX),
+    "role": (0, 32),
+    "software": (0, 128),
+    "run": (0, 256),
+    "digest": (0, 128),
+    "Committed.digest": (1, 128),
+    "results.digest": (1, 128),
+    "digests": (1, 128),
+    "value": (1, 16),
+    "layer": (0, 120),
+    "lineage": (1, 64),
+    "whole": (0, 128),
+    "roster": (0, 128),
+    "group": (1, 64),
+    "name": (1, 64),
+    "Granted.name": (0, 64),
+    "Held.name": (0, 64),
+    "upcoming": (0, 64),
+    "addresses": (1, 512),
+}
+_FREE = frozenset(("validation_loss",))  # it is logged and nothing else; not-a-number where it was not measured
+
+
+def _lengths(stages: int, microbatches: int) -> dict[str, int]:
+    """The most items of every sequence."""
+    return {
+        "addresses": ADDRESSES_MAX,
+        "copies": 64,
+        "digests": 4096,
+        "stages": stages,
+        "indices": microbatches,
+        "dropped": microbatches,
+        "entries": microbatches,
+        "done": microbatches,
+        "lost": stages * microbatches,
+        "results": 8,
+        "groups": stages + 1,
+        "peers": stages,
+        "donors": 64,
+        "RosterPart.members": PART_MEMBERS_MAX,
+        "LinkRateReport.elements": 64,
+        "rates": 4096,
+        "awaits": 16,
+    }
+
+
+class MessageChecks:
+    """Says what of a message cannot be true in a run of so many stages and microbatches, whoever sends it."""
+
+    def __init__(self, stages: int, microbatches: int) -> None:
+        self._stages = stages
+        self._numbers = _numbers(stages, microbatches)
+        self._lengths = _lengths(stages, microbatches)
+        self._member = self._of_class(Member, "")[1]
+        made = {kind: self._of_class(kind, "") for kind in typing.get_args(Message)}
+        self._fields = {kind: named for kind, (named, _) in made.items()}
+        self._checks = {kind: check for kind, (_, check) in made.items()}
+
+    def wrong(self, message: Message, bodies: int = 0) -> str | None:
+        """What is wrong with a message that has so many bodies, in words; None: all of it may be as it is."""
+        kind = type(message)
+        if bodies and bodies > _bodies_max(message):
+            return f"{kind.__name__} with {bodies} bodies"
+        if self._checks[kind](message):
+            empty = isinstance(message, OpenStep) and not message.roster.stages
+            return "an OpenStep names no stages" if empty else None
+        for name, fits in self._fields[kind]:
+            if not fits(value := getattr(message, name)):
+                return f"{kind.__name__}.{name} cannot be {repr(value)[:60]}"
+        return f"the parts of this {kind.__name__} do not fit each other"
+
+    # --- made once for each type --------------------------------------------------------------------------------------
+
+    def _of_class(self, kind: type, inside: str) -> tuple[tuple[tuple[str, Check], ...], Check]:
+        """The checks of the fields of a class, and of the whole. inside: `Class.field` where it stands."""
+        hints = typing.get_type_hints(kind)
+        names = list(hints) if kind is ProcessId else [field.name for field in fields(kind)]
+        made = [(name, self._of(hints[name], (f"{inside}.{name}", f"{kind.__name__}.{name}", name))) for name in names]
+        checks = tuple((name, check) for name, check in made if check is not None)
+        whole: Check | None = self._report if kind is ElectionReport else _WHOLE.get(kind)
+
+        def check(value: object) -> bool:
+            for name, fits in checks:  # a generator would take twice as long, and this is done at each message
+                if not fits(getattr(value, name)):
+                    return False
+            return whole is None or whole(value)
+
+        return checks, check
+
+    def _of(self, hint: Any, names: tuple[str, ...]) -> Check | None:  # noqa: ANN401
+        """The check of a value of this type; None: all such values are right. names: in the tables, in this order."""
+        if hint is bool or hint == FlowMessage or names[-1] in _FREE:
+            return None
+        if "Denied.reason" in names:
+            return REASONS.__contains__
+        if hint in (int, float):
+            low, high = _first(self._numbers, names)
+            return lambda value: bool(low <= value <= high)
+        if hint is str:
+            shortest, longest = _first(_TEXTS, names)
+            return lambda value: shortest <= len(value) <= longest
+        if isinstance(hint, types.UnionType):
+            [kind] = [each for each in typing.get_args(hint) if each is not types.NoneType]
+            fits = self._of(kind, names)
+            return None if fits is None else (lambda value: value is None or fits(value))
+        if typing.get_origin(hint) is tuple:
+            return self._of_tuple(typing.get_args(hint), names)
+        assert isinstance(hint, type), f"the tables have no rule for {names[-2]}"
+        return self._roster if hint is Roster else self._of_class(hint, names[-2])[1]
+
+    def _of_tuple(self, items: tuple[Any, ...], names: tuple[str, ...]) -> Check:
+        if Ellipsis not in items:
+            parts = zip(items, _first(_ITEMS, names), strict=True)
+            checks = [self._of(item, (f"{names[-2]}.{part}", part)) or bool for item, part in parts]
+            return lambda value: all(fits(part) for fits, part in zip(checks, value, strict=True))
+        most = next((self._lengths[name] for name in names if name in self._lengths), MEMBERS_MAX)
+        each = self._of(items[0], names)
+        assert each is not None, f"the tables have no rule for the items of {names[-2]}"
+        return lambda values: len(values) <= most and all(map(each, values))
+
+    # --- parts that have to fit each other ----------------------------------------------------------------------------
+
+    def _roster(self, roster: Roster) -> bool:
+        """Whether a roster is one of this run. A blank one stands for one that the receiver has.
+
+        The answer is kept with it: where one process pretends to be many, all of them ask the same.
+        """
+        known = roster.__dict__.get("_fits")
+        if known is None or known[0] is not self:
+            known = roster.__dict__["_fits"] = (self, self._roster_anew(roster))
+        return bool(known[1])
+
+    def _roster_anew(self, roster: Roster) -> bool:
+        if len(roster.stages) not in (0, self._stages) or roster.size > MEMBERS_MAX:
+            return False
+        rows = (*enumerate(roster.stages), (-1, roster.trainers))
+        placed = all(member.stage == stage for stage, row in rows for member in row)
+        return placed and all(map(self._member, roster.all_members)) and len(roster.all_processes) == roster.size
+
+    def _report(self, report: Any) -> bool:  # noqa: ANN401
+        """A report is of one process, in a place that there is, and about one epoch and its own work."""
+        me, join, opened = report.member, report.join, report.opened
+        itself = join.member.process == me.process and join.member.stage < self._stages
+        serves = me.stage >= 0 or not report.ready
+        placed = me.stage == -1 if join.role == "trainer" else join.role == "peer" and serves
+        blank = bool(opened.roster.stages) or bool(opened.whole)
+        whole = (not report.results or report.tally is not None) and len(set(report.done)) == len(report.done)
+        own = all(done.stage == me.stage for done in report.done)
+        own &= me.process not in report.gone and me.process not in report.suspects
+        epochs = report.commit is None or report.commit.epoch == opened.epoch
+        epochs &= report.change is None or report.change.epoch == opened.epoch
+        return itself and placed and blank and whole and own and epochs
+
+
+def _first(table: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401
+    for name in names:
+        if name in table:
+            return table[name]
+    raise KeyError(f"the tables have no rule for {names[-2]}")
+
+
+def _bodies_max(message: Message) -> int:
+    """How many bodies it may have; who carries a message for another one gives as many as that one has."""
+    inner = (message.forward or message.backward) if isinstance(message, RelayTensor | RelayedTensor) else None
+    return BODIES_MAX.get(type(inner or message), 0)
+
+
+def _one_inner(message: RelayTensor | RelayedTensor) -> bool:
+    return (message.forward is None) != (message.backward is None)
+
+
+def _open(message: OpenStep) -> bool:
+    """Members come with it or entered before it; of a step without trainers nobody would form the microbatches."""
+    if message.before or not message.roster.stages:
+        return not message.roster.all_members
+    return bool(message.roster.trainers)
+
+
+def _reopen(change: RosterDelta) -> bool:
+    entered = {member.process for member in change.entered}
+    return change.base < change.epoch and len(entered) == len(change.entered) and entered.isdisjoint(change.gone)
+
+
+def _group(group: Group) -> bool:
+    return bool(group.members) and len(set(group.members)) == len(group.members)
+
+
+def _prepare(message: Prepare) -> bool:
+    indices = {index for index, _ in message.entries}
+    names = {group.name for group in message.groups}
+    return len(indices) == len(message.entries) and len(names) == len(message.groups)
+
+
+def _electorate_change(change: ElectorateChange) -> bool:
+    return set(change.left_trainers) <= set(change.left) and not set(change.joined) & set(change.left)
+
+
+def _commit(message: Commit) -> bool:
+    return message.result.epoch == message.epoch
+
+
+_WHOLE: dict[type, Check] = {
+    RelayTensor: _one_inner,
+    RelayedTensor: _one_inner,
+    OpenStep: _open,
+    RosterDelta: _reopen,
+    Group: _group,
+    Prepare: _prepare,
+    Commit: _commit,
+    ElectorateChange: _electorate_change,
+}
+
+
+@lru_cache(maxsize=16)
+def _made(stages: int, microbatches: int) -> MessageChecks:
+    return MessageChecks(stages, microbatches)
+
+
+def checks_of(plan: Plan) -> MessageChecks:
+    """The table for a run of this plan."""
+    return _made(plan.stages, plan.microbatches)

@@ -1,0 +1,210 @@
+"""Messages about one hop of one microbatch: between its sender (upstream), its holder and the stage after it.
+
+Bodies are boundary tensors in wire form. An `attempt` is counted by the sender; a newer one replaces an older one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmflow.core.protocol.types import Epoch, Microbatch, ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Compute this hop. Bodies: the input (token ids for stage 0, else the activation) and the targets."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    repair: bool = False  # a former holder died: the next hop may be held already, so ask before sending it on
+    held_by: ProcessId | None = None  # in a repair: who holds the next hop, where known
+    insist: bool = False  # no other peer can take it, so a draining one must
+    settled: bool = False  # the sender has the gradient already: a Backward without a body is enough
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveSlot:
+    """Ask for a slot for this hop; the bytes follow once it is reserved."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    insist: bool = False  # as in Forward
+    ahead: int = 0  # microbatches sent without asking whose bytes may still be in flight: they need slots first
+    settled: bool = False  # as in Forward
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReserved:
+    """A slot is reserved: send the bytes. downstream_s: as in Accepted."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    downstream_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Ask whether the receiver holds this hop. If so, the sender is its predecessor from now on and gets the gradient.
+
+    Lower attempts are void then. settled: as in Forward.
+    """
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The sender holds the hop. downstream_s: time of the best path beyond it, forth and back."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    downstream_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The sender does not hold the hop. reason: `full`, `draining`, `unknown`, `stale`, `stage` or `invalid`."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreditAvailable:
+    """A peer that was full when it denied the receiver has a free slot."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Measure the link: to be answered at once. loaded: with a body of random bytes."""
+
+    epoch: Epoch
+    loaded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """Answer a Probe. downstream_s: as in Accepted."""
+
+    epoch: Epoch
+    loaded: bool
+    downstream_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DownstreamCost:
+    """Announce a changed downstream_s (as in Accepted) to the stage before."""
+
+    epoch: Epoch
+    downstream_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CreditReturned:
+    """Return an unused credit: the sender has no microbatch left for it."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The hop or the reservation is not the receiver's any more: it was late, or is not needed.
+
+    Whether a gradient that was accumulated for it counts is decided by the entries of Prepare.
+    """
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Tell the predecessor who holds the next hop. attempt: the predecessor's own."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    successor: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """Return the gradient of the hop's input to the predecessor, as the body.
+
+    Without a body: to a trainer, the microbatch is complete; to a peer, this holder has computed the gradient that the
+    peer has already.
+    """
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class RelayTensor:
+    """Ask a third peer to pass a Forward or a Backward on to `to`, by the faster path. Bodies: of that message."""
+
+    to: ProcessId
+    forward: Forward | None = None
+    backward: Backward | None = None
+
+    @property
+    def microbatch(self) -> Microbatch:
+        """The microbatch of the message inside."""
+        inner = self.forward or self.backward
+        assert inner is not None, "a RelayTensor without either is refused"
+        return inner.microbatch
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedTensor:
+    """Deliver a relayed Forward or Backward from `origin`. Bodies: of that message."""
+
+    origin: ProcessId
+    forward: Forward | None = None
+    backward: Backward | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Ask the holder of a hop (stage -1: the trainer) for a tensor that the sender has evicted.
+
+    gradient: the gradient of the hop's input, else its output. A holder that has evicted it too computes it again,
+    without accumulating anything.
+    """
+
+    microbatch: Microbatch
+    stage: int
+    gradient: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """Answer a Recall. Bodies: of the Backward or the Forward; none: the sender does not hold the hop."""
+
+    microbatch: Microbatch
+    stage: int
+    gradient: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Report to the leader that the hop's gradient is accumulated. loss_sum, tokens: from the last stage only."""
+
+    microbatch: Microbatch
+    stage: int
+    attempt: int
+    loss_sum: float = 0.0
+    tokens: int = 0

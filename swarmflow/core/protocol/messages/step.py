@@ -1,0 +1,283 @@
+"""Messages about a step: opening it, its roster, the ballot, the all-reduce and the commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from swarmflow.core.protocol.types import EXPONENT, Epoch, Group, Member, Microbatch, ProcessId, Roster
+
+
+@dataclass(frozen=True, slots=True)
+class ElectorateChange:
+    """How the members of an OpenStep differ from those of the last committed step's, whose majority it needs too."""
+
+    joined: tuple[ProcessId, ...] = ()  # members now and not then
+    left: tuple[ProcessId, ...] = ()  # members then and not now, for whatever reason
+    left_trainers: tuple[ProcessId, ...] = ()  # those of `left` that are trainers
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStep:
+    """Begin an epoch with the members of the roster; what belongs to another epoch is void.
+
+    Weights are at version `epoch.step`. Microbatch i is formed by trainer i mod (number of trainers). A peer receives
+    only the stages around its own of the roster.
+    """
+
+    term: int
+    epoch: Epoch
+    roster: Roster
+    lineage: str  # of the epoch; in a lineage each version is committed once
+    newcomers: tuple[ProcessId, ...] = ()  # of the roster: those that come in for the update alone
+    exponent: int = EXPONENT  # where gradients add up as integers, one unit is 2^-exponent
+    whole: str = ""  # where the roster is a part: digest of the whole one
+    named: int = 0  # where the roster is a part: size of the whole one
+    before: int = 0  # so many RosterParts carried the members; 0: they are in `roster`
+    careful: bool = False  # an earlier try gave a value that was not finite: check each layer and each microbatch
+    change: ElectorateChange | None = None  # since the last committed step; None: the lineage's first OpenStep
+
+    @property
+    def partial(self) -> bool:
+        """Whether the roster is a part of the whole one."""
+        return bool(self.whole)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the whole roster: processes with the same one need not send it to each other."""
+        return self.whole or self.roster.digest
+
+    @property
+    def size(self) -> int:
+        """Number of members of the whole roster."""
+        return self.named or self.roster.size
+
+    def seen_from(self, stage: int, tied: bool) -> OpenStep:
+        """Return the OpenStep for a peer of this stage."""
+        roster = self.roster.around(stage, tied)
+        return self if roster is self.roster else replace(self, roster=roster, whole=self.digest, named=self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class RosterPart:
+    """Some members of an epoch, sent before an OpenStep that has no room for all of them."""
+
+    term: int
+    epoch: Epoch
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RosterDelta:
+    """An OpenStep as the difference to that of epoch `base`, which the receiver has.
+
+    The roster of a large swarm takes megabytes and hardly changes from step to step. Other fields: as in OpenStep.
+    """
+
+    term: int
+    epoch: Epoch
+    base: Epoch
+    gone: tuple[ProcessId, ...]
+    entered: tuple[Member, ...]  # new, on another stage, or with another capacity
+    lineage: str
+    exponent: int = EXPONENT
+    whole: str = ""
+    named: int = 0
+    careful: bool = False
+    change: ElectorateChange | None = None
+
+    @classmethod
+    def after(cls, base: OpenStep, opened: OpenStep) -> RosterDelta | None:
+        """Return `opened` as a difference to `base`; None if it cannot be expressed so."""
+        before = {member.process: member for member in (*base.roster.members(), *base.roster.trainers)}
+        now = {member.process: member for member in (*opened.roster.members(), *opened.roster.trainers)}
+        entered = tuple(member for process, member in now.items() if before.get(process) != member)
+        gone = tuple(process for process in before if process not in now)
+        rest = (opened.lineage, opened.exponent, opened.digest, opened.size, opened.careful, opened.change)
+        reopen = cls(opened.term, opened.epoch, base.epoch, gone, entered, *rest)
+        return reopen if reopen.unfolded(base) == opened else None
+
+    def unfolded(self, base: OpenStep) -> OpenStep:
+        """Return the OpenStep that it stands for."""
+        if not base.partial:
+            roster = base.roster.changed(self.gone, self.entered)
+            rest = (self.exponent, "", 0, 0, self.careful, self.change)
+            return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
+        near = tuple(m for m in self.entered if m.stage < 0 or base.roster.stages[m.stage])
+        far = tuple(m.process for m in self.entered if m not in near)
+        roster = base.roster.changed((*self.gone, *far), near)
+        rest = (self.exponent, self.whole, self.named, 0, self.careful, self.change)
+        return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFailed:
+    """A member is out of this epoch; a ballot under way is revoked.
+
+    lost: hops (stage, index) that have no holder any more; whoever counts one of them as done sends it again.
+    """
+
+    term: int
+    epoch: Epoch
+    process: ProcessId
+    reason: str
+    lost: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberEntered:
+    """A ready peer takes part from now on instead of from the next step, because a peer of its stage died."""
+
+    term: int
+    epoch: Epoch
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Give a trainer the microbatches of a dead one.
+
+    attempt: above all of the dead one's. The trainer asks who holds them already before it sends them again.
+    """
+
+    term: int
+    epoch: Epoch
+    indices: tuple[int, ...]
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """Report to the leader that a gradient of this hop is too large for the step's exponent."""
+
+    microbatch: Microbatch
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """Report to the leader a value that is not finite although all that it was computed from is."""
+
+    epoch: Epoch
+    index: int  # of the microbatch; -1: a sum over several
+    value: str  # kind of value (leading/findings.py)
+    layer: str = ""  # where in the model it arises; empty: not known
+    owner: ProcessId | None = None  # who computed it, where not the sender: a sum of an all-reduce
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Totals over the entries of a step: mean loss, target tokens, hops repeated after deaths."""
+
+    loss: float
+    tokens: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Accumulate nothing more, check that exactly `entries` are held, and reduce over `groups`.
+
+    A trainer receives it without entries and groups, because it may have to lead, and answers at once.
+    """
+
+    term: int
+    epoch: Epoch
+    ballot: int
+    entries: tuple[tuple[int, int], ...]  # (index, attempt) that the receiver must hold
+    groups: tuple[Group, ...]  # that the receiver reduces in
+    tally: Tally  # of the whole step, so that another leader can finish the ballot
+    newcomers: tuple[Member, ...] = ()  # loaded this version meanwhile: they reduce and update, with nothing to add
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Report to the leader that the sender's groups are reduced; a trainer has none.
+
+    It is also a promise: the sender will report this ballot to any leader that it follows from now on.
+    """
+
+    epoch: Epoch
+    ballot: int
+    results: tuple[tuple[str, float, str], ...]  # (group, squared norm of the summed gradient, digest of its bits)
+
+
+@dataclass(frozen=True, slots=True)
+class Unprepared:
+    """Report to the leader that the sender does not hold its entries."""
+
+    epoch: Epoch
+    ballot: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """A step is committed: what the trainers' logs record of it."""
+
+    term: int
+    epoch: Epoch
+    loss: float
+    tokens: int
+    seconds: float
+    grad_norm: float
+    learning_rate: float
+    microbatches: int
+    peers: tuple[int, ...]
+    retries: int
+    validation_loss: float | None = None
+
+    @property
+    def step(self) -> int:
+        """Number of the step, from 0."""
+        return self.epoch.step
+
+
+@dataclass(frozen=True, slots=True)
+class Unrepairable:
+    """Report to the leader that an accumulated hop can be neither undone nor repeated: the step must start over."""
+
+    epoch: Epoch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Apply scale * summed gradient at this learning rate. scale = clip factor / target tokens.
+
+    result: of the step, so that another leader can log it.
+    """
+
+    term: int
+    epoch: Epoch
+    ballot: int
+    scale: float
+    learning_rate: float
+    result: StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Report to the leader that the parameters are at `version`, with this digest."""
+
+    epoch: Epoch
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReducePart:
+    """Send an addend of a piece of a group's gradient to the piece's owner. Body: fp32; none: nothing to add."""
+
+    epoch: Epoch
+    ballot: int
+    group: str
+    piece: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceSum:
+    """Send the sum of a piece from its owner to all members. Body: fp32."""
+
+    epoch: Epoch
+    ballot: int
+    group: str
+    piece: int

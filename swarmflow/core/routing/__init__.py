@@ -1,0 +1,1 @@
+"""Which peer of the next stage a microbatch goes to: routers, the links that they measure, negotiated flows."""

@@ -1,0 +1,109 @@
+"""The costs of one process' links, from times that both ends measure and exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from swarmflow.core.protocol.messages.negotiation import Times
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.node_types import FlowSend, View
+
+UNKNOWN_S = -1.0
+PRIOR_S = 1e-3  # the least cost of a link, and its cost while nothing has been measured
+CHANGED = 0.1  # relative change of a time before it is sent again, and of a cost before it is used
+NOTEWORTHY_S = 1e-4  # a smaller change of a time is never sent
+
+
+@dataclass(slots=True)
+class FlowCosts:
+    """Link costs after GWTF's equation 1: half of the compute time of either end, plus the transfer time of a tensor.
+
+    The transfer time is latency and transmission. The sender of activations measures it; gradients on their way back
+    are taken to need as long.
+    """
+
+    compute_s: Callable[[], float | None]  # compute time of a microbatch here; None: not measured
+    tensor_s: Callable[[ProcessId], float | None]  # transfer time to a peer of the next stage; None: not measured
+    reported: dict[ProcessId, Times] = field(init=False, default_factory=dict)  # latest times from each neighbour
+    _announced: dict[ProcessId, Times] = field(init=False, default_factory=dict)  # latest times sent to each neighbour
+
+    def learn(self, sender: ProcessId, times: Times) -> None:
+        """Store the times that a neighbour has measured."""
+        self.reported[sender] = times
+
+    def forget(self, process: ProcessId) -> None:
+        """Drop the times of a process that is dead or serves another stage."""
+        self.reported.pop(process, None)
+        self._announced.pop(process, None)
+
+    def announce(self, view: View) -> list[FlowSend]:
+        """Send own times that have changed by a tenth to the neighbours whose costs depend on them."""
+        compute_s = self.compute_s()
+        own_s = UNKNOWN_S if compute_s is None else compute_s
+        sends = []
+        after = dict.fromkeys(view.after)
+        for node in dict.fromkeys((*view.before, *view.beside, *view.after)):
+            transfer_s = self.tensor_s(node) if node in after and view.stage < view.stages - 1 else None
+            times = Times(own_s, UNKNOWN_S if transfer_s is None else transfer_s)
+            announced = self._announced.get(node, Times(UNKNOWN_S, UNKNOWN_S))
+            if _differ(announced.compute_s, times.compute_s) or _differ(announced.tensor_s, times.tensor_s):
+                self._announced[node] = times
+                sends.append(FlowSend(node, times, "it has changed"))
+        return sends
+
+    def of(self, view: View) -> dict[ProcessId, float]:
+        """Return the cost of each link, in seconds."""
+        last = view.stage == view.stages - 1
+        costs: dict[ProcessId, float] = {}
+        for outward, nodes in ((False, view.before), (True, view.after)):
+            free = last if outward else view.stage < 0  # only a short message returns to a trainer
+            transfers_s = {node: 0.0 if free else self._transfer_s(node, outward) for node in nodes}
+            trainers = view.stage == 0 if not outward else last
+            computing = {node: 0.0 if trainers else self._computing_s(node) for node in nodes}
+            own_s = 0.0 if view.stage < 0 else self.compute_s()
+            transfer_s, other_s = _mean(transfers_s.values()), _mean(computing.values())
+            for node in nodes:
+                link_s, other = transfers_s[node], computing[node]
+                halves = (own_s if own_s is not None else other_s) + (other if other is not None else other_s)
+                cost_s = halves / 2 + (link_s if link_s is not None else transfer_s)
+                costs[node] = max(PRIOR_S, costs.get(node, 0.0), cost_s)
+        return costs
+
+    def rates(self, view: View) -> dict[ProcessId, float]:
+        """Return the microbatches/s of this peer and of each peer of its stage, with the mean transfer time to here."""
+        computing = {node: self._computing_s(node) for node in view.beside}
+        computing[view.me] = self.compute_s()
+        usual_s = _mean(computing.values())
+        transfers_s = [self._transfer_s(node, outward=False) for node in view.before] if view.stage > 0 else []
+        transfer_s = _mean(transfers_s)
+        return {
+            node: 1.0 / max(PRIOR_S, transfer_s + (usual_s if compute_s is None else compute_s))
+            for node, compute_s in computing.items()
+        }
+
+    def _transfer_s(self, node: ProcessId, outward: bool) -> float | None:
+        if outward:
+            return self.tensor_s(node)
+        times = self.reported.get(node)
+        return None if times is None or times.tensor_s < 0 else times.tensor_s
+
+    def _computing_s(self, node: ProcessId) -> float | None:
+        times = self.reported.get(node)
+        return None if times is None or times.compute_s < 0 else times.compute_s
+
+
+def changed(former: Mapping[ProcessId, float], costs: Mapping[ProcessId, float]) -> bool:
+    """Return whether the cost of any link has changed by a tenth, of its own and of the mean cost."""
+    least_s = CHANGED * fmean(former.values()) if former else 0.0
+    return any(abs(cost - former[node]) > max(least_s, CHANGED * former[node]) for node, cost in costs.items())
+
+
+def _differ(announced_s: float, now_s: float) -> bool:
+    return abs(now_s - announced_s) > max(NOTEWORTHY_S, CHANGED * announced_s)
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else 0.0

@@ -1,0 +1,116 @@
+"""The sides of a node that are locked for an exchange, and the messages that are deferred until they are unlocked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from swarmflow.core.protocol.messages.negotiation import Exchange
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.transitions import Transitions
+
+INQUIRE_AFTER = 7.0  # rounds before the solver is asked for the outcome
+INQUIRE_EVERY = 3.0  # rounds between two such questions
+GIVE_UP_AFTER = 48.0  # rounds before a lock is given up
+REMEMBERED = 32  # finished exchanges whose late requests are ignored
+
+
+class ExchangeLockState(StrEnum):
+    """Whether a node may change its links, or keeps them as they are until the outcome of an exchange arrives."""
+
+    UNLOCKED = "unlocked"  # no side is locked
+    LOCKED = "locked"  # a side is locked, and the outcome is not overdue
+    INQUIRING = "inquiring"  # the outcome is overdue: its solver is asked for it
+
+
+EXCHANGE_LOCK_STATES = Transitions(
+    "exchange lock",
+    ExchangeLockState.UNLOCKED,
+    {
+        ExchangeLockState.UNLOCKED: {ExchangeLockState.LOCKED: "a side is locked"},
+        ExchangeLockState.LOCKED: {
+            ExchangeLockState.LOCKED: "another side is locked, or the request is repeated",
+            ExchangeLockState.INQUIRING: "the outcome is overdue",
+            ExchangeLockState.UNLOCKED: "the outcome has arrived, the solver is dead, or the lock is given up",
+        },
+        ExchangeLockState.INQUIRING: {
+            ExchangeLockState.INQUIRING: "the outcome is still missing",
+            ExchangeLockState.LOCKED: "another side is locked, or the request is repeated",
+            ExchangeLockState.UNLOCKED: "the outcome has arrived, the solver is dead, or the lock is given up",
+        },
+    },
+)
+
+
+@dataclass(slots=True)
+class ExchangeLock:
+    """The exchanges that hold the sides of a node. A node changes no link of a side that is locked."""
+
+    round_s: float
+    state: ExchangeLockState = field(init=False, default=ExchangeLockState.UNLOCKED)
+    deferred: list[tuple[ProcessId, Any]] = field(init=False, default_factory=list)  # (sender, message)
+    _sides: dict[bool, Exchange] = field(init=False, default_factory=dict)  # by outward: the exchange that holds it
+    _since: float = field(init=False, default=0.0)  # when the last lock was taken
+    _inquire_at: float = field(init=False, default=0.0)  # when the outcome is overdue, or is asked for again
+    _finished: dict[Exchange, None] = field(init=False, default_factory=dict)
+
+    @property
+    def locked(self) -> bool:
+        """Return whether a side is locked."""
+        return self.state is not ExchangeLockState.UNLOCKED
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """Return the exchanges that hold a side."""
+        return list(dict.fromkeys(self._sides.values()))
+
+    def holder(self, outward: bool) -> Exchange | None:
+        """Return the exchange that holds a side; None: the side is not locked."""
+        return self._sides.get(outward)
+
+    def finished(self, exchange: Exchange) -> bool:
+        """Return whether an exchange has released this node lately, so that its late requests are ignored."""
+        return exchange in self._finished
+
+    def acquire(self, exchange: Exchange, sides: tuple[bool, ...], now: float) -> bool:
+        """Lock these sides. False: another exchange holds one of them, or this exchange has finished."""
+        if exchange in self._finished:
+            return False
+        if any(self._sides.get(side, exchange) != exchange for side in sides):
+            return False
+        for side in sides:
+            self._sides[side] = exchange
+        self._since, self._inquire_at = now, now + INQUIRE_AFTER * self.round_s
+        self._move(ExchangeLockState.LOCKED)
+        return True
+
+    def release(self, exchange: Exchange) -> bool:
+        """Unlock the sides of an exchange and mark it finished. False: it held none."""
+        mine = [side for side, holder in self._sides.items() if holder == exchange]
+        for side in mine:
+            del self._sides[side]
+        if mine and not self._sides:
+            self._move(ExchangeLockState.UNLOCKED)
+        self._finished[exchange] = None
+        while len(self._finished) > REMEMBERED:
+            del self._finished[next(iter(self._finished))]
+        return bool(mine)
+
+    def overdue(self, now: float) -> bool:
+        """Return whether the solver is to be asked for the outcome."""
+        return self.locked and now >= self._inquire_at
+
+    def expired(self, now: float) -> bool:
+        """Return whether the lock has been held for so long that it is given up."""
+        return now - self._since >= GIVE_UP_AFTER * self.round_s
+
+    def inquire(self, now: float) -> list[Exchange]:
+        """Return the exchanges whose outcome is overdue."""
+        self._inquire_at = now + INQUIRE_EVERY * self.round_s
+        self._move(ExchangeLockState.INQUIRING)
+        return self.exchanges
+
+    def _move(self, to: ExchangeLockState) -> None:
+        assert bool(self._sides) == (to is not ExchangeLockState.UNLOCKED), f"{len(self._sides)} sides locked at {to}"
+        self.state = EXCHANGE_LOCK_STATES.move(self.state, to)

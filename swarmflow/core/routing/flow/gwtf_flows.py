@@ -1,0 +1,208 @@
+"""The outflows of one node in GWTF's negotiation: their ends, their costs, and those that no inflow is paired with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.gwtf_messages import (
+    CostIs,
+    Deny,
+    Dropped,
+    FlowApproved,
+    FlowId,
+    FlowRejected,
+    NewAfter,
+    NewBefore,
+    RequestFlow,
+)
+from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, Link, View
+
+
+@dataclass(frozen=True, slots=True)
+class FlowEnd:
+    """The outflow at the other end of a link."""
+
+    node: ProcessId
+    flow: FlowId  # its name there
+
+
+@dataclass(slots=True)
+class Outflow:
+    """One unit of flow at one node.
+
+    Messages of different nodes overtake each other; the counters say which one is newer.
+    """
+
+    flow: FlowId
+    source: ProcessId  # its data node
+    cost: float  # to the sink
+    downstream: FlowEnd | None = None  # None: the node is the sink, or a relay has no outflow for this inflow yet
+    upstream: FlowEnd | None = None  # None: no node of the stage before sends it
+    own_turn: int = 0  # changes of the node that sends it here
+    own_moves: int = 0  # changes of the node that has it
+    turn: int = 0  # the same two counters of the downstream outflow
+    moves: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FlowTransfer:
+    """What this node has transferred to another one: an outflow (redirected), or its downstream end (swapped)."""
+
+    to: ProcessId
+    flow: FlowId  # the outflow there
+    own: FlowId  # the outflow here, at the time
+    downstream: FlowEnd
+    upstream: FlowEnd | None = None  # None: it stays here, since the outflow was swapped
+
+
+@dataclass(slots=True)
+class Outflows:
+    """The outflows of a node, those that it has transferred, and the costs of unpaired ones that it has announced."""
+
+    view: View
+    table: dict[FlowId, Outflow] = field(init=False, default_factory=dict)
+    redirected: dict[FlowId, FlowTransfer] = field(init=False, default_factory=dict)  # by flow here
+    swapped: dict[FlowId, FlowTransfer] = field(init=False, default_factory=dict)  # by flow of the next stage
+    announced: dict[ProcessId, float] = field(init=False, default_factory=dict)  # cheapest unpaired, by data node
+    made: int = field(init=False, default=0)  # names so far
+
+    def name(self) -> FlowId:
+        """Return a new name."""
+        self.made += 1
+        return FlowId(self.view.me, self.made)
+
+    @property
+    def loose(self) -> list[Outflow]:
+        """Return the unpaired inflows of a relay."""
+        return [unit for unit in self.table.values() if unit.downstream is None]
+
+    def cheapest(self, source: ProcessId) -> Outflow | None:
+        """Return the cheapest unpaired outflow to this data node, if any."""
+        free = [unit for unit in self.table.values() if unit.upstream is None and unit.source == source]
+        return min(free, key=lambda unit: (unit.cost, unit.flow), default=None)
+
+    def broadcast(self) -> list[FlowSend]:
+        """Send the costs of the cheapest unpaired outflows to the stage before, where they have changed."""
+        sources = dict.fromkeys([*self.announced, *(unit.source for unit in self.table.values())])
+        sends: list[FlowSend] = []
+        for source in sources:
+            unit = self.cheapest(source)
+            cost = INFINITE if unit is None else unit.cost
+            if self.announced.get(source, INFINITE) != cost:
+                self.announced[source] = cost
+                sends += [
+                    FlowSend(to, CostIs(source, cost), "the cheapest unpaired changed") for to in self.view.before
+                ]
+        return sends
+
+    def greet(self, view: View) -> list[FlowSend]:
+        """Take a view with nodes that have entered; send the announced costs to those of the stage before."""
+        fresh = [node for node in view.before if node not in self.view.before]
+        self.view = view
+        costs = [CostIs(source, cost) for source, cost in self.announced.items() if cost < INFINITE]
+        return [FlowSend(node, message, "it is new") for node in fresh for message in costs]
+
+    def lose(self, process: ProcessId) -> list[FlowSend]:
+        """Unpair the flows from and to a dead node, and notify the ends of outflows that were transferred to it.
+
+        It may have died before it notified them.
+        """
+        sends: list[FlowSend] = []
+        me, reason = self.view.me, "transferred to a dead node"
+        for transfer in (*self.redirected.values(), *self.swapped.values()):
+            if transfer.to == process:
+                down, up = transfer.downstream, transfer.upstream
+                sends.append(FlowSend(down.node, Dropped(down.flow, me, transfer.own), reason))
+                if up is not None:
+                    sends.append(FlowSend(up.node, Deny(up.flow, transfer.flow, me), reason))
+        self.redirected = {flow: transfer for flow, transfer in self.redirected.items() if transfer.to != process}
+        self.swapped = {below: transfer for below, transfer in self.swapped.items() if transfer.to != process}
+        for unit in list(self.table.values()):
+            if unit.upstream is not None and unit.upstream.node == process:
+                unit.upstream = None
+            if unit.downstream is not None and unit.downstream.node == process:
+                self._loosen(unit)
+            elif unit.upstream is None and unit.downstream is None:
+                del self.table[unit.flow]
+        return sends
+
+    def denied(self, message: Deny) -> list[FlowSend]:
+        """Unpair an outflow that the next stage cannot take (any more)."""
+        unit = self.table.get(message.flow)
+        if unit is not None and unit.downstream is not None and unit.downstream.flow == message.below:
+            if unit.downstream.node == message.after:
+                self._loosen(unit)
+            return []
+        transfer = self._transfer_of(message.flow, message.below)
+        return [] if transfer is None else self._forward(transfer.to, replace(message, flow=transfer.flow))
+
+    def dropped(self, message: Dropped) -> list[FlowSend]:
+        """Unpair an outflow that the stage before does not send any more."""
+        unit = self.table.get(message.flow)
+        if unit is not None:
+            if unit.upstream == FlowEnd(message.before, message.above):
+                unit.upstream = None
+            return []
+        transfer = self.redirected.get(message.flow)
+        return [] if transfer is None else self._forward(transfer.to, message)
+
+    def requested(self, sender: ProcessId, message: RequestFlow) -> list[FlowSend]:
+        """Approve if there is an unpaired outflow at that cost, else answer with the present cost."""
+        unit = self.cheapest(message.source)
+        if unit is None or unit.cost != message.cost:
+            cost = INFINITE if unit is None else unit.cost
+            return [FlowSend(sender, FlowRejected(message.source, cost, message.flow), "no such outflow")]
+        unit.upstream, unit.own_turn = FlowEnd(sender, message.flow), unit.own_turn + 1
+        approval = FlowApproved(message.source, unit.cost, message.flow, unit.flow, unit.own_turn, unit.own_moves)
+        return [FlowSend(sender, approval, "unpaired at that cost"), *self.broadcast()]
+
+    def new_before(self, message: NewBefore) -> list[FlowSend]:
+        """Replace the upstream end of an outflow; forward the message where the outflow was redirected."""
+        unit = self.table.get(message.flow)
+        if unit is not None:
+            if message.turn > unit.own_turn:
+                unit.upstream, unit.own_turn = FlowEnd(message.before, message.above), message.turn
+            return []
+        transfer = self.redirected.get(message.flow)
+        return [] if transfer is None else self._forward(transfer.to, message)
+
+    def new_after(self, message: NewAfter) -> list[FlowSend]:
+        """Replace the downstream node of an outflow; forward the message where the outflow was transferred."""
+        unit = self.table.get(message.flow)
+        if unit is not None and unit.downstream is not None and unit.downstream.flow == message.below:
+            if message.moves > unit.moves:
+                unit.downstream, unit.moves = FlowEnd(message.after, message.below), message.moves
+            return []
+        transfer = self._transfer_of(message.flow, message.below)
+        return [] if transfer is None else self._forward(transfer.to, replace(message, flow=transfer.flow))
+
+    def inflow(self) -> dict[Link, int]:
+        """Return the units that come in, by (node before, data node)."""
+        return Counter((unit.upstream.node, unit.source) for unit in self.table.values() if unit.upstream is not None)
+
+    def outflow(self) -> dict[Link, int]:
+        """Return the units that go out, by (node after, data node)."""
+        return Counter(
+            (unit.downstream.node, unit.source) for unit in self.table.values() if unit.downstream is not None
+        )
+
+    def _forward(self, to: ProcessId, message: NewBefore | NewAfter | Deny | Dropped) -> list[FlowSend]:
+        """Forward a message to the node that has the flow now.
+
+        The hops are limited: two nodes that have transferred a flow to each other would forward it forever.
+        """
+        if message.passed > len(self.view.beside):
+            return []
+        return [FlowSend(to, replace(message, passed=message.passed + 1), "another node has the flow")]
+
+    def _transfer_of(self, flow: FlowId, below: FlowId) -> FlowTransfer | None:
+        """Return the transfer by which another node sends to `below`, if any."""
+        return self.swapped.get(below) or self.redirected.get(flow)
+
+    def _loosen(self, unit: Outflow) -> None:
+        """Remove the downstream end of an outflow; without an upstream end, remove the outflow."""
+        unit.downstream, unit.cost = None, INFINITE
+        if unit.upstream is None:
+            del self.table[unit.flow]

@@ -1,0 +1,111 @@
+"""A data node in GWTF's negotiation: the sink from which flows are built, and the source that closes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, Outflow, Outflows
+from swarmflow.core.routing.flow.gwtf_messages import (
+    CostIs,
+    Deny,
+    Dropped,
+    FlowApproved,
+    FlowRejected,
+    NewAfter,
+    NewBefore,
+    RequestFlow,
+)
+from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, Link, View
+
+
+class GwtfSource:
+    """The GWTF machine of a data node. It begins with an unpaired outflow, at cost 0, for each flow that it wants."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.sink = Outflows(view)  # where flows end
+        self.head = Outflows(view)  # where closed flows begin
+        self._asked: dict[ProcessId, None] = {}  # nodes with an open request
+        self._known: dict[ProcessId, float] = {}  # by node of the first stage: its cheapest unpaired outflow
+        for _ in range(view.capacity):
+            unit = Outflow(self.sink.name(), view.me, 0.0)
+            self.sink.table[unit.flow] = unit
+
+    def tick(self, now: float) -> list[FlowSend]:
+        """Request the cheapest unpaired outflows of the first stage, one from each node at a time."""
+        sends = self.sink.broadcast()
+        offers = {node: cost for node, cost in self._known.items() if cost < INFINITE and node not in self._asked}
+        for node in sorted(offers, key=lambda node: (self.view.cost[node] + offers[node], node)):
+            if len(self.head.table) + len(self._asked) >= self.view.capacity:
+                break
+            self._asked[node] = None
+            sends.append(FlowSend(node, RequestFlow(self.view.me, offers[node], self.head.name()), "closes a flow"))
+        return sends
+
+    def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
+        """Handle a message and return the answers."""
+        match message:
+            case CostIs() if message.source == self.view.me:
+                self._known[sender] = message.cost
+            case FlowRejected():
+                self._asked.pop(sender, None)
+                self._known[sender] = message.cost
+            case FlowApproved():
+                self._asked.pop(sender, None)
+                cost = message.cost + self.view.cost[sender]
+                self.head.table[message.flow] = Outflow(
+                    message.flow,
+                    self.view.me,
+                    cost,
+                    FlowEnd(sender, message.below),
+                    turn=message.turn,
+                    moves=message.moves,
+                )
+            case RequestFlow():
+                return self.sink.requested(sender, message)
+            case NewBefore():
+                return self.sink.new_before(message)
+            case NewAfter():
+                return self.head.new_after(message)
+            case Deny():
+                return self.head.denied(message)
+            case Dropped():
+                return self.sink.dropped(message)
+        return []
+
+    def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
+        """Unpair the flows of a dead process."""
+        self.view = self.sink.view = self.head.view = self.view.without(process)
+        self._known.pop(process, None)
+        self._asked.pop(process, None)
+        sends = self.head.lose(process)
+        for unit in self.sink.table.values():
+            if unit.upstream is not None and unit.upstream.node == process:
+                unit.upstream = None
+        return sends
+
+    def met(self, view: View) -> list[FlowSend]:
+        """Take a view with nodes that have entered."""
+        self.view = self.head.view = view
+        return self.sink.greet(view)
+
+    @property
+    def inflow(self) -> dict[Link, int]:
+        """Return the units that come back, by link."""
+        return self.sink.inflow()
+
+    @property
+    def outflow(self) -> dict[Link, int]:
+        """Return the units that go out, by link."""
+        return self.head.outflow()
+
+    @property
+    def unfinished(self) -> bool:
+        """Return False: no decision takes long."""
+        return False
+
+    @property
+    def held(self) -> int:
+        """Return the number of own flows."""
+        return len(self.head.table)

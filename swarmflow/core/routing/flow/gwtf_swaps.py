@@ -1,0 +1,315 @@
+"""Swaps of flows between two relays of a stage in GWTF's negotiation: Request Change and Request Redirect (V-C)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Literal
+
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.annealing import Annealing
+from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, FlowTransfer, Outflow, Outflows
+from swarmflow.core.routing.flow.gwtf_messages import (
+    ChangeAccepted,
+    FlowId,
+    Flows,
+    NewAfter,
+    NewBefore,
+    Query,
+    RedirectAccepted,
+    RequestChange,
+    RequestRedirect,
+    Shown,
+    SwapRefused,
+)
+from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend
+from swarmflow.core.transitions import Transitions
+
+Objective = Literal["minmax", "sum"]  # what a change reduces: the larger of the two sending costs, or their sum
+ANSWERS_WAITED = 4.0  # rounds before a query is repeated or a request is given up
+
+
+class GwtfSwapState(StrEnum):
+    """How far a relay of GWTF's negotiation is with a change or a redirect that it asks for, one at a time."""
+
+    IDLE = "idle"  # it asks for none
+    QUERYING = "querying"  # it has asked the other relays of its stage for their flows
+    REQUESTING = "requesting"  # it has asked one of them for a swap
+
+
+GWTF_SWAP_STATES = Transitions(
+    "flow swap",
+    GwtfSwapState.IDLE,
+    {
+        GwtfSwapState.IDLE: {GwtfSwapState.QUERYING: "there is no flow to request"},
+        GwtfSwapState.QUERYING: {
+            GwtfSwapState.QUERYING: "a relay has not answered in time",
+            GwtfSwapState.REQUESTING: "all have answered, and a swap saves cost or annealing takes it",
+            GwtfSwapState.IDLE: "all have answered, and there is no swap to ask for",
+        },
+        GwtfSwapState.REQUESTING: {
+            GwtfSwapState.IDLE: "the swap is accepted, refused, or dropped for the other relay's own request",
+            GwtfSwapState.QUERYING: "the relay has not answered in time",
+        },
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SwapMove:
+    """A change or redirect that this node could ask for."""
+
+    gain: float  # what it saves
+    to: ProcessId
+    message: RequestChange | RequestRedirect
+
+
+class GwtfSwaps:
+    """The swaps of one relay: those that it asks for, and its answers to the requests of others."""
+
+    def __init__(self, flows: Outflows, random: Random, objective: Objective, round_s: float) -> None:
+        self.flows = flows
+        self.random = random
+        self.annealing = Annealing(random)
+        self.objective = objective
+        self.round_s = round_s
+        self.state = GwtfSwapState.IDLE
+        self._since = 0.0  # when the query or the request was sent
+        self._answers: dict[ProcessId, Flows] = {}  # to the query
+        self._pending: RequestChange | RequestRedirect | None = None  # set exactly where the state is REQUESTING
+
+    @property
+    def redirects(self) -> bool:
+        """Return whether a redirect to this node is requested, which would take a unit of its capacity."""
+        return isinstance(self._pending, RequestRedirect)
+
+    def waits(self, now: float) -> bool:
+        """Return whether an answer is awaited, and not overdue."""
+        return self.state is not GwtfSwapState.IDLE and now - self._since < ANSWERS_WAITED * self.round_s
+
+    def query(self, now: float) -> list[FlowSend]:
+        """Ask the other relays of the stage for their flows."""
+        self._answers, self._since = {}, now
+        self._move(GwtfSwapState.QUERYING, None)
+        return [FlowSend(node, Query(), "no flow to request") for node in self.flows.view.beside]
+
+    def answered(self, sender: ProcessId, message: Flows) -> None:
+        """Store the answer to a query."""
+        if self.state is GwtfSwapState.QUERYING:
+            self._answers[sender] = message
+
+    def refused(self) -> None:
+        """Note that the requested swap is refused."""
+        self._settle()
+
+    def gone(self, process: ProcessId) -> None:
+        """Drop the answer of a dead relay."""
+        self._answers.pop(process, None)
+
+    def consider(self, now: float, room: bool) -> list[FlowSend]:
+        """Once all have answered, ask for the best swap, or for a random one that annealing takes if none saves cost.
+
+        room: whether this node has a free unit, for a redirect.
+        """
+        if self.state is not GwtfSwapState.QUERYING or len(self._answers) < len(self.flows.view.beside):
+            return []
+        moves = [*self._changes(), *(self._redirects() if room else ())]
+        best = max(moves, key=lambda move: move.gain, default=None)
+        if best is not None and best.gain <= 0:
+            best = moves[int(self.random.random() * len(moves))]
+            best = best if self.annealing.wants(best.gain) else None
+        if best is None:
+            self._move(GwtfSwapState.IDLE, None)
+            return []
+        self._since = now
+        self._move(GwtfSwapState.REQUESTING, best.message)
+        return [FlowSend(best.to, best.message, f"saves {best.gain:g}")]
+
+    def shown(self) -> Flows:
+        """Return the flows of this node, as the answer to a query; the one that it asks to swap is left out."""
+        cost = self.flows.view.cost
+        pending = None if self._pending is None else _subject(self._pending)
+        shown = tuple(
+            Shown(
+                unit.flow,
+                unit.source,
+                None if unit.upstream is None else unit.upstream.node,
+                unit.downstream.node,
+                INFINITE if unit.upstream is None else cost.get(unit.upstream.node, INFINITE),
+                cost[unit.downstream.node],
+            )
+            for unit in self.flows.table.values()
+            if unit.downstream is not None and unit.flow != pending
+        )
+        return Flows(shown, tuple((node, cost[node]) for node in self.flows.view.after))
+
+    def change_requested(self, sender: ProcessId, message: RequestChange) -> list[FlowSend]:
+        """Agree to a change if the outflow is still there and the change saves cost here as well."""
+        unit = self.flows.table.get(message.theirs)
+        refused = [FlowSend(sender, SwapRefused(message.mine), "not any more")]
+        if unit is None or unit.downstream is None or unit.downstream.node != message.theirs_after:
+            return refused
+        if self._busy(unit.flow) and not self._yields(sender, message):
+            return refused
+        cost, former = self.flows.view.cost, unit.downstream
+        old, new = cost[former.node], cost.get(message.mine_after, INFINITE)
+        gain = self._gain((message.costs[0], old), (message.costs[1], new))
+        if gain <= 0 and not message.anneal:
+            return refused
+        accepted = ChangeAccepted(message.mine, message.theirs, former.node, former.flow, unit.turn, unit.moves)
+        self.flows.swapped[former.flow] = FlowTransfer(sender, message.mine, unit.flow, former)
+        self.flows.swapped.pop(message.mine_below, None)
+        unit.downstream, unit.cost = FlowEnd(message.mine_after, message.mine_below), unit.cost - old + new
+        unit.turn, unit.moves = message.turn + 1, message.moves
+        self.annealing.changed()
+        return [FlowSend(sender, accepted, f"saves {gain:g}"), *self._announce(unit, unit.downstream, "swapped")]
+
+    def change_accepted(self, sender: ProcessId, message: ChangeAccepted) -> list[FlowSend]:
+        """Take the other relay's link for the own one, as requested."""
+        pending = self._settle()
+        unit = self.flows.table.get(message.mine)
+        if pending is None or unit is None or unit.downstream is None:
+            return []
+        former, sends = unit.downstream, []
+        if isinstance(pending, RequestChange) and former.node != pending.mine_after:
+            # The own outflow was redirected while the request was on its way.
+            newer = NewAfter(message.theirs, former.node, former.flow, unit.moves)
+            sends.append(FlowSend(sender, newer, "redirected meanwhile"))
+        self.flows.swapped[former.flow] = FlowTransfer(sender, message.theirs, unit.flow, former)
+        self.flows.swapped.pop(message.below, None)
+        unit.cost += self.flows.view.cost[message.after] - self.flows.view.cost[former.node]
+        unit.downstream = FlowEnd(message.after, message.below)
+        unit.turn, unit.moves = message.turn + 1, message.moves
+        self.annealing.changed()
+        return sends + self._announce(unit, unit.downstream, "swapped")
+
+    def redirect_requested(self, sender: ProcessId, message: RequestRedirect) -> list[FlowSend]:
+        """Agree to a redirect if the flow still has the same ends and costs less through the other relay."""
+        unit = self.flows.table.get(message.flow)
+        refused = [FlowSend(sender, SwapRefused(message.flow), "not any more")]
+        if unit is None or unit.upstream is None or unit.downstream is None or self._busy(unit.flow):
+            return refused
+        upstream, downstream, cost = unit.upstream, unit.downstream, self.flows.view.cost
+        if (upstream.node, downstream.node) != (message.before, message.after):
+            return refused
+        gain = cost.get(upstream.node, INFINITE) + cost[downstream.node] - message.cost
+        if gain <= 0 and not message.anneal:
+            return refused
+        del self.flows.table[unit.flow]
+        self.flows.redirected[unit.flow] = FlowTransfer(sender, unit.flow, unit.flow, downstream, upstream)
+        self.annealing.changed()
+        accepted = RedirectAccepted(
+            unit.flow,
+            unit.source,
+            upstream.node,
+            downstream.node,
+            upstream.flow,
+            downstream.flow,
+            unit.cost - cost[downstream.node],
+            unit.turn,
+            unit.moves,
+            unit.own_turn,
+            unit.own_moves,
+        )
+        return [FlowSend(sender, accepted, f"saves {gain:g}")]
+
+    def redirect_accepted(self, message: RedirectAccepted) -> list[FlowSend]:
+        """Take over an outflow, and notify both of its ends."""
+        self._settle()
+        self.flows.redirected.pop(message.flow, None)
+        unit = self.flows.table[message.flow] = Outflow(
+            message.flow,
+            message.source,
+            message.cost + self.flows.view.cost[message.after],
+            FlowEnd(message.after, message.below),
+            FlowEnd(message.before, message.above),
+            message.own_turn,
+            message.own_moves + 1,
+            message.turn + 1,
+            message.moves,
+        )
+        self.annealing.changed()
+        me = self.flows.view.me
+        return [
+            FlowSend(message.before, NewAfter(message.above, me, message.flow, unit.own_moves), "redirected"),
+            FlowSend(message.after, NewBefore(message.below, me, message.flow, unit.turn), "redirected"),
+        ]
+
+    def _announce(self, unit: Outflow, downstream: FlowEnd, reason: str) -> list[FlowSend]:
+        """Notify the new receiver of an outflow, and the stage before if the cheapest costs have changed."""
+        moved = NewBefore(downstream.flow, self.flows.view.me, unit.flow, unit.turn)
+        return [FlowSend(downstream.node, moved, reason), *self.flows.broadcast()]
+
+    def _gain(self, now: tuple[float, float], then: tuple[float, float]) -> float:
+        """Return what a change saves of the sending costs of both relays."""
+        return max(now) - max(then) if self.objective == "minmax" else sum(now) - sum(then)
+
+    def _changes(self) -> list[SwapMove]:
+        moves = []
+        cost = self.flows.view.cost
+        own = [(unit, unit.downstream) for unit in self.flows.table.values() if unit.downstream is not None]
+        for node, answer in self._answers.items():
+            costs = dict(answer.costs)
+            for shown in answer.shown:
+                for unit, downstream in own:
+                    if unit.source != shown.source or downstream.node == shown.after:
+                        continue
+                    pair = cost[downstream.node], cost.get(shown.after, INFINITE)
+                    gain = self._gain((pair[0], shown.cost_after), (pair[1], costs.get(downstream.node, INFINITE)))
+                    request = RequestChange(
+                        unit.flow,
+                        downstream.node,
+                        downstream.flow,
+                        unit.turn,
+                        unit.moves,
+                        shown.flow,
+                        shown.after,
+                        pair,
+                        gain <= 0,
+                    )
+                    moves.append(SwapMove(gain, node, request))
+        return moves
+
+    def _redirects(self) -> list[SwapMove]:
+        """Return the possible redirects. For both objectives the two links count together (the paper's example)."""
+        moves = []
+        cost = self.flows.view.cost
+        for node, answer in self._answers.items():
+            for shown in answer.shown:
+                if shown.before is None:
+                    continue
+                new = cost.get(shown.before, INFINITE) + cost.get(shown.after, INFINITE)
+                gain = shown.cost_before + shown.cost_after - new
+                request = RequestRedirect(shown.flow, shown.before, shown.after, new, gain <= 0)
+                moves.append(SwapMove(gain, node, request))
+        return moves
+
+    def _yields(self, sender: ProcessId, message: RequestChange) -> bool:
+        """Drop the own request if both relays ask for the same change and the sender has the smaller id."""
+        own = self._pending
+        if not isinstance(own, RequestChange) or (own.mine, own.theirs) != (message.theirs, message.mine):
+            return False
+        if sender < self.flows.view.me:
+            self._settle()
+            return True
+        return False
+
+    def _busy(self, flow: FlowId) -> bool:
+        """Return whether an own request concerns this outflow."""
+        return self._pending is not None and _subject(self._pending) == flow
+
+    def _settle(self) -> RequestChange | RequestRedirect | None:
+        """End the own request, if there is one, and return it."""
+        pending = self._pending
+        if self.state is GwtfSwapState.REQUESTING:
+            self._move(GwtfSwapState.IDLE, None)
+        return pending
+
+    def _move(self, to: GwtfSwapState, pending: RequestChange | RequestRedirect | None) -> None:
+        assert (pending is not None) == (to is GwtfSwapState.REQUESTING), f"{pending} is pending at {to}"
+        self.state, self._pending = GWTF_SWAP_STATES.move(self.state, to), pending
+
+
+def _subject(request: RequestChange | RequestRedirect) -> FlowId:
+    return request.mine if isinstance(request, RequestChange) else request.flow

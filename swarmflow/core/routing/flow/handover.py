@@ -1,0 +1,199 @@
+"""Handovers: data nodes trace their flows, and the first of them gives paths to those for which they cost less."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.protocol.messages.negotiation import (
+    ApplyExchange,
+    Exchange,
+    Locked,
+    LockRequest,
+    OwnFlows,
+    RetraceFlows,
+    TraceFlow,
+)
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, View
+from swarmflow.core.routing.flow.owners import Handover, Path, changes, cheapest_owners
+
+# Times in rounds.
+ANSWERS_WAITED = 12.0  # before handovers are decided without the nodes that have not answered
+REPEATED_EVERY = 3.0  # between two requests to a node that has not answered
+REPORTS_GATHERED = 3.0  # after the last report, for others to follow
+AGAIN = 20.0  # between two traces
+AGAIN_CALM = 240.0  # the same, where a handover has to save a share of its path's cost
+TRIES = 5  # traces in a row because a path had changed
+QUIET = 8.0  # after a change of the own links, before they are traced
+
+
+@dataclass(slots=True)
+class OpenHandover:
+    """Handovers for which all nodes on the paths are asked to lock their links."""
+
+    exchange: Exchange
+    since: float  # when the nodes were first asked
+    handovers: list[Handover]
+    asked: dict[ProcessId, None]
+    repeat_at: float  # when requests without an answer are repeated
+    offers: dict[ProcessId, Locked] = field(init=False, default_factory=dict)  # the links of locked nodes
+    denied: dict[ProcessId, None] = field(init=False, default_factory=dict)  # nodes that denied the lock
+
+
+class Handovers:
+    """The handovers of one data node. Each traces and reports its own flows; the first data node, by id, decides."""
+
+    def __init__(self, view: View, round_s: float, worth: float = 0.0) -> None:
+        self.view = view
+        self.round_s = round_s
+        self.worth = worth  # the share of a path's cost that a handover has to save
+        self.path_cost = 0.0  # the present cost of a path
+        self.number = 0  # of the latest trace
+        self.open: OpenHandover | None = None
+        self._tries = 0  # traces in a row because a path had changed
+        self._trace_at: float | None = None  # when the next trace begins; None: no trace is scheduled
+        self._traced_at = -INFINITE  # when the latest trace began
+        self._returned: list[Path] | None = None  # paths of the latest trace; None: they are reported
+        self._expected = 0  # paths of the latest trace
+        self._until = 0.0  # when the latest trace is reported even if paths are missing
+        self._reports: dict[ProcessId, OwnFlows] = {}  # the latest one of each data node
+        self._decide_at = INFINITE
+        self._exchanges = 0  # own exchanges so far: the last number
+        self._outcomes: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}  # of the last exchange
+
+    @property
+    def leader(self) -> ProcessId:
+        """Return the data node that decides."""
+        return min(self.view.me, *self.view.beside) if self.view.beside else self.view.me
+
+    def changed(self, now: float) -> None:
+        """Schedule a trace of the own links, which have changed."""
+        if self._trace_at is None:
+            again = AGAIN_CALM if self.worth else AGAIN
+            self._trace_at = max(now + QUIET * self.round_s, self._traced_at + again * self.round_s)
+
+    def retrace(self, now: float) -> None:
+        """Trace the own links at once."""
+        self._trace_at = now
+
+    def traced(self, message: TraceFlow) -> None:
+        """Store the path of a trace that has returned."""
+        if message.number == self.number and self._returned is not None:
+            self._returned.append(message.path)
+
+    def reported(self, sender: ProcessId, message: OwnFlows, now: float) -> None:
+        """Store the traced flows of a data node."""
+        self._reports[sender] = message
+        self._decide_at = now + REPORTS_GATHERED * self.round_s
+
+    def tick(self, outflow: dict[ProcessId, int], now: float) -> list[FlowSend]:
+        """Do what is due. outflow: own units, by first relay."""
+        if not self.view.beside:
+            return []
+        sends = self._trace(outflow, now)
+        sends += self._report(now)
+        sends += self._decide(now)
+        return sends + self._finish(now)
+
+    def node_locked(self, sender: ProcessId, message: Locked) -> list[FlowSend]:
+        """Store the links of a node on a path that has locked them."""
+        if self.open is None or message.exchange != self.open.exchange:
+            return self.inquired(sender, message.exchange)
+        if sender in self.open.asked:
+            self.open.offers[sender] = message
+        return []
+
+    def denied(self, sender: ProcessId, exchange: Exchange) -> None:
+        """Note a node that cannot lock its links: its paths stay as they are."""
+        if self.open is not None and exchange == self.open.exchange:
+            self.open.denied[sender] = None
+
+    def inquired(self, sender: ProcessId, exchange: Exchange) -> list[FlowSend]:
+        """Answer a node that asks for the outcome of an exchange."""
+        if self.open is not None and exchange == self.open.exchange:
+            return []
+        outcome = self._outcomes.get(exchange, {}).get(sender, ApplyExchange(exchange))
+        return [FlowSend(sender, outcome, "asked again")]
+
+    def gone(self, process: ProcessId) -> None:
+        """Remove a process that is dead."""
+        self._reports.pop(process, None)
+        if self.open is not None:
+            self.open.asked.pop(process, None)
+            self.open.offers.pop(process, None)
+
+    def _trace(self, outflow: dict[ProcessId, int], now: float) -> list[FlowSend]:
+        """Send a trace along each own unit, when it is time."""
+        if self._trace_at is None or now < self._trace_at:
+            return []
+        self._trace_at = None
+        self._traced_at = now
+        self.number += 1
+        self._returned = []
+        self._expected = sum(outflow.values())
+        self._until = now + 3.0 * (self.view.stages + 2) * self.round_s
+        trace = TraceFlow(self.view.me, self.number, ())
+        return [FlowSend(node, trace, "to find its path") for node, n in outflow.items() for _ in range(n)]
+
+    def _report(self, now: float) -> list[FlowSend]:
+        """Report the paths to the first data node, once all traces have returned or after a while."""
+        paths = self._returned
+        if paths is None or (len(paths) < self._expected and now < self._until):
+            return []
+        self._returned = None
+        own = OwnFlows(self.view.capacity, tuple(paths), tuple(sorted(self.view.cost.items())))
+        return [FlowSend(self.leader, own, "to find the cheapest owners")]
+
+    def _decide(self, now: float) -> list[FlowSend]:
+        """Find the cheapest owner of each reported path, and ask the nodes on the paths that change to lock."""
+        reports = self._reports
+        if not reports or self.open is not None or now < self._decide_at:
+            return []
+        self._decide_at = INFINITE
+        handovers = cheapest_owners(
+            {source: reports[source] for source in sorted(reports)}, self.worth * self.path_cost
+        )
+        if not handovers:
+            return []
+        self._exchanges += 1
+        exchange = Exchange(self.view.me, self._exchanges)
+        asked = dict.fromkeys(node for h in handovers for node in (h.giver, h.taker, *h.path))
+        self.open = OpenHandover(exchange, now, handovers, asked, now + REPEATED_EVERY * self.round_s)
+        return [FlowSend(node, LockRequest(exchange, False, False, True), "to hand flows over") for node in asked]
+
+    def _finish(self, now: float) -> list[FlowSend]:
+        """Send the outcome, once all nodes have answered or after a while."""
+        current = self.open
+        if current is None:
+            return []
+        silent = [node for node in current.asked if node not in current.offers and node not in current.denied]
+        if silent and now - current.since < ANSWERS_WAITED * self.round_s:
+            if now < current.repeat_at:
+                return []
+            current.repeat_at = now + REPEATED_EVERY * self.round_s
+            return [
+                FlowSend(node, LockRequest(current.exchange, False, False, True), "no answer yet") for node in silent
+            ]
+        self.open = None
+        found = changes(current.handovers, current.offers)
+        again: list[FlowSend] = []
+        if not all(set(handover.path) <= found.keys() for handover in current.handovers) and self._tries < TRIES:
+            self._tries += 1
+            again = [FlowSend(node, RetraceFlows(), "a path has changed") for node in self.view.beside]
+            self.retrace(now)
+        elif found:
+            self._tries = 0
+        outcome = {}
+        for node in current.offers:
+            change = found.get(node)
+            if change is None:
+                outcome[node] = ApplyExchange(current.exchange)
+                continue
+            outcome[node] = ApplyExchange(
+                current.exchange,
+                tuple((other, source, n) for (other, source), n in change.inflow.items()),
+                tuple((other, source, n) for (other, source), n in change.outflow.items()),
+                True,
+            )
+        self._outcomes = {current.exchange: outcome}
+        return [*again, *(FlowSend(node, message, "handed over") for node, message in outcome.items())]

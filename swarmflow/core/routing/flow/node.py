@@ -1,0 +1,205 @@
+"""The base of relays and data nodes: books, audits, and locks for the exchanges of other nodes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from swarmflow.core.protocol.messages.negotiation import (
+    Ack,
+    ApplyExchange,
+    Audit,
+    Drop,
+    Inquire,
+    LockDenied,
+    LockRequest,
+    ReleaseUnits,
+    Reliable,
+    SideLocked,
+    SideLockRequest,
+    UnitsReserved,
+)
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.books import Books
+from swarmflow.core.routing.flow.exchange_lock import ExchangeLock
+from swarmflow.core.routing.flow.node_types import FlowSend, Link, View
+from swarmflow.core.routing.flow.reliable import ReliableDelivery
+from swarmflow.core.routing.flow.reservations import Reservations
+
+SETTLE = 14.0  # rounds after which a changed link is audited
+RECEIVER_SETTLES = 1.7  # times as long: the receiving end audits only where the sending end has not
+
+
+class NodeBase(ABC):
+    """What relays and data nodes have in common. round_s: the usual time of a message between neighbours."""
+
+    def __init__(self, view: View, round_s: float = 1.0) -> None:
+        self.view = view
+        self.round_s = round_s
+        self.books = Books(view.me, view.capacity)
+        self.lock = ExchangeLock(round_s)
+        self.dead: dict[ProcessId, None] = {}  # neighbours that are dead; their late messages are ignored
+        self.reservations = Reservations(round_s)
+        self.reliable = ReliableDelivery(round_s)
+
+    @property
+    def inflow(self) -> dict[Link, int]:
+        """Return the units that come in, by link."""
+        return self.books.inflow
+
+    @property
+    def outflow(self) -> dict[Link, int]:
+        """Return the units that go out, by link."""
+        return self.books.outflow
+
+    def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
+        """Handle a message and return the answers."""
+        if sender in self.dead or self.defer(sender, message):
+            return []
+        match message:
+            case Reliable():
+                ack = FlowSend(sender, Ack(message.number), "received")
+                duplicate = not self.reliable.first(sender, message)
+                return [ack] if duplicate else [ack, *self.handle(sender, message.message, now)]
+            case Ack():
+                self.reliable.acknowledged(message)
+                return []
+            case Audit():
+                return self.audited(sender, message, now)
+            case SideLockRequest():
+                return self.lock_side(sender, message, now)
+        return self.received(sender, message, now)
+
+    @abstractmethod
+    def received(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
+        """Handle a message that only a relay, or only a data node, handles."""
+
+    def lock_side(self, sender: ProcessId, message: SideLockRequest, now: float) -> list[FlowSend]:
+        """Lock one side as a neighbour of the window, unless a reservation is pending there."""
+        exchange, outward = message.exchange, message.outward
+        if self.lock.finished(exchange):
+            return []
+        if self.lock.holder(outward) == exchange:
+            offer = SideLocked(exchange, outward, self.books.counts(outward))
+            return [FlowSend(exchange.solver, offer, "asked again")] if sender == exchange.solver else []
+        reserving = outward and bool(self.reservations.pending)
+        if reserving or not self.lock.acquire(exchange, (outward,), now):
+            denial = LockDenied(exchange, outward)
+            return [FlowSend(exchange.solver, denial, "a reservation is pending" if reserving else "locked")]
+        offer = SideLocked(exchange, outward, self.books.counts(outward))
+        return [FlowSend(exchange.solver, offer, "this side is locked")]
+
+    def apply(self, message: ApplyExchange, now: float) -> bool:
+        """Apply the outcome of an exchange. True: it changed links of this node."""
+        if not self.lock.release(message.exchange):
+            return False
+        inflow = tuple(entry for entry in message.inflow if entry[0] not in self.dead)
+        outflow = tuple(entry for entry in message.outflow if entry[0] not in self.dead)
+        if not self.books.fits(inflow, outflow):
+            self._suspect_all(now)
+            return False
+        self.books.change(inflow, False, now)
+        self.books.change(outflow, True, now)
+        return bool(message.inflow or message.outflow)
+
+    def dropped(self, sender: ProcessId, message: Drop, now: float) -> None:
+        """Take back units that a node of the next stage cannot pass on: they are loose here."""
+        count = min(message.count, self.books.outflow.get((sender, message.source), 0))
+        if count:
+            self.books.add(True, sender, message.source, -count, now)
+
+    def released(self, sender: ProcessId, message: ReleaseUnits, now: float) -> None:
+        """Remove units that a node of the stage before releases: what goes on from here is an orphan."""
+        count = min(message.count, self.books.inflow.get((sender, message.source), 0))
+        if count:
+            self.books.add(False, sender, message.source, -count, now)
+
+    def defer(self, sender: ProcessId, message: Any) -> bool:  # noqa: ANN401
+        """Put aside a message that would change a locked side. False: it is to be handled now."""
+        match message:
+            case LockRequest():
+                deferred = message.patient and self.lock.locked
+            case Drop() | ReleaseUnits():
+                deferred = self.lock.holder(outward=isinstance(message, Drop)) is not None
+            case _:
+                deferred = False
+        if deferred:
+            self.lock.deferred.append((sender, message))
+        return deferred
+
+    def handle_deferred(self, now: float) -> list[FlowSend]:
+        """Handle the messages that were put aside, once no side is locked."""
+        if self.lock.locked:
+            return []
+        deferred, self.lock.deferred = self.lock.deferred, []
+        return [send for sender, message in deferred for send in self.handle(sender, message, now)]
+
+    def repeat(self, now: float) -> list[FlowSend]:
+        """Repeat messages without an answer. A node that never answers may have granted units: its link is audited."""
+        sends, silent = self.reservations.repeat(now)
+        for node in silent:
+            self.books.suspects[node, True] = now
+        return sends + self.reliable.repeat(now)
+
+    def answered(self, sender: ProcessId, message: UnitsReserved, now: float) -> bool:
+        """Take an answer to a reservation. True: it granted units."""
+        if not self.reservations.answered(sender, message):
+            self.books.suspects[sender, True] = now  # the other end may have booked units that never leave here
+            return False
+        if message.count:
+            self.books.add(True, sender, message.source, message.count, now)
+        return message.count > 0
+
+    def audited(self, sender: ProcessId, message: Audit, now: float) -> list[FlowSend]:
+        """Compare a link; both ends keep the smaller number. Skipped while that side is locked or reserves."""
+        outward = not message.outward
+        if self._unsettled(sender, outward):
+            return []
+        self.books.audited(sender, message, now)
+        return [] if message.answer else [self.books.audit(sender, outward, True, "asked")]
+
+    def watch(self, now: float) -> list[FlowSend]:
+        """Ask for overdue outcomes, give up locks that have expired, and audit links that have settled."""
+        sends = []
+        if self.lock.overdue(now):
+            if self.lock.expired(now):
+                for exchange in self.lock.exchanges:
+                    self.lock.release(exchange)
+                self._suspect_all(now)
+            else:
+                others = [exchange for exchange in self.lock.inquire(now) if exchange.solver != self.view.me]
+                sends += [FlowSend(exchange.solver, Inquire(exchange), "the outcome is overdue") for exchange in others]
+        for (node, outward), since in list(self.books.suspects.items()):
+            settled_s = (SETTLE if outward else RECEIVER_SETTLES * SETTLE) * self.round_s
+            if now - since < settled_s or self._unsettled(node, outward):
+                continue
+            self.books.suspects[node, outward] = now
+            sends.append(self.books.audit(node, outward, False, "a change has settled"))
+        return sends
+
+    def _unsettled(self, node: ProcessId, outward: bool) -> bool:
+        """Return whether the units of a link may be changing: its side is locked, or a reservation is pending."""
+        return self.lock.holder(outward) is not None or (outward and self.reservations.with_node(node))
+
+    def update_view(self, view: View) -> None:
+        """Replace the view: nodes have entered, or the capacity has changed."""
+        for process in (*view.before, *view.beside, *view.after):
+            self.dead.pop(process, None)
+        self.view = view
+        self.books.capacity = view.capacity
+
+    def forget(self, process: ProcessId, now: float) -> None:
+        """Remove the links of a dead process, its reservations and its exchanges."""
+        self.dead[process] = None
+        self.books.forget(process, now)
+        self.reservations.forget(process)
+        self.reliable.forget(process)
+        for exchange in self.lock.exchanges:
+            if exchange.solver == process:
+                self.lock.release(exchange)
+                self._suspect_all(now)
+
+    def _suspect_all(self, now: float) -> None:
+        for outward in (False, True):
+            for node in self.books.neighbours(outward):
+                self.books.suspects[node, outward] = now

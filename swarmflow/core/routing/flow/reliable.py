@@ -1,0 +1,71 @@
+"""Reliable delivery, for messages that their receiver does not request: repeated until acknowledged, handled once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.protocol.messages.negotiation import Ack, Reliable
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.node_types import FlowSend
+
+ACKNOWLEDGED_AFTER = 3.0  # rounds without an acknowledgement before a message is repeated
+TRIES = 6
+REMEMBERED = 512  # received messages whose duplicates are recognised
+
+
+@dataclass(slots=True)
+class Unacknowledged:
+    """A message without an acknowledgement."""
+
+    send: FlowSend
+    at: float  # when it was last sent
+    tries: int = 1
+
+
+@dataclass(slots=True)
+class ReliableDelivery:
+    """Both ends: what this node has sent, and what it has received."""
+
+    round_s: float
+    made: int = field(init=False, default=0)  # own messages so far: the last number
+    sent: dict[int, Unacknowledged] = field(init=False, default_factory=dict)  # by number
+    _received: dict[tuple[ProcessId, int], None] = field(init=False, default_factory=dict)  # (sender, number)
+
+    def wrap(self, send: FlowSend, now: float) -> FlowSend:
+        """Wrap a message so that it is repeated until it is acknowledged."""
+        self.made += 1
+        wrapped = FlowSend(send.to, Reliable(self.made, send.message), send.reason)
+        self.sent[self.made] = Unacknowledged(wrapped, now)
+        return wrapped
+
+    def acknowledged(self, message: Ack) -> None:
+        """Stop repeating a message that its receiver has acknowledged."""
+        self.sent.pop(message.number, None)
+
+    def first(self, sender: ProcessId, message: Reliable) -> bool:
+        """Record a reliable message. True: it is new; False: a duplicate."""
+        key = sender, message.number
+        if key in self._received:
+            return False
+        self._received[key] = None
+        while len(self._received) > REMEMBERED:
+            del self._received[next(iter(self._received))]
+        return True
+
+    def repeat(self, now: float) -> list[FlowSend]:
+        """Return the messages to repeat; those that were sent often enough are dropped."""
+        sends = []
+        for number, sent in list(self.sent.items()):
+            if now - sent.at < ACKNOWLEDGED_AFTER * self.round_s:
+                continue
+            if sent.tries >= TRIES:
+                del self.sent[number]
+            else:
+                sent.at, sent.tries = now, sent.tries + 1
+                sends.append(sent.send)
+        return sends
+
+    def forget(self, node: ProcessId) -> None:
+        """Drop the messages to a node that is dead."""
+        for number in [number for number, sent in self.sent.items() if sent.send.to == node]:
+            del self.sent[number]

@@ -1,0 +1,131 @@
+"""The router that follows flows: a free unit of the microbatch's trainer, else the shortest expected delay."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.measured import LinkTimes
+from swarmflow.core.routing.flow.node_types import Link
+from swarmflow.core.routing.iwrr import Choice
+from swarmflow.core.routing.shortest import Shortest
+
+Key = TypeVar("Key")
+NO_FLOWS: Mapping[Link, int] = {}
+FLOW_DELAY_MAX = 1.15  # a flow is followed while its delay is at most this multiple of the shortest one
+
+
+@dataclass(slots=True)
+class FlowRouter:
+    """Chooses along the negotiated flows. A unit of flow carries one microbatch at a time."""
+
+    shortest: Shortest  # over the same peers; takes every measurement, and decides where no unit is free
+    outflow: Mapping[Link, int] = field(default_factory=lambda: NO_FLOWS)  # units by (peer, trainer), as negotiated
+    link_times: LinkTimes = field(default_factory=LinkTimes)
+    busy: dict[Link, int] = field(default_factory=dict)  # microbatches by (peer, trainer), on a flow or not
+    held: dict[ProcessId, int] = field(default_factory=dict)  # microbatches at each peer, of all trainers
+    followed: int = 0  # choices along a flow since `counted`
+    otherwise: int = 0  # choices by the shortest delay since `counted`
+
+    def announce(self, processes: Iterable[ProcessId]) -> None:
+        """Replace the peers of the stage; none of them holds a microbatch."""
+        self.busy.clear()
+        self.held.clear()
+        self.shortest.announce(processes)
+
+    def enter(self, process: ProcessId) -> None:
+        """Add a peer to the stage."""
+        self.shortest.enter(process)
+
+    def ban(self, process: ProcessId) -> None:
+        """Exclude a peer until it is announced again."""
+        self.shortest.ban(process)
+
+    def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
+        """Return the peer with the shortest delay among those with a free unit, or among all where there is none.
+
+        Flows minimise the cost of whole paths and do not see queues: a flow is not followed where another peer is much
+        faster now.
+        """
+        nearest = self.shortest.choose(exclude)
+        if nearest is None or source is None:
+            self.otherwise += nearest is not None
+            return nearest
+        delays = [(self.shortest.delay_s(process), process) for process in self._free(source) if process not in exclude]
+        best = min(((delay_s, process) for delay_s, process in delays if delay_s is not None), default=None)
+        if best is None or best[0] > FLOW_DELAY_MAX * (self.shortest.delay_s(nearest.process) or 0.0):
+            self.otherwise += 1
+            return nearest
+        self.followed += 1
+        return Choice(best[1], f"along a flow, for {source}: {self.held.get(best[1], 0)} units are taken")
+
+    def _free(self, source: ProcessId) -> list[ProcessId]:
+        """Return the peers with a free unit of this trainer, or else of another one.
+
+        A microbatch that has left its flow may be at a peer that no flow of its trainer crosses. Only a short message
+        returns to a trainer, so another trainer's unit costs little more.
+        """
+        units: dict[ProcessId, int] = {}
+        own: list[ProcessId] = []
+        for (process, of), count in self.outflow.items():
+            units[process] = units.get(process, 0) + count
+            if of == source and self.busy.get((process, of), 0) < count:
+                own.append(process)
+        free = [process for process, count in units.items() if self.held.get(process, 0) < count]
+        return [process for process in own if process in free] or free
+
+    def counted(self) -> list[tuple[str, int]]:
+        """Return the choices since the last call, by how they were made, and reset them."""
+        found = [(name, n) for name, n in (("flow", self.followed), ("shortest", self.otherwise)) if n]
+        self.followed = self.otherwise = 0
+        return found
+
+    def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
+        """Add to the microbatches of a trainer that a peer holds; below 0 where one is done, denied or lost."""
+        if source is not None:
+            _add(self.busy, (process, source), more)
+            _add(self.held, process, more)
+
+    def awaits(self, process: ProcessId, count: int) -> None:
+        """Set how many of this sender's microbatches a peer has not passed on yet."""
+        self.shortest.awaits(process, count)
+
+    def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
+        """Record when a peer passed a microbatch on, since it was sent; inside_s: since it arrived, if known."""
+        self.shortest.measured(process, seconds, inside_s)
+
+    def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
+        """Record a peer's downstream cost: the expected seconds of the best path beyond it, forth and back."""
+        self.shortest.downstream_cost(process, downstream_s)
+
+    def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
+        """Record the transfer time of a microbatch."""
+        self.shortest.arrived(process, seconds, now)
+        self.link_times.arrived(process, seconds, now)
+
+    def probed(self, process: ProcessId, seconds: float, now: float) -> None:
+        """Record a probe's estimate of the transfer time."""
+        self.shortest.probed(process, seconds, now)
+        self.link_times.probed(process, seconds, now)
+
+    def rerouted(self, process: ProcessId, seconds: float) -> None:
+        """Record the estimated transfer time on a new path."""
+        self.shortest.rerouted(process, seconds)
+        self.link_times.rerouted(process, seconds)
+
+    def knows(self, process: ProcessId) -> bool:
+        """Return whether the link has been measured lately, so that it needs no probe."""
+        return self.link_times.tensor_s(process) is not None
+
+    @property
+    def downstream_s(self) -> float:
+        """Return the expected seconds of the best path from here, forth and back."""
+        return self.shortest.downstream_s
+
+
+def _add(counts: dict[Key, int], key: Key, more: int) -> None:
+    counts[key] = counts.get(key, 0) + more
+    if counts[key] <= 0:
+        del counts[key]

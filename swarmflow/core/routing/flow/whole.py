@@ -1,0 +1,68 @@
+"""Integral flows through a window: what the linear program leaves fractional is fixed step by step (diving)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+from swarmflow.core.routing.flow.simplex import WHOLE, Path, PathProgram, Simplex
+
+ENTERS, LEAVES = -1, -2
+Hop = tuple[int, int, int, int]
+"""(layer, from, to, commodity). ENTERS: from an entry to a node; LEAVES: from a node to an exit."""
+Flows = dict[Hop, int]
+
+
+def solve(problem: PathProgram, random: Random) -> Generator[None, None, Flows | None]:
+    """Yield after each slice of work; return integral flows, the cheapest if the relaxation is integral, or None.
+
+    Where the relaxation is fractional, the integral part of each path is fixed, or one unit of the fullest path where
+    no path has a whole unit, and the rest is solved again (diving).
+    """
+    kept: Flows = {}
+    while True:
+        found = yield from Simplex(problem, random).solve()
+        if found is None:
+            return None
+        hops = hops_of(problem, found)
+        if all(abs(units - round(units)) <= WHOLE for units in hops.values()):
+            return _sum(kept, hops)
+        fixed = [(path, math.floor(units + WHOLE)) for path, units in found if units >= 1 - WHOLE]
+        if not fixed:
+            fixed = [(max(found, key=lambda each: (each[1], each[0].nodes))[0], 1)]
+        kept = _sum(kept, hops_of(problem, fixed))
+        problem = _without(problem, fixed, [path for path, units in found if units % 1 > WHOLE])
+
+
+def hops_of(problem: PathProgram, found: Sequence[tuple[Path, float]]) -> dict[Hop, float]:
+    """Return the units that these paths put on each hop."""
+    hops: dict[Hop, float] = {}
+    for path, units in found:
+        commodity = problem.entries[path.entry].commodity
+        mine = [(ENTERS, path.entry, path.nodes[0])]
+        mine += [(path.layer + i, a, b) for i, (a, b) in enumerate(pairwise(path.nodes))]
+        mine.append((LEAVES, path.nodes[-1], path.exit))
+        for layer, a, b in mine:
+            hops[layer, a, b, commodity] = hops.get((layer, a, b, commodity), 0.0) + units
+    return hops
+
+
+def _sum(kept: Flows, hops: Mapping[Hop, float]) -> Flows:
+    both = {key: kept.get(key, 0) + round(hops.get(key, 0.0)) for key in {**kept, **hops}}
+    return {key: units for key, units in both.items() if units}
+
+
+def _without(problem: PathProgram, fixed: Sequence[tuple[Path, int]], known: list[Path]) -> PathProgram:
+    """Return the program that remains when these flows are fixed."""
+    entries = [replace(end) for end in problem.entries]
+    exits = [replace(end) for end in problem.exits]
+    capacity = [list(layer) for layer in problem.capacity]
+    for path, units in fixed:
+        entries[path.entry].count -= units
+        exits[path.exit].count -= units
+        for i, node in enumerate(path.nodes):
+            capacity[path.layer + i][node] -= units
+    return PathProgram(capacity, problem.arcs, entries, exits, known)

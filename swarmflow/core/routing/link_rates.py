@@ -1,0 +1,70 @@
+"""Measured rates of the links from this process, and when they are reported to the leader and the peers around."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.core.protocol.messages import LinkRateReport
+from swarmflow.core.protocol.types import ProcessId
+
+NEAR_MAX = 16  # peers of a stage: in a larger one nobody needs the rate of the link between two of its peers
+AGING = 0.9  # times the former rate at each measurement, so that a slower link is noticed in the end
+CHANGED = 0.25  # of a rate, before it is reported again
+REPORTED_MAX = 64  # links in a report: there are no more around a peer
+SLOWEST, FASTEST = 1.0, 1e12  # bytes/s; reported rates outside are ignored
+
+
+def believable(report: LinkRateReport) -> dict[ProcessId, float]:
+    """Return the rates of a report that are within bounds, in bytes/s."""
+    return {process: rate for process, rate in report.rates[:REPORTED_MAX] if SLOWEST <= rate <= FASTEST}
+
+
+@dataclass(slots=True)
+class LinkRates:
+    """The links to the peers of the own stage and of the next one.
+
+    A tensor that waits behind another one makes its link look slower than it is, never faster. So the fastest
+    measurement counts, less a tenth for each one since.
+    """
+
+    rates: dict[ProcessId, float] = field(default_factory=dict, init=False)  # bytes/s
+    relayed: set[int] = field(
+        default_factory=set, init=False
+    )  # microbatches sent through a relay: they measure another path
+    _reported: dict[ProcessId, float] = field(default_factory=dict, init=False)  # as reported last
+    _near: dict[ProcessId, None] = field(default_factory=dict, init=False)  # whose links are measured
+
+    def open(self, mates: tuple[ProcessId, ...], after: tuple[ProcessId, ...]) -> list[ProcessId]:
+        """Begin an epoch with these peers of the own stage and the next; return the mates without a measured link."""
+        near = [*(mates if len(mates) < NEAR_MAX else ()), *(after if len(after) <= NEAR_MAX else ())]
+        if any(process not in self._near for process in near):
+            self._reported.clear()  # a new peer has received no report
+        self._near = dict.fromkeys(near)
+        self.relayed.clear()
+        self.rates = {process: rate for process, rate in self.rates.items() if process in self._near}
+        return [process for process in mates if process in self._near and process not in self.rates]
+
+    def measured(self, process: ProcessId, size_bytes: int, seconds: float) -> None:
+        """Record a transfer."""
+        if process in self._near and size_bytes > 0 and seconds > 0:
+            self.rates[process] = max(size_bytes / seconds, AGING * self.rates.get(process, 0.0))
+
+    def sent(self, index: int, *, direct: bool) -> None:
+        """Note how a microbatch goes to the next stage: a relayed one does not measure the direct link."""
+        if direct:
+            self.relayed.discard(index)
+        else:
+            self.relayed.add(index)
+
+    def forget_reports(self) -> None:
+        """Report everything again, to a new leader."""
+        self._reported.clear()
+
+    def report(self, elements: dict[str, int]) -> LinkRateReport | None:
+        """Return a report if a rate has changed enough, else None. elements: of the own gradients, by group."""
+        if not self.rates:
+            return None
+        if all(abs(rate - self._reported.get(process, 0.0)) <= CHANGED * rate for process, rate in self.rates.items()):
+            return None
+        self._reported = dict(self.rates)
+        return LinkRateReport(tuple(sorted(elements.items())), tuple(self.rates.items()))

@@ -1,0 +1,19 @@
+"""The routers by their names, `[train] router` of RUN.toml and `[run] router` of a scenario."""
+
+from __future__ import annotations
+
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.router import FlowRouter
+from swarmflow.core.routing.iwrr import Iwrr
+from swarmflow.core.routing.router import Router
+from swarmflow.core.routing.shortest import Shortest
+
+ROUTERS = ("shortest", "iwrr", "flow")
+
+
+def router_named(name: str, sender: ProcessId) -> Router:
+    """A new one, for the peers of one stage as one sender sees them."""
+    if name == "iwrr":
+        return Iwrr()
+    shortest = Shortest(sender.name)
+    return FlowRouter(shortest) if name == "flow" else shortest

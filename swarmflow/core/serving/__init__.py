@@ -1,1 +1,0 @@
-"""What a peer decides, by subject. The machine that it is driven through is core/peer.py."""

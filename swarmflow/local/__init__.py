@@ -1,0 +1,1 @@
+"""Swarms of real processes on this machine, for tests, demonstrations and trials."""

@@ -1,0 +1,233 @@
+"""Starts `swarmflow` processes by forking one that has loaded the libraries already: at once instead of in seconds.
+
+Each is a process of its own, in a session of its own, which reads the same command line as any other. A swarm whose
+processes are started again and again would else spend its machine on importing torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+from swarmflow.errors import SwarmflowError
+from swarmflow.local.patience import Patience, crowding
+from swarmflow.runtime.execution.heap import heap_environment
+
+_READY_S = 120.0
+_ANSWER_S = 20.0
+_POLL_S = 0.02
+_ROLES = ("peers.process", "trainers.process")  # by name: what runs a process does not know the roles
+_ENDED = "the fork server has ended, and with it all of its processes"
+
+
+class ForkServerError(SwarmflowError):
+    """The server does not start or has ended."""
+
+
+class Forked:
+    """A process that the server has forked, with the interface of a subprocess.Popen."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self.pid = pid
+        self._server = server
+
+    def poll(self) -> int | None:
+        """None while it runs; its exit code, -N where signal N ended it."""
+        return self._server.exit_code(self.pid)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, and return its exit code. Raises subprocess.TimeoutExpired."""
+        patience = Patience(timeout if timeout is not None else float("inf"))
+        while (code := self.poll()) is None:
+            if patience.over():
+                raise subprocess.TimeoutExpired("swarmflow", timeout or 0.0)
+            time.sleep(_POLL_S)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended; the server keeps its number from being used again."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class ForkServer:
+    """Inside its `with` block it forks processes; all that are left are killed at its end, or when its owner dies.
+
+    Several threads may use it.
+    """
+
+    def __init__(self, environment: Mapping[str, str], module: str = __name__) -> None:
+        """environment: of the server. What libraries read when they are loaded (threads) is so for all that it forks.
+
+        module: what the server runs; it ends in `main()`.
+        """
+        # Set for the server, because forked processes cannot start anew with another heap.
+        self._environment = {**heap_environment(), **environment}
+        self._module = module
+        self._ended: dict[int, int] = {}
+        self._text = b""
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", self._module],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._answer(_READY_S * crowding())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait(_ANSWER_S * crowding())
+        self._server.stdout.close()
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        errors: Path | None = None,
+    ) -> Forked:
+        """Runs `swarmflow ARGUMENTS`, with all that it prints in `log`. Raises ForkServerError; OSError for its logs.
+
+        environment: its own; None: the server's. errors: for what it prints to stderr; None: in `log` too. Both files
+        are there when this returns.
+        """
+        assert self._server.stdin is not None
+        own = None if environment is None else dict(environment)
+        errors = errors or log
+        for file in (log, errors):
+            file.write_bytes(b"")  # the child opens them some time after it has given its number
+        order = [own, str(log), str(errors), *arguments]
+        with self._lock:
+            self._server.stdin.write(json.dumps(order).encode() + b"\n")
+            self._server.stdin.flush()
+            return Forked(self, self._answer(_ANSWER_S * crowding()))
+
+    def exit_code(self, pid: int) -> int | None:
+        """Return the exit code of a forked process; None while it runs. Raises ForkServerError without a server."""
+        with self._lock:
+            if pid not in self._ended:
+                for answer in self._answers(0.0):
+                    raise ForkServerError(f"the fork server speaks out of turn: {answer}")
+            return self._ended.get(pid)
+
+    def _answer(self, timeout_s: float) -> int:
+        for answer in self._answers(timeout_s):
+            return answer
+        raise ForkServerError(f"the fork server has not answered within {timeout_s:.0f} s")
+
+    def _answers(self, timeout_s: float) -> Iterator[int]:
+        """Read the numbers of an answer; record processes that the server reports as ended before it."""
+        assert self._server.stdout is not None
+        if self._server.stdout.closed:
+            raise ForkServerError(_ENDED)
+        deadline_s = time.monotonic() + timeout_s
+        descriptor = self._server.stdout.fileno()
+        while select.select([descriptor], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+            data = os.read(descriptor, 65536)
+            if not data:
+                raise ForkServerError(_ENDED)
+            *lines, self._text = (self._text + data).split(b"\n")
+            answers = []
+            for line in lines:
+                reply = json.loads(line)
+                if isinstance(reply, list):
+                    self._ended[reply[0]] = reply[1]
+                else:
+                    answers.append(reply)
+            yield from answers
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def _serve() -> None:
+    """Fork for each line that is read, and report each child that has ended. A child returns from here too."""
+    _load()
+    _say(0)
+    children: set[int] = set()
+    text = b""
+    while True:
+        readable, _, _ = select.select([0], [], [], _POLL_S)
+        if readable:
+            data = os.read(0, 65536)
+            if not data:
+                break
+            *lines, text = (text + data).split(b"\n")
+            for line in lines:
+                environment, log, errors, *arguments = json.loads(line)
+                pid = os.fork()
+                if pid == 0:
+                    _become(log, errors, arguments, environment)
+                    return
+                children.add(pid)
+        for pid in sorted(children):
+            # A child that has ended is not waited for: as long as it is there, no other process gets its number.
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                children.remove(pid)
+                _say([pid, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status])
+    for pid in sorted(children):
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    os._exit(0)
+
+
+def _load() -> None:
+    """Import the libraries that take seconds; none of them may start a thread before the fork."""
+    for role in _ROLES:
+        importlib.import_module(role)
+
+
+def _say(what: int | list[int]) -> None:
+    os.write(1, json.dumps(what).encode() + b"\n")
+
+
+def _become(log: str, errors: str, arguments: list[str], environment: dict[str, str] | None) -> None:
+    """In the child: set up what a shell would for the command. The owner learns when it has a session."""
+    if environment is not None:
+        os.environ.clear()
+        os.environ |= {**environment, **heap_environment()}
+    os.setsid()
+    _say(os.getpid())
+    with open(os.devnull, "rb") as nothing, open(log, "wb") as file:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    if errors != log:
+        with open(errors, "wb") as file:
+            os.dup2(file.fileno(), 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.argv = ["swarmflow", *arguments]
+
+
+def main() -> NoReturn:
+    """Serve; in each forked process, run its command."""
+    _serve()
+
+    from swarmflow import cli
+
+    cli.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A process at work: the driver of its machine, its threads, its stage, its state, its metrics."""

@@ -1,0 +1,183 @@
+"""Drives a machine of the core: events in, actions out, one timer. The role provides the effects of actions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from swarmflow.core.protocol.actions import Action, Release, Send
+from swarmflow.core.protocol.events import BlamedError, Event, Lost, Mishandled, Received, Tick
+from swarmflow.core.protocol.types import Blank, Body, ProcessId, Ref
+from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.store import Store
+from swarmflow.runtime.transport.links import Links
+from swarmflow.runtime.transport.requests import Requests
+from swarmflow.runtime.transport.wire import Evaluate, Request, Response, decode_header, encode_header
+
+log = logging.getLogger("swarmflow")
+
+
+class Machine(Protocol):
+    """The machine of a peer or a trainer."""
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Return the actions that follow from an event."""
+
+    def next_deadline(self) -> float:
+        """Return when a Tick is due."""
+
+
+Effect = Callable[[Any], None]
+
+
+class Driver:
+    """Feeds events to a machine and performs its actions, all of it on the event loop.
+
+    An error of an effect or of the machine ends the driving; an error that another process' message causes in the
+    machine excludes that process instead.
+    """
+
+    def __init__(
+        self,
+        me: ProcessId,
+        store: Store,
+        metrics: Metrics,
+        effects: Mapping[type[Any], Effect],
+        fail: Callable[[BaseException], None],
+        read: Callable[[Body], Any],
+        evaluate: Callable[[Evaluate, list[memoryview]], None] | None = None,
+    ) -> None:
+        self.me = me
+        self.store = store
+        self.metrics = metrics
+        self.links: Links | None = None
+        self.requests: Requests | None = None
+        self._effects = dict(effects)  # of each kind of action but Send and Release
+        self._fail = fail  # called with the error that ends the driving
+        self._read = read  # returns the bytes of a slice of a gradient
+        self._evaluate = evaluate  # called with an Evaluate and its bodies
+        self._machine: Machine | None = None
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[Event] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._busy = False
+
+    def connect(self, links: Links, requests: Requests) -> None:
+        """Set the links and requests that actions use."""
+        self.links, self.requests = links, requests
+
+    def add_effects(self, effects: Mapping[type[Any], Effect]) -> None:
+        """Add effects that need the run."""
+        self._effects.update(effects)
+
+    def run(self, machine: Machine, actions: list[Action]) -> None:
+        """Drive this machine from now on, beginning with the actions of its start."""
+        self._machine = machine
+        self.perform(actions)
+        self.post(Tick())
+
+    def halt(self) -> None:
+        """Stop driving."""
+        self._machine = None
+        self._events.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def post(self, event: Event) -> None:
+        """Handle an event. Events that its actions cause at once are handled after it."""
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events and self._machine is not None:
+                self._handle(self._machine, self._events.popleft())
+        except Exception as error:  # from a full disk to a bug: no event may follow half an action
+            self.halt()
+            self._fail(error)
+        finally:
+            self._busy = False
+        self._arm()
+
+    def _handle(self, machine: Machine, event: Event) -> None:
+        now = self._loop.time()
+        try:
+            actions = machine.handle(event, now)
+        except BlamedError as error:
+            actions = self._mishandled(machine, error.process, error.message, error.__cause__ or error)
+        except Exception as error:
+            if not isinstance(event, Received) or event.sender == self.me:
+                raise
+            actions = self._mishandled(machine, event.sender, type(event.message).__name__, error)
+        self.perform(actions)
+
+    def _mishandled(self, machine: Machine, sender: ProcessId, name: str, error: BaseException) -> list[Action]:
+        log.error("a %s of %s raised; that process is put out, and this one goes on", name, sender, exc_info=error)
+        self.metrics.decisions.at(f"messages_raised:{name}").inc()
+        reason = f"sent {name}, which could not be handled ({type(error).__name__})"
+        return machine.handle(Mishandled(sender, reason), self._loop.time())
+
+    def receive(self, sender: ProcessId, header: bytes, bodies: list[memoryview]) -> None:
+        """Handle a frame. Raises FrameError when it is no message, which closes its stream."""
+        message = decode_header(header)
+        match message:
+            case Request():
+                if self.requests is not None:
+                    self.requests.asked(sender, message)
+            case Response():
+                if self.requests is not None:
+                    self.requests.answered(sender, message, bodies)
+            case Evaluate():
+                if self._evaluate is not None:
+                    self._evaluate(message, bodies)
+            case _:
+                refs = tuple(self.store.add(body) for body in bodies)
+                if self._machine is None:
+                    self.store.release(refs)
+                else:
+                    self.post(Received(sender, message, refs))
+
+    def lost(self, process: ProcessId, reason: str) -> None:
+        """Handle a broken connection."""
+        if self.requests is not None:
+            self.requests.lost(process, reason)
+        self.post(Lost(process, reason))
+
+    def perform(self, actions: list[Action]) -> None:
+        """Perform the actions of a machine."""
+        for action in actions:
+            match action:
+                case Send():
+                    self._send(action)
+                case Release():
+                    self.store.release(action.refs)
+                case _:
+                    self._effects[type(action)](action)
+
+    def _send(self, action: Send) -> None:
+        if action.to == self.me:
+            refs = tuple(body for body in action.bodies if isinstance(body, Ref))
+            self._events.append(Received(self.me, action.message, refs))
+            return
+        if self.links is None or action.to.name == self.me.name:
+            return  # an earlier life of this very process gets no message
+        header = encode_header(action.message)
+        bodies = []
+        for body in action.bodies:
+            match body:
+                case Ref():
+                    bodies.append(self.store.get(body))
+                case Blank():
+                    bodies.append(memoryview(bytes(body.size_bytes)))
+                case _:
+                    bodies.append(self._read(body))
+        self.links.send(action.to, header, bodies, bulk=bool(bodies))
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._machine is not None:
+            self._timer = self._loop.call_at(self._machine.next_deadline(), self.post, Tick())

@@ -1,0 +1,210 @@
+"""The metrics of a process for Prometheus: every metric of swarmflow, in one registry, served over HTTP.
+
+`docs/metrics.md` lists the same metrics for users; a test keeps the two equal.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import platform
+import threading
+from typing import Final, Generic, TypeVar, get_args
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    Info,
+    ProcessCollector,
+    Summary,
+    start_http_server,
+)
+from prometheus_client.metrics import MetricWrapperBase
+
+from swarmflow import __version__
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.execution.account import Outcome
+from swarmflow.runtime.transport.frames import FrameErrorKind
+from swarmflow.runtime.transport.hello import LANES
+
+log = logging.getLogger(__name__)
+
+LABEL_SETS_MAX: Final = 256
+OTHER: Final = "other"
+_STEP_SECONDS_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
+# Series that are there from the start, at 0: Prometheus takes a counter's first value for no increase.
+_DENIALS: Final = ("full", "draining", "stage", "stale", "invalid")
+_RETRIES: Final = ("gone", *_DENIALS)
+_REFUSALS: Final = (*get_args(FrameErrorKind), "hello", "message", "tensor")
+_OUTCOMES: Final = get_args(Outcome)
+_DECISIONS: Final = (
+    "adoptions",
+    "hops_lost",
+    "orphans_subtracted",
+    "steps_restarted",
+    "rollbacks",
+    "resynchronisations",
+    "evictions",
+    "recomputations",
+    "ballots_again",
+    "successions",
+    "lineages",
+    "lineages_given_up",
+    "rebalances",
+    "detours",
+    "not_finite",
+    "put_out",
+    "stalled",
+    "standstills",
+)
+
+_Metric = TypeVar("_Metric", bound=MetricWrapperBase)
+
+
+class Labelled(Generic[_Metric]):
+    """The series of one metric, told apart by labels, of which there are never more than `LABEL_SETS_MAX`.
+
+    A label may come from the network (a reason, a stage), and each new value would cost memory here and in Prometheus.
+    """
+
+    def __init__(self, family: _Metric, labels: tuple[str, ...]) -> None:
+        self.labels = labels
+        self._family = family
+        self._seen: set[tuple[str, ...]] = set()
+
+    def at(self, *values: str | int) -> _Metric:
+        """Return the series with these label values, one a label; beyond the limit, the one where all are `other`."""
+        wanted = tuple(str(value) for value in values)
+        if wanted not in self._seen:
+            if len(self._seen) >= LABEL_SETS_MAX:
+                return self._family.labels(*[OTHER] * len(self.labels))
+            self._seen.add(wanted)
+        return self._family.labels(*wanted)
+
+
+class Metrics:
+    """The metrics of one process, each an attribute: `metrics.version.set(3)`, `metrics.peers.at(stage).set(2)`.
+
+    Any thread may change them. A value that is not known yet (the loss before the first step) is not-a-number, not 0.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._server: tuple[WSGIServer, threading.Thread] | None = None
+        self._add_work()
+        self._add_run()
+        self._add_network()
+        self._add_process()
+        self._begin_at_zero()
+
+    def _add_work(self) -> None:
+        self.microbatches = self._counters("microbatches", "Hops computed by this peer", "stage", "direction")
+        self.compute_seconds = self._counters("compute_seconds", "Time spent computing", "direction")
+        self.settled_seconds = self._counters("settled_seconds", "Used, in vain, or done twice", "outcome")
+        self.update_seconds = Summary(
+            "swarmflow_update_seconds", "Time spent computing a step's end: sums, norm, update", registry=self.registry
+        )
+        self.queue_length = self._gauge("queue_length", "Microbatches accepted and waiting to be computed")
+        self.held_microbatches = self._gauge("held_microbatches", "Microbatches in memory")
+        self.capacity_microbatches = self._gauge("capacity_microbatches", "Most microbatches that fit in memory")
+        self.journal_bytes = self._gauge("journal_bytes", "Boundary tensors kept for repairs in this step")
+
+    def _add_run(self) -> None:
+        self.tokens = self._counter("tokens", "Target tokens of the steps committed since this process started")
+        self.step = self._gauge("step", "Step in progress, from 0")
+        self.version = self._gauge("version", "Steps committed")
+        self.loss = self._gauge("loss", "Mean cross-entropy of the last step, in nats a token", math.nan)
+        self.validation_loss = self._gauge("validation_loss", "Validation loss, in nats a token", math.nan)
+        self.grad_norm = self._gauge("grad_norm", "Global gradient norm of the last step before clipping", math.nan)
+        self.learning_rate = self._gauge("learning_rate", "Learning rate of the last step", math.nan)
+        self.step_seconds = Histogram(
+            "swarmflow_step_seconds",
+            "Time from a step's opening to its commit",
+            registry=self.registry,
+            buckets=_STEP_SECONDS_BUCKETS,
+        )
+        self.peers = self._gauges("peers", "Live peers known to this process", "stage")
+        self.moves = self._counter("moves", "Times that this peer was given another stage")
+
+    def _add_network(self) -> None:
+        self.sent_bytes = self._counters("sent_bytes", "Bytes written to other processes", "kind")
+        self.received_bytes = self._counters("received_bytes", "Bytes read from other processes", "kind")
+        self.retries = self._counters("retries", "Hops that this process had to send again", "reason")
+        self.routed = self._counters("routed", "Choices of the next peer by the router `flow`", "by")
+        self.denials = self._counters("denials", "Microbatches that this peer refused", "reason")
+        self.frames_refused = self._counters("frames_refused", "Bad frames from the network", "reason")
+        self.queued_bytes = self._gauges("queued_bytes", "Bytes that wait to be sent", "lane")
+        self.decisions = self._counters("decisions", "Rare decisions: adoptions, restarts, roll-backs", "kind")
+        self.suspected = self._counter("suspected", "Times that the leader took a process for dead")
+
+    def _begin_at_zero(self) -> None:
+        for family, values in (
+            (self.denials, _DENIALS),
+            (self.retries, _RETRIES),
+            (self.frames_refused, _REFUSALS),
+            (self.decisions, _DECISIONS),
+            (self.settled_seconds, _OUTCOMES),
+        ):
+            for value in values:
+                family.at(value)
+        for lane in LANES:
+            self.queued_bytes.at(lane)
+
+    def _add_process(self) -> None:
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        build = Info("swarmflow_build", "Versions of swarmflow and of Python", registry=self.registry)
+        build.info({"version": __version__, "python": platform.python_version()})
+        self._process = Info("swarmflow_process", "Role, name and run id of this process", registry=self.registry)
+
+    def describe_process(self, role: str, name: str, run: str) -> None:
+        """Describe this process: its role (`peer`, `trainer`), its libp2p name and the id of its run."""
+        self._process.info({"role": role, "name": name, "run": run})
+
+    def serve(self, port: int, host: str = "127.0.0.1") -> int:
+        """Serve `/metrics` on `host`:`port` (0: any free port) from a daemon thread until `close`; the port in use.
+
+        Raises NetworkError where the address is taken or cannot be used.
+        """
+        try:
+            server, thread = start_http_server(port, addr=host, registry=self.registry)
+        except (OSError, OverflowError) as error:
+            raise NetworkError(
+                f"cannot serve metrics on {host}:{port}: {error}; choose another --metrics-port (0: any free one)"
+            ) from error
+        server.handle_error = _tell_quietly  # type: ignore[method-assign, assignment]  # its own prints a traceback
+        self._server = (server, thread)
+        return server.server_port
+
+    def close(self) -> None:
+        """Stop serving and free the port, if this process serves."""
+        if self._server is None:
+            return
+        server, thread = self._server
+        self._server = None
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"swarmflow_{name}", text, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, unknown: float = 0.0) -> Gauge:
+        gauge = Gauge(f"swarmflow_{name}", text, registry=self.registry)
+        gauge.set(unknown)
+        return gauge
+
+    def _counters(self, name: str, text: str, *labels: str) -> Labelled[Counter]:
+        return Labelled(Counter(f"swarmflow_{name}", text, labels, registry=self.registry), labels)
+
+    def _gauges(self, name: str, text: str, *labels: str) -> Labelled[Gauge]:
+        return Labelled(Gauge(f"swarmflow_{name}", text, labels, registry=self.registry), labels)
+
+
+def _tell_quietly(request: object, address: object) -> None:
+    """Ignores clients that disconnect early, or speak another protocol than HTTP."""
+    log.debug("a question for metrics from %s failed", address, exc_info=True)

@@ -1,0 +1,323 @@
+"""Computes a peer's stage on its device, in worker threads, as the machine's actions ask."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from swarmflow.compute.codec import codec_named, decode_ints
+from swarmflow.compute.dropout import DrawKey
+from swarmflow.compute.exact import ExponentOverflowError
+from swarmflow.compute.finite import NotFiniteError, finite
+from swarmflow.compute.stage import Stage
+from swarmflow.core.protocol.actions import Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay
+from swarmflow.core.protocol.events import (
+    BackwardComputed,
+    ComputedNotFinite,
+    ComputeFailed,
+    Event,
+    ForwardComputed,
+    LossComputed,
+    Overflowed,
+    Replayed,
+)
+from swarmflow.core.protocol.types import Microbatch, Ref
+from swarmflow.errors import FrameError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.execution.account import Account, Direction
+from swarmflow.runtime.execution.driver import Driver
+from swarmflow.runtime.execution.served import Served
+from swarmflow.runtime.execution.step_end import StepEnd
+from swarmflow.runtime.execution.store import Buffer
+from swarmflow.runtime.execution.worker import Worker
+from swarmflow.runtime.transport.wire import Evaluate
+
+log = logging.getLogger("swarmflow")
+
+# Urgency in the compute thread: a backward frees memory and feeds the stage before; a forward only adds work.
+_FIRST, _BACKWARD, _FORWARD, _LATER = (0.0,), 1.0, 2.0, (3.0,)
+
+X = TypeVar("X")
+Y = TypeVar("Y")
+Evaluated = memoryview | tuple[float, int] | FrameError
+
+
+class StageHost:
+    """Runs the actions of a peer's machine that compute.
+
+    Two threads: `compute` runs the stage; `codec` turns wire bytes into tensors and back in parallel. Work of an epoch
+    that is over (Reset) is dropped in either.
+    """
+
+    def __init__(self, manifest: Manifest, driver: Driver, compute: Worker, codec: Worker) -> None:
+        self.manifest = manifest
+        self.served: Served | None = None
+        self._driver = driver
+        self._compute = compute
+        self._codec_thread = codec
+        self._codec = codec_named(manifest.codec)
+        self._dtype = torch.bfloat16 if manifest.precision == "bf16" else torch.float32
+        self._run = 0
+        self._discards: Counter[Microbatch] = Counter()
+        settled = driver.metrics.settled_seconds
+        self._account = Account(lambda outcome, seconds: settled.at(outcome).inc(seconds))
+        self.end = StepEnd(driver, compute, self._serving, self._account)
+
+    def effects(self) -> dict[type[Any], Callable[[Any], None]]:
+        """Return the effect of each kind of action."""
+        return {
+            RunForward: self.run_forward,
+            RunLoss: self.run_loss,
+            RunBackward: self.run_backward,
+            RunReplay: self.run_replay,
+            Discard: self.discard,
+            Reset: self.reset,
+            **self.end.effects(),
+        }
+
+    async def warm_up(self) -> None:
+        """Use the codec once: its imports take seconds, for which a step should not wait."""
+        await self._codec_thread.call(_FIRST, lambda: self._codec.encode(torch.zeros(1, 1)))
+
+    # --- microbatches -------------------------------------------------------------------------------------------------
+
+    def run_forward(self, action: RunForward) -> None:
+        """Decode, forward, encode."""
+        data = self._driver.store.get(action.input)
+
+        def computed(output: Tensor) -> None:
+            self._encode(action.microbatch, output, lambda ref: ForwardComputed(action.microbatch, ref), "activation")
+
+        def compute(served: Served, x: Tensor) -> Tensor:
+            draw = self._draw(action.microbatch)
+            runner = served.runner
+            return runner.forward(action.microbatch, x, draw) if action.keep else runner.recompute(x, draw)
+
+        direction: Direction = "recompute" if action.again else "forward"
+        self._decode(action.microbatch, direction, lambda stage: self._input(stage, data), compute, computed)
+
+    def run_loss(self, action: RunLoss) -> None:
+        """Decode, forward, loss, backward, encode."""
+        data, targets = self._driver.store.get(action.input), self._driver.store.get(action.targets)
+
+        def compute(served: Served, x: tuple[Tensor, Tensor]) -> tuple[float, int, Tensor | None]:
+            return served.runner.loss(action.microbatch, x[0], x[1], self._draw(action.microbatch))
+
+        def computed(result: tuple[float, int, Tensor | None]) -> None:
+            loss_sum, tokens, gradient = result
+            if gradient is None:
+                self._driver.post(LossComputed(action.microbatch, loss_sum, tokens, None))
+            else:
+                event = partial(LossComputed, action.microbatch, loss_sum, tokens)
+                self._encode(action.microbatch, gradient, event, "gradient")
+
+        self._decode(
+            action.microbatch,
+            "loss",
+            lambda stage: (self._input(stage, data), self._targets(targets)),
+            compute,
+            computed,
+        )
+
+    def run_backward(self, action: RunBackward) -> None:
+        """Decode, backward, encode."""
+        data = self._driver.store.get(action.gradient)
+
+        def computed(gradient: Tensor | None) -> None:
+            if gradient is None:
+                self._driver.post(BackwardComputed(action.microbatch, None))
+            else:
+                self._encode(action.microbatch, gradient, partial(BackwardComputed, action.microbatch), "gradient")
+
+        self._decode(
+            action.microbatch,
+            "backward",
+            lambda stage: self._boundary_tensor(stage, data),
+            lambda served, x: served.runner.backward(action.microbatch, x),
+            computed,
+        )
+
+    def run_replay(self, action: RunReplay) -> None:
+        """Decode, forward, backward; encode, where the gradient of the input is needed."""
+        store, draw = self._driver.store, self._draw(action.microbatch)
+        data, targets = store.get(action.input), store.get(action.targets)
+        gradient = None if action.gradient is None else store.get(action.gradient)
+
+        def decode(stage: Stage) -> tuple[Tensor, Tensor]:
+            given = self._targets(targets) if gradient is None else self._boundary_tensor(stage, gradient)
+            return self._input(stage, data), given
+
+        def compute(served: Served, x: tuple[Tensor, Tensor]) -> Tensor | None:
+            given = {"targets" if gradient is None else "grad": x[1]}
+            return served.runner.replay(x[0], action.weight, **given, draw=draw)
+
+        def computed(of_input: Tensor | None) -> None:
+            if of_input is None:
+                self._driver.post(Replayed(action.microbatch, action.weight))
+            else:
+                event = partial(Replayed, action.microbatch, action.weight)
+                self._encode(action.microbatch, of_input, event, "gradient")
+
+        direction: Direction = "recompute" if action.weight == 0 else "replay" if action.weight > 0 else "undo"
+        self._decode(action.microbatch, direction, decode, compute, computed)
+
+    def discard(self, action: Discard) -> None:
+        """Discard a hop that another peer computes: its graph now, queued work when its turn comes."""
+        self._discards[action.microbatch] += 1
+        served = self._serving()
+        self._compute.submit(_FIRST, lambda: served.runner.drop(action.microbatch), lambda _: None)
+
+    def reset(self, action: Reset) -> None:
+        """Begin an epoch with nothing accumulated."""
+        self._run += 1
+        self._discards.clear()
+        self._account.void()
+        self.end.begin()
+        served = self._serving()
+        self._compute.submit(_FIRST, lambda: served.runner.begin(action.exponent, action.careful), lambda _: None)
+
+    def unload(self) -> None:
+        """Stop serving: running work is dropped, and is in no commit."""
+        self._run += 1
+        self._account.void()
+        self.served = None
+
+    def evaluate(self, message: Evaluate, bodies: list[memoryview], done: Callable[[Evaluated], None]) -> None:
+        """Forward only, between steps: hand `done` the activation in wire form, (sum of losses, tokens), or an error.
+
+        A request that does not fit the served stage is not answered; the asker has a deadline.
+        """
+        served = self.served
+        fits = len(bodies) == 2 and 1 <= message.rows <= self.manifest.microbatch_sequences
+        if served is None or served.version != message.version or not fits:
+            return
+
+        def work() -> Evaluated:
+            try:
+                x = self._input(served.stage, bodies[0], message.rows)
+                targets = self._targets(bodies[1], message.rows)
+            except FrameError as error:
+                return error
+            if served.stage.last:
+                loss = served.runner.evaluate(x, targets)
+                assert isinstance(loss, tuple)
+                return loss
+            output = served.runner.evaluate(x)
+            assert isinstance(output, Tensor)
+            return self._codec.encode(output.to(self._dtype))
+
+        def guarded() -> Evaluated:
+            try:
+                return work()
+            except Exception as error:  # only the asker pays for a request that cannot be computed
+                log.exception("a validation batch of %s could not be computed", message.asker[-6:])
+                return FrameError(f"it could not be computed ({type(error).__name__})")
+
+        self._compute.submit(_LATER, guarded, done)
+
+    # --- details ------------------------------------------------------------------------------------------------------
+
+    def _serving(self) -> Served:
+        if self.served is None:
+            raise RuntimeError("no stage is loaded")
+        return self.served
+
+    def _decode(
+        self,
+        microbatch: Microbatch,
+        direction: Direction,
+        decode: Callable[[Stage], X],
+        compute: Callable[[Served, X], Y],
+        done: Callable[[Y], None],
+    ) -> None:
+        """Codec thread, then compute thread, then `done` on the loop, unless the epoch is over by then."""
+        run, served, discards = self._run, self._serving(), self._discards[microbatch]
+
+        def guarded() -> X | ComputeFailed:
+            try:
+                return decode(served.stage)
+            except FrameError as error:
+                return ComputeFailed(microbatch, str(error))
+
+        def decoded(value: X | ComputeFailed) -> None:
+            if run != self._run:
+                return
+            if isinstance(value, ComputeFailed):
+                self._driver.post(value)
+                return
+            tensor: X = value
+            urgency = (_FORWARD if direction in ("forward", "loss") else _BACKWARD, float(microbatch.index))
+            self._compute.submit(urgency, lambda: work(tensor), finished)
+
+        def work(value: X) -> tuple[Y, float] | Overflowed | ComputedNotFinite | None:
+            if run != self._run or discards != self._discards[microbatch]:
+                return None
+            began_s = served.clock()
+            try:
+                result = compute(served, value)
+            except ExponentOverflowError:
+                return Overflowed(microbatch)
+            except NotFiniteError as error:
+                return ComputedNotFinite(microbatch.epoch, microbatch.index, error.value, error.layer)
+            return result, served.clock() - began_s
+
+        def finished(outcome: tuple[Y, float] | Overflowed | ComputedNotFinite | None) -> None:
+            if outcome is None:
+                return
+            if isinstance(outcome, Overflowed | ComputedNotFinite):
+                if run == self._run:
+                    self._driver.post(outcome)
+                return
+            result, seconds = outcome
+            self._driver.metrics.compute_seconds.at(direction).inc(seconds)
+            self._driver.metrics.microbatches.at(served.stage.layout.stage, direction).inc()
+            if run != self._run:
+                self._account.wasted(seconds)
+                return
+            self._account.spent(microbatch, direction, seconds)
+            done(result)
+
+        self._codec_thread.submit(_FIRST, guarded, decoded)
+
+    def _encode(self, microbatch: Microbatch, tensor: Tensor, event: Callable[[Ref], Event], value: str) -> None:
+        """Encode a tensor, unless it is not finite. value: its name in the report."""
+        run = self._run
+
+        def encode() -> Buffer | None:
+            sent = tensor.detach().to(self._dtype)  # which may turn a finite value into an infinite one
+            return self._codec.encode(sent) if finite(sent) else None
+
+        def encoded(buffer: Buffer | None) -> None:
+            if run != self._run:
+                return
+            if buffer is None:
+                self._driver.post(ComputedNotFinite(microbatch.epoch, microbatch.index, value))
+            else:
+                self._driver.post(event(self._driver.store.add(buffer)))
+
+        self._codec_thread.submit(_FIRST, encode, encoded)
+
+    def _input(self, stage: Stage, data: Buffer, rows: int | None = None) -> Tensor:
+        return self._targets(data, rows) if stage.first else self._boundary_tensor(stage, data, rows)
+
+    def _targets(self, data: Buffer, rows: int | None = None) -> Tensor:
+        shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len)
+        return decode_ints(data, shape, self.manifest.vocab_size)
+
+    def _boundary_tensor(self, stage: Stage, data: Buffer, rows: int | None = None) -> Tensor:
+        shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len, self.manifest.hidden_size)
+        tensor = self._codec.decode(data, shape, self._dtype, stage.device)
+        if not finite(tensor):  # the computing peer reports such a value instead of sending it
+            raise FrameError("a tensor with a value that is not finite came")
+        return tensor
+
+    def _draw(self, microbatch: Microbatch) -> DrawKey | None:
+        if not self.manifest.dropout:
+            return None
+        return DrawKey(self.manifest.seed, microbatch.epoch.step, microbatch.index)

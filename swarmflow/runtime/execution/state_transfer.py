@@ -1,0 +1,193 @@
+"""Copies the state of a stage between processes: listed, read in chunks, verified by its digest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import torch
+
+from swarmflow.compute.checkpoint import Generation
+from swarmflow.compute.finite import finite
+from swarmflow.core.protocol.types import Member, ProcessId
+from swarmflow.errors import NetworkError, SwarmflowError, WrongCopyError
+from swarmflow.runtime.transport.requests import Arguments, Requests
+
+CHUNK_ELEMENTS = 1 << 18  # 1 MiB of fp32: a stream is as fast with it as with more
+CHUNKS_AHEAD = 4  # requested ahead: hides the round trip at the cost of little memory
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a donor has of a stage's version. Tensors of the stage that are not listed are zeros."""
+
+    tensors: dict[str, int]  # name -> elements (fp32)
+    digest: str = ""  # of all of them, in this order; empty where the donor does not know it
+
+
+Write = Callable[[str, int, memoryview], None]
+"""(tensor, first element, fp32 bytes)."""
+
+
+def _nothing() -> None:
+    """Ignore progress."""
+
+
+def serve_state(
+    requests: Requests, listing: Callable[[int, int], Listing], read: Callable[[int, int, str, int, int], bytes]
+) -> None:
+    """Answer `state/list` and `state/read` for (stage, version); both raise NetworkError for a state that is not here.
+
+    Both are called in threads of the event loop's pool.
+    """
+
+    async def on_list(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        found = await asyncio.to_thread(listing, _number(arguments, "stage"), _number(arguments, "version"))
+        return [msgspec.json.encode(found)]
+
+    async def on_read(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        stage, version = _number(arguments, "stage"), _number(arguments, "version")
+        start, stop = _number(arguments, "start"), _number(arguments, "stop")
+        tensor = str(arguments.get("tensor", ""))
+        if not 0 <= start < stop or stop - start > CHUNK_ELEMENTS:
+            raise NetworkError(f"elements {start} to {stop}: a chunk has 1 to {CHUNK_ELEMENTS}")
+        return [await asyncio.to_thread(read, stage, version, tensor, start, stop)]
+
+    requests.serve("state/list", on_list)
+    requests.serve("state/read", on_read)
+
+
+async def list_state(
+    requests: Requests, donor: ProcessId, stage: int, version: int, elements: Mapping[str, int]
+) -> Listing:
+    """Return a donor's listing. elements: of the stage's tensors. Raises NetworkError when it does not fit."""
+    answer = await requests.ask(donor, "state/list", {"stage": stage, "version": version}, timeout_s=60.0)
+    try:
+        listing = msgspec.json.decode(answer[0], type=Listing)
+    except (msgspec.DecodeError, IndexError) as error:
+        raise NetworkError(f"{donor} lists a state that does not decode: {error}") from error
+    wrong = [name for name, count in listing.tensors.items() if elements.get(name) != count]
+    if wrong:
+        raise NetworkError(f"{donor} lists {wrong[0]!r}, which does not fit stage {stage}")
+    if version > 0 and set(listing.tensors) != set(elements):
+        raise NetworkError(f"{donor} does not hold the whole state of stage {stage}")
+    return listing
+
+
+async def copy_state(
+    requests: Requests,
+    donor: ProcessId,
+    stage: int,
+    version: int,
+    listing: Listing,
+    write: Write,
+    done: set[tuple[str, int]],
+    on_progress: Callable[[], None] = _nothing,
+) -> None:
+    """Read every chunk of a listing from a donor and write it. Raises NetworkError at the first that does not arrive.
+
+    done: chunks (tensor, first element) that were written before; each one that is written is added.
+    on_progress: called after each chunk.
+    """
+    chunks = [
+        (name, start, min(start + CHUNK_ELEMENTS, count))
+        for name, count in listing.tensors.items()
+        for start in range(0, count, CHUNK_ELEMENTS)
+        if (name, start) not in done
+    ]
+
+    async def fetch(name: str, start: int, stop: int) -> memoryview:
+        arguments: Arguments = {"stage": stage, "version": version, "tensor": name, "start": start, "stop": stop}
+        answer = await requests.ask(donor, "state/read", arguments, timeout_s=60.0)
+        if len(answer) != 1 or len(answer[0]) != 4 * (stop - start):
+            raise NetworkError(f"{donor} sent a chunk of another size than was asked for")
+        return answer[0]
+
+    ahead: list[asyncio.Task[memoryview]] = []
+    try:
+        for number, (name, start, _) in enumerate(chunks):
+            while len(ahead) < CHUNKS_AHEAD and number + len(ahead) < len(chunks):
+                ahead.append(asyncio.create_task(fetch(*chunks[number + len(ahead)])))
+            data = await ahead.pop(0)
+            if not await asyncio.to_thread(_finite, data):
+                raise NetworkError(f"{donor} has a state of stage {stage} with values that are not finite")
+            await asyncio.to_thread(write, name, start, data)
+            done.add((name, start))
+            on_progress()
+    finally:
+        for task in ahead:
+            task.cancel()
+        await asyncio.gather(*ahead, return_exceptions=True)
+
+
+async def first_donor(
+    requests: Requests,
+    donors: Sequence[Member],
+    stage: int,
+    version: int,
+    elements: Mapping[str, int],
+    write: Write,
+    on_progress: Callable[[], None] = _nothing,
+) -> tuple[ProcessId, Listing]:
+    """Copy a stage's version from the first donor that has it whole; no chunk is requested twice.
+
+    Raises NetworkError with the failure of each donor.
+    """
+    failures: list[str] = []
+    done: set[tuple[str, int]] = set()
+    digest = ""
+    for donor in donors:
+        try:
+            listing = await list_state(requests, donor.process, stage, version, elements)
+            if listing.digest != digest:
+                done.clear()  # another digest means other bytes: chunks of a donor before do not count
+                digest = listing.digest
+            on_progress()
+            await copy_state(requests, donor.process, stage, version, listing, write, done, on_progress)
+        except NetworkError as error:
+            failures.append(str(error))
+        else:
+            return donor.process, listing
+    raise NetworkError(f"stage {stage} at version {version} could not be loaded: {'; '.join(failures)}")
+
+
+async def copy_stage(
+    requests: Requests,
+    generation: Generation,
+    stage: int,
+    donors: Sequence[Member],
+    elements: Mapping[str, int],
+    digest: str | None = None,
+    on_progress: Callable[[], None] = _nothing,
+) -> None:
+    """Copy a stage's file to disk, from the first donor that sends the right one. digest: of the file, where known.
+
+    Raises NetworkError or WrongCopyError when no donor does, CheckpointError when the own disk refuses.
+    """
+    failure: SwarmflowError = NetworkError(f"nobody was named who has stage {stage} at version {generation.version}")
+    groups = [(donor,) for donor in donors] if digest is not None else [tuple(donors)]
+    for group in groups:
+        writer = generation.writer(stage, elements)
+        try:
+            await first_donor(requests, group, stage, generation.version, elements, writer.write, on_progress)
+            await asyncio.to_thread(generation.add, stage, writer, digest)
+        except (NetworkError, WrongCopyError) as error:
+            failure = error
+        else:
+            return
+        finally:
+            writer.abandon()
+    raise failure
+
+
+def _finite(data: memoryview) -> bool:
+    return finite(torch.frombuffer(data, dtype=torch.float32))
+
+
+def _number(arguments: Arguments, name: str) -> int:
+    value = arguments.get(name)
+    if not isinstance(value, int):
+        raise NetworkError(f"{name} must be a number")
+    return value

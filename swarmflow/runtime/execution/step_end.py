@@ -1,0 +1,215 @@
+"""The end of a step at one peer: gradients summed, sealed and applied in the compute thread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from swarmflow.compute.finite import NotFiniteError
+from swarmflow.compute.flat import digest, memory_of
+from swarmflow.core.commit.reduce import PIECE_ELEMENTS
+from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
+from swarmflow.core.protocol.events import Applied, ComputedNotFinite, PieceReduced, Sealed
+from swarmflow.core.protocol.types import Epoch, Slice
+from swarmflow.errors import FrameError
+from swarmflow.runtime.execution.account import Account
+from swarmflow.runtime.execution.driver import Driver
+from swarmflow.runtime.execution.served import Served
+from swarmflow.runtime.execution.store import Buffer
+from swarmflow.runtime.execution.worker import Worker
+
+_FIRST = (0.0,)  # all members wait for it
+
+X = TypeVar("X")
+
+
+class StepEnd:
+    """Runs the actions of a peer's machine by which a step ends, on the stage that `serving` gives."""
+
+    def __init__(self, driver: Driver, compute: Worker, serving: Callable[[], Served], account: Account) -> None:
+        self._driver = driver
+        self._compute = compute
+        self._serving = serving
+        self._account = account
+        self._spent_s = 0.0
+
+    def effects(self) -> dict[type[Any], Callable[[Any], None]]:
+        """Return the effect of each kind of action."""
+        return {SumPiece: self.sum_piece, StorePiece: self.store_piece, Seal: self.seal, Apply: self.apply}
+
+    def begin(self) -> None:
+        """Begin another epoch: work for the end of the last one is dropped."""
+        self._spent_s = 0.0
+
+    def read(self, body: Slice) -> Callable[[], Buffer]:
+        """Return a part of a flat gradient, fetched when it is sent."""
+        served = self._serving()
+        name = _flat_name(body.group)
+        flat = served.reduced[name] if body.reduced else served.stage.groups[name].summed
+        return lambda: memory_of(flat[body.start : body.stop].cpu())
+
+    def sum_piece(self, action: SumPiece) -> None:
+        """Add the members' parts in rank order into the reduced buffer, or apart from it for another stage."""
+        if action.apart:
+            return self._sum_apart(action)
+        served, name = self._serving(), _flat_name(action.group)
+        buffers = [None if part is None else self._driver.store.get(part) for part in action.parts]
+        own = served.stage.groups[name].summed[action.start : action.stop]
+        target = self._reduced(served, name)[action.start : action.stop]
+
+        def work() -> None:
+            for rank, buffer in enumerate(buffers):
+                part = own if buffer is None else _elements(buffer, own)
+                if rank == 0:
+                    target.copy_(part)
+                else:
+                    target.add_(part)
+
+        self._do(work, lambda _: self._piece_reduced(action))
+
+    def _sum_apart(self, action: SumPiece) -> None:
+        like = self._serving().stage.groups["own"].summed
+        buffers = [self._driver.store.get(part) for part in action.parts if part is not None]
+
+        def work() -> Tensor:
+            total = _numbers(buffers[0], like).clone()
+            for buffer in buffers[1:]:
+                total.add_(_numbers(buffer, like))
+            return total.cpu()
+
+        def done(total: Tensor) -> None:
+            ref = self._driver.store.add(memory_of(total))
+            self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece, ref))
+
+        self._do(work, done)
+
+    def store_piece(self, action: StorePiece) -> None:
+        """Copy a sum from its owner into the reduced buffer."""
+        served, name = self._serving(), _flat_name(action.group)
+        target = self._reduced(served, name)[action.start : action.stop]
+        buffer = self._driver.store.get(action.sum)
+
+        def work() -> None:
+            target.copy_(_elements(buffer, target))
+
+        def done(_: None) -> None:
+            self._driver.store.release((action.sum,))
+            self._piece_reduced(action)
+
+        self._do(work, done)
+
+    def seal(self, action: Seal) -> None:
+        """Compute norm and digest of every reduced gradient."""
+        served = self._serving()
+        for group in action.alone:
+            served.reduced.pop(_flat_name(group), None)
+        # Taken now: the next ballot may have other members, and buffers, before the thread comes to this one.
+        sealed = [(group, served.stage.groups[_flat_name(group)]) for group in action.groups]
+        flats = [flat.summed if name in action.alone else served.reduced[_flat_name(name)] for name, flat in sealed]
+
+        def work() -> tuple[list[tuple[str, float, str]], list[ComputedNotFinite]]:
+            results, broken = [], []
+            for (name, group), flat in zip(sealed, flats, strict=True):
+                squared = group.sum_of_squares(flat)
+                if math.isfinite(squared):
+                    results.append((name, squared, digest(flat)))
+                else:
+                    broken.append(_unsound(action.epoch, name, flat, served.stage.gradients_broken_in()))
+            return results, broken
+
+        def done(outcome: tuple[list[tuple[str, float, str]], list[ComputedNotFinite]]) -> None:
+            results, broken = outcome
+            for event in broken:
+                self._driver.post(event)
+            if not broken:
+                self._driver.post(Sealed(action.epoch, action.ballot, tuple(results)))
+
+        self._do(work, done)
+
+    def apply(self, action: Apply) -> None:
+        """Apply the optimizer's update, and empty the accumulators."""
+        served = self._serving()
+        self._account.committed()
+
+        def work() -> str | NotFiniteError:
+            try:
+                return apply_update(served, action)
+            except NotFiniteError as error:
+                return error
+
+        def done(name: str | NotFiniteError) -> None:
+            if isinstance(name, NotFiniteError):
+                self._driver.post(ComputedNotFinite(action.epoch, -1, name.value, name.layer))
+                return
+            self._driver.metrics.update_seconds.observe(self._spent_s)
+            self._spent_s = 0.0
+            self._driver.post(Applied(action.epoch, name))
+
+        self._do(work, done)
+
+    # --- details ------------------------------------------------------------------------------------------------------
+
+    def _do(self, work: Callable[[], X], done: Callable[[X], None]) -> None:
+        """A part of it in the compute thread, and its time."""
+        clock = self._serving().clock
+
+        def timed() -> tuple[X, float]:
+            began_s = clock()
+            return work(), clock() - began_s
+
+        def finished(outcome: tuple[X, float]) -> None:
+            result, seconds = outcome
+            self._spent_s += seconds
+            done(result)
+
+        self._compute.submit(_FIRST, timed, finished)
+
+    def _reduced(self, served: Served, name: str) -> Tensor:
+        if name not in served.reduced:
+            served.reduced[name] = torch.empty_like(served.stage.groups[name].summed)
+        return served.reduced[name]
+
+    def _piece_reduced(self, action: SumPiece | StorePiece) -> None:
+        self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece))
+
+
+def _unsound(epoch: Epoch, group: str, flat: Tensor, layer: str | None) -> ComputedNotFinite:
+    """Return the event of a norm that is not finite: by a layer of the own gradient, or by the first such piece."""
+    if layer is not None:
+        return ComputedNotFinite(epoch, -1, "gradient", layer)
+    first = int(torch.isfinite(flat).logical_not_().nonzero()[0])
+    return ComputedNotFinite(epoch, -1, "sum", group=group, piece=first // PIECE_ELEMENTS)
+
+
+def apply_update(served: Served, action: Apply) -> str:
+    """Apply the reduced gradients to a stage, and return the digest of its parameters. Raises NotFinite."""
+    served.version = -1  # neither the old nor the new version: no peer may copy a mixture
+    for name, group in served.stage.groups.items():
+        gradient = group.gradient(served.reduced.get(name, group.summed))
+        served.optimizer.apply(group, gradient, action.scale, action.learning_rate, action.epoch.step)
+    served.reduced.clear()
+    served.runner.weights_written()
+    served.runner.clear()
+    served.version = action.epoch.step + 1
+    return digest([group.params for group in served.stage.groups.values()])
+
+
+def _flat_name(group: str) -> str:
+    """Return the flat buffer of a reduction group."""
+    return "tied" if group == "tied" else "own"
+
+
+def _elements(buffer: Buffer, like: Tensor) -> Tensor:
+    """Return bytes from the network as a tensor like another one. Raises FrameError when the size differs."""
+    if len(buffer) != like.nbytes:
+        raise FrameError(f"a piece has {len(buffer)} bytes, not {like.nbytes}")
+    return _numbers(buffer, like)
+
+
+def _numbers(buffer: Buffer, like: Tensor) -> Tensor:
+    """Bytes as numbers of the type of another tensor, where that one is."""
+    return torch.frombuffer(buffer, dtype=like.dtype).to(like.device)

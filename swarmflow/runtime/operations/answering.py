@@ -1,0 +1,103 @@
+"""Answers requests for the status of a run: from this machine on a loopback port, from others over the network."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.runtime.operations.asking import LOOPBACK, STATUS_PROTOCOL, StatusReply
+from swarmflow.runtime.transport.node import StreamHandler
+
+log = logging.getLogger(__name__)
+
+QUESTION_BYTES_MAX = 512
+QUESTION_S = 5.0
+ANSWERING_MAX = 32  # requests that are answered at a time; more are refused
+
+Report = Callable[[], Awaitable[bytes]]
+Serve = Callable[[str, StreamHandler], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """Where processes of this machine ask for the status."""
+
+    port: int = 0  # 0: they cannot ask here
+    token: str = ""  # that they have to send
+
+
+@asynccontextmanager
+async def answering(serve: Serve, run_id: str, report: Report) -> AsyncIterator[Counter]:
+    """Answer with the result of `report` (JSON), or with the SwarmflowError that it raises, until the block ends.
+
+    serve: accepts streams from the network, as `Node.serve` does.
+    """
+    desk = _Desk(report)
+
+    async def from_afar(name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await desk.serve(run_id, "another run", reader, writer)
+
+    async def from_here(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await desk.serve(token, "only processes that can read where it was published may ask", reader, writer)
+
+    token = secrets.token_hex(16)
+    await serve(STATUS_PROTOCOL, from_afar)
+    try:
+        server = await asyncio.start_server(from_here, LOOPBACK, 0, limit=QUESTION_BYTES_MAX)
+    except OSError as error:
+        log.warning("no port for `swarmflow status` on this machine: %s", error.strerror)
+        yield Counter()
+        return
+    try:
+        yield Counter(server.sockets[0].getsockname()[1], token)
+    finally:
+        server.close()
+        desk.closed = True
+
+
+@dataclass(slots=True)
+class _Desk:
+    """Takes requests, a few at a time."""
+
+    report: Report
+    closed: bool = False
+    _busy: int = 0
+
+    async def serve(
+        self, command: str, refusal: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Answer one request: with the status if it is the command, else with a refusal."""
+        self._busy += 1
+        try:
+            async with asyncio.timeout(QUESTION_S):
+                line = await reader.readuntil(b"\n")
+                writer.write(msgspec.json.encode(await self._reply(line, command, refusal)))
+                await writer.drain()
+        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError) as error:
+            log.debug("a question about the status was none: %r", error)
+        finally:
+            self._busy -= 1
+            writer.close()
+
+    async def _reply(self, line: bytes, command: str, refusal: str) -> StatusReply:
+        try:
+            if not hmac.compare_digest(line.strip(), command.encode()):
+                raise NetworkError(refusal)
+            if self._busy > ANSWERING_MAX:
+                raise NetworkError("busy; ask again")
+            if self.closed:
+                raise NetworkError("its trainer is about to leave")
+            return StatusReply(msgspec.Raw(await self.report()))
+        except SwarmflowError as error:
+            return StatusReply(error=str(error))
+        except Exception as error:  # a mistake in a report must not end the trainer
+            log.exception("the status could not be told")
+            return StatusReply(error=f"the status could not be told ({type(error).__name__})")

@@ -1,0 +1,119 @@
+"""Asks a run for its status, within seconds and without hivemind or torch, which take longer to load.
+
+A trainer of this machine is asked over a loopback port that only this user's processes know of; others over a p2pd that
+listens nowhere. Whoever is asked writes one line, and reads the answer to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+
+import msgspec
+
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.transport import p2pd
+from swarmflow.runtime.transport.daemon import Daemon
+from swarmflow.runtime.transport.invite import Invite, local_trainers
+
+STATUS_PROTOCOL = "/swarmflow/status"
+ASK_S = 3.5  # a user waits, and a busy machine takes a second to begin and to end
+ANSWER_BYTES_MAX = 64 << 20
+LOOPBACK = "127.0.0.1"
+_DAEMON = {"noListenAddrs": 1, "relay": 1, "tls": 1}
+
+
+class StatusReply(msgspec.Struct, omit_defaults=True):
+    """The whole answer. error: why there is no status."""
+
+    status: msgspec.Raw = msgspec.Raw()
+    error: str = ""
+
+
+async def ask_status(invite: Invite) -> bytes:
+    """Return the status as JSON. Raises NetworkError, after at most ASK_S seconds, where no trainer answers."""
+    reasons: list[str] = []
+    try:
+        async with asyncio.timeout(ASK_S):
+            here = [ask_here(port, token) for port, token in local_trainers(invite.run_id)]
+            answer = await _first(here, reasons)
+            return await _ask_there(invite, reasons) if answer is None else answer
+    except TimeoutError:
+        reasons.insert(0, f"nobody has answered within {ASK_S:g} s")
+        raise _silent(invite, reasons) from None
+
+
+def _silent(invite: Invite, reasons: list[str]) -> NetworkError:
+    reason = "; ".join(dict.fromkeys(reasons)) or "no trainer of it is known"
+    return NetworkError(f"run {invite.name} does not answer: {reason}; is its trainer running?")
+
+
+async def _first(asked: list[Coroutine[None, None, bytes]], reasons: list[str]) -> bytes | None:
+    """Return the first answer; None: no trainer has answered, for these reasons."""
+    tasks = [asyncio.ensure_future(question) for question in asked]
+    try:
+        for task in asyncio.as_completed(tasks):
+            try:
+                return await task
+            except NetworkError as error:
+                reasons.append(str(error))
+        return None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def ask_here(port: int, token: str) -> bytes:
+    """Return the status as JSON, from a trainer of this machine. Raises NetworkError."""
+    try:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    except OSError as error:
+        raise NetworkError(f"its trainer on this machine does not answer ({error.strerror})") from None
+    return await _ask(token, reader, writer)
+
+
+async def _ask_there(invite: Invite, reasons: list[str]) -> bytes:
+    daemon = await Daemon.launch(_DAEMON, ASK_S, stop_s=0.0)
+    try:
+        questions = [_ask_trainer(daemon, name, where, invite) for name, where in _places(invite).items()]
+        answer = await _first(questions, reasons)
+    finally:
+        await daemon.stop()
+    if answer is None:
+        raise _silent(invite, reasons)
+    return answer
+
+
+async def _ask_trainer(daemon: Daemon, name: str, addresses: list[bytes], invite: Invite) -> bytes:
+    await daemon.connect(name, addresses, ASK_S)
+    return await _ask(invite.run_id, *await daemon.open_stream(name, STATUS_PROTOCOL, ASK_S))
+
+
+def _places(invite: Invite) -> Mapping[str, list[bytes]]:
+    """Return the addresses of each trainer of an invite."""
+    found: dict[str, list[bytes]] = {}
+    for text in invite.trainers:
+        where, _, name = text.rpartition("/p2p/")
+        address = p2pd.address_bytes(where)
+        if address is not None:
+            found.setdefault(name, []).append(address)
+    return found
+
+
+async def _ask(command: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    try:
+        writer.write(f"{command}\n".encode())
+        data = bytearray()
+        while piece := await reader.read(1 << 16):
+            data += piece
+            if len(data) > ANSWER_BYTES_MAX:
+                raise NetworkError("the answer is too long to be a status")
+        reply = msgspec.json.decode(data, type=StatusReply)
+    except (OSError, msgspec.DecodeError) as error:
+        raise NetworkError(f"the connection broke before there was a whole answer ({error})") from None
+    finally:
+        writer.transport.abort()
+    if reply.error or not bytes(reply.status):
+        raise NetworkError(reply.error or "the answer has no status in it")
+    return bytes(reply.status)

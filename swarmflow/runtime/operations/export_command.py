@@ -1,0 +1,97 @@
+"""Exports a run's newest version, from a trainer's folder or from the run itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from swarmflow.compute.checkpoint import Generation, newest_complete
+from swarmflow.compute.export import KIND
+from swarmflow.core.protocol.types import Member
+from swarmflow.drafts import draft_of
+from swarmflow.errors import CheckpointError, NetworkError
+from swarmflow.ownership import check_replaceable
+from swarmflow.runtime.execution.state_transfer import first_donor
+from swarmflow.runtime.operations.client import visit
+from swarmflow.runtime.operations.exporting import export_generation, state_elements
+from swarmflow.runtime.operations.folders import kept_manifest
+from swarmflow.runtime.operations.logs import set_up_logging
+from swarmflow.runtime.transport.invite import Invite
+
+_SAVE_TIMEOUT_S = 330.0
+_TOKENIZER_FILES_MAX = 32
+
+
+def main(whence: Invite | Path, out: Path) -> int:
+    """Export from a run or from a trainer's folder; the exit code. Raises CheckpointError, NetworkError."""
+    set_up_logging()
+    version = export_folder(whence, out) if isinstance(whence, Path) else uvloop.run(export_run(whence, out))
+    print(f"version {version} is in {out}")
+    return 0
+
+
+def export_folder(folder: Path, out: Path) -> int:
+    """Export the newest complete version of a trainer's folder; its number."""
+    path = folder / "run.json"
+    manifest = kept_manifest(folder)
+    if manifest is None and not path.is_file():
+        raise CheckpointError(f"{folder} is not a trainer's state folder: it has no run.json")
+    if manifest is None:
+        raise CheckpointError(f"{path} is corrupt: start its trainer, or give another one's --state-dir")
+    check_replaceable(out, KIND, manifest.run_id)  # a checkpoint takes its time to be verified
+    generation = newest_complete(folder / "checkpoints", manifest.fingerprint)
+    if generation is None:
+        raise CheckpointError(f"{folder} holds no complete version yet")
+    export_generation(manifest, generation, out, lambda to: _copy_files(folder / "tokenizer", to))
+    return generation.version
+
+
+async def export_run(invite: Invite, out: Path) -> int:
+    """Ask the leader to bring the newest version to its disk, copy it stage by stage, and export it; its number."""
+    check_replaceable(out, KIND, invite.run_id)
+    with ExitStack() as stack:
+        scratch = _scratch(stack, out, invite.run_id)  # before anybody is asked for anything
+        async with visit(invite) as (session, found):
+            saved = await session.requests.ask(found.leader, "save", timeout_s=_SAVE_TIMEOUT_S)
+            version = msgspec.json.decode(saved[0], type=int)
+            manifest, leader = found.manifest, Member(found.leader, -1)
+            generation = Generation.begin(scratch, version, manifest.fingerprint, manifest.stages)
+            for stage in range(manifest.stages):
+                elements = state_elements(manifest, stage)
+                writer = generation.writer(stage, elements)
+                try:
+                    _, listing = await first_donor(session.requests, [leader], stage, version, elements, writer.write)
+                    if set(listing.tensors) != set(elements):
+                        raise NetworkError("the run is at version 0: export the folder that it began from")
+                    generation.add(stage, writer)
+                finally:
+                    writer.abandon()
+            answer = await session.requests.ask(found.leader, "tokenizer")
+            files = msgspec.msgpack.decode(answer[0], type=dict[str, bytes])
+            export_generation(manifest, generation, out, lambda to: _write_files(files, to))
+            return version
+
+
+def _scratch(stack: ExitStack, out: Path, run: str) -> Path:
+    """A folder beside `out` for what is copied. Raises CheckpointError."""
+    try:
+        return stack.enter_context(draft_of(Path(os.path.realpath(out)), run))
+    except OSError as error:
+        raise CheckpointError(f"--out {out} cannot be written: {error.strerror or error}") from error
+
+
+def _copy_files(source: Path, to: Path) -> None:
+    for path in sorted(source.iterdir()) if source.is_dir() else []:
+        shutil.copy(path, to / path.name)
+
+
+def _write_files(files: dict[str, bytes], to: Path) -> None:
+    if len(files) > _TOKENIZER_FILES_MAX or any(Path(name).name != name or name.startswith(".") for name in files):
+        raise NetworkError("the leader sent a tokenizer with impossible file names")
+    for name, data in files.items():
+        (to / name).write_bytes(data)

@@ -1,0 +1,1 @@
+"""The network: the daemon of libp2p, the DHT, streams, frames, requests."""

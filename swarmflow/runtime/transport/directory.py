@@ -1,0 +1,90 @@
+"""The directory of a run: signed records in the DHT that expire when their owner stops renewing them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.records import VALUE_BYTES_MAX, OwnedRecords, owner_of
+
+ENTRIES_MAX = 10_000
+TOMBSTONE_S = 1.0
+
+
+class Directory:
+    """The directory of one run. A process stores under its own name only; readers check that.
+
+    A store or a search takes milliseconds in a healthy swarm, and many seconds where processes are frozen: never
+    await one on the training path.
+    """
+
+    def __init__(self, node: Node, run_id: str) -> None:
+        self._dht = node.dht
+        self._own_subkey = OwnedRecords(node.key).own_subkey
+        self._run_id = run_id
+        self._expiry: dict[str, float] = {}
+
+    async def announce(self, kind: str, value: Mapping[str, Any], expiry_s: float, timeout_s: float = 20.0) -> bool:
+        """Store this process's record of a kind for `expiry_s`, and return whether any node of the DHT has taken it.
+
+        value: encodable as msgpack, at most VALUE_BYTES_MAX bytes. Raises ValueError when it is larger, NetworkError
+        when the DHT does not answer within `timeout_s`.
+        """
+        data = msgspec.msgpack.encode(value)
+        if len(data) > VALUE_BYTES_MAX:
+            raise ValueError(f"a record of {len(data)} bytes is over the limit of {VALUE_BYTES_MAX}")
+        # The DHT keeps, of two records, the one that expires later: a newer record must expire after the one before.
+        expiry = max(time.time() + expiry_s, self._expiry.get(kind, 0.0) + 1e-3)
+        return await self._store(kind, data, expiry, timeout_s)
+
+    async def withdraw(self, kind: str, timeout_s: float = 5.0) -> bool:
+        """Replace this process's record by one that readers skip; return whether any node of the DHT has taken it."""
+        expiry = max(time.time(), self._expiry.get(kind, 0.0)) + TOMBSTONE_S
+        return await self._store(kind, b"", expiry, timeout_s)
+
+    async def _store(self, kind: str, data: bytes, expiry: float, timeout_s: float) -> bool:
+        self._expiry[kind] = expiry
+        try:
+            async with asyncio.timeout(timeout_s):
+                return bool(await self._dht.store(self._key(kind), data, expiry, subkey=self._own_subkey))
+        except TimeoutError:
+            raise NetworkError(f"the directory took no record within {timeout_s:g} s") from None
+
+    async def find(self, kind: str, timeout_s: float = 20.0) -> dict[str, dict[str, Any]]:
+        """Return the unexpired records of a kind by the names of their owners, in the order of the names.
+
+        Malformed records are left out. Raises NetworkError when the DHT does not answer within `timeout_s`.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await self._dht.get(self._key(kind), latest=True)
+        except TimeoutError:
+            raise NetworkError(f"the directory did not answer within {timeout_s:g} s") from None
+        if found is None or not isinstance(found.value, dict):
+            return {}
+        now = time.time()
+        records: dict[str, dict[str, Any]] = {}
+        for subkey, entry in list(found.value.items())[:ENTRIES_MAX]:
+            name = owner_of(subkey) if isinstance(subkey, bytes) else None
+            value = _decoded(entry.value)
+            if name is not None and value is not None and entry.expiration_time > now:
+                records[name] = value
+        return dict(sorted(records.items()))
+
+    def _key(self, kind: str) -> str:
+        return f"swarmflow/{self._run_id}/{kind}"
+
+
+def _decoded(data: object) -> dict[str, Any] | None:
+    if not isinstance(data, bytes) or not 0 < len(data) <= VALUE_BYTES_MAX:
+        return None
+    try:
+        return msgspec.msgpack.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return None

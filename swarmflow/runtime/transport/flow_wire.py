@@ -1,0 +1,67 @@
+"""The wire form of a flow message: its name and its fields, like a message in a frame header."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import msgspec
+
+from swarmflow.core.protocol.messages import Negotiate
+from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.trust import INSISTED
+from swarmflow.errors import FrameError
+
+NamedPayload = tuple[str, msgspec.Raw]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A Negotiate whose flow message is not decoded yet. Its fields are those of Negotiate."""
+
+    stage: int
+    flow: NamedPayload
+    origin: ProcessId | None = None
+    to: ProcessId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _PackedReliable:
+    number: int
+    message: NamedPayload
+
+
+_DECODERS = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(FlowMessage) if kind is not Reliable}
+_RELIABLE_DECODERS = {kind.__name__: _DECODERS[kind.__name__] for kind in INSISTED}
+_RELIABLE_DECODER = msgspec.msgpack.Decoder(_PackedReliable)
+
+
+def pack(message: Negotiate) -> dict[str, Any]:
+    """Return the mapping that is encoded in place of a Negotiate."""
+    return {"stage": message.stage, "flow": _pack_payload(message.flow), "origin": message.origin, "to": message.to}
+
+
+def unpack(packed: Packed) -> Negotiate:
+    """Decode the flow message of a Negotiate. Raises FrameError or msgspec.DecodeError where it is not one."""
+    name, fields = packed.flow
+    payload: FlowMessage
+    if name == Reliable.__name__:
+        reliable = _RELIABLE_DECODER.decode(fields)
+        payload = Reliable(reliable.number, _decoded(_RELIABLE_DECODERS, reliable.message))
+    else:
+        payload = _decoded(_DECODERS, packed.flow)
+    return Negotiate(packed.stage, payload, packed.origin, packed.to)
+
+
+def _pack_payload(payload: FlowMessage) -> tuple[str, Any]:
+    if isinstance(payload, Reliable):
+        return Reliable.__name__, {"number": payload.number, "message": _pack_payload(payload.message)}
+    return type(payload).__name__, payload
+
+
+def _decoded(kinds: dict[str, msgspec.msgpack.Decoder[Any]], named: NamedPayload) -> Any:  # noqa: ANN401
+    decoder = kinds.get(named[0])
+    if decoder is None:
+        raise FrameError(f"there is no message {named[0][:40]!r}")
+    return decoder.decode(named[1])

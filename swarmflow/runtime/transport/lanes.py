@@ -1,0 +1,230 @@
+"""One outgoing stream: a bounded queue, the task that opens the stream and writes it out, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from swarmflow.errors import FrameError, NetworkError
+from swarmflow.runtime.transport.frames import FrameLimits, pack_end, pack_front
+from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
+
+Buffer = bytes | bytearray | memoryview
+Body = Buffer | Callable[[], Buffer]
+OpenStream = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+OnWelcome = Callable[[int], bool]
+
+END_ACKNOWLEDGED = b"\x06"
+WRITE_BYTES = 1 << 18
+JOINED_BYTES_MAX = 1 << 16
+
+
+class LinkCounters(Protocol):
+    """The counters of the links.
+
+    lane: "control" or "bulk"; kind: a metric label, of which there are few; size_bytes: of the whole frame.
+    """
+
+    def sent(self, lane: str, header: bytes, size_bytes: int) -> None:
+        """Count a frame that was written to the network."""
+
+    def received(self, lane: str, header: bytes, size_bytes: int) -> None:
+        """Count a whole frame that has arrived, before its header is checked."""
+
+    def refused(self, kind: str) -> None:
+        """Count a frame or stream from the network that was refused."""
+
+    def queued(self, lane: str, change_bytes: int) -> None:
+        """Record a change of the bytes that wait to be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSettings:
+    """Limits of one lane."""
+
+    open_timeout_s: float = 10.0  # for connecting, opening, and the reply, each
+    stall_timeout_s: float = 30.0  # how long a write, or a frame that has begun to arrive, may make no progress
+    queue_bytes_max: int = 1 << 29  # without bodies that are made when they are sent
+    queue_frames_max: int = 16384
+
+
+class LinkBroken(Exception):
+    """The stream is broken; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    header: bytes
+    bodies: tuple[Body, ...]
+    size_bytes: int
+
+
+class OutboundLane:
+    """Writes messages to one process on one lane, in order, from one task. No method waits.
+
+    on_welcome: called with the incarnation that answered; returns whether it is the process's current one.
+    """
+
+    def __init__(
+        self,
+        open_stream: OpenStream,
+        hello: Hello,
+        *,
+        limits: FrameLimits,
+        settings: LaneSettings,
+        counters: LinkCounters,
+        on_broken: Callable[[str], None],
+        on_welcome: OnWelcome,
+    ) -> None:
+        self._on_welcome = on_welcome
+        self._open_stream = open_stream
+        self._hello = hello
+        self._limits = limits
+        self._settings = settings
+        self._counters = counters
+        self._on_broken = on_broken
+        self._queue: deque[_Message] = deque()
+        self._queue_bytes = 0
+        self._wake = asyncio.Event()
+        self._finishing = False
+        self._sequence = 0
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    def push(self, header: bytes, bodies: Sequence[Body]) -> bool:
+        """Queue a message, and return whether there was room. Raises ValueError when it is over a frame's limits."""
+        if not header:
+            raise ValueError("a message needs a header")
+        sizes = [0 if callable(body) else memoryview(body).nbytes for body in bodies]
+        pack_front(0, header, sizes, self._limits)
+        message = _Message(header, tuple(bodies), len(header) + sum(sizes))
+        if (
+            len(self._queue) >= self._settings.queue_frames_max
+            or self._queue_bytes + message.size_bytes > self._settings.queue_bytes_max
+        ):
+            return False
+        self._queue.append(message)
+        self._account(message.size_bytes)
+        self._wake.set()
+        return True
+
+    def finish(self) -> asyncio.Task[None]:
+        """Send the queue and end the stream; return the task, which is done when the other side has read everything."""
+        self._finishing = True
+        self._wake.set()
+        return self._task
+
+    def abort(self) -> asyncio.Task[None]:
+        """Drop the queue and close the stream; return the task to wait for."""
+        self._task.cancel()
+        return self._task
+
+    def _account(self, change_bytes: int) -> None:
+        self._queue_bytes += change_bytes
+        self._counters.queued(self._hello.lane, change_bytes)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._queue.clear()
+        self._account(-self._queue_bytes)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        self._on_broken(f"its messages could not be sent: {error!r}")
+        context = {"message": "a lane's writer failed", "exception": error, "task": task}
+        asyncio.get_running_loop().call_exception_handler(context)
+
+    async def _run(self) -> None:
+        try:
+            reader, writer = await self._open()
+            try:
+                await self._use(reader, writer)
+            except BaseException:
+                writer.transport.abort()
+                raise
+            writer.close()
+        except LinkBroken as broken:
+            self._on_broken(str(broken))
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            reader, writer = await self._open_stream()
+        except NetworkError as error:
+            raise LinkBroken(f"cannot be reached: {error}") from None
+        accepted = False
+        try:
+            writer.write(pack_hello(self._hello))
+            reply = await read_reply(reader, self._settings.open_timeout_s)
+            if reply.reason:
+                raise LinkBroken(f"refused the connection: {reply.reason}")
+            if not self._on_welcome(reply.incarnation):
+                raise LinkBroken("a life of it that has been replaced answered")
+            writer.write(CONFIRMATION)
+            accepted = True
+        except TimeoutError:
+            raise LinkBroken(f"accepted a stream and said nothing for {self._settings.open_timeout_s:g} s") from None
+        except (OSError, FrameError) as error:
+            raise LinkBroken(f"broke the connection while it was opened: {error}") from None
+        finally:
+            if not accepted:
+                writer.transport.abort()
+        return reader, writer
+
+    async def _use(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reasons: list[str] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch(reader))
+                group.create_task(self._write_all(writer))
+        except* LinkBroken as broken:
+            reasons = [str(error) for error in broken.exceptions]
+        if reasons:
+            raise LinkBroken(reasons[0])
+
+    async def _watch(self, reader: asyncio.StreamReader) -> None:
+        """Detect that the other side has closed: it writes nothing but the acknowledgement of the end."""
+        try:
+            data = await reader.read(1)
+        except OSError as error:
+            raise LinkBroken(f"the connection broke: {error}") from None
+        if data != END_ACKNOWLEDGED or not self._finishing:
+            raise LinkBroken("closed the connection" if not data else "wrote on a stream that it should read")
+
+    async def _write_all(self, writer: asyncio.StreamWriter) -> None:
+        while not (self._finishing and not self._queue):
+            if not self._queue:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            message = self._queue.popleft()
+            try:
+                await self._write(writer, message)
+            finally:
+                self._account(-message.size_bytes)
+        await self._put(writer, pack_end(self._sequence))
+
+    async def _write(self, writer: asyncio.StreamWriter, message: _Message) -> None:
+        bodies = [memoryview(body() if callable(body) else body).cast("B") for body in message.bodies]
+        front = pack_front(self._sequence, message.header, [len(body) for body in bodies], self._limits)
+        self._sequence += 1
+        size_bytes = len(front) + sum(len(body) for body in bodies)
+        if size_bytes <= JOINED_BYTES_MAX:
+            await self._put(writer, b"".join((front, *bodies)))
+        else:
+            await self._put(writer, front)
+            for body in bodies:
+                for start in range(0, len(body), WRITE_BYTES):
+                    await self._put(writer, body[start : start + WRITE_BYTES])
+        self._counters.sent(self._hello.lane, message.header, size_bytes)
+
+    async def _put(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:
+        try:
+            writer.write(piece)
+            async with asyncio.timeout(self._settings.stall_timeout_s):
+                await writer.drain()
+        except TimeoutError:
+            raise LinkBroken(f"took no bytes for {self._settings.stall_timeout_s:g} s") from None
+        except OSError as error:
+            raise LinkBroken(f"the connection broke: {error}") from None

@@ -1,0 +1,322 @@
+"""Messages between the processes of one run: one-way streams over the node, opened on demand, and their loss."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.errors import FrameError
+from swarmflow.runtime.transport.frames import BadFrame, FrameLimits, read_frame
+from swarmflow.runtime.transport.hello import (
+    PROTOCOL_VERSION,
+    Hello,
+    HelloReply,
+    LaneName,
+    pack_reply,
+    read_confirmation,
+    read_hello,
+)
+from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane
+from swarmflow.runtime.transport.lives import Lives
+from swarmflow.runtime.transport.node import Node
+
+log = logging.getLogger(__name__)
+
+# Constant over all versions, so that the hello of another version is refused with a reason.
+STREAM_PROTOCOL = "/swarmflow/messages"
+PENDING_HELLOS_MAX = 8
+
+OnMessage = Callable[[ProcessId, bytes, list[memoryview]], None]
+OnLost = Callable[[ProcessId, str], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Inbound:
+    """A stream that another process opened. The end of one that is dropped or notified is not a new loss."""
+
+    writer: asyncio.StreamWriter
+    dropped: bool = False  # closed by this process on purpose
+    notified: bool = False  # its loss has been reported, and nothing has arrived since
+
+    def drop(self) -> None:
+        self.dropped = True
+        self.writer.transport.abort()
+
+
+@dataclass(slots=True)
+class _Link:
+    """All streams between this process and one other."""
+
+    outbound: dict[LaneName, OutboundLane] = field(default_factory=dict)
+    inbound: dict[LaneName, _Inbound] = field(default_factory=dict)
+
+
+class Links:
+    """Sends and receives the messages of one process in one run, on two lanes a direction: control and bulk.
+
+    Order is kept within a lane. A broken stream loses what was queued on both lanes to that process and is reported
+    once, by `on_lost`; nothing is sent again, and the next `send` opens anew. `on_message` and `on_lost` are called on
+    the event loop, never from inside `send`. `on_message(sender, header, bodies)` owns the bodies (writable uint8
+    views); when it raises FrameError, the message counts as refused and its stream is closed.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        local: ProcessId,
+        run_id: str,
+        *,
+        on_message: OnMessage,
+        on_lost: OnLost,
+        counters: LinkCounters,
+        limits: FrameLimits | None = None,
+        settings: LaneSettings | None = None,
+    ) -> None:
+        self.local = local
+        self._node = node
+        self._run_id = run_id
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._counters = counters
+        self._limits = limits or FrameLimits()
+        self._settings = settings or LaneSettings()
+        self._links: dict[ProcessId, _Link] = {}
+        self._lives = Lives()
+        self._addresses: dict[str, tuple[str, ...]] = {}
+        self._pending_hellos: Counter[str] = Counter()
+        self._reading: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def start(self) -> None:
+        """Accept streams from other processes from now on."""
+        await self._node.serve(STREAM_PROTOCOL, self._accept)
+
+    def addresses(self, to: ProcessId | str, maddrs: Sequence[str]) -> None:
+        """Set where to dial a process (multiaddrs), in place of earlier addresses."""
+        self._addresses[to.name if isinstance(to, ProcessId) else to] = tuple(maddrs)
+
+    def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, bulk: bool = False) -> None:
+        """Queue a message; never blocks. After `close`, messages are dropped.
+
+        to: incarnation 0 reaches whichever life of the process answers. bodies: at most `bodies_max` contiguous
+        buffers, which must not change until they are sent, or functions that make one when its turn comes. A full queue
+        loses the process. Raises ValueError when the message is over the limits or addressed to this process.
+        """
+        if to.name == self.local.name:
+            raise ValueError("a process does not send to itself")
+        if self._closed:
+            return
+        lane_name: LaneName = "bulk" if bulk else "control"
+        link = self._links.setdefault(to, _Link())
+        lane = link.outbound.get(lane_name)
+        if lane is None:
+            lane = link.outbound[lane_name] = self._open_lane(to, lane_name)
+        if not lane.push(header, bodies):
+            self._lose(to, link, f"the queue of its {lane_name} lane is full")
+
+    def forget(self, to: ProcessId) -> None:
+        """Close every stream from and to a process that is gone, without a report."""
+        link = self._links.pop(to, None)
+        if link is not None:
+            self._drop_outbound(link)
+            for stream in link.inbound.values():
+                stream.drop()
+
+    def connected(self) -> list[ProcessId]:
+        """Return the processes that a stream is open to or from, or being opened to."""
+        return sorted(process for process, link in self._links.items() if link.outbound or link.inbound)
+
+    async def close(self, flush_s: float) -> None:
+        """Send the queues, for at most `flush_s` seconds, then close every stream."""
+        self._closed = True
+        lanes = [lane for link in self._links.values() for lane in link.outbound.values()]
+        if lanes:
+            await asyncio.wait([lane.finish() for lane in lanes], timeout=flush_s)
+        tasks = {lane.abort() for lane in lanes} | self._ending
+        for link in self._links.values():
+            for stream in link.inbound.values():
+                stream.drop()
+        # Not by cancelling their tasks: asyncio's streams report a cancelled handler as an error.
+        for writer in self._reading.values():
+            writer.transport.abort()
+        tasks |= self._reading.keys()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._links.clear()
+
+    def _open_lane(self, to: ProcessId, lane: LaneName) -> OutboundLane:
+        challenge = 0
+
+        async def open_stream() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            nonlocal challenge
+            maddrs = self._addresses.get(to.name, ())
+            stream = await self._node.open_stream(to.name, STREAM_PROTOCOL, maddrs, self._settings.open_timeout_s)
+            challenge = self._lives.challenge()
+            return stream
+
+        def on_welcome(incarnation: int) -> bool:
+            return self._alive(ProcessId(to.name, incarnation), challenge)
+
+        def on_broken(reason: str) -> None:
+            link = self._links.get(to)
+            if link is not None and link.outbound.get(lane) is opened:
+                self._lose(to, link, reason)
+
+        opened = OutboundLane(
+            open_stream,
+            Hello(self._run_id, lane, self.local.incarnation, to.incarnation),
+            limits=self._limits,
+            settings=self._settings,
+            counters=self._counters,
+            on_broken=on_broken,
+            on_welcome=on_welcome,
+        )
+        return opened
+
+    def _alive(self, process: ProcessId, challenge: int) -> bool:
+        """Record that a life has answered; the one that it replaces is lost. Return whether it is the current one."""
+        current, replaced = self._lives.answered(process, challenge)
+        link = self._links.get(replaced) if replaced is not None else None
+        if replaced is not None and link is not None:
+            for stream in link.inbound.values():
+                stream.drop()
+            link.inbound.clear()
+            self._lose(replaced, link, "was started anew")
+        return current
+
+    def _lose(self, process: ProcessId, link: _Link, reason: str) -> None:
+        self._drop_outbound(link)
+        for stream in link.inbound.values():
+            stream.notified = True
+        self._remove_if_empty(process, link)
+        if not self._closed:
+            log.debug("lost %s: %s", process, reason)
+            asyncio.get_running_loop().call_soon(self._on_lost, process, reason)
+
+    def _remove_if_empty(self, process: ProcessId, link: _Link) -> None:
+        if not link.inbound and not link.outbound:
+            self._links.pop(process, None)
+
+    def _drop_outbound(self, link: _Link) -> None:
+        for lane in link.outbound.values():
+            task = lane.abort()
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        link.outbound.clear()
+
+    async def _accept(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("streams are accepted in a task")
+        self._reading[task] = writer
+        try:
+            hello = await self._welcome(name, reader, writer)
+            if hello is not None:
+                await self._read(ProcessId(name, hello.incarnation), hello.lane, reader, writer)
+        except OSError as error:
+            log.debug("a stream from %s broke: %s", name, error)
+        finally:
+            del self._reading[task]
+            writer.close()
+
+    async def _welcome(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello | None:
+        if self._pending_hellos[name] >= PENDING_HELLOS_MAX or self._closed:
+            self._counters.refused("hello")
+            return None
+        self._pending_hellos[name] += 1
+        try:
+            return await self._handshake(name, reader, writer)
+        except (FrameError, TimeoutError) as error:
+            log.info("refused a stream from %s: %s", name, error or "it said nothing")
+            self._counters.refused("hello")
+            return None
+        finally:
+            self._pending_hellos[name] -= 1
+            if not self._pending_hellos[name]:
+                del self._pending_hellos[name]
+
+    async def _handshake(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello | None:
+        hello = await read_hello(reader, self._settings.open_timeout_s)
+        reason = self._refusal(name, hello)
+        challenge = self._lives.challenge()
+        writer.write(pack_reply(HelloReply(self.local.incarnation, reason)))
+        if reason:
+            raise FrameError(reason)
+        if not await read_confirmation(reader, self._settings.open_timeout_s):
+            log.debug("a hello of %s was not confirmed", name)
+            return None
+        if self._closed or not self._alive(ProcessId(name, hello.incarnation), challenge):
+            log.debug("a hello of an earlier life of %s was read late", name)
+            return None
+        return hello
+
+    def _refusal(self, name: str, hello: Hello) -> str:
+        if hello.version != PROTOCOL_VERSION:
+            return f"protocol version {hello.version}, this process speaks {PROTOCOL_VERSION}"
+        if hello.run_id != self._run_id:
+            return "another run"
+        if hello.expected not in (0, self.local.incarnation):
+            return "another incarnation: this process was started anew"
+        if self._lives.retired(ProcessId(name, hello.incarnation)):
+            return "an earlier incarnation than the one that is connected"
+        return ""
+
+    async def _read(
+        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        stream = self._register(sender, lane, writer)
+        reason = "the connection broke"
+        try:
+            reason = await self._read_frames(sender, lane, reader, stream)
+        except FrameError as error:
+            reason = str(error)
+            if not stream.dropped:
+                log.info("from %s: %s", sender, error)
+                self._counters.refused(error.kind if isinstance(error, BadFrame) else "message")
+        except OSError:
+            raise
+        except Exception as error:  # a bug, but one that only this process' message shows: only its stream is closed
+            reason = f"what it sent could not be handled ({type(error).__name__})"
+            log.exception("from %s: %s", sender, reason)
+            self._counters.refused("message")
+        finally:
+            self._unregister(sender, lane, stream, reason)
+
+    async def _read_frames(
+        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: _Inbound
+    ) -> str:
+        sequence = 0
+        while True:
+            frame = await read_frame(reader, sequence, self._limits, self._settings.stall_timeout_s)
+            if frame is None or stream.dropped:
+                return "closed the connection"
+            if frame.is_end:
+                stream.writer.write(END_ACKNOWLEDGED)
+                return "said goodbye"
+            stream.notified = False
+            self._counters.received(lane, frame.header, frame.size_bytes)
+            self._on_message(sender, frame.header, frame.bodies)
+            sequence += 1
+
+    def _register(self, sender: ProcessId, lane: LaneName, writer: asyncio.StreamWriter) -> _Inbound:
+        link = self._links.setdefault(sender, _Link())
+        replaced = link.inbound.pop(lane, None)
+        if replaced is not None:
+            replaced.drop()
+        link.inbound[lane] = _Inbound(writer)
+        return link.inbound[lane]
+
+    def _unregister(self, sender: ProcessId, lane: LaneName, stream: _Inbound, reason: str) -> None:
+        link = self._links.get(sender)
+        if link is None or link.inbound.get(lane) is not stream:
+            return
+        del link.inbound[lane]
+        if link.inbound or stream.notified:
+            self._remove_if_empty(sender, link)
+        else:
+            self._lose(sender, link, reason)

@@ -1,0 +1,290 @@
+"""One process's place in the network: its identity, its libp2p daemon, and its node of hivemind's DHT."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from hivemind.dht.node import DHTNode
+from hivemind.dht.protocol import ValidationError
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.utils.multiaddr import Multiaddr
+
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.transport.addresses import announced_addresses, check_port_free, dialable, multiaddr, peer_of
+from swarmflow.runtime.transport.daemon import Daemon
+from swarmflow.runtime.transport.identity import IdentityKey, IdentityLock, load_identity
+from swarmflow.runtime.transport.p2pd import address_bytes
+from swarmflow.runtime.transport.records import OwnedRecords
+
+log = logging.getLogger(__name__)
+
+StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+# A killed predecessor's daemon keeps its port for up to two seconds.
+PORT_WAIT_S = 3.0
+PORT_RETRY_S = 0.2
+BOOTSTRAP_TIMEOUT_S = 10.0
+_REACH_AGAIN_S = 1.0
+_DHT_STARTS_S = 10.0
+_NEIGHBOURS_S = 3.0
+LOOPBACK = ("/ip4/127.", "/ip6/::1/")
+CONNECTIONS_LOW, CONNECTIONS_HIGH = 2048, 4096
+_CLOCKS = re.compile(r"local: ([\d.]+), peer: ([\d.]+)")
+
+
+class Node:
+    """The running node, made by `start`."""
+
+    def __init__(self, key: IdentityKey, daemon: Daemon, p2p: P2P, dht: DHTNode, resources: AsyncExitStack) -> None:
+        self.key = key
+        self.name = key.name  # its libp2p name (base58), which `key` proves
+        self.dht = dht
+        self._daemon = daemon
+        self._p2p = p2p
+        self._resources = resources
+        self._addresses: list[str] = []
+        self._handlers: dict[str, StreamHandler] = {}
+        self.listening: tuple[str, ...] = ()  # multiaddrs, as they were asked for
+
+    @classmethod
+    async def start(
+        cls,
+        *,
+        identity_path: Path,
+        listen: Sequence[str] = ("127.0.0.1:0",),
+        announce: Sequence[str] = (),
+        bootstrap: Sequence[str] = (),
+        startup_timeout_s: float = 60.0,
+        client_mode: bool = False,
+        public: bool | None = None,
+        may_be_alone: bool = False,
+        patient: bool = False,
+    ) -> Node:
+        """Join the network of the bootstrap addresses, or begin one when there are none.
+
+        listen, announce: HOST:PORT or multiaddrs. bootstrap: multiaddrs that end in /p2p/NAME; one reachable one is
+        enough, and the own ones are left out. client_mode: use the DHT without storing for others. public: True when
+        every process can dial this one, False when none can, None to find out. may_be_alone: begin a network where no
+        bootstrap address answers. patient: wait, for as long as it takes, until one answers.
+
+        Raises NetworkError, one line, when an identity, address or port cannot be used, no bootstrap address answers,
+        the daemon does not start, or this machine's clock is off by more than the 3 s that hivemind's DHT allows.
+        """
+        listening = [multiaddr(text, listening=True) for text in listen]
+        announced = [multiaddr(text, listening=False) for text in announce]
+        entries = {text: peer_of(text) for text in bootstrap}
+        asyncio.get_running_loop().set_exception_handler(_on_stray_exception)
+        async with AsyncExitStack() as resources:
+            resources.enter_context(IdentityLock(identity_path))
+            key = load_identity(identity_path)
+            entries = {text: name for text, name in entries.items() if name != key.name}
+            options = _daemon_options(identity_path, listening, announced, list(entries), client_mode, public)
+            await _wait_for_ports(listening)
+            daemon = await Daemon.launch(options, startup_timeout_s)
+            resources.push_async_callback(daemon.stop)
+            p2p = await _attach(daemon, startup_timeout_s)
+            resources.push_async_callback(p2p.shutdown)
+            reached = await _reach(daemon, entries, may_be_alone, patient)
+            node = cls(key, daemon, p2p, await _join(p2p, key, reached, client_mode, patient), resources)
+            node.listening = tuple(listening)
+            await node.refresh_addresses()
+            node._resources = resources.pop_all()
+        return node
+
+    async def open_stream(
+        self, name: str, protocol: str, maddrs: Sequence[str], timeout_s: float
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a stream to a process that serves `protocol`, dialled at these addresses when it is not connected yet.
+
+        Raises NetworkError when it cannot be reached within twice `timeout_s`, or does not serve the protocol.
+        """
+        if maddrs:
+            await self._daemon.connect(name, _packed(dialable(maddrs, name)), timeout_s)
+        return await self._daemon.open_stream(name, protocol, timeout_s)
+
+    async def serve(self, protocol: str, handler: StreamHandler) -> None:
+        """Call `handler(name, reader, writer)` for every stream that another process opens for `protocol`.
+
+        The name is proven by the connection. The handler owns the stream and closes the writer. A second handler for
+        one protocol takes the place of the first.
+        """
+
+        async def handle(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._handlers[protocol](info.peer_id.to_base58(), reader, writer)
+
+        known = protocol in self._handlers
+        self._handlers[protocol] = handler
+        if not known:
+            await self._p2p.add_binary_stream_handler(protocol, handle)
+
+    @property
+    def daemon_pid(self) -> int:
+        """The process number of the daemon, whose memory and CPU time count as this process's."""
+        return self._daemon.pid
+
+    def addresses(self) -> list[str]:
+        """Return the multiaddrs, each with /p2p/NAME, at which others may dial this process, as last refreshed."""
+        return list(self._addresses)
+
+    async def refresh_addresses(self) -> list[str]:
+        """Ask the daemon again: behind a NAT, addresses become known some time after the start."""
+        own = [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
+        self._addresses = list(announced_addresses(sorted(own, key=lambda text: text.startswith(LOOPBACK))))
+        return self.addresses()
+
+    async def died(self) -> str:
+        """Wait until the daemon has ended, which leaves this process without a network, and return the reason."""
+        return await self._daemon.died()
+
+    async def stop(self) -> None:
+        """Leave the network, end the daemon and release the identity."""
+        # Not DHTNode.shutdown(): it asks the daemon, perhaps dead, to forget handlers that end with it anyway.
+        self.dht.is_alive = False
+        await self._resources.aclose()
+
+
+def _on_stray_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Ignore the error of hivemind's handler when a remote disconnects before its stream's first byte."""
+    error = context.get("exception")
+    if isinstance(error, asyncio.IncompleteReadError | ConnectionError):
+        log.debug("a stream ended before it began: %s", error)
+    else:
+        log.error("%s: %r", context.get("message", "an error outside of any task"), error, exc_info=error)
+
+
+def _packed(addresses: Sequence[Multiaddr]) -> list[bytes]:
+    """Rewrite addresses for the daemon: it refuses a whole request for a relay in the form that hivemind uses."""
+    return [address_bytes(str(address)) or address.to_bytes() for address in addresses]
+
+
+async def _attach(daemon: Daemon, timeout_s: float) -> P2P:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await P2P.replicate(Multiaddr(f"/unix{daemon.socket_path}"))
+    except (TimeoutError, OSError, EOFError):
+        raise NetworkError("the network daemon p2pd started but does not answer") from None
+
+
+async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool, patient: bool) -> list[str]:
+    """Connect to the bootstrap addresses, all at once, and if `patient` again and again; return those that answered."""
+
+    async def connect(text: str, name: str) -> NetworkError | None:
+        try:
+            await daemon.connect(name, _packed(dialable([text], name)), BOOTSTRAP_TIMEOUT_S)
+        except NetworkError as error:
+            return error
+        return None
+
+    errors = await asyncio.gather(*(connect(text, name) for text, name in entries.items()))
+    if patient and entries and all(errors):
+        log.info("waiting for the run: nobody answers at %s", ", ".join(entries))
+        while all(errors):
+            await asyncio.sleep(_REACH_AGAIN_S)
+            errors = await asyncio.gather(*(connect(text, name) for text, name in entries.items()))
+    failures = [f"{text} ({error})" for text, error in zip(entries, errors, strict=True) if error is not None]
+    if failures and len(failures) == len(entries) and not may_be_alone:
+        raise NetworkError(f"nobody answers at {', '.join(failures)}: is the run alive and the invite current?")
+    answered = {name for name, error in zip(entries.values(), errors, strict=True) if error is None}
+    for (text, name), error in zip(entries.items(), errors, strict=True):
+        if error is not None:  # where the process answers at another address, this one is for others
+            level = logging.DEBUG if name in answered else logging.WARNING
+            log.log(level, "a bootstrap address does not answer: %s (%s)", text, error)
+    return [text for text, error in zip(entries, errors, strict=True) if error is None]
+
+
+async def _join(p2p: P2P, key: IdentityKey, reached: Sequence[str], client_mode: bool, patient: bool) -> DHTNode:
+    """Join the DHT, again where a process accepts connections but has only just started and does not answer in it."""
+    dht = await DHTNode.create(
+        p2p=p2p,
+        client_mode=client_mode,
+        record_validator=OwnedRecords(key),
+        cache_locally=False,
+        cache_nearest=0,
+        reuse_get_requests=False,
+    )
+    names = [PeerID.from_base58(peer_of(text)) for text in reached]
+    deadline_s = time.monotonic() + _DHT_STARTS_S
+    try:
+        while names and not any(
+            await asyncio.gather(*(dht.protocol.call_ping(name, validate=True, strict=True) for name in names))
+        ):
+            if not patient and time.monotonic() > deadline_s:
+                raise NetworkError(f"the swarm at {', '.join(reached)} does not answer")
+            log.debug("nobody answers in the DHT yet")
+            await asyncio.sleep(_REACH_AGAIN_S)
+    except ValidationError as error:
+        raise NetworkError(refusal(str(error))) from None
+    if names:
+        await asyncio.wait({asyncio.create_task(dht.find_nearest_nodes([dht.node_id]))}, timeout=_NEIGHBOURS_S)
+    return dht
+
+
+def refusal(text: str) -> str:
+    """Return the message for the user when hivemind's DHT refuses to start with this one."""
+    clocks = _CLOCKS.search(text)
+    if clocks is None:
+        return f"the swarm refused this process: {' '.join(text.split())}"
+    behind_s = float(clocks[2]) - float(clocks[1])
+    direction = "behind" if behind_s > 0 else "ahead of"
+    return f"this machine's clock is {abs(behind_s):.1f} s {direction} the swarm's and may be 3 s off: set it (NTP)"
+
+
+def _daemon_options(
+    identity_path: Path,
+    listening: Sequence[str],
+    announced: Sequence[str],
+    bootstrap: Sequence[str],
+    client_mode: bool,
+    public: bool | None,
+) -> dict[str, str | int]:
+    local_only = all(text.startswith(LOOPBACK) for text in listening)
+    options: dict[str, str | int] = {
+        "id": str(identity_path),
+        "hostAddrs": ",".join(listening),
+        "dhtClient" if client_mode else "dhtServer": 1,
+        "autonat": int(not local_only),
+        "natPortMap": int(not local_only and public is not True),
+        # A relay reads a table of all networks of the internet: 0.35 s of CPU and 27 MB, of 0.52 s and 61 MB in all.
+        "relay": int(not (local_only and all(text.startswith(LOOPBACK) for text in bootstrap))),
+        "connManager": 1,
+        "connLo": CONNECTIONS_LOW,
+        "connHi": CONNECTIONS_HIGH,
+        "tls": 1,
+    }
+    if announced:
+        options["announceAddrs"] = ",".join(announced)
+    if bootstrap and not local_only and public is not True:
+        # Never without relays of one's own: p2pd would take those of the public IPFS network.
+        options["autoRelay"] = 1
+        options["trustedRelays"] = ",".join(bootstrap)
+    if public is not None:
+        options["forceReachabilityPublic" if public else "forceReachabilityPrivate"] = 1
+    return options
+
+
+async def _wait_for_ports(listening: Sequence[str]) -> None:
+    try:
+        async with asyncio.timeout(PORT_WAIT_S):
+            for text in listening:
+                await _wait_for_port(text)
+    except TimeoutError:
+        for text in listening:
+            check_port_free(text)
+
+
+async def _wait_for_port(text: str) -> None:
+    while True:
+        try:
+            check_port_free(text)
+        except NetworkError:
+            await asyncio.sleep(PORT_RETRY_S)
+        else:
+            return

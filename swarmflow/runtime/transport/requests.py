@@ -1,0 +1,101 @@
+"""Requests and responses between processes, outside the protocol of training."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.runtime.transport.links import Links
+from swarmflow.runtime.transport.wire import Request, Response, encode_header
+
+log = logging.getLogger("swarmflow")
+
+Arguments = dict[str, int | str]
+Handler = Callable[[ProcessId, Arguments], Awaitable[Sequence[bytes | memoryview]]]
+
+ERROR_MAX = 1000  # characters of the reason for a refusal
+ANSWERING_MAX = 32  # requests that are handled at a time; more are refused
+
+
+class Requests:
+    """Sends requests to other processes, and answers theirs."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._handlers: dict[str, Handler] = {}
+        self._ids = itertools.count(1)
+        self._open: dict[int, tuple[ProcessId | None, asyncio.Future[list[memoryview]]]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+
+    def serve(self, topic: str, handler: Handler) -> None:
+        """Answer requests of a topic with the result of the handler, or with the SwarmflowError that it raises."""
+        self._handlers[topic] = handler
+
+    async def ask(
+        self, to: ProcessId, topic: str, arguments: Arguments | None = None, timeout_s: float = 20.0
+    ) -> list[memoryview]:
+        """Return the bodies of the answer. Raises NetworkError when there is none in time, or a refusal."""
+        number, future = self.expect(to)
+        self._links.send(to, encode_header(Request(number, topic, arguments or {})))
+        return await self.wait(number, future, f"{to} did not answer to {topic!r}", timeout_s)
+
+    def expect(self, to: ProcessId | None = None) -> tuple[int, asyncio.Future[list[memoryview]]]:
+        """Make a number under which an answer of `to` (None: of any process) is awaited."""
+        number = next(self._ids)
+        future: asyncio.Future[list[memoryview]] = asyncio.get_running_loop().create_future()
+        self._open[number] = (to, future)
+        return number, future
+
+    async def wait(
+        self, number: int, future: asyncio.Future[list[memoryview]], failure: str, timeout_s: float
+    ) -> list[memoryview]:
+        """Wait for an expected answer. Raises NetworkError."""
+        try:
+            return await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            raise NetworkError(f"{failure} within {timeout_s:.0f} s") from None
+        finally:
+            self._open.pop(number, None)
+
+    def asked(self, sender: ProcessId, message: Request) -> None:
+        """Handle a request."""
+        if len(self._answering) >= ANSWERING_MAX:
+            self._links.send(sender, encode_header(Response(message.id, "busy; ask again")))
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(sender, message))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    def answered(self, sender: ProcessId, message: Response, bodies: list[memoryview]) -> None:
+        """Handle a response."""
+        asked, future = self._open.get(message.id, (None, None))
+        if future is None or future.done() or (asked is not None and asked.name != sender.name):
+            return
+        if message.error:
+            future.set_exception(NetworkError(f"{sender}: {message.error}"))
+        else:
+            future.set_result(bodies)
+
+    def lost(self, process: ProcessId, reason: str) -> None:
+        """Fail the requests to a process that is lost."""
+        for asked, future in list(self._open.values()):
+            if asked == process and not future.done():
+                future.set_exception(NetworkError(f"lost {process}: {reason}"))
+
+    async def _answer(self, sender: ProcessId, message: Request) -> None:
+        handler = self._handlers.get(message.topic)
+        error, bodies = "", list[bytes | memoryview]()
+        try:
+            if handler is None:
+                raise NetworkError(f"there is nothing to ask about {message.topic[:40]!r} here")
+            bodies = list(await handler(sender, message.arguments))
+        except SwarmflowError as refused:
+            error = str(refused)
+        except Exception as failed:  # of any kind: the asker should not have to wait for its deadline
+            log.error("answering to %r failed", message.topic[:40], exc_info=failed)
+            error = f"answering to {message.topic[:40]!r} failed"
+        self._links.send(sender, encode_header(Response(message.id, error[:ERROR_MAX])), bodies, bulk=bool(bodies))

@@ -1,0 +1,80 @@
+"""Headers of frames: a message's name and fields as msgpack, checked against its types before it is delivered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import msgspec
+
+from swarmflow.core.protocol.messages import Message, Negotiate
+from swarmflow.errors import FrameError
+from swarmflow.runtime.transport import flow_wire
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request outside the protocol of training: for the manifest, the status, a part of a state."""
+
+    id: int
+    topic: str
+    arguments: dict[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The answer to a Request, with the result as body."""
+
+    id: int
+    error: str = ""  # why there is no result
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Forward only, to measure the loss of a version. Bodies: input and targets, of `rows` sequences each."""
+
+    ask: int  # the number under which the asker awaits the answer
+    version: int
+    rows: int
+    asker: str
+    asker_incarnation: int
+    path: tuple[tuple[str, int], ...]  # the peers that follow, (name, incarnation) each
+
+
+Wire = Message | Request | Response | Evaluate
+
+_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Message), Request, Response, Evaluate)}
+_DECODERS = {
+    name: msgspec.msgpack.Decoder(flow_wire.Packed if kind is Negotiate else kind) for name, kind in _TYPES.items()
+}
+_ENVELOPE = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def encode_header(message: Wire) -> bytes:
+    """Return the header of a frame that carries this message."""
+    fields = flow_wire.pack(message) if isinstance(message, Negotiate) else message
+    return _ENCODER.encode((type(message).__name__, fields))
+
+
+def message_name(header: bytes | bytearray | memoryview) -> str:
+    """Return the name of the message in a header; `unknown` where it is none, whatever the bytes are."""
+    try:
+        name, _ = _ENVELOPE.decode(header)
+    except (msgspec.DecodeError, RecursionError):
+        return "unknown"
+    return name if name in _TYPES else "unknown"
+
+
+def decode_header(header: bytes | bytearray | memoryview) -> Wire:
+    """Return the message in a header. Raises FrameError when it is none, or a field is missing or of another type."""
+    try:
+        name, fields = _ENVELOPE.decode(header)
+        decoder = _DECODERS.get(name)
+        if decoder is None:
+            raise FrameError(f"there is no message {name[:40]!r}")
+        decoded = decoder.decode(fields)
+        message: Wire = flow_wire.unpack(decoded) if isinstance(decoded, flow_wire.Packed) else decoded
+        return message
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FrameError(f"a header does not decode: {error}") from error
