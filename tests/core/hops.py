@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from swarmflow.core.machines.serving.microbatches import ABOUT_HOPS
+from functools import partial
+
+from swarmflow.core.machines.serving.inbound import INBOUND, HopHandler
 from swarmflow.core.pipeline import passes
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action
@@ -15,7 +17,10 @@ def receive(
     hops: HopTable, sender: ProcessId, message: Message, bodies: tuple[Ref, ...] = (), now: float = 0.0
 ) -> list[Action]:
     hops.admission.now_s = now
-    return ABOUT_HOPS[type(message)](hops, sender, message, bodies, now)
+    handle = INBOUND[type(message)].handle
+    assert isinstance(handle, partial)
+    about_hop: HopHandler = handle.args[0]
+    return about_hop(hops, sender, message, bodies, now)
 
 
 def computed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmflow.core.pipeline import passes, reconciling
+from swarmflow.core.pipeline import reconciling
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.pipeline.in_flight import REPAIR
@@ -18,7 +18,6 @@ from swarmflow.core.protocol.messages import (
     Forward,
     Recall,
     Recalled,
-    Unrepairable,
 )
 from swarmflow.core.protocol.types import Ref
 from swarmflow.core.routing.iwrr import Iwrr
@@ -258,11 +257,12 @@ def test_what_waits_for_its_input_does_not_keep_one_waiting_whose_input_is_here(
     assert [run.microbatch for run in of_type(actions, RunForward)] == [microbatch(second)]
 
 
-def test_bytes_that_cannot_be_used_start_the_step_over() -> None:
+def test_what_cannot_be_brought_back_stays_in_the_sum() -> None:
+    """The step has to start over (test_peer_leaders): nothing takes its gradient away without its bytes."""
     machine = last()
     receive(machine, UP, Adopt(microbatch(0), 2, REPAIR))
     machine.restorer.recalled(UP, Recalled(microbatch(0), 1, gradient=False), AGAIN)
-    culprit, actions = passes.failed(machine, microbatch(0))
-    assert culprit is None
-    assert [to for to, _ in messages(actions, Unrepairable)] == [LEADER]
+    hop = machine.find(microbatch(0))
+    assert hop is not None
+    assert hop.accumulated
     assert machine.entries() == ((0, 0),)

@@ -47,6 +47,7 @@ from swarmflow.core.protocol.messages import (
     StepResult,
     Suspect,
     Tally,
+    Unrepairable,
 )
 from swarmflow.core.protocol.types import Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
@@ -396,7 +397,8 @@ def test_a_step_that_must_start_over_is_reported_to_the_next_leader_too() -> Non
     bench = Bench()
     bench.serve()
     bench.work()
-    bench.event(ComputeFailed(microbatch(0), "it does not decode"))
+    [(to, unrepairable)] = messages(bench.event(ComputeFailed(microbatch(0), "it does not decode")), Unrepairable)
+    assert (to, unrepairable.epoch) == (LEADER, EPOCH)
     bench.lose()
     assert reported(bench.hear(LEAD, NEXT)).void.startswith("the bytes of microbatch 0 ")
 

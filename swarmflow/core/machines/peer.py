@@ -9,10 +9,9 @@ from typing import Any
 
 from swarmflow.core.durability.memory import Memory
 from swarmflow.core.machines.serving import ballots, leaders, leaving, microbatches, refusing, stages
-from swarmflow.core.machines.serving.inbound import INBOUND, Inbound, Scope
+from swarmflow.core.machines.serving.inbound import INBOUND, Inbound, Scope, misplaced
 from swarmflow.core.machines.serving.peer_phase import PeerPhase
 from swarmflow.core.machines.serving.peer_state import PeerState, release
-from swarmflow.core.machines.serving.places import misplaced
 from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.events import (
     Applied,

@@ -118,6 +118,11 @@ class Hop:
         return self.state in ORPHANED
 
     @property
+    def accumulated(self) -> bool:
+        """Whether its gradient is in the sum, and cannot be taken away without its bytes."""
+        return self.state is HopState.DONE or self.orphan
+
+    @property
     def kept(self) -> tuple[Ref, ...]:
         """The boundary tensors that are here, except for what the dispatcher keeps."""
         return tuple(ref for ref in (self.input, self.gradient_in, self.gradient) if ref is not None)

@@ -6,7 +6,7 @@ from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Release, RunBackward, Send
 from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
-from swarmflow.core.protocol.messages import Backward, Denied, Done, Unrepairable
+from swarmflow.core.protocol.messages import Backward, Denied, Done
 from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
 
 
@@ -81,13 +81,11 @@ def replayed(hops: HopTable, event: Replayed) -> list[Action]:
 
 
 def failed(hops: HopTable, microbatch: Microbatch) -> tuple[ProcessId | None, list[Action]]:
-    """Drop a hop whose bytes were invalid; return who sent them, for the leader."""
+    """Drop a hop whose bytes were invalid, and which is in no sum yet; return who sent them, for the leader."""
     hop = hops.find(microbatch)
     if hop is None:
         return None, []
-    if hop.state is HopState.DONE or hop.orphan:  # its gradient is in the sum and cannot be taken away without them
-        reason = f"the bytes of microbatch {microbatch.index} that were brought back cannot be used"
-        return None, [Send(hops.leader, Unrepairable(hops.epoch, reason))]
+    assert not hop.accumulated, "its gradient is in the sum"
     hops.delete(hop)
     sent = hops.dispatcher.flights.entries.get(microbatch.index)
     culprit = hop.upstream if sent is None else sent.holder

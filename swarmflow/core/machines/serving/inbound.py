@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from typing import Any
 
+from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.machines.serving import ballots, epochs, leaders, leaving, microbatches, stages
 from swarmflow.core.machines.serving.peer_state import PeerState
-from swarmflow.core.machines.serving.places import AFTER, BEFORE, BESIDE
+from swarmflow.core.pipeline import downstream, intake, passes
+from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.events import Received
 from swarmflow.core.protocol.messages import (
@@ -55,8 +58,11 @@ from swarmflow.core.protocol.messages import (
     Surplus,
     Suspect,
 )
+from swarmflow.core.protocol.types import ProcessId, Ref
 
 Handler = Callable[[PeerState, Received, float], list[Action]]
+HopHandler = Callable[[HopTable, ProcessId, Any, tuple[Ref, ...], float], list[Action]]
+BEFORE, BESIDE, AFTER = -1, 0, 1  # the stage of a sender, as seen from the receiver's; trainers are before the first
 
 
 class Scope(Enum):
@@ -83,8 +89,24 @@ def _nothing(peer: PeerState, event: Received, now: float) -> list[Action]:
     return []
 
 
-def _hop(kind: type, *places: int, scope: Scope = Scope.HOP) -> Inbound:
-    return Inbound(scope, partial(microbatches.about_hop, microbatches.ABOUT_HOPS[kind]), places or None)
+def _hop(handler: HopHandler, *places: int, scope: Scope = Scope.HOP) -> Inbound:
+    return Inbound(scope, partial(_about_hop, handler), places or None)
+
+
+def _about_hop(handler: HopHandler, peer: PeerState, event: Received, now: float) -> list[Action]:
+    assert peer.hops is not None, "a message about a hop that is void is dropped before"
+    peer.hops.admission.now_s = now
+    return handler(peer.hops, event.sender, event.message, event.bodies, now)
+
+
+def _recall(hops: HopTable, sender: ProcessId, message: Recall, bodies: tuple[Ref, ...], now: float) -> list[Action]:
+    return hops.restorer.recall(sender, message)
+
+
+def _recalled(
+    hops: HopTable, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...], now: float
+) -> list[Action]:
+    return hops.restorer.recalled(sender, message, bodies)
 
 
 _ORDERS: dict[type[Message], Handler] = {
@@ -109,22 +131,22 @@ _ORDERS: dict[type[Message], Handler] = {
 }
 INBOUND: dict[type[Message], Inbound] = {
     **{kind: Inbound(Scope.LEADER, handle) for kind, handle in _ORDERS.items()},
-    Forward: _hop(Forward, BEFORE),
-    ReserveSlot: _hop(ReserveSlot, BEFORE),
-    Adopt: _hop(Adopt, BEFORE),
-    Cancel: _hop(Cancel, BEFORE),
-    CreditReturned: _hop(CreditReturned, BEFORE, scope=Scope.EPOCH),
-    Accepted: _hop(Accepted, AFTER),
-    SlotReserved: _hop(SlotReserved, AFTER),
-    Denied: _hop(Denied, AFTER),
-    Routed: _hop(Routed, AFTER),
-    Backward: _hop(Backward, AFTER),
-    CreditAvailable: _hop(CreditAvailable, AFTER, scope=Scope.EPOCH),
-    Recall: _hop(Recall),
-    Recalled: _hop(Recalled),
-    Probe: _hop(Probe, BEFORE, BESIDE, scope=Scope.LINK),
-    Probed: _hop(Probed, BESIDE, AFTER, scope=Scope.LINK),
-    DownstreamCost: _hop(DownstreamCost, AFTER, scope=Scope.LINK),
+    Forward: _hop(intake.forward, BEFORE),
+    ReserveSlot: _hop(intake.reserve, BEFORE),
+    Adopt: _hop(intake.adopt, BEFORE),
+    Cancel: _hop(intake.cancel, BEFORE),
+    CreditReturned: _hop(intake.credit_returned, BEFORE, scope=Scope.EPOCH),
+    Accepted: _hop(downstream.accepted, AFTER),
+    SlotReserved: _hop(downstream.slot_reserved, AFTER),
+    Denied: _hop(downstream.denied, AFTER),
+    Routed: _hop(downstream.routed, AFTER),
+    Backward: _hop(passes.backward, AFTER),
+    CreditAvailable: _hop(downstream.credit, AFTER, scope=Scope.EPOCH),
+    Recall: _hop(_recall),
+    Recalled: _hop(_recalled),
+    Probe: _hop(intake.probe, BEFORE, BESIDE, scope=Scope.LINK),
+    Probed: _hop(downstream.probed, BESIDE, AFTER, scope=Scope.LINK),
+    DownstreamCost: _hop(downstream.downstream_cost, AFTER, scope=Scope.LINK),
     LinkRateReport: Inbound(Scope.EPOCH, microbatches.rates),
     RelayTensor: Inbound(Scope.HOP, microbatches.carry),
     ReducePart: Inbound(Scope.BALLOT, ballots.reduce_part),
@@ -132,3 +154,32 @@ INBOUND: dict[type[Message], Inbound] = {
     Elect: Inbound(Scope.RUN, leaders.lead),
     Negotiate: Inbound(Scope.RUN, microbatches.negotiated),
 }
+
+
+def misplaced(peer: PeerState, sender: ProcessId, message: Message, places: tuple[int, ...] | None) -> str | None:
+    """Return why a message cannot come from the stage that its sender serves; None: it can.
+
+    places: the stages that may send it, as seen from here; None: any.
+    """
+    epoch_view = peer.epoch_view
+    if isinstance(message, RelayTensor) and epoch_view is not None:
+        return _astray(epoch_view, sender, message)
+    if epoch_view is None or epoch_view.place(peer.me) != peer.stage:
+        return None  # it was moved amid the step: what still comes was meant for its former stage
+    place = epoch_view.place(sender)
+    if isinstance(message, Recall):
+        fits = place == peer.stage + (BEFORE if message.gradient else AFTER)
+    elif isinstance(message, Recalled):
+        fits = place == message.stage == peer.stage + (AFTER if message.gradient else BEFORE)
+    else:
+        fits = places is None or (place is not None and place - peer.stage in places)
+    return None if fits else f"{type(message).__name__} from stage {place} to stage {peer.stage}"
+
+
+def _astray(epoch_view: EpochView, sender: ProcessId, message: RelayTensor) -> str | None:
+    """Return why a tensor cannot go from its sender to its receiver; the peer that relays it answers for it."""
+    place, there = epoch_view.place(sender), epoch_view.place(message.to)
+    step = AFTER if message.forward is not None else BEFORE
+    if place is None or there is None or there == place + step:
+        return None
+    return f"a {'Forward' if step == AFTER else 'Backward'} to be carried from stage {place} to stage {there}"

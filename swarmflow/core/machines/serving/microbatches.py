@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from swarmflow.core.machines.serving.peer_state import PeerState, release
-from swarmflow.core.pipeline import downstream, intake, passes
-from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.pipeline import passes
 from swarmflow.core.protocol.actions import Action, Count, Log, Send
 from swarmflow.core.protocol.events import (
     BackwardComputed,
@@ -19,70 +15,15 @@ from swarmflow.core.protocol.events import (
     Received,
 )
 from swarmflow.core.protocol.messages import (
-    Accepted,
-    Adopt,
-    Backward,
-    Cancel,
-    CreditAvailable,
-    CreditReturned,
-    Denied,
-    DownstreamCost,
-    Forward,
     LinkRateReport,
     Negotiate,
     NotFinite,
     Overflow,
-    Probe,
-    Probed,
-    Recall,
-    Recalled,
     RelayedTensor,
     RelayTensor,
-    ReserveSlot,
-    Routed,
-    SlotReserved,
     Suspect,
+    Unrepairable,
 )
-from swarmflow.core.protocol.types import ProcessId, Ref
-
-HopHandler = Callable[[HopTable, ProcessId, Any, tuple[Ref, ...], float], list[Action]]
-
-
-def _recall(hops: HopTable, sender: ProcessId, message: Recall, bodies: tuple[Ref, ...], now: float) -> list[Action]:
-    return hops.restorer.recall(sender, message)
-
-
-def _recalled(
-    hops: HopTable, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...], now: float
-) -> list[Action]:
-    return hops.restorer.recalled(sender, message, bodies)
-
-
-ABOUT_HOPS: dict[type, HopHandler] = {
-    Forward: intake.forward,
-    ReserveSlot: intake.reserve,
-    Adopt: intake.adopt,
-    Cancel: intake.cancel,
-    CreditReturned: intake.credit_returned,
-    Accepted: downstream.accepted,
-    SlotReserved: downstream.slot_reserved,
-    Denied: downstream.denied,
-    Routed: downstream.routed,
-    CreditAvailable: downstream.credit,
-    Backward: passes.backward,
-    Probe: intake.probe,
-    Probed: downstream.probed,
-    DownstreamCost: downstream.downstream_cost,
-    Recall: _recall,
-    Recalled: _recalled,
-}
-
-
-def about_hop(handler: HopHandler, peer: PeerState, event: Received, now: float) -> list[Action]:
-    """Handle a message about one hop; that it belongs to this epoch and its roster was checked before."""
-    assert peer.hops is not None, "checked where messages arrive"
-    peer.hops.admission.now_s = now
-    return handler(peer.hops, event.sender, event.message, event.bodies, now)
 
 
 def rates(peer: PeerState, event: Received, now: float) -> list[Action]:
@@ -128,19 +69,22 @@ def compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list[Ac
     """Drop a hop whose bytes are no tensor of the expected kind, and accuse their sender."""
     if peer.hops is None:
         return []
-    culprit, actions = passes.failed(peer.hops, event.microbatch)
+    actions: list[Action] = [Count("frames_refused", "tensor"), Log("warning", event.reason)]
+    hop = peer.hops.find(event.microbatch)
+    if hop is not None and hop.accumulated:
+        reason = f"the bytes of microbatch {event.microbatch.index} that were brought back cannot be used"
+        return [*actions, *peer.void(Unrepairable(peer.epoch, reason), reason)]
+    culprit, dropped = passes.failed(peer.hops, event.microbatch)
     if culprit is not None:
-        actions.append(Send(peer.leader, Suspect(culprit, f"sent an unusable tensor: {event.reason}")))
-    else:
-        peer.note_void(actions)
-    return [Count("frames_refused", "tensor"), Log("warning", event.reason), *actions]
+        dropped.append(Send(peer.leader, Suspect(culprit, f"sent an unusable tensor: {event.reason}")))
+    return [*actions, *dropped]
 
 
 def overflowed(peer: PeerState, event: Overflowed, now: float) -> list[Action]:
     """A gradient does not fit into the step's fixed-point numbers."""
     if event.microbatch.epoch != peer.epoch:
         return []
-    return peer.note_void([Send(peer.leader, Overflow(event.microbatch))])
+    return peer.void(Overflow(event.microbatch), f"a gradient of microbatch {event.microbatch.index} is too large")
 
 
 def not_finite(peer: PeerState, event: ComputedNotFinite, now: float) -> list[Action]:
@@ -151,7 +95,10 @@ def not_finite(peer: PeerState, event: ComputedNotFinite, now: float) -> list[Ac
     if event.piece >= 0:
         owner = peer.ballot.reduction.summed_by(event.group, event.piece) if peer.ballot is not None else None
     message = NotFinite(event.epoch, event.index, event.value, event.layer, owner)
+    reported: list[Action] = [Send(peer.leader, message)]
+    if owner is None:  # else another leader begins the ballot anew, and the sum is found again
+        reported = peer.void(message, f"the {event.value} of microbatch {event.index} is not finite")
     which = f"microbatch {event.epoch.step}/{event.index}" if event.index >= 0 else f"step {event.epoch.step}"
     text = f"the {event.value} of {which} is not finite" + (f" in {event.layer}" if event.layer else "")
-    actions = [*peer.note_void([Send(peer.leader, message)]), Log("warning", text)]
+    actions = [*reported, Log("warning", text)]
     return actions if event.value != "update" else [*actions, *peer.leave("its update was not finite")]

@@ -99,23 +99,14 @@ class PeerState:
         voter = self.epoch_view is not None and not self.lease.lost and self.leader != self.me
         return [Send(self.leader, Left(self.lease.term, held))] if voter else []
 
-    def note_void(self, actions: list[Action]) -> list[Action]:
-        """Remember what among the actions tells the leader that the step must start over, for a leader after it.
+    def void(self, message: Unrepairable | Overflow | NotFinite, reason: str) -> list[Action]:
+        """Tell the leader that the step must start over, and remember why, for a leader after it.
 
         The message is sent once. If the leader dies with it, the step stands still: nobody else knows of it.
         """
-        found = ""
-        for action in actions:
-            match action:
-                case Send(message=Unrepairable(reason=reason)):
-                    found = reason
-                case Send(message=Overflow(microbatch=microbatch)):
-                    found = f"a gradient of microbatch {microbatch.index} is too large"
-                case Send(message=NotFinite(index=index, value=value, owner=None)):
-                    found = f"the {value} of microbatch {index} is not finite"
-        if found and self.epoch_view is not None:
-            self.epoch_view.void = found
-        return actions
+        if self.epoch_view is not None:
+            self.epoch_view.void = reason
+        return [Send(self.leader, message)]
 
     @property
     def alone(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from swarmflow.core.machines.serving import leaders
 from swarmflow.core.machines.serving.peer_phase import PeerPhase
 from swarmflow.core.machines.serving.peer_state import PeerState, release
-from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Send
+from swarmflow.core.protocol.actions import Action, Count, Forget, Log
 from swarmflow.core.protocol.events import Lost, Mishandled, Received
 from swarmflow.core.protocol.messages import Unrepairable
 from swarmflow.core.protocol.types import ProcessId
@@ -25,8 +25,8 @@ def mishandled(peer: PeerState, event: Mishandled, now: float) -> list[Action]:
         return []
     actions = _put_out(peer, event.process, event.reason, now)
     if peer.phase is PeerPhase.MEMBER:
-        void = Send(peer.leader, Unrepairable(peer.epoch, f"{event.process} {event.reason}"))
-        actions += peer.note_void([void])
+        reason = f"{event.process} {event.reason}"
+        actions += peer.void(Unrepairable(peer.epoch, reason), reason)
     return actions
 
 
