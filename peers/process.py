@@ -26,8 +26,8 @@ from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.serving.peer_state import PeerSettings
 from swarmflow.core.protocol.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin, Resume, StoreState
 from swarmflow.core.protocol.events import DrainAsked
-from swarmflow.core.protocol.messages import Join
-from swarmflow.core.protocol.types import Body, Member, Roster, Slice
+from swarmflow.core.protocol.messages import Held, Join
+from swarmflow.core.protocol.types import Body, Holding, Member, Roster, Slice
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.evaluation import EvaluationService
 from swarmflow.runtime.execution.metrics import Metrics
@@ -167,18 +167,25 @@ class _Life:
             }
         )
         loader.serve()
+        machine = self._machine(found, copies.keeps, holdings, held, measure_speed(device))
+        session.announce(
+            lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
+            lambda: {"phase": str(machine.phase), "version": machine.version, "load": machine.load},
+        )
+        session.spawn(_measure(machine, session.metrics, memory), "the metrics")
+        session.driver.run(machine, [])
+
+    def _machine(
+        self, found: FoundRun, keeps: bool, holdings: tuple[Holding, ...], held: Held | None, speed: float
+    ) -> PeerMachine:
+        """Return the machine of a peer.
+
+        keeps: whether it keeps copies, of which it has `holdings`. held: in memory or in its folder. speed: in GFLOP/s.
+        """
+        session, options, manifest = self._session, self._options, found.manifest
         member = Member(session.me, options.stage, options.capacity or 1, tuple(session.node.addresses()))
-        speed = measure_speed(device)
         join = Join(
-            "peer",
-            __version__,
-            manifest.fingerprint,
-            member,
-            speed,
-            options.rebalance_period,
-            copies.keeps,
-            holdings,
-            held,
+            "peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period, keeps, holdings, held
         )
         settings = PeerSettings(
             join,
@@ -189,13 +196,7 @@ class _Life:
             stores=self._left.keeps,
         )
         lease = LeaderLease(found.leader, timeouts=manifest.timeouts)
-        machine = PeerMachine(session.me, lease, manifest.plan, settings)
-        session.announce(
-            lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
-            lambda: {"phase": str(machine.phase), "version": machine.version, "load": machine.load},
-        )
-        session.spawn(_measure(machine, session.metrics, memory), "the metrics")
-        session.driver.run(machine, [])
+        return PeerMachine(session.me, lease, manifest.plan, settings)
 
     def read(self, body: Body) -> Callable[[], Buffer]:
         """Return a slice of a gradient, for the driver."""

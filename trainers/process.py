@@ -189,9 +189,7 @@ async def _one_life(
         async with answering(node.serve, run_id, life.answers.report) as counter:
             with _published(own_invite(), counter):
                 _tell_invite(run, own_invite(), leads=found is None)
-                stop.on_first = life.drain
-                if stop.count:
-                    life.drain()
+                stop.drain_with(life.drain)
                 outcome: Exit | Rejoin = await session.ended
         if isinstance(outcome, Exit):
             _remember_end(run, EndedRun(run_id, name, life.version, run.config.train.steps, str(run.output.absolute())))
@@ -352,6 +350,12 @@ class _Stop:
         self.on_second: Any = lambda: None
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled)
+
+    def drain_with(self, drain: Callable[[], None]) -> None:
+        """Have the first signal drain the process; at once, if there was one already."""
+        self.on_first = drain
+        if self.count:
+            drain()
 
     def _signalled(self) -> None:
         self.count += 1

@@ -17,6 +17,7 @@ from tests.architecture.packages import PACKAGES, ROOT, Package, table, written
 ROLES = ("peers", "trainers")
 FILES = sorted(path for top in ("swarmflow", *ROLES) for path in (ROOT / top).rglob("*.py"))
 LINES_MAX = 450
+FUNCTION_LINES_MAX = 50
 METHODS_MAX = 25
 ARGUMENTS_MAX = 10  # of a constructor
 INTERNAL = r"ClassVar|init=False"
@@ -124,6 +125,15 @@ def too_long(path: Path, source: str) -> Iterator[str]:
         yield f"{lines} lines, more than {LINES_MAX}"
 
 
+def too_long_functions(path: Path, source: str) -> Iterator[str]:
+    """A function that a reader cannot take in at once."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}"
+
+
 def arguments_of(node: ast.ClassDef) -> int:
     """How many arguments the constructor of a class takes; 0 for records of configuration, which are frozen."""
     decorators = " ".join(ast.unparse(decorator) for decorator in node.decorator_list)
@@ -191,6 +201,7 @@ def runs_at_import(tree: ast.Module) -> Iterator[ast.stmt]:
 RULES: dict[str, Callable[[Path, str], Iterator[str]]] = {
     "imports": broken_imports,
     "length": too_long,
+    "functions": too_long_functions,
     "classes": too_much_in_a_class,
     "unsafe loads": unsafe_loads,
 }
@@ -336,6 +347,12 @@ def test_every_library_in_use_is_a_declared_dependency() -> None:
         if not is_standard(name) and not within(name, "swarmflow", *ROLES)
     }
     assert used - declared == set()
+
+
+def test_a_function_that_is_too_long_is_seen() -> None:
+    lines = "    x = 1\n" * (FUNCTION_LINES_MAX - 1)
+    source = f"def fits():\n{lines}async def does_not():\n{lines}    return x\n"
+    assert list(too_long_functions(Path("a.py"), source)) == ["does_not has 51 lines, more than 50"]
 
 
 def test_what_is_too_much_in_a_class_is_seen() -> None:

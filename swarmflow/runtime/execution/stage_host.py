@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -45,6 +46,7 @@ _FIRST, _BACKWARD, _FORWARD, _LATER = (0.0,), 1.0, 2.0, (3.0,)
 
 X = TypeVar("X")
 Y = TypeVar("Y")
+Failure = Overflowed | ComputedNotFinite
 Evaluated = memoryview | tuple[float, int] | FrameError
 
 
@@ -237,53 +239,17 @@ class StageHost:
         done: Callable[[Y], None],
     ) -> None:
         """Codec thread, then compute thread, then `done` on the loop, unless the epoch is over by then."""
-        run, served, discards = self._run, self._serving(), self._discards[microbatch]
-
-        def guarded() -> X | ComputeFailed:
-            try:
-                return decode(served.stage)
-            except FrameError as error:
-                return ComputeFailed(microbatch, str(error))
-
-        def decoded(value: X | ComputeFailed) -> None:
-            if run != self._run:
-                return
-            if isinstance(value, ComputeFailed):
-                self._driver.post(value)
-                return
-            tensor: X = value
-            urgency = (_FORWARD if direction in ("forward", "loss") else _BACKWARD, float(microbatch.index))
-            self._compute.submit(urgency, lambda: work(tensor), finished)
-
-        def work(value: X) -> tuple[Y, float] | Overflowed | ComputedNotFinite | None:
-            if run != self._run or discards != self._discards[microbatch]:
-                return None
-            began_s = served.clock()
-            try:
-                result = compute(served, value)
-            except ExponentOverflowError:
-                return Overflowed(microbatch)
-            except NotFiniteError as error:
-                return ComputedNotFinite(microbatch.epoch, microbatch.index, error.value, error.layer)
-            return result, served.clock() - began_s
-
-        def finished(outcome: tuple[Y, float] | Overflowed | ComputedNotFinite | None) -> None:
-            if outcome is None:
-                return
-            if isinstance(outcome, Overflowed | ComputedNotFinite):
-                if run == self._run:
-                    self._driver.post(outcome)
-                return
-            result, seconds = outcome
-            self._driver.metrics.compute_seconds.at(direction).inc(seconds)
-            self._driver.metrics.microbatches.at(served.stage.layout.stage, direction).inc()
-            if run != self._run:
-                self._account.wasted(seconds)
-                return
-            self._account.spent(microbatch, direction, seconds)
-            done(result)
-
-        self._codec_thread.submit(_FIRST, guarded, decoded)
+        run, discards = self._run, self._discards[microbatch]
+        _Computation(
+            microbatch,
+            direction,
+            self._serving(),
+            decode,
+            compute,
+            done,
+            is_current=lambda: run == self._run,
+            is_wanted=lambda: run == self._run and discards == self._discards[microbatch],
+        ).begin(self._codec_thread, self._compute, self._driver, self._account)
 
     def _encode(self, microbatch: Microbatch, tensor: Tensor, event: Callable[[Ref], Event], value: str) -> None:
         """Encode a tensor, unless it is not finite. value: its name in the report."""
@@ -321,3 +287,69 @@ class StageHost:
         if not self.manifest.dropout:
             return None
         return DrawKey(self.manifest.seed, microbatch.epoch.step, microbatch.index)
+
+
+@dataclass(frozen=True, slots=True)
+class _Computation(Generic[X, Y]):
+    """A pass of a microbatch through the served stage, in either direction."""
+
+    microbatch: Microbatch
+    direction: Direction
+    served: Served
+    decode: Callable[[Stage], X]  # from the wire, in the codec thread
+    compute: Callable[[Served, X], Y]  # in the compute thread
+    done: Callable[[Y], None]  # on the event loop
+    is_current: Callable[[], bool]  # whether its epoch is still the present one
+    is_wanted: Callable[[], bool]  # the same, and no other peer computes the microbatch instead
+
+    def begin(self, codec: Worker, compute: Worker, driver: Driver, account: Account) -> None:
+        """Queue it; whatever is not current any more on its way is dropped."""
+
+        def decoded(value: X | ComputeFailed) -> None:
+            if not self.is_current():
+                return
+            if isinstance(value, ComputeFailed):
+                driver.post(value)
+                return
+            tensor: X = value
+            compute.submit(self._urgency, lambda: self._work(tensor), finished)
+
+        def finished(outcome: tuple[Y, float] | Failure | None) -> None:
+            if isinstance(outcome, Failure):
+                if self.is_current():
+                    driver.post(outcome)
+            elif outcome is not None:
+                self._finish(*outcome, driver, account)
+
+        codec.submit(_FIRST, self._decode, decoded)
+
+    @property
+    def _urgency(self) -> tuple[float, float]:
+        return _FORWARD if self.direction in ("forward", "loss") else _BACKWARD, float(self.microbatch.index)
+
+    def _decode(self) -> X | ComputeFailed:
+        try:
+            return self.decode(self.served.stage)
+        except FrameError as error:
+            return ComputeFailed(self.microbatch, str(error))
+
+    def _work(self, value: X) -> tuple[Y, float] | Failure | None:
+        if not self.is_wanted():
+            return None
+        began_s = self.served.clock()
+        try:
+            result = self.compute(self.served, value)
+        except ExponentOverflowError:
+            return Overflowed(self.microbatch)
+        except NotFiniteError as error:
+            return ComputedNotFinite(self.microbatch.epoch, self.microbatch.index, error.value, error.layer)
+        return result, self.served.clock() - began_s
+
+    def _finish(self, result: Y, seconds: float, driver: Driver, account: Account) -> None:
+        driver.metrics.compute_seconds.at(self.direction).inc(seconds)
+        driver.metrics.microbatches.at(self.served.stage.layout.stage, self.direction).inc()
+        if not self.is_current():
+            account.wasted(seconds)
+            return
+        account.spent(self.microbatch, self.direction, seconds)
+        self.done(result)

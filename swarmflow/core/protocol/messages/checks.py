@@ -67,64 +67,35 @@ _ITEMS: dict[str, tuple[str, ...]] = {
 
 def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
     """The range of every number, both ends included, by `Class.field` or else by `field`. Not-a-number is in none."""
-    count, version, seconds = (0, COUNT_MAX), (0, COUNT_MAX), (0.0, SECONDS_MAX)
+    stage, stage_or_none, index = (0, stages - 1), (-1, stages - 1), (0, microbatches - 1)
+    count, count_or_none, seconds, rate = (0, COUNT_MAX), (-1, COUNT_MAX), (0.0, SECONDS_MAX), (0.0, 1e30)
+    members, loss, norm = (0, MEMBERS_MAX), (-1e30, 1e30), (0.0, 1e300)
+    counts = "step version oldest durable newest term ballot piece elements ahead retries queued held sent done peers"
     return {
-        "stage": (0, stages - 1),
-        "Member.stage": (-1, stages - 1),
-        "Recall.stage": (-1, stages - 1),
-        "Recalled.stage": (-1, stages - 1),
-        "Backward.stage": (-1, stages - 1),
-        "Negotiate.stage": (-1, stages - 1),
+        **dict.fromkeys(("stage", "stages"), stage),
+        **{f"{kind}.stage": stage_or_none for kind in ("Member", "Recall", "Recalled", "Backward", "Negotiate")},
         "Join.member.stage": (-1, 1 << 31),
+        **dict.fromkeys(("index", "indices", "dropped"), index),
         "NotFinite.index": (-1, microbatches - 1),
-        "index": (0, microbatches - 1),
-        "indices": (0, microbatches - 1),
-        "dropped": (0, microbatches - 1),
-        "stages": (0, stages - 1),
-        "attempt": (0, ATTEMPT_MAX),
-        "ahead": count,
+        **dict.fromkeys(counts.split(), count),
+        **dict.fromkeys(("generation", "grant", "Heartbeat.version", "ElectionReport.version"), count_or_none),
         "tokens": count,
-        "retries": count,
-        "Tally.tokens": (microbatches, COUNT_MAX),
-        "StepResult.tokens": (microbatches, COUNT_MAX),  # of whole steps
+        **dict.fromkeys(("Tally.tokens", "StepResult.tokens"), (microbatches, COUNT_MAX)),  # of whole steps
+        "attempt": (0, ATTEMPT_MAX),
         "ElectionReport.attempt": (0, ATTEMPT_MAX // 2),
         "ElectionReport.ballot": (0, COUNT_MAX // 2),  # the next leader counts on
         "incarnation": (0, 1 << 64),
-        "generation": (-1, COUNT_MAX),
-        "step": version,
-        "version": version,
-        "Heartbeat.version": (-1, COUNT_MAX),
-        "ElectionReport.version": (-1, COUNT_MAX),
-        "oldest": version,
-        "durable": version,
-        "newest": version,
-        "term": count,
-        "grant": (-1, COUNT_MAX),
         "capacity": (0, 1 << 31),
-        "queued": count,
-        "held": count,
-        "sent": count,
-        "done": count,
-        "ballot": count,
-        "piece": count,
-        "elements": count,
         "exponent": (-1024, 1024),
-        "named": (0, MEMBERS_MAX),
-        "before": (0, MEMBERS_MAX),
+        **dict.fromkeys(("named", "before"), members),
         "microbatches": (0, microbatches),
-        "peers": count,
-        "downstream_s": seconds,
-        "wait_s": seconds,
-        "seconds": seconds,
-        "rebalance_s": seconds,
+        **dict.fromkeys(("downstream_s", "wait_s", "seconds", "rebalance_s"), seconds),
         "speed": (0.0, 1e15),
-        "loss_sum": (-1e30, 1e30),
-        "loss": (-1e30, 1e30),
-        "norm": (0.0, 1e300),
-        "grad_norm": (0.0, 1e300),
+        **dict.fromkeys(("loss_sum", "loss"), loss),
+        **dict.fromkeys(("norm", "grad_norm"), norm),
         "scale": (0.0, 1.0),
         "learning_rate": (0.0, 1e9),
-        "rate": (0.0, 1e30),
+        "rate": rate,
     }
 
 
