@@ -92,7 +92,7 @@ class PeerMachine(PeerState):
             if not self.counter.received(event) and event.sender == self.leader and self.phase is not PeerPhase.GONE:
                 return self.leave(f"the link from the leader {self.leader} loses messages")
             wrong = self.checks.wrong(event.message, len(event.bodies))
-            return self._received(event, now) if wrong is None else refusing.refused(self, event, wrong, now)
+            return self._received(event, now) if wrong is None else refusing.refuse(self, event, wrong, now)
         if isinstance(event, Lost) and (event.process != self.leader or self.phase is PeerPhase.JOINING):
             self.counter.lost(event.process)  # a leader that comes back has to notice what it has missed
         if self.phase is PeerPhase.GONE and type(event) is not StateStored:
@@ -133,7 +133,7 @@ class PeerMachine(PeerState):
             self._next_heartbeat_s = now + self.plan.timeouts.heartbeat_s
             actions += self._show_life(now)
         leaderless = self.lease.lost
-        if leaderless and (self.lease.expired(now) or not leaders.candidates(self)):
+        if leaderless and (self.lease.expired(now) or not leaders.possible_leaders(self)):
             reason = f"the leader {self.leader} was lost, and there is no other one"
             return [*actions, *self.leave(reason, leaderless=True)]
         if self.drain_until_s is not None and now >= self.drain_until_s:
@@ -156,7 +156,7 @@ class PeerMachine(PeerState):
         if not self.lease.lost:
             actions.append(self.counter.heartbeat(self.lease.leader, beat))
         else:  # it shows which candidates are dead too: what is sent to them is lost
-            actions += [self.counter.heartbeat(candidate, beat) for candidate in leaders.candidates(self)]
+            actions += [self.counter.heartbeat(candidate, beat) for candidate in leaders.possible_leaders(self)]
         if self.hops is not None and (rates := self.hops.dispatcher.speeds.report(self.elements)) is not None:
             actions += self.counter.sent([Send(process, rates) for process in (self.leader, *self.relays.near)])
         return actions
@@ -177,13 +177,13 @@ class PeerMachine(PeerState):
             return [Count("messages_ignored", type(message).__name__), *release(event.bodies)]
         if inbound.scope is Scope.LEADER:
             if event.sender != leader:
-                return leaders.another(self, event.sender, message)
+                return leaders.on_order_of_another(self, event.sender, message)
         elif self._is_early(inbound, message):
             return self._keep_early(event, now)
         elif self._is_void(inbound, event):
             return release(event.bodies)
         elif (wrong := misplaced(self, event.sender, message, inbound.places)) is not None:
-            return refusing.refused(self, replace(event, sender=by or event.sender), wrong, now)
+            return refusing.refuse(self, replace(event, sender=by or event.sender), wrong, now)
         return inbound.handle(self, event, now)
 
     def _relayed(self, event: Received, message: RelayedTensor, now: float) -> list[Action]:
@@ -271,23 +271,23 @@ def _nothing(peer: PeerState, event: Progressed, now: float) -> list[Action]:
 
 
 _LOCAL: dict[type, Callable[[PeerState, Any, float], list[Action]]] = {
-    Lost: leaders.lost,
-    Mishandled: refusing.mishandled,
-    DrainAsked: leaving.drain_asked,
-    StateLoaded: stages.loaded,
-    StateNotLoaded: stages.not_loaded,
-    StateStored: leaving.stored,
-    CopiesChanged: stages.copies_changed,
-    ForwardComputed: microbatches.computed,
-    LossComputed: microbatches.computed,
-    BackwardComputed: microbatches.computed,
-    ComputeFailed: microbatches.compute_failed,
-    Overflowed: microbatches.overflowed,
-    ComputedNotFinite: microbatches.not_finite,
-    Replayed: ballots.replayed,
-    PieceReduced: ballots.piece_reduced,
-    Sealed: ballots.sealed,
-    Applied: ballots.applied,
+    Lost: leaders.on_lost,
+    Mishandled: refusing.on_mishandled,
+    DrainAsked: leaving.on_drain_asked,
+    StateLoaded: stages.on_state_loaded,
+    StateNotLoaded: stages.on_state_not_loaded,
+    StateStored: leaving.on_state_stored,
+    CopiesChanged: stages.on_copies_changed,
+    ForwardComputed: microbatches.on_computed,
+    LossComputed: microbatches.on_computed,
+    BackwardComputed: microbatches.on_computed,
+    ComputeFailed: microbatches.on_compute_failed,
+    Overflowed: microbatches.on_overflowed,
+    ComputedNotFinite: microbatches.on_not_finite,
+    Replayed: ballots.on_replayed,
+    PieceReduced: ballots.on_piece_reduced,
+    Sealed: ballots.on_sealed,
+    Applied: ballots.on_applied,
     Progressed: _nothing,
 }
 _WORK = frozenset(

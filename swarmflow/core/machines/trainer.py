@@ -152,15 +152,15 @@ class TrainerMachine(TrainerState):
             case MicrobatchFormed():
                 return self.source.formed(event, now)
             case DrainAsked():
-                return leaving.drain_asked(self)
+                return leaving.on_drain_asked(self)
             case Lost():
                 return self._lost(event, now)
             case Mishandled():
                 return self._mishandled(event, now)
             case CheckpointWritten():
-                return disk.written(self, event, now)
+                return disk.on_checkpoint_written(self, event, now)
             case DiskChanged():
-                return disk.changed(self, event, now)
+                return disk.on_disk_changed(self, event, now)
             case Rival() if self.lead is not None:
                 actions = self.lead.handle(event, now)
                 if any(isinstance(action, Rejoin) for action in actions):
@@ -239,7 +239,7 @@ class TrainerMachine(TrainerState):
         drop += self._renew_lease(sender, message, now)
         match message:
             case Elect():
-                return [*drop, *candidate.asked_to_follow(self, sender, message, now)]
+                return [*drop, *candidate.on_elect(self, sender, message, now)]
             case RosterPart() if self.candidacy is not None and sender != self.leader:
                 return [*drop, *self.candidacy.add_part(sender, message)]
             case ElectionReport() if self.candidacy is not None:
@@ -247,7 +247,7 @@ class TrainerMachine(TrainerState):
             case ElectionReport() if self.lead is not None and message.term == self.lead.term:
                 return [*drop, *self.lead.handle(event, now)]  # too late: taken for dead, and told so
             case Deposed():
-                return [*drop, *candidate.deposed(self, sender, message, now)]
+                return [*drop, *candidate.on_deposed(self, sender, message, now)]
         if isinstance(message, _ABOUT_HOPS) and sender in self.peers:
             return [*drop, *self.source.message(sender, message, now)]
         if isinstance(message, Recall) and sender in self.peers:
@@ -273,21 +273,21 @@ def _nothing(trainer: TrainerState, message: LeaderHeartbeat, now: float) -> lis
 
 
 _FROM_LEADER: dict[type, Callable[[TrainerState, Any, float], list[Action]]] = {
-    RosterPart: epochs.roster_part,
-    OpenStep: epochs.opened,
-    RosterDelta: epochs.opened,
-    MemberEntered: epochs.entered,
-    MemberFailed: epochs.gone,
-    Assign: epochs.assigned,
-    KeepCopy: disk.keep,
-    Welcome: leaving.welcome,
-    StepResult: epochs.result,
-    Postponed: leaving.postponed,
-    Refused: leaving.refused,
-    Prepare: epochs.prepare,
-    Evicted: leaving.evicted,
-    Released: leaving.released,
-    Finished: leaving.finished,
+    RosterPart: epochs.on_roster_part,
+    OpenStep: epochs.on_open_step,
+    RosterDelta: epochs.on_open_step,
+    MemberEntered: epochs.on_member_entered,
+    MemberFailed: epochs.on_member_failed,
+    Assign: epochs.on_assign,
+    KeepCopy: disk.on_keep_copy,
+    Welcome: leaving.on_welcome,
+    StepResult: epochs.on_step_result,
+    Postponed: leaving.on_postponed,
+    Refused: leaving.on_refused,
+    Prepare: epochs.on_prepare,
+    Evicted: leaving.on_evicted,
+    Released: leaving.on_released,
+    Finished: leaving.on_finished,
     LeaderHeartbeat: _nothing,
-    Suspect: epochs.accused,
+    Suspect: epochs.on_suspect,
 }

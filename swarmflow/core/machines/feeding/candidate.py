@@ -106,7 +106,7 @@ def _report(trainer: TrainerState, known: str = "") -> ElectionReport:
     )
 
 
-def asked_to_follow(trainer: TrainerState, sender: ProcessId, message: Elect, now: float) -> list[Action]:
+def on_elect(trainer: TrainerState, sender: ProcessId, message: Elect, now: float) -> list[Action]:
     """Follow another trainer that stands for leader, unless the leader has sent a message lately."""
     epoch_view, lease = trainer.epoch_view, trainer.lease
     if epoch_view is None or sender not in epoch_view.trainers() or trainer.lead is not None:
@@ -123,7 +123,7 @@ def asked_to_follow(trainer: TrainerState, sender: ProcessId, message: Elect, no
     return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
 
 
-def deposed(trainer: TrainerState, sender: ProcessId, message: Deposed, now: float) -> list[Action]:
+def on_deposed(trainer: TrainerState, sender: ProcessId, message: Deposed, now: float) -> list[Action]:
     """Give up leading or standing: a member follows another trainer, in a later term."""
     opened = trainer.epoch_view.opened if trainer.epoch_view is not None else None
     named = opened is not None and sender in opened.roster.all_processes

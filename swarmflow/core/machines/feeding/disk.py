@@ -11,7 +11,7 @@ from swarmflow.core.protocol.messages import CopiesHeld, KeepCopy
 from swarmflow.core.protocol.types import Holding, Roster, Snapshot
 
 
-def keep(trainer: TrainerState, message: KeepCopy, now: float) -> list[Action]:
+def on_keep_copy(trainer: TrainerState, message: KeepCopy, now: float) -> list[Action]:
     """Copy a whole version from the leader, unless it or a later one is here."""
     here, wanted = Snapshot(trainer.on_disk, trainer.digests), message.snapshot
     if trainer.lead is not None or wanted.version < here.version or wanted == here:
@@ -20,7 +20,7 @@ def keep(trainer: TrainerState, message: KeepCopy, now: float) -> list[Action]:
     return [Connect((message.holder,)), WriteCheckpoint(wanted.version, Roster(holders), digests=wanted.digests)]
 
 
-def written(trainer: TrainerState, event: CheckpointWritten, now: float) -> list[Action]:
+def on_checkpoint_written(trainer: TrainerState, event: CheckpointWritten, now: float) -> list[Action]:
     """A version is on this trainer's disk, or could not be brought there."""
     if event.ok and event.version >= trainer.on_disk:
         trainer.on_disk, trainer.digests, trainer.parts = event.version, event.digests, ()
@@ -30,7 +30,7 @@ def written(trainer: TrainerState, event: CheckpointWritten, now: float) -> list
     return [*([] if event.ok else [log]), *_report(trainer, "" if event.ok else event.reason)]
 
 
-def changed(trainer: TrainerState, event: DiskChanged, now: float) -> list[Action]:
+def on_disk_changed(trainer: TrainerState, event: DiskChanged, now: float) -> list[Action]:
     """Something on this trainer's disk cannot be used any more."""
     trainer.on_disk, trainer.digests, trainer.parts = event.version, event.digests, event.parts
     if trainer.lead is not None:

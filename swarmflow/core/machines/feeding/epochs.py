@@ -20,13 +20,13 @@ from swarmflow.core.protocol.messages import (
 )
 
 
-def roster_part(trainer: TrainerState, message: RosterPart, now: float) -> list[Action]:
+def on_roster_part(trainer: TrainerState, message: RosterPart, now: float) -> list[Action]:
     """Keep members of the epoch that is opened next."""
     trainer.assembly.add(message)
     return []
 
 
-def opened(trainer: TrainerState, message: OpenStep | RosterDelta, now: float) -> list[Action]:
+def on_open_step(trainer: TrainerState, message: OpenStep | RosterDelta, now: float) -> list[Action]:
     """Begin a step with this trainer's share of its microbatches."""
     if message.epoch <= trainer.epoch:
         return []
@@ -43,7 +43,7 @@ def opened(trainer: TrainerState, message: OpenStep | RosterDelta, now: float) -
     return [Connect(others), *trainer.source.open(epoch_view.opened), *flows]
 
 
-def entered(trainer: TrainerState, message: MemberEntered, now: float) -> list[Action]:
+def on_member_entered(trainer: TrainerState, message: MemberEntered, now: float) -> list[Action]:
     """Add a peer that takes part from now on, amid the step."""
     member = message.member
     if message.epoch != trainer.epoch or trainer.epoch_view is None:
@@ -54,7 +54,7 @@ def entered(trainer: TrainerState, message: MemberEntered, now: float) -> list[A
     return [Connect((member,)), *trainer.source.enter(member, now), *flows]
 
 
-def gone(trainer: TrainerState, message: MemberFailed, now: float) -> list[Action]:
+def on_member_failed(trainer: TrainerState, message: MemberFailed, now: float) -> list[Action]:
     """Send the microbatches that a failed peer held to others; feed more if a trainer failed."""
     if message.epoch != trainer.epoch:
         return []
@@ -72,17 +72,17 @@ def gone(trainer: TrainerState, message: MemberFailed, now: float) -> list[Actio
     return actions + trainer.source.dispatcher.gone(message.process, now, first)
 
 
-def accused(trainer: TrainerState, message: Suspect, now: float) -> list[Action]:
+def on_suspect(trainer: TrainerState, message: Suspect, now: float) -> list[Action]:
     """Go around a peer that has lost its connection to this trainer."""
     return lateness.lost(trainer.source.dispatcher, message.process, now)
 
 
-def assigned(trainer: TrainerState, message: Assign, now: float) -> list[Action]:
+def on_assign(trainer: TrainerState, message: Assign, now: float) -> list[Action]:
     """Take over microbatches of a failed trainer."""
     return trainer.source.assign(message) if message.epoch == trainer.epoch else []
 
 
-def prepare(trainer: TrainerState, message: Prepare, now: float) -> list[Action]:
+def on_prepare(trainer: TrainerState, message: Prepare, now: float) -> list[Action]:
     """Promise a ballot: should this trainer lead next, it goes on from it."""
     if message.epoch != trainer.epoch or trainer.epoch_view is None:
         return []
@@ -90,7 +90,7 @@ def prepare(trainer: TrainerState, message: Prepare, now: float) -> list[Action]
     return [Send(trainer.leader, Prepared(message.epoch, message.ballot, ()))]
 
 
-def result(trainer: TrainerState, message: StepResult, now: float) -> list[Action]:
+def on_step_result(trainer: TrainerState, message: StepResult, now: float) -> list[Action]:
     """Record the result of a committed step, once: a leader that took over sends it again."""
     if message.epoch <= trainer.recorded:
         return []

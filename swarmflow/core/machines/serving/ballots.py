@@ -20,7 +20,7 @@ from swarmflow.core.protocol.messages import (
 from swarmflow.core.protocol.types import Group, ProcessId
 
 
-def prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Begin a ballot: reconcile the accumulated hops with those that count, then reduce."""
     message = event.message
     assert isinstance(message, Prepare)
@@ -37,7 +37,7 @@ def prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
     return [*actions, *_reduce(peer, message)]
 
 
-def replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
+def on_replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
     """Go on with a ballot that waits for orphans, when the last one is subtracted."""
     if peer.hops is None:
         return release((event.gradient,) if event.gradient is not None else ())
@@ -64,7 +64,7 @@ def _takes_part(peer: PeerState, group: Group) -> bool:
     return peer.me in group.owners and group.elements > 0
 
 
-def reduce_part(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_reduce_part(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Take another member's part of a piece, or an owner's sum of one."""
     message = event.message
     assert isinstance(message, ReducePart | ReduceSum)
@@ -83,7 +83,7 @@ def reduce_part(peer: PeerState, event: Received, now: float) -> list[Action]:
     return reduction.summed(event.sender, message, event.bodies[0])
 
 
-def piece_reduced(peer: PeerState, event: PieceReduced, now: float) -> list[Action]:
+def on_piece_reduced(peer: PeerState, event: PieceReduced, now: float) -> list[Action]:
     """Take the sum of a piece that this peer owns."""
     ballot = peer.ballot
     if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
@@ -91,7 +91,7 @@ def piece_reduced(peer: PeerState, event: PieceReduced, now: float) -> list[Acti
     return ballot.reduction.reduced(event.group, event.piece, event.sum)
 
 
-def sealed(peer: PeerState, event: Sealed, now: float) -> list[Action]:
+def on_sealed(peer: PeerState, event: Sealed, now: float) -> list[Action]:
     """Report that the reduced gradients are ready for the commit."""
     ballot = peer.ballot
     if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
@@ -102,7 +102,7 @@ def sealed(peer: PeerState, event: Sealed, now: float) -> list[Action]:
     return [Send(peer.leader, Prepared(peer.epoch, ballot.number, event.results))]
 
 
-def commit(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_commit(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Update the parameters: the leader has decided."""
     message = event.message
     assert isinstance(message, Commit)
@@ -116,7 +116,7 @@ def commit(peer: PeerState, event: Received, now: float) -> list[Action]:
     return [Apply(peer.epoch, message.scale, message.learning_rate)]
 
 
-def applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
+def on_applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
     """Report that the parameters are those of the next version."""
     if event.epoch != peer.epoch:
         return []

@@ -13,14 +13,14 @@ from swarmflow.core.protocol.messages import MemberEntered, MemberFailed, OpenSt
 from swarmflow.core.routing.link_rates import NEAR_MAX
 
 
-def roster_part(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_roster_part(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Keep members of the epoch that is opened next."""
     assert isinstance(event.message, RosterPart)
     peer.assembly.add(event.message)
     return []
 
 
-def opened(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_open_step(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Begin a step; what was held for another one is void."""
     opening = event.message
     assert isinstance(opening, OpenStep | RosterDelta)
@@ -54,7 +54,7 @@ def opened(peer: PeerState, event: Received, now: float) -> list[Action]:
     return actions + (peer.flows.open(message.roster, now) if peer.flows is not None else [])
 
 
-def entered(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_member_entered(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Add a peer that takes part from now on, amid the step."""
     message = event.message
     assert isinstance(message, MemberEntered)
@@ -79,7 +79,7 @@ def entered(peer: PeerState, event: Received, now: float) -> list[Action]:
     return connect + peer.hops.enter(member.process, member.capacity // len(mates), now)
 
 
-def gone(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_member_failed(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Send what a failed member held to others; a ballot with it is void."""
     message = event.message
     assert isinstance(message, MemberFailed)

@@ -13,7 +13,7 @@ from swarmflow.core.protocol.messages import Deposed, Done, Elect, MemberFailed,
 from swarmflow.core.protocol.types import ProcessId
 
 
-def lost(peer: PeerState, event: Lost, now: float) -> list[Action]:
+def on_lost(peer: PeerState, event: Lost, now: float) -> list[Action]:
     """Report that the connection to a process broke; if it is the leader's, wait for a candidate."""
     if event.process == peer.leader:
         known = peer.lease.lost
@@ -32,13 +32,13 @@ def go_around(peer: PeerState, process: ProcessId, now: float) -> list[Action]:
     return peer.hops.unreachable(process, now)
 
 
-def accused(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_suspect(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Go around a process that has lost its connection to this one, as the leader reports."""
     assert isinstance(event.message, Suspect)
     return go_around(peer, event.message.process, now)
 
 
-def candidates(peer: PeerState) -> list[ProcessId]:
+def possible_leaders(peer: PeerState) -> list[ProcessId]:
     """Return the trainers of the current epoch that may be alive and take over, if this peer is a member."""
     epoch_view = peer.epoch_view
     if epoch_view is None or not epoch_view.takes_part(peer.me):
@@ -46,7 +46,7 @@ def candidates(peer: PeerState) -> list[ProcessId]:
     return [t for t in epoch_view.trainers() if t != peer.leader and t not in epoch_view.suspects]
 
 
-def lead(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_elect(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Follow a trainer that stands for leader, unless the leader has sent a message lately."""
     sender, message = event.sender, event.message
     assert isinstance(message, Elect)
@@ -82,7 +82,7 @@ def lead(peer: PeerState, event: Received, now: float) -> list[Action]:
     return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
 
 
-def another(peer: PeerState, sender: ProcessId, message: Message) -> list[Action]:
+def on_order_of_another(peer: PeerState, sender: ProcessId, message: Message) -> list[Action]:
     """Answer a message that only a leader sends, from another one: depose a former leader; obey no later one."""
     ignored: list[Action] = [Count("messages_ignored", type(message).__name__)]
     term = getattr(message, "term", peer.lease.term)

@@ -9,7 +9,7 @@ from swarmflow.core.protocol.events import DrainAsked, Received, StateStored
 from swarmflow.core.protocol.messages import Drain, Evicted, Finished, Needed, Postponed, Refused
 
 
-def drain_asked(peer: PeerState, event: DrainAsked, now: float) -> list[Action]:
+def on_drain_asked(peer: PeerState, event: DrainAsked, now: float) -> list[Action]:
     """Leave at the end of the step, and take no new work unless nobody else can. Asked again, leave at once."""
     if peer.drain_until_s is not None or peer.phase in (PeerPhase.JOINING, PeerPhase.LOADING):
         return leave_now(peer, "left" if peer.drain_until_s is None else "left at once")
@@ -34,7 +34,7 @@ def leave_now(peer: PeerState, reason: str) -> list[Action]:
     return [*peer.last_promise(held), StoreState(held), Log("info", text)]
 
 
-def stored(peer: PeerState, event: StateStored, now: float) -> list[Action]:
+def on_state_stored(peer: PeerState, event: StateStored, now: float) -> list[Action]:
     """Exit after the state was written to the folder, or could not be."""
     if event.failed:
         return [*peer.last_promise(), Exit(f"left, and its state is lost: {event.failed}", ok=False)]
@@ -43,7 +43,7 @@ def stored(peer: PeerState, event: StateStored, now: float) -> list[Action]:
     return [Exit(f"left with its state in the state folder; started again {soon} goes on from there")]
 
 
-def needed(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_needed(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Report what draining waits for, and what leaving now would cost: the run would lose the stage's state."""
     message = event.message
     assert isinstance(message, Needed)
@@ -62,14 +62,14 @@ def needed(peer: PeerState, event: Received, now: float) -> list[Action]:
     ]
 
 
-def refused(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_refused(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Exit: the leader does not let it in."""
     assert isinstance(event.message, Refused)
     peer.move(PeerPhase.GONE)
     return [Exit(event.message.reason, ok=False)]
 
 
-def postponed(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_postponed(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Report that the leader keeps it out for a while; it goes on asking."""
     message = event.message
     assert isinstance(message, Postponed)
@@ -79,19 +79,19 @@ def postponed(peer: PeerState, event: Received, now: float) -> list[Action]:
     return [Log("warning", f"not let in for {message.wait_s:.0f} s yet: {message.reason}")]
 
 
-def evicted(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_evicted(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Join again: the leader does not know it any more."""
     assert isinstance(event.message, Evicted)
     return peer.leave(event.message.reason)
 
 
-def released(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_released(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Exit after draining."""
     peer.move(PeerPhase.GONE)
     return [*peer.last_promise(), Exit("drained: nothing depends on this process any more")]
 
 
-def finished(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_finished(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Exit, or stay if it is set so: there are no more steps."""
     assert isinstance(event.message, Finished)
     if event.message.reason:

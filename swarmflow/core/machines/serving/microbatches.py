@@ -26,7 +26,7 @@ from swarmflow.core.protocol.messages import (
 )
 
 
-def rates(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_link_rates(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Take another peer's report of its link rates."""
     assert isinstance(event.message, LinkRateReport)
     peer.relays.learn(event.sender, event.message)
@@ -35,7 +35,7 @@ def rates(peer: PeerState, event: Received, now: float) -> list[Action]:
     return []
 
 
-def carry(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_relay_tensor(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Relay a tensor from one peer of this epoch to another."""
     message = event.message
     assert isinstance(message, RelayTensor)
@@ -45,13 +45,13 @@ def carry(peer: PeerState, event: Received, now: float) -> list[Action]:
     return [Send(message.to, carried, event.bodies), *release(event.bodies)]
 
 
-def negotiated(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_negotiate(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Take a message of the negotiation of flows."""
     assert isinstance(event.message, Negotiate)
     return peer.flows.received(event.sender, event.message, now) if peer.flows is not None else []
 
 
-def computed(peer: PeerState, event: ForwardComputed | LossComputed | BackwardComputed, now: float) -> list[Action]:
+def on_computed(peer: PeerState, event: ForwardComputed | LossComputed | BackwardComputed, now: float) -> list[Action]:
     """Take a result of computing; one of a stage that this process serves no more is dropped."""
     if peer.hops is None:
         ref = event.output if isinstance(event, ForwardComputed) else event.gradient
@@ -65,7 +65,7 @@ def computed(peer: PeerState, event: ForwardComputed | LossComputed | BackwardCo
             return passes.backward_computed(peer.hops, event)
 
 
-def compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list[Action]:
+def on_compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list[Action]:
     """Drop a hop whose bytes are no tensor of the expected kind, and accuse their sender."""
     if peer.hops is None:
         return []
@@ -80,14 +80,14 @@ def compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list[Ac
     return [*actions, *dropped]
 
 
-def overflowed(peer: PeerState, event: Overflowed, now: float) -> list[Action]:
+def on_overflowed(peer: PeerState, event: Overflowed, now: float) -> list[Action]:
     """A gradient does not fit into the step's fixed-point numbers."""
     if event.microbatch.epoch != peer.epoch:
         return []
     return peer.void(Overflow(event.microbatch), f"a gradient of microbatch {event.microbatch.index} is too large")
 
 
-def not_finite(peer: PeerState, event: ComputedNotFinite, now: float) -> list[Action]:
+def on_not_finite(peer: PeerState, event: ComputedNotFinite, now: float) -> list[Action]:
     """A value computed here is not finite: it goes nowhere, and the leader voids the try at the step."""
     if event.epoch != peer.epoch or peer.hops is None:
         return []

@@ -11,7 +11,7 @@ from swarmflow.core.protocol.messages import Unrepairable
 from swarmflow.core.protocol.types import ProcessId
 
 
-def refused(peer: PeerState, event: Received, what: str, now: float) -> list[Action]:
+def refuse(peer: PeerState, event: Received, what: str, now: float) -> list[Action]:
     """Refuse a message that cannot be true."""
     if peer.phase is PeerPhase.GONE:
         return release(event.bodies)
@@ -19,7 +19,7 @@ def refused(peer: PeerState, event: Received, what: str, now: float) -> list[Act
     return [counted, *release(event.bodies), *_put_out(peer, event.sender, f"sent what cannot be: {what}", now)]
 
 
-def mishandled(peer: PeerState, event: Mishandled, now: float) -> list[Action]:
+def on_mishandled(peer: PeerState, event: Mishandled, now: float) -> list[Action]:
     """Have the step start over after a message raised: what it has half changed is void with the epoch."""
     if peer.phase is PeerPhase.GONE:
         return []
@@ -35,4 +35,4 @@ def _put_out(peer: PeerState, sender: ProcessId, reason: str, now: float) -> lis
     if sender == peer.leader:
         return peer.leave(f"the leader {sender} {reason}")
     log = Log("warning", f"{sender} is put out: it {reason}")
-    return [log, Forget(sender), *leaders.lost(peer, Lost(sender, reason), now)]
+    return [log, Forget(sender), *leaders.on_lost(peer, Lost(sender, reason), now)]

@@ -14,7 +14,7 @@ from swarmflow.core.protocol.messages import CopiesHeld, Granted, KeepCopy, Load
 from swarmflow.core.routing.flow.live import negotiation_of
 
 
-def granted(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_granted(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Load a stage, whatever was served before."""
     message = event.message
     assert isinstance(message, Granted)
@@ -42,7 +42,7 @@ def granted(peer: PeerState, event: Received, now: float) -> list[Action]:
     ]
 
 
-def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
+def on_state_loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
     """Serve the loaded stage from the next step on."""
     if peer.phase is not PeerPhase.LOADING or event.stage != peer.stage:
         return []
@@ -62,7 +62,7 @@ def loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Action]:
     ]
 
 
-def not_loaded(peer: PeerState, event: StateNotLoaded, now: float) -> list[Action]:
+def on_state_not_loaded(peer: PeerState, event: StateNotLoaded, now: float) -> list[Action]:
     """Report that no donor could give the stage."""
     if peer.phase is not PeerPhase.LOADING or event.stage != peer.stage:
         return []
@@ -71,13 +71,13 @@ def not_loaded(peer: PeerState, event: StateNotLoaded, now: float) -> list[Actio
     return [Send(peer.leader, failed), Log("warning", event.reason)]
 
 
-def copies_changed(peer: PeerState, event: CopiesChanged, now: float) -> list[Action]:
+def on_copies_changed(peer: PeerState, event: CopiesChanged, now: float) -> list[Action]:
     """Report what lies on its disk: it may be all that is left of a stage some day."""
     peer.copies = event.copies
     return [Send(peer.leader, CopiesHeld(event.copies, event.failed))]
 
 
-def keep(peer: PeerState, event: Received, now: float) -> list[Action]:
+def on_keep_copy(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Copy stages of a version, or delete copies. What does not fit the run is left out."""
     message = event.message
     assert isinstance(message, KeepCopy | Surplus)
