@@ -1,4 +1,4 @@
-"""The end of a peer's process: the effects of signals, and saving a state that no other process may have."""
+"""The end of a peer's process: the effects of signals, and saving a state that perhaps no other process has."""
 
 from __future__ import annotations
 
@@ -7,74 +7,82 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable
 
-from peers.kept import Between
+from peers.kept import BetweenLives
 from peers.left import LeftState
 from swarmflow.core.protocol.actions import Exit, Rejoin
 from swarmflow.errors import SwarmflowError
-from swarmflow.runtime.operations.ending import end_now, over
+from swarmflow.runtime.operations.ending import end_now, ends_with
 
 log = logging.getLogger("swarmflow")
 
-LAST = 3
+SKIPS_THE_DISK = 3  # the number of this signal
 
 
 class Signals:
-    """The effects of Ctrl-C and SIGTERM: the first drains, the second leaves at once, a third skips the disk.
+    """Counts Ctrl-C and SIGTERM: the first drains, the second leaves at once, the third skips the disk.
 
-    end: called by the fourth, which ends the process at once.
+    The fourth calls `end`, which ends the process at once. What the first two do is set in `handlers`.
     """
 
     def __init__(self, end: Callable[[], object] = end_now) -> None:
         self.count = 0
         self._end = end
-        self.last = asyncio.Event()  # set by the third signal
-        self.handlers: tuple[Callable[[], object], ...] = ()  # of the first signals; the last one also of further ones
+        self.skips_the_disk = asyncio.Event()  # set by the third signal
+        self.handlers: tuple[Callable[[], object], ...] = ()  # one for each signal; the last also for later ones
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self.signalled)
+            asyncio.get_running_loop().add_signal_handler(number, self.on_signal)
 
-    def signalled(self) -> None:
-        """Handle a further signal."""
+    def on_signal(self) -> None:
+        """Count a signal and do what its number means."""
         self.count += 1
-        if self.count > LAST:
+        if self.count > SKIPS_THE_DISK:
             self._end()
-        if self.count >= LAST:
-            self.last.set()
+        if self.count >= SKIPS_THE_DISK:
+            self.skips_the_disk.set()
         if self.handlers:
             self.handlers[min(self.count, len(self.handlers)) - 1]()
 
 
-async def live(
-    life: Callable[[bool], Awaitable[Exit | Rejoin]], stop: Signals, between: Between, left: LeftState, *, first: bool
-) -> int:
-    """Run one life after the other until the process ends, and return its exit code. Raises the error of a life.
+async def run_lives(
+    life: Callable[[bool], Awaitable[Exit | Rejoin]],
+    signals: Signals,
+    between: BetweenLives,
+    left: LeftState,
+    *,
+    first: bool,
+) -> None:
+    """Run one life after the other, until one ends the process.
 
-    life: one incarnation, given whether it is the first ever. However the last one ends, the state that it has kept in
-    memory for a later leader is written to the disk.
+    life: one incarnation; it is given whether it is the first. However the last one ends, the state that it has kept in
+    memory, from which a later leader may go on, is written to the state folder. Raises the error of a life.
     """
     try:
-        while not over(await life(first), leaving=stop.count > 0):
+        while not ends_with(await life(first), leaving=signals.count > 0):
             first = False
-        return 0
     finally:
-        await outlive(stop, between, left)
+        await save_kept_state(signals, between, left)
 
 
-async def outlive(stop: Signals, between: Between, left: LeftState) -> None:
-    """Write the state that is kept in memory to the disk, unless it is there. Logs a disk that refuses."""
-    stop.handlers = ()  # those of a life that is over; the first signal has done what it does, and so has the second
+async def save_kept_state(signals: Signals, between: BetweenLives, left: LeftState) -> None:
+    """Write the state that is kept in memory to the state folder, if there is a folder and it is not there already.
+
+    A write that fails is logged. The third signal ends the waiting for it.
+    """
+    signals.handlers = ()  # the life is over: draining and leaving mean nothing any more
     kept = between.kept
-    if kept is None or not left.keeps or left.held == kept.held or stop.last.is_set():
+    if kept is None or not left.keeps or left.held == kept.held or signals.skips_the_disk.is_set():
         return
     log.info(
-        "writing stage %d at version %d to the state folder: nobody else may have it (%s Ctrl-C does not wait for it)",
+        "writing stage %d at version %d to the state folder: perhaps nobody else has it (to skip that: %s)",
         kept.held.stage,
         kept.held.version,
-        ("a third", "two more", "one more")[min(stop.count, LAST - 1)],
+        ("press Ctrl-C three times", "press Ctrl-C twice more", "press Ctrl-C once more")[signals.count],
     )
-    writing, stopped = asyncio.create_task(asyncio.to_thread(left.write, kept)), asyncio.create_task(stop.last.wait())
+    writing = asyncio.create_task(asyncio.to_thread(left.write, kept))
+    skipped = asyncio.create_task(signals.skips_the_disk.wait())
     try:
-        await asyncio.wait((writing, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if not writing.done():
+        await asyncio.wait((writing, skipped), return_when=asyncio.FIRST_COMPLETED)
+        if not writing.done():  # its thread is abandoned at the end of the loop (Threads)
             log.warning("stage %d at version %d is lost: not waited for", kept.held.stage, kept.held.version)
             return
         writing.result()
@@ -83,4 +91,4 @@ async def outlive(stop: Signals, between: Between, left: LeftState) -> None:
         log.warning("stage %d at version %d is lost: %s", kept.held.stage, kept.held.version, error)
     finally:
         writing.cancel()
-        stopped.cancel()
+        skipped.cancel()

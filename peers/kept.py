@@ -27,7 +27,7 @@ class KeptStage:
 
 
 @dataclass
-class Between:
+class BetweenLives:
     """Holds a stage's state from the end of one incarnation until a later one serves it, or needs the memory."""
 
     kept: KeptStage | None = None

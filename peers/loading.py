@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from peers.copies import CopyKeeper
-from peers.kept import Between, KeptStage
+from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from swarmflow.compute.device import free_memory_bytes
 from swarmflow.compute.dropout import DrawKey
@@ -53,7 +53,7 @@ class StageLoader:
         capacity: int | None,
         copies: CopyKeeper,
         left: LeftState,
-        between: Between,
+        between: BetweenLives,
     ) -> None:
         self._manifest = manifest
         self._session = session

@@ -13,8 +13,8 @@ from pathlib import Path
 import uvloop
 
 from peers.copies import CopyKeeper
-from peers.ending import Signals, live
-from peers.kept import Between
+from peers.ending import Signals, run_lives
+from peers.kept import BetweenLives
 from peers.left import LeftState
 from peers.loading import StageLoader
 from peers.memory import JoinedRun
@@ -79,13 +79,14 @@ async def _run(options: PeerOptions, folder: Path) -> int:
         metrics.describe_process("peer", node.name, invite.run_id)
         copies = CopyKeeper(folder / "copies" / invite.run_id if options.state_dir and options.keep_copies else None)
         left = LeftState(folder / "left" / invite.run_id if options.state_dir else None)
-        stop, between = Signals(), Between()
+        signals, between = Signals(), BetweenLives()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
 
         async def life(first: bool) -> Exit | Rejoin:
-            return await one_life(options, memory, node, metrics, copies, left, between, stop, first=first)
+            return await one_life(options, memory, node, metrics, copies, left, between, signals, first=first)
 
-        return await live(life, stop, between, left, first=first)
+        await run_lives(life, signals, between, left, first=first)
+        return 0
 
 
 async def one_life(
@@ -95,8 +96,8 @@ async def one_life(
     metrics: Metrics,
     copies: CopyKeeper,
     left: LeftState,
-    between: Between,
-    stop: Signals,
+    between: BetweenLives,
+    signals: Signals,
     *,
     first: bool,
 ) -> Exit | Rejoin:
@@ -104,7 +105,7 @@ async def one_life(
     session = Session(node, options.invite.run_id, metrics)
     life = _Life(session, options, between, left)
     at_once = partial(session.end, Exit("left at once"))
-    stop.handlers = (partial(session.end, Exit("left before it had joined")), at_once)
+    signals.handlers = (partial(session.end, Exit("left before it had joined")), at_once)
     session.open({Exit: session.end, Rejoin: session.end}, life.read, life.evaluate)
     outcome: Exit | Rejoin | None = None
     try:
@@ -117,12 +118,12 @@ async def one_life(
         if found is not None and not session.ended.done():
             session.spawn(report_reach(session, options.invite, found.leader), "trying what trainers announce")
             asked = partial(session.driver.post, DrainAsked())
-            stop.handlers = (asked, asked, at_once)
+            signals.handlers = (asked, asked, at_once)
         outcome = await session.ended
         return outcome
     finally:
         try:
-            await life.keep(outcome, over=isinstance(outcome, Exit) and outcome.ok and not stop.count)
+            await life.keep(outcome, over=isinstance(outcome, Exit) and outcome.ok and not signals.count)
         finally:
             life.close()
             await session.close()
@@ -131,7 +132,7 @@ async def one_life(
 class _Life:
     """The parts of one incarnation that compute."""
 
-    def __init__(self, session: Session, options: PeerOptions, between: Between, left: LeftState) -> None:
+    def __init__(self, session: Session, options: PeerOptions, between: BetweenLives, left: LeftState) -> None:
         self._session = session
         self._between = between
         self._left = left

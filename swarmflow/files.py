@@ -1,4 +1,4 @@
-"""Files that others find whole or not at all, whenever the machine stops; and disks that are full or corrupt them."""
+"""Files that others find whole or not at all, whenever the machine stops; corrupt files, and full disks."""
 
 from __future__ import annotations
 
@@ -19,47 +19,64 @@ from swarmflow.errors import NoRoomError
 
 log = logging.getLogger("swarmflow")
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_SEAL = re.compile(rb"(.*)\n# ([0-9a-f]{32})\n", re.DOTALL)
+NO_ROOM_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # a full disk, a quota, a limit of file sizes
+_SEALED = re.compile(rb"(.*)\n# ([0-9a-f]{32})\n", re.DOTALL)  # content, and its digest as a comment of TOML
 
 
 @contextmanager
 def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """A file NAME.*.tmp that takes the place of `path`, whole and on the disk, when the block ends well.
+    """Yield a new file; when the block ends without an error, it replaces `path` and is on the disk.
 
-    private: only this user may ever read it, and nobody write. Raises OSError, as the block's writes do; then nothing
-    is left of it, and `path` is as it was.
+    Until then it is NAME.*.tmp, which is removed on an error, unless the disk refuses that too. private: mode 0400 from
+    its creation on. Raises OSError, as the block's writes do; then `path` is as it was.
     """
     draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        with open(draft, "xb", opener=_private if private else None) as file:
+        with open(draft, "xb", opener=_open_private if private else None) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     finally:
-        with suppress(OSError):  # the disk that refused to write may refuse this too
+        with suppress(OSError):  # after the replacement it does not exist; a disk that refuses writes may refuse this
             draft.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a new name in a folder to the disk, so that a power cut does not undo it."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems cannot sync a folder
+            raise
+    finally:
+        os.close(number)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o400)  # who creates a file may write to it, whatever its mode
 
 
 def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Give a file this content. private: only this user may ever read it, and nobody write. Raises OSError."""
+    """Replace a file by this content. private: mode 0400 from its creation on. Raises OSError."""
     with replacing(path, private=private) as file:
         file.write(data)
 
 
-def write_named(path: Path, data: bytes) -> None:
-    """Give what a person named this content: a file, the file that a link leads to, or a pipe or terminal.
+def write_to_user_path(path: Path, data: bytes) -> None:
+    """Write to a path that the user gave: a file, the file that a link leads to, a pipe or a terminal.
 
-    A pipe is written to once somebody reads from it, while this process lives. Raises OSError.
+    Does not wait for the reader of a pipe: a thread writes, what nobody has read when this process ends is lost, and
+    an error is logged. Raises OSError for everything else.
     """
-    path = Path(os.path.realpath(path))
-    if not path.exists() or path.is_file():
-        write_whole(path, data)
-    elif path.is_fifo():
+    if path.is_fifo():  # /dev/stdout may be one; where that leads to has no path
         threading.Thread(target=_into_pipe, args=(path, data), name=f"writing to {path.name}", daemon=True).start()
-    else:
+    elif path.exists() and not path.is_file():
         path.write_bytes(data)
+    else:
+        write_whole(Path(os.path.realpath(path)), data)
 
 
 def _into_pipe(path: Path, data: bytes) -> None:
@@ -69,11 +86,7 @@ def _into_pipe(path: Path, data: bytes) -> None:
         log.warning("%s cannot be written: %s", path, error.strerror)
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o400)
-
-
-# --- small files in which a flipped bit would be believed -------------------------------------------------------------
+# --- small files that are checked against a digest when they are read -------------------------------------------------
 
 
 def write_sealed(path: Path, data: bytes) -> None:
@@ -81,25 +94,26 @@ def write_sealed(path: Path, data: bytes) -> None:
     write_whole(path, data + b"\n# " + _digest(data) + b"\n")
 
 
-def read_sealed(path: Path, *, mend: bool = True) -> bytes | None:
-    """What write_sealed wrote; None: it is not there, or corrupt: changed, cut short, or written by something else.
+def read_sealed(path: Path, *, set_aside_corrupt: bool = True) -> bytes | None:
+    """Return what write_sealed wrote; None: the file does not exist, or is corrupt.
 
-    mend: what is corrupt is told of and set aside; else it stays as it is. Raises OSError.
+    Corrupt is what was changed, cut short, or written by something else. set_aside_corrupt: it is logged and renamed;
+    else it stays as it is. Raises OSError, from reading or renaming.
     """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    sealed = _SEAL.fullmatch(content)
+    sealed = _SEALED.fullmatch(content)
     if sealed is not None and _digest(sealed[1]) == sealed[2]:
         return sealed[1]
-    if mend:
+    if set_aside_corrupt:
         log.warning("%s is corrupt; it is kept as %s", path, set_aside(path).name)
     return None
 
 
 def set_aside(path: Path) -> Path:
-    """Give a corrupt file or folder a name under which nobody looks for it; the new path. Raises OSError."""
+    """Rename a corrupt file or folder to NAME.corrupt or NAME.corrupt.N; return the new path. Raises OSError."""
     number, aside = 1, path.with_name(f"{path.name}.corrupt")
     while os.path.lexists(aside):
         number += 1
@@ -116,22 +130,24 @@ def _digest(data: bytes) -> bytes:
 
 
 def require_room(what: str, folder: Path, needed_bytes: int) -> None:
-    """Raises NoRoomError where a folder's file system has less room than something needs."""
-    free = free_bytes(folder)
-    if free < needed_bytes:
+    """Raise NoRoomError where a folder's file system has less room than needed. what: the subject of the error."""
+    if free_bytes(folder) < needed_bytes:
         raise no_room(what, folder, needed_bytes)
 
 
 def no_room(what: str, folder: Path, needed_bytes: int, why: str = "") -> NoRoomError:
-    """The error of a disk that is full, or that lets this user write no more: then why says what the system says."""
+    """Return the error of a disk that cannot take so much: "{what} needs 3.0 GB in {folder}, where ...".
+
+    why: the message of the system, which is shown where enough seems to be free: for a quota or a limit of file sizes.
+    """
     free = free_bytes(folder)
-    lacks = f": make {in_words(needed_bytes - free)} free there" if needed_bytes > free else f", but: {why}"
-    line = f"{what} needs {in_words(needed_bytes)} in {folder}, where {in_words(free)} are free{lacks}"
+    advice = f": make {readable_size(needed_bytes - free)} free there" if needed_bytes > free else f", but: {why}"
+    line = f"{what} needs {readable_size(needed_bytes)} in {folder}, where {readable_size(free)} are free{advice}"
     return NoRoomError(line, str(folder), needed_bytes, free)
 
 
 def existing_parent(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
+    """Return the path, or the nearest folder above it that exists."""
     path = path.absolute()
     while not path.exists() and path != path.parent:
         path = path.parent
@@ -139,12 +155,12 @@ def existing_parent(path: Path) -> Path:
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes that this user may still write on the file system of a path, which need not be there yet."""
+    """Return the bytes free to users, quotas aside, on the file system of a path, which need not exist yet."""
     return shutil.disk_usage(existing_parent(path)).free
 
 
-def in_words(size_bytes: int) -> str:
-    """A size for people: `812 bytes`, `3.4 MB`, `1.2 GB`."""
+def readable_size(size_bytes: int) -> str:
+    """Return a size for people, in units of 1000: `812 bytes`, `3.4 MB`, `1.2 GB`."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= scale:
             return f"{size_bytes / scale:.1f} {unit}"

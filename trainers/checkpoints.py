@@ -15,7 +15,7 @@ from swarmflow.core.durability.memories import NOTHING
 from swarmflow.core.protocol.actions import WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, DiskSpace, Progressed
 from swarmflow.errors import CorruptError, NetworkError, NoRoomError, SwarmflowError
-from swarmflow.files import in_words, require_room
+from swarmflow.files import readable_size, require_room
 from swarmflow.manifest import Manifest
 from swarmflow.ownership import is_intact
 from swarmflow.runtime.execution.session import Session, log
@@ -92,7 +92,7 @@ class Checkpoints:
         if not isinstance(error, NoRoomError):
             return CheckpointWritten(action.version, False, str(error), number=action.number)
         spare = exports_bytes(self._output)
-        hint = f" (step-N in {self._output} take {in_words(spare)})" if spare else ""
+        hint = f" (step-N in {self._output} take {readable_size(spare)})" if spare else ""
         space = DiskSpace(error.path, error.needed_bytes, error.free_bytes)
         return CheckpointWritten(action.version, False, f"{error}{hint}", space=space, number=action.number)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from swarmflow.errors import CheckpointError, TakenError
-from swarmflow.files import NO_ROOM
+from swarmflow.files import NO_ROOM_ERRNOS
 
 WATCH_S = 5.0  # a holder on another machine beats once a second
 _BEAT_S = 1.0
@@ -131,7 +131,7 @@ def _unless_full() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_ROOM_ERRNOS:
             raise
 
 

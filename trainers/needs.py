@@ -10,7 +10,7 @@ from swarmflow.compute.checkpoint import GENERATIONS_KEPT
 from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.config import RunConfig
-from swarmflow.files import existing_parent, free_bytes, in_words
+from swarmflow.files import existing_parent, free_bytes, readable_size
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.operations.exporting import state_elements
 
@@ -38,8 +38,8 @@ class DiskNeeds:
         return self.export_bytes * self.exports
 
     def __str__(self) -> str:
-        state, one = in_words(self.state_bytes), in_words(self.checkpoint_bytes)
-        output, each = in_words(self.output_bytes), in_words(self.export_bytes)
+        state, one = readable_size(self.state_bytes), readable_size(self.checkpoint_bytes)
+        output, each = readable_size(self.output_bytes), readable_size(self.export_bytes)
         return f"{state} for {self.checkpoints} checkpoints of {one}, {output} for {self.exports} exports of {each}"
 
 
@@ -70,8 +70,8 @@ def shortfalls(needs: DiskNeeds, state: Path, output: Path) -> list[str]:
         if needed > free:
             where = " and ".join(str(path) for path, _ in folders)
             lines.append(
-                f"the run may take {in_words(needed)} more in {where}, and {in_words(free)} are free: make "
-                f"{in_words(needed - free)} free there, or the run pauses when the disk is full"
+                f"the run may take {readable_size(needed)} more in {where}, and {readable_size(free)} are free: make "
+                f"{readable_size(needed - free)} free there, or the run pauses when the disk is full"
             )
     return lines
 

@@ -14,7 +14,7 @@ from swarmflow.compute.partition import BlockCosts, block_count, plan_cut
 from swarmflow.compute.weights_folder import has_weights
 from swarmflow.config import RunConfig, fingerprint
 from swarmflow.errors import DataError, raise_all
-from swarmflow.files import in_words
+from swarmflow.files import readable_size
 from swarmflow.manifest import Manifest
 from trainers.check.model import CheckedModel, check_model
 from trainers.data import Corpus, check_vocabulary
@@ -40,7 +40,7 @@ def new_manifest(config: RunConfig, corpus: Corpus, run_id: str | None = None) -
     assert model is not None, "a model that cannot be used has a problem"
     manifest = manifest_of(config, model, corpus.digest, run_id)
     for stage in stage_demands(manifest, model.examined.activations):
-        memory, each, sent = (in_words(n) for n in (stage.memory_bytes, stage.microbatch_bytes, stage.sent_bytes))
+        memory, each, sent = (readable_size(n) for n in (stage.memory_bytes, stage.microbatch_bytes, stage.sent_bytes))
         log.info(
             "stage %d: %d blocks; a peer needs about %s of memory and %s more a microbatch, and sends %s a microbatch",
             stage.stage,

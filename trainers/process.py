@@ -17,13 +17,13 @@ import uvloop
 from swarmflow.core.protocol.actions import Exit, Rejoin
 from swarmflow.core.protocol.types import ADDRESSES_MAX
 from swarmflow.errors import NetworkError, PortTakenError, SwarmflowError, TakenError, raise_all
-from swarmflow.files import write_named
+from swarmflow.files import write_to_user_path
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.operations.answering import Counter, answering
-from swarmflow.runtime.operations.ending import Threads, end_now, over
+from swarmflow.runtime.operations.ending import Threads, end_now, ends_with
 from swarmflow.runtime.operations.finding import FoundRun, find_leader
-from swarmflow.runtime.operations.local_runs import EndedRun, forget_ended, keep_ended
+from swarmflow.runtime.operations.left_runs import LeftRun, forget_left, write_left
 from swarmflow.runtime.operations.reach import Announced, local_addresses, report_reach
 from swarmflow.runtime.transport.addresses import peer_of
 from swarmflow.runtime.transport.invite import Invite, publish_local
@@ -62,7 +62,7 @@ async def _run(run: Run) -> int:
         stop, announced = _Stop(), Announced(run.options.announce)
         while True:
             outcome = await _one_life(run, node, announced, invite, stop, first=first)
-            if over(outcome, leaving=stop.count > 0):
+            if ends_with(outcome, leaving=stop.count > 0):
                 return 0
             first = False
             run.yield_output()
@@ -192,7 +192,7 @@ async def _one_life(
                 stop.drain_with(life.drain)
                 outcome: Exit | Rejoin = await session.ended
         if isinstance(outcome, Exit):
-            _remember_end(run, EndedRun(run_id, name, life.version, run.config.train.steps, str(run.output.absolute())))
+            _remember_end(run, LeftRun(run_id, name, life.version, run.config.train.steps, str(run.output.absolute())))
         return outcome
     finally:
         run.yield_output()  # before the goodbye: another trainer may lead as soon as it receives it
@@ -290,7 +290,7 @@ def _rank(name: str, others: tuple[str, ...]) -> int:
 
 
 async def lead_on(run: Run, invite: Invite) -> None:
-    """Claim the output for this trainer, which has taken over, and publish its invite there."""
+    """Claim the output for this trainer, which has taken ends_with, and publish its invite there."""
     try:
         await asyncio.to_thread(run.claim)
         _tell_invite(run, invite, leads=True)
@@ -298,11 +298,11 @@ async def lead_on(run: Run, invite: Invite) -> None:
         log.warning("%s", error)  # the disk refuses; the claim and the invite of the output are tried again
 
 
-def _remember_end(run: Run, ended: EndedRun) -> None:
+def _remember_end(run: Run, ended: LeftRun) -> None:
     """Keep where the result is, for later requests for the status, unless this machine has no place for it."""
     finished = ended.version >= ended.steps and (run.output / "final").is_dir()
     try:
-        keep_ended(replace(ended, finished=finished))
+        write_left(replace(ended, finished=finished))
     except OSError as error:
         log.warning("`swarmflow status` will not know how the run ended: %s", error.strerror)
 
@@ -310,7 +310,7 @@ def _remember_end(run: Run, ended: EndedRun) -> None:
 @contextmanager
 def _published(invite: Invite, counter: Counter) -> Iterator[None]:
     """Publish the run on this machine, so that it is found without an invite, unless there is no place for it."""
-    forget_ended(invite.run_id)
+    forget_left(invite.run_id)
     try:
         publication = publish_local(invite, port=counter.port, token=counter.token)
     except NetworkError as error:
@@ -335,7 +335,7 @@ def _tell_invite(run: Run, invite: Invite, leads: bool) -> None:
 def write_invite(path: Path, invite: Invite) -> None:
     """Write it to a file at once, so that others read it whole. Raises NetworkError."""
     try:
-        write_named(path, f"{invite}\n".encode())
+        write_to_user_path(path, f"{invite}\n".encode())
     except OSError as error:
         raise NetworkError(f"the invite cannot be written to {path}: {error.strerror}") from None
 

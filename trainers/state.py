@@ -373,7 +373,7 @@ def _manifest_in(place: Path) -> Manifest | None:
 def _of_another(path: Path) -> bytes | None:
     """Read a file that another trainer repairs: an unreadable one counts as missing."""
     try:
-        return read_sealed(path, mend=False)
+        return read_sealed(path, set_aside_corrupt=False)
     except OSError:
         return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.messages import BaselineGone, BaselineGranted, BaselineJoin
 from swarmflow.baselines.pipelines import PipelineLayout
-from swarmflow.core.membership.rebalance import Server, rebalance
+from swarmflow.core.membership.rebalance import StagePeer, rebalance
 from swarmflow.core.protocol.types import Plan, ProcessId
 
 
@@ -139,7 +139,7 @@ class BaselinePlacement:
         if period_s <= 0 or now_s - self._moved_s < period_s or not settled:
             return
         servers = [
-            [Server(e.process, e.speed, e.wish < 0 and now_s - e.settled_s >= period_s) for e in stage]
+            [StagePeer(e.process, e.speed, e.wish < 0 and now_s - e.settled_s >= period_s) for e in stage]
             for stage in stages
         ]
         move = rebalance(self._costs, servers)

@@ -16,8 +16,8 @@ from swarmflow.chaos.schedule import TRAINER
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.session import Session
-from swarmflow.runtime.operations.client import visit
 from swarmflow.runtime.operations.finding import find_leader
+from swarmflow.runtime.operations.visit import visit
 from swarmflow.runtime.transport.invite import Invite
 
 EVERY_S = 0.2

@@ -19,7 +19,7 @@ from typing import Any
 
 from swarmflow.compute.tensorfile import TensorFileWriter, file_digest, read_header, sync_folder, unreadable
 from swarmflow.errors import CheckpointError, CorruptError, WrongCopyError
-from swarmflow.files import NO_ROOM, no_room, set_aside, write_whole
+from swarmflow.files import NO_ROOM_ERRNOS, no_room, set_aside, write_whole
 from swarmflow.ownership import names, remove_own
 
 log = logging.getLogger("swarmflow")
@@ -298,7 +298,7 @@ class Generation:
             write_whole(self.path / _MANIFEST, json.dumps(fields, indent=1).encode())
             sync_folder(self.path)
         except OSError as error:
-            if error.errno in NO_ROOM:
+            if error.errno in NO_ROOM_ERRNOS:
                 raise no_room(_MANIFEST, self.path, MANIFEST_BYTES_MAX, str(error.strerror)) from error
             raise CheckpointError(f"{self.path / _MANIFEST} cannot be written: {error.strerror or error}") from error
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from swarmflow.errors import CheckpointError, CorruptError
-from swarmflow.files import NO_ROOM, no_room
+from swarmflow.files import NO_ROOM_ERRNOS, no_room
 
 HEADER_BYTES_MAX = 1 << 24
 _READ_BYTES = 1 << 22
@@ -128,7 +128,7 @@ class TensorFileWriter:
             raise self._refused(error) from error
 
     def _refused(self, error: OSError) -> CheckpointError:
-        if error.errno in NO_ROOM:
+        if error.errno in NO_ROOM_ERRNOS:
             return no_room(self.path.name, self.path.parent, self.size_bytes, str(error.strerror))
         return CheckpointError(f"{self.path} cannot be written: {error.strerror or error}")
 

@@ -20,7 +20,7 @@ from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, View, lin
 from swarmflow.core.routing.flow.owners import Handover, changes, cheapest_owners
 from swarmflow.core.routing.flow.relay import LABEL_REFRESH_MAX
 from swarmflow.core.routing.flow.reliable import ACKNOWLEDGED_AFTER, ReliableDelivery
-from swarmflow.core.routing.flow.reservations import ANSWER_WAITED, TRIES, Reservations
+from swarmflow.core.routing.flow.reservations import ANSWER_ROUNDS, SENDS_MAX, Reservations
 from swarmflow.core.routing.flow.simplex import Numbers, PathProgram, Simplex, Terminal
 from swarmflow.core.routing.flow.source import FlowSource
 from swarmflow.core.routing.flow.whole import ENTERS, LEAVES, Hop, hops_of, solve
@@ -226,16 +226,16 @@ def test_a_side_is_locked_for_one_exchange_at_a_time_and_for_none_that_is_finish
 
 def test_a_reservation_is_repeated_under_its_number_and_given_up_in_the_end() -> None:
     reservations = Reservations(1.0)
-    first = reservations.ask(B, D, 2, 0.0, "")
+    first = reservations.request(B, D, 2, 0.0, "")
     now = 0.0
-    for _ in range(TRIES - 1):
-        now += ANSWER_WAITED
-        repeated, silent = reservations.repeat(now)
+    for _ in range(SENDS_MAX - 1):
+        now += ANSWER_ROUNDS
+        repeated, silent = reservations.tick(now)
         assert [send.message for send in repeated] == [first.message]
         assert silent == []
-    repeated, silent = reservations.repeat(now + ANSWER_WAITED)
+    repeated, silent = reservations.tick(now + ANSWER_ROUNDS)
     assert (repeated, silent) == ([], [B])
-    assert reservations.units(D) == 0
+    assert reservations.pending_units(D) == 0
 
 
 def test_a_handover_gives_no_data_node_more_than_it_wants_by_now() -> None:

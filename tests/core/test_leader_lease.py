@@ -23,23 +23,23 @@ def ticked(until_s: int) -> LeaderLease:
 
 
 def test_silence_is_doubted_first_and_a_loss_later() -> None:
-    assert not ticked(3).suspects(3.0)
-    assert ticked(4).suspects(4.0)
+    assert not ticked(3).doubted(3.0)
+    assert ticked(4).doubted(4.0)
     assert ticked(10).lost_s is None
     assert ticked(11).lost_s == 11.0
 
 
 def test_before_it_has_looked_a_process_doubts_nobody() -> None:
-    assert not LeaderLease(LEADER).suspects(1000.0)
+    assert not LeaderLease(LEADER).doubted(1000.0)
 
 
 def test_a_broken_connection_is_a_loss_at_once_and_a_message_takes_it_back() -> None:
     lease = ticked(1)
     lease.lose(1.5)
-    assert (lease.lost_s, lease.suspects(1.5)) == (1.5, True)
+    assert (lease.lost_s, lease.doubted(1.5)) == (1.5, True)
     assert lease.state is LeaseState.LOST
     lease.renew(1.6)
-    assert (lease.lost_s, lease.suspects(1.6), lease.lost) == (None, False, False)
+    assert (lease.lost_s, lease.doubted(1.6), lease.lost) == (None, False, False)
 
 
 def test_patience_counts_from_the_first_loss() -> None:
@@ -53,7 +53,7 @@ def test_patience_counts_from_the_first_loss() -> None:
 def test_who_slept_itself_does_not_blame_the_leader() -> None:
     lease = ticked(2)
     lease.tick(60.0)
-    assert (lease.lost_s, lease.suspects(60.0)) == (None, False)
+    assert (lease.lost_s, lease.doubted(60.0)) == (None, False)
     for second in range(61, 72):
         lease.tick(float(second))
     assert lease.lost_s == 71.0, "it is lost if it stays silent to one who is awake"
@@ -71,7 +71,7 @@ def test_a_promise_is_to_a_leader_and_its_term() -> None:
     lease = ticked(11)
     lease.follow(NEXT, 7, 11.0)
     assert (lease.leader, lease.term, lease.lost_s) == (NEXT, 7, None)
-    assert not lease.suspects(13.0)
+    assert not lease.doubted(13.0)
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.membership.rebalance import Server, rebalance
+from swarmflow.core.membership.rebalance import StagePeer, rebalance
 from swarmflow.core.protocol.types import ProcessId
 
-Stages = list[list[Server]]
+Stages = list[list[StagePeer]]
 
 
 def alike(*sizes: int) -> Stages:
     """Stages of so many equal peers."""
-    return [[Server(ProcessId(f"p{s}-{n:03}", 1), 1.0, True) for n in range(size)] for s, size in enumerate(sizes)]
+    return [[StagePeer(ProcessId(f"p{s}-{n:03}", 1), 1.0, True) for n in range(size)] for s, size in enumerate(sizes)]
 
 
 def levelled(costs: list[float], stages: Stages) -> int:
@@ -49,7 +49,7 @@ def test_unequal_peers_come_to_rest_and_no_stage_ends_busier_than_the_busiest_wa
     costs: list[float], speeds: list[list[float]]
 ) -> None:
     stages = [
-        [Server(ProcessId(f"p{s}-{n}", 1), speed, True) for n, speed in enumerate(some)]
+        [StagePeer(ProcessId(f"p{s}-{n}", 1), speed, True) for n, speed in enumerate(some)]
         for s, some in enumerate(speeds[: len(costs)])
     ]
     before = max(cost / sum(server.speed for server in some) for cost, some in zip(costs, stages, strict=True))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from swarmflow.errors import NoRoomError
-from swarmflow.files import read_sealed, replacing, require_room, write_named, write_sealed, write_whole
+from swarmflow.files import read_sealed, replacing, require_room, write_sealed, write_to_user_path, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -53,7 +55,7 @@ def test_every_flipped_bit_of_a_sealed_file_is_noticed(data: bytes, tmp_path: Pa
         spoilt = bytearray(whole)
         spoilt[bit // 8] ^= 1 << bit % 8
         path.write_bytes(spoilt)
-        assert read_sealed(path, mend=False) is None, bit
+        assert read_sealed(path, set_aside_corrupt=False) is None, bit
     assert read_sealed(path) is None
     assert [found.name for found in tmp_path.iterdir()] == ["known.corrupt"], "it is kept, and not found again"
     assert read_sealed(path) is None
@@ -66,7 +68,7 @@ def test_a_sealed_file_that_is_cut_short_is_never_believed(data: bytes, tmp_path
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
-        assert read_sealed(path, mend=False) is None, size
+        assert read_sealed(path, set_aside_corrupt=False) is None, size
 
 
 def test_a_private_file_is_never_open_to_others(tmp_path: Path) -> None:
@@ -94,11 +96,21 @@ def test_what_a_person_named_keeps_its_kind(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     for data in (b"one", b"two"):
         for path in (link, dangling):
-            write_named(path, data)
+            write_to_user_path(path, data)
         assert (link.is_symlink(), real.read_bytes()) == (True, data)
         assert (dangling.is_symlink(), (tmp_path / "new").read_bytes()) == (True, data)
-        write_named(pipe, data)
+        write_to_user_path(pipe, data)
         assert pipe.read_bytes() == data
     assert pipe.is_fifo()
-    write_named(Path(os.devnull), b"one")
+    write_to_user_path(Path(os.devnull), b"one")
     assert Path(os.devnull).is_char_device()
+
+
+def test_the_output_of_a_process_can_be_named_where_it_is_a_pipe() -> None:
+    program = (
+        "import threading; from pathlib import Path; from swarmflow.files import write_to_user_path;"
+        "write_to_user_path(Path('/dev/stdout'), b'an invite');"
+        "[thread.join() for thread in threading.enumerate() if thread.daemon]"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"an invite"

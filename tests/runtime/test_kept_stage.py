@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from peers.kept import Between, KeptStage
+from peers.kept import BetweenLives, KeptStage
 from swarmflow.core.protocol.actions import Apply, RunForward, Seal
 from swarmflow.core.protocol.events import Applied, Sealed
 from swarmflow.core.protocol.messages import Held, state_name
@@ -60,7 +60,7 @@ async def test_it_is_handed_over_to_its_run_alone() -> None:
     async with peers(manifest()) as (peer,):
         assert peer.host.served is not None
         kept = KeptStage(HELD, peer.host.served, "run", 4)
-        between = Between(kept)
+        between = BetweenLives(kept)
         assert between.of("run") is between.of("run") is kept, "until it is served, a life may end again"
         assert between.of("another run") is None
         assert between.kept is None, "it takes no memory for nothing"

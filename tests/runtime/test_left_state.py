@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from peers.copies import CopyKeeper
-from peers.kept import Between, KeptStage
+from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from peers.loading import StageLoader
 from swarmflow.core.protocol.actions import LoadState, Reset, Resume
@@ -186,7 +186,7 @@ async def loading(tmp_path: Path) -> AsyncIterator[tuple[Peer, StageLoader, Left
         session.driver.run(recorded, [])
         assert left.find(RUN) == HELD
         cpu = torch.device("cpu")
-        loader = StageLoader(of, session, host, workers[0], cpu, 4, CopyKeeper(None), left, Between())
+        loader = StageLoader(of, session, host, workers[0], cpu, 4, CopyKeeper(None), left, BetweenLives())
         yield Peer(session.me, of, host, session.driver, recorded, failures, workers[0]), loader, left
         await session.close()
         for worker in workers:

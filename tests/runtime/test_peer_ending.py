@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from peers.ending import Signals, live
-from peers.kept import Between, KeptStage
+from peers.ending import Signals, run_lives
+from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from swarmflow.core.protocol.actions import Exit, Rejoin
 from swarmflow.errors import NetworkError, SwarmflowError
@@ -30,15 +30,15 @@ Life = Callable[[bool], Awaitable[Exit | Rejoin]]
 
 
 @asynccontextmanager
-async def keeping() -> AsyncIterator[Between]:
+async def keeping() -> AsyncIterator[BetweenLives]:
     """What a peer holds of a run that nobody leads any more."""
     async with peers(manifest()) as (peer,):
         assert peer.host.served is not None
         peer.host.served.version = WAITING.version
-        yield Between(KeptStage(WAITING, peer.host.served, RUN, 4))
+        yield BetweenLives(KeptStage(WAITING, peer.host.served, RUN, 4))
 
 
-def ends(stop: Signals, between: Between, *outcomes: Exit | Rejoin | SwarmflowError, signals: int) -> Life:
+def ends(stop: Signals, between: BetweenLives, *outcomes: Exit | Rejoin | SwarmflowError, signals: int) -> Life:
     """Lives that end like this, one after the other, and signals in the last of them; a leader is lost in the first."""
     left, kept = list(outcomes), between.kept
     between.kept = None
@@ -47,7 +47,7 @@ def ends(stop: Signals, between: Between, *outcomes: Exit | Rejoin | SwarmflowEr
         outcome = left.pop(0)
         between.kept = kept
         for _ in range(0 if left else signals):
-            stop.signalled()
+            stop.on_signal()
         if isinstance(outcome, SwarmflowError):
             raise outcome
         return outcome
@@ -72,7 +72,7 @@ async def test_what_was_kept_for_a_leader_to_come_is_on_the_disk(
         stop, left = Signals(), LeftState(tmp_path)
         life = ends(stop, between, *outcomes, signals=signals)
         with nullcontext() if signals else pytest.raises(SwarmflowError):
-            assert await live(life, stop, between, left, first=True) == 0
+            await run_lives(life, stop, between, left, first=True)
         assert LeftState(tmp_path).find(RUN) == WAITING
 
 
@@ -82,9 +82,9 @@ async def test_what_lies_there_already_is_not_written_again_nor_what_nobody_keep
         assert between.kept is not None
         left.write(between.kept)
         written = next(tmp_path.rglob("*.safetensors")).stat()
-        await live(ends(stop, between, LEFT, signals=1), stop, between, left, first=False)
+        await run_lives(ends(stop, between, LEFT, signals=1), stop, between, left, first=False)
         assert next(tmp_path.rglob("*.safetensors")).stat() == written
-        await live(ends(stop, between, LEFT, signals=1), Signals(), between, LeftState(None), first=False)
+        await run_lives(ends(stop, between, LEFT, signals=1), Signals(), between, LeftState(None), first=False)
 
 
 class SlowDisk(LeftState):
@@ -111,22 +111,22 @@ async def test_two_signals_cost_nothing_and_a_third_does_not_wait_for_the_disk(
 
             async def life(first: bool) -> Exit:
                 stop.handlers = (lambda: dead.append(stop.count),)
-                stop.signalled()
+                stop.on_signal()
                 return LEFT
 
-            ending = asyncio.create_task(live(life, stop, between, left, first=False))
+            ending = asyncio.create_task(run_lives(life, stop, between, left, first=False))
             assert await asyncio.to_thread(left.begun.wait, 10)
-            stop.signalled()
+            stop.on_signal()
             await asyncio.sleep(0)
             assert not ending.done()
             assert dead == [1], "what the second one did to a life that was over"
-            stop.signalled()
-            assert await ending == 0
+            stop.on_signal()
+            await ending
             assert not ended
-            stop.signalled()
+            stop.on_signal()
             assert ended == [4], "it is in the middle of something that does not end"
             left.ended.set()
-    assert "(two more Ctrl-C does not wait for it)" in caplog.text
+    assert "(to skip that: press Ctrl-C twice more)" in caplog.text
     assert "is lost: not waited for" in caplog.text
 
 
@@ -135,5 +135,5 @@ async def test_a_disk_that_refuses_is_told_of(tmp_path: Path, caplog: pytest.Log
         stop = Signals()
         (tmp_path / "file").touch()
         left = LeftState(tmp_path / "file" / "left")
-        await live(ends(stop, between, LEFT, signals=1), stop, between, left, first=False)
+        await run_lives(ends(stop, between, LEFT, signals=1), stop, between, left, first=False)
     assert "stage 1 at version 3 is lost" in caplog.text

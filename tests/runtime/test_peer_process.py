@@ -15,7 +15,7 @@ import pytest
 
 from peers.copies import CopyKeeper
 from peers.ending import Signals
-from peers.kept import Between, KeptStage
+from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from peers.memory import JoinedRun
 from peers.options import PeerOptions
@@ -62,7 +62,7 @@ def options(node: Node) -> PeerOptions:
     )
 
 
-async def life(folder: Path, trainer: Node, node: Node, left: LeftState, between: Between, stop: Signals) -> Exit:
+async def life(folder: Path, trainer: Node, node: Node, left: LeftState, between: BetweenLives, stop: Signals) -> Exit:
     """That of a peer which was a member of the run once; as a rule it waits."""
     copies = CopyKeeper(None)
     outcome = await one_life(
@@ -102,7 +102,7 @@ async def test_who_waits_keeps_what_it_has_when_its_network_dies(
     with caplog.at_level(logging.INFO, "swarmflow"):
         async with started(tmp_path, 2) as [trainer, node], peers(manifest()) as (peer,):
             assert peer.host.served is not None
-            between = Between(KeptStage(HELD, peer.host.served, "fingerprint", 4))
+            between = BetweenLives(KeptStage(HELD, peer.host.served, "fingerprint", 4))
             waiting = asyncio.create_task(life(tmp_path, trainer, node, LeftState(None), between, Signals()))
             await until(lambda: "waiting for a trainer" in caplog.text)
             os.kill(node.daemon_pid, signal.SIGKILL)
@@ -119,12 +119,12 @@ async def test_who_was_a_member_waits_for_a_trainer_that_fits_and_can_be_told_to
         async with started(tmp_path, 2) as [other, node]:
             trainer, left, stop = await opened(other), SlowLeft(), Signals()
             describe(trainer, "another")
-            between = Between()
+            between = BetweenLives()
             waiting = asyncio.create_task(life(tmp_path, other, node, left, between, stop))
             await until(lambda: "this run uses swarmflow another" in caplog.text)
             describe(trainer, __version__)
             assert await asyncio.to_thread(left.begun.wait, 10)
-            stop.signalled()
+            stop.on_signal()
             assert (await waiting).reason == "left before it had joined"
             left.ended.set()
             await trainer.close()

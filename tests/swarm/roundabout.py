@@ -39,7 +39,7 @@ class _Noted(Reduction):
 
 def _carry(peer: PeerState, event: Received, now: float) -> list[Action]:
     _note(CARRIED)
-    return microbatches.carry(peer, event, now)
+    return microbatches.on_relay_tensor(peer, event, now)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from swarmflow.core.protocol.actions import Connect, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, Event, Progressed
 from swarmflow.core.protocol.types import Holding, Member, Roster, Snapshot
 from swarmflow.errors import NetworkError
-from swarmflow.files import in_words, read_sealed
+from swarmflow.files import read_sealed, readable_size
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.execution.state_transfer import Listing, list_state, serve_state
@@ -166,7 +166,7 @@ async def test_a_full_disk_is_asked_before_anything_is_copied_and_takes_the_vers
             assert failed.space is not None
             assert failed.space.needed_bytes > failed.space.free_bytes
             assert failed.space.path.startswith(str(disk.path))
-            assert f"needs {in_words(failed.space.needed_bytes)} in {failed.space.path}" in failed.reason
+            assert f"needs {readable_size(failed.space.needed_bytes)} in {failed.space.path}" in failed.reason
             t.folder.keep_known(7)
             t.folder.beat()
             disk.empty()

@@ -11,7 +11,7 @@ from swarmflow.compute.demands import StageDemands, stage_demands
 from swarmflow.compute.layout import stage_layout
 from swarmflow.config import RunConfig, read
 from swarmflow.errors import ConfigError, DataError, SwarmflowError
-from swarmflow.files import existing_parent, free_bytes, in_words
+from swarmflow.files import existing_parent, free_bytes, readable_size
 from swarmflow.manifest import Manifest
 from trainers.check.model import check_model
 from trainers.corpus import Sample, sample
@@ -59,7 +59,7 @@ def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[Stage
     if model is not None and not wrong:
         state = state_dir or config.run.output / "state" / "trainer-0"
         needs = disk_needs(manifest, config)
-        facts.append(("disk", f"up to {needs}; free: {in_words(free_bytes(config.run.output))}"))
+        facts.append(("disk", f"up to {needs}; free: {readable_size(free_bytes(config.run.output))}"))
         lines = shortfalls(needs, state, config.run.output)
     return [("run", _steps(config)), *facts], demands, [*(str(problem) for problem in problems), *lines]
 
@@ -74,7 +74,7 @@ def table(demands: Sequence[StageDemands]) -> list[str]:
         blocks = f"{one.blocks.start}-{one.blocks.stop - 1}"
         link = max(one.sent_bytes, one.received_bytes)
         sizes = (one.memory_bytes, one.microbatch_bytes, link, one.reduced_bytes, one.state_bytes)
-        rows.append((str(one.stage), blocks, f"{one.parameters:,}", *(in_words(size) for size in sizes)))
+        rows.append((str(one.stage), blocks, f"{one.parameters:,}", *(readable_size(size) for size in sizes)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return [
@@ -135,9 +135,9 @@ def _data(config: RunConfig, vocab_size: int | None) -> tuple[Facts, list[Swarmf
 
 def _read(name: str, found: Sample, config: RunConfig) -> str:
     if not found.whole:
-        return f"{name}: its first {in_words(found.size_bytes)} are {found.tokens:,} tokens; the rest was not read"
+        return f"{name}: its first {readable_size(found.size_bytes)} are {found.tokens:,} tokens; the rest was not read"
     sequences = (found.tokens - 1) // config.data.seq_len
-    return f"{name}: {in_words(found.size_bytes)}, {found.tokens:,} tokens, {sequences:,} sequences"
+    return f"{name}: {readable_size(found.size_bytes)}, {found.tokens:,} tokens, {sequences:,} sequences"
 
 
 def _output(config: RunConfig) -> list[SwarmflowError]:

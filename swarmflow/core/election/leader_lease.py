@@ -68,8 +68,8 @@ class LeaderLease:
         self.leader, self.term = leader, term
         self.renew(now)
 
-    def suspects(self, now: float) -> bool:
-        """Return whether another candidate may be followed."""
+    def doubted(self, now: float) -> bool:
+        """Return whether the leader is in doubt, so that a candidate may be followed."""
         doubt_s = self.timeouts.leader_doubt_s
         return self.lost or (self._renewed_s is not None and now - self._renewed_s > doubt_s)
 

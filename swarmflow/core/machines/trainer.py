@@ -186,7 +186,7 @@ class TrainerMachine(TrainerState):
             return []
         self.epoch_view.suspects[event.process] = None
         suspect = Send(self.leader, Suspect(event.process, event.reason))
-        return [suspect, *lateness.lost(self.source.dispatcher, event.process, now)]
+        return [suspect, *lateness.on_connection_lost(self.source.dispatcher, event.process, now)]
 
     def _arrived(self, event: Received, now: float) -> list[Action]:
         """Check a message, and take it. A link to or from the leader that has lost messages counts as broken."""

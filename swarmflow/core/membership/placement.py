@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord, Membership
-from swarmflow.core.membership.rebalance import Move, Server, rebalance
+from swarmflow.core.membership.rebalance import Move, StagePeer, rebalance
 
 MOVING_PEERS = 20  # of so many one may move in a period
 
@@ -53,14 +53,14 @@ def better_placed(membership: Membership, version: int, now: float) -> Move | No
     if not all(membership.served(stage, version) for stage in stages):
         return None
     pace = min(1.0, MOVING_PEERS / (membership.ready_peers() + len(membership.loading())))
-    servers: list[list[Server]] = []
+    servers: list[list[StagePeer]] = []
     for stage in stages:
         ready = {e.process for e in membership.ready(stage, version)}
-        row: list[Server] = []
+        row: list[StagePeer] = []
         for e in membership.peers(stage):
             if e.phase in (MemberPhase.READY, MemberPhase.LOADING) and not e.draining:
                 rested = 0 < e.rebalance_s <= now - e.settled_s and pace * e.rebalance_s <= now - membership.moved_s
-                row.append(Server(e.process, e.speed, rested and e.process in ready and len(ready) > 1))
+                row.append(StagePeer(e.process, e.speed, rested and e.process in ready and len(ready) > 1))
         servers.append(row)
     return rebalance(membership.plan.costs or (1.0,) * membership.plan.stages, servers)
 

@@ -1,4 +1,4 @@
-"""Which peer should leave the least loaded stage for the most loaded one (SWARM, Algorithm 2), if that helps."""
+"""One move of a peer from the least loaded stage to the most loaded one, where that helps (SWARM, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -7,53 +7,53 @@ from dataclasses import dataclass
 
 from swarmflow.core.protocol.types import ProcessId
 
-GAIN_MIN = 0.95  # the highest load must fall below this share of what it was: a move costs a download,
-GAIN_OF_A_PEER = 0.5  # or by this share of what one more peer is worth there, which is less where there are many
+# A move costs the download of a stage, so the higher load of the two stages must fall to this share of it. In a large
+# stage one peer cannot do that: 30 of 40 peers gain 3% with each that comes. There it must fall by half as much as an
+# average peer would bring. The easier condition counts.
+LOAD_RATIO_MAX = 0.95
+SHARE_OF_AN_AVERAGE_PEER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class StagePeer:
     """A peer of a stage."""
 
     process: ProcessId
-    speed: float  # relative, above 0
-    movable: bool  # it may be moved
+    speed: float  # above 0; in any unit that is the same for all peers
+    movable: bool  # False: its stage was chosen by its user, or it has been moved lately
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A peer, the stage that it should serve, and why."""
+    """A peer, the stage that it should serve from now on, and why."""
 
     process: ProcessId
     stage: int
     reason: str
 
 
-def rebalance(costs: Sequence[float], stages: Sequence[Sequence[Server]]) -> Move | None:
-    """The move that Algorithm 2 asks for, or None where there is nothing to gain.
+def rebalance(costs: Sequence[float], stages: Sequence[Sequence[StagePeer]]) -> Move | None:
+    """Return the best move by a changed Algorithm 2; None: no move is worth it.
 
-    costs: relative computation of each stage; its load is the cost over the speed of those who serve it. Every stage
-    must have somebody.
+    costs: the computation of a microbatch at each stage, in any unit; the load of a stage is its cost over the sum of
+    its peers' speeds. Every stage must have a peer.
 
-    The algorithm as printed moves whenever two loads differ, so that a peer may go to and fro for ever, and it can
-    empty a stage. Here the highest load of the two stages has to fall, and the last peer of a stage never goes. Of the
-    least loaded stage the slowest peer goes whose move lowers the higher load most. By how much it has to fall follows
-    the size of the stage: one of 40 that lacks ten is to get them back, though each is worth 2.5% only.
+    The algorithm as printed moves a peer whenever two loads differ, so that it may go to and fro for ever, and can
+    empty a stage. Here the higher load of the two stages has to fall by enough (LOAD_RATIO_MAX), and the last peer of a
+    stage stays. The peer goes whose move leaves the lowest higher load; at a tie the slowest.
     """
-    loads = [cost / sum(server.speed for server in servers) for cost, servers in zip(costs, stages, strict=True)]
+    loads = [cost / sum(peer.speed for peer in peers) for cost, peers in zip(costs, stages, strict=True)]
     busiest = max(range(len(loads)), key=lambda stage: (loads[stage], -stage))
     idlest = min(range(len(loads)), key=lambda stage: (loads[stage], stage))
-    servers = stages[idlest]
-    if busiest == idlest or len(servers) < 2:
+    if busiest == idlest or len(stages[idlest]) < 2:
         return None
-    there, here = sum(server.speed for server in stages[busiest]), sum(server.speed for server in servers)
-    best: Move | None = None
-    mean = (there + here) / (len(stages[busiest]) + len(servers))
-    lowest = max(GAIN_MIN, 1 / (1 + GAIN_OF_A_PEER * mean / there)) * loads[busiest]
-    for server in sorted(servers, key=lambda server: (server.speed, server.process)):
-        after = max(costs[busiest] / (there + server.speed), costs[idlest] / (here - server.speed))
-        if server.movable and after < lowest:
-            lowest = after
-            reason = f"its load of {loads[busiest]:.3g} falls to {after:.3g}"
-            best = Move(server.process, busiest, reason)
+    busiest_speed, idlest_speed = (sum(peer.speed for peer in stages[stage]) for stage in (busiest, idlest))
+    mean_speed = (busiest_speed + idlest_speed) / (len(stages[busiest]) + len(stages[idlest]))
+    with_a_share = busiest_speed / (busiest_speed + SHARE_OF_AN_AVERAGE_PEER * mean_speed)
+    best_load, best = max(LOAD_RATIO_MAX, with_a_share) * loads[busiest], None
+    for peer in sorted(stages[idlest], key=lambda peer: (peer.speed, peer.process)):
+        after = max(costs[busiest] / (busiest_speed + peer.speed), costs[idlest] / (idlest_speed - peer.speed))
+        if peer.movable and after < best_load:
+            best_load = after
+            best = Move(peer.process, busiest, f"its load of {loads[busiest]:.3g} falls to {after:.3g}")
     return best

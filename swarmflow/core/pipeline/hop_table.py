@@ -127,7 +127,7 @@ class HopTable:
 
     def unreachable(self, process: ProcessId, now: float) -> list[Action]:
         """Handle a broken connection to a peer of the next stage that may be alive."""
-        return self.report_successors(lateness.lost(self.dispatcher, process, now))
+        return self.report_successors(lateness.on_connection_lost(self.dispatcher, process, now))
 
     def tick(self, now: float) -> list[Action]:
         """Handle what is due."""

@@ -68,7 +68,7 @@ class InFlight:
     sent_at_s: float = field(default=0.0, init=False)
     arrived_s: float | None = field(default=None, init=False)
     late_s: float = field(default=0.0, init=False)  # from then on the holder is late
-    patience: int = field(default=0, init=False)  # how often it was late; the deadline doubles with each
+    times_late: int = field(default=0, init=False)  # how often it was late; the deadline doubles with each
     measured: bool = field(default=False, init=False)  # the holder's time has been measured
     restored: bool = field(default=False, init=False)  # the evicted input was brought back, to be re-sent
     settled: bool = field(default=False, init=False)  # the gradient has returned once, perhaps from an earlier holder

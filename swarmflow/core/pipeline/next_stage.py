@@ -88,7 +88,7 @@ class NextStage:
         else:
             self._paused_until_s[process] = now + self.pause_s
 
-    def lost(self, process: ProcessId, now: float) -> None:
+    def on_connection_lost(self, process: ProcessId, now: float) -> None:
         """Pause a peer whose connection broke, for twice as long each time."""
         self._losses[process] += 1
         pause_s = min(LOST_S * 2.0 ** self._losses[process], self.pause_s)
@@ -98,14 +98,14 @@ class NextStage:
         """End the pause of a peer that has a free slot."""
         self._paused_until_s.pop(process, None)
 
-    def rested(self, now: float) -> bool:
+    def end_pauses(self, now: float) -> bool:
         """End pauses that have lasted long enough; return whether there was one."""
         due = [process for process, until_s in self._paused_until_s.items() if until_s <= now]
         for process in due:
             del self._paused_until_s[process]
         return bool(due)
 
-    def next_rested_s(self) -> float | None:
+    def next_pause_over_s(self) -> float | None:
         """Return when the first pause ends."""
         return min(self._paused_until_s.values(), default=None)
 

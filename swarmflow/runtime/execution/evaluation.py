@@ -1,10 +1,11 @@
-"""Forward-only passes through the stages, to measure the loss of a version."""
+"""Measures the validation loss of a version: batches go forward through one peer of each stage, between two steps."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -17,46 +18,42 @@ from swarmflow.runtime.execution.session import Session, log
 from swarmflow.runtime.execution.stage_host import Evaluated, StageHost
 from swarmflow.runtime.transport.wire import Evaluate, Response, encode_header
 
-_AT_A_TIME = 4
-_TRIES = 3
-_TIMEOUT_S = 120.0
+BATCHES_AT_A_TIME = 4  # on their way, so that the stages work beside each other
+TRIES_PER_BATCH = 3  # the first included
+TRY_TIMEOUT_S = 120.0  # for a batch to come back through all stages
 
-Batch = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+Batch = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]  # inputs and targets, token ids [B, T] each
+LossSum = tuple[float, int]  # the sum of the losses of a batch's targets, and how many targets
 
 
 class EvaluationService:
-    """A peer's side: computes a hop, and forwards or answers it."""
+    """A peer's side: it runs its stage forward, and sends the activation on, or the loss back to the trainer."""
 
     def __init__(self, session: Session, host: StageHost) -> None:
         self._session = session
         self._host = host
 
     def handle(self, message: Evaluate, bodies: list[memoryview]) -> None:
-        """Compute this hop and forward it; a path that this process cannot be on is dropped."""
+        """Run a batch through the stage that is served. bodies: token ids or the activation, and the targets.
+
+        `message.path` has the peers of the stages that follow. A path that this process cannot be on is dropped, as is
+        a batch of another version: the trainer has a deadline. Bytes that do not decode are answered with an error.
+        """
         stages, me = self._host.manifest.stages, self._session.me.name
         if len(message.path) >= stages or me in (message.asker, *(name for name, _ in message.path)):
             return
 
-        def done(result: Evaluated) -> None:
+        def done(result: Evaluated) -> None:  # on the event loop: an activation, or the LossSum of the last stage
             asker = ProcessId(message.asker, message.asker_incarnation)
             if isinstance(result, FrameError):
                 self._session.links.send(asker, encode_header(Response(message.ask, str(result))))
-            elif message.path:
-                following = Evaluate(
-                    message.ask,
-                    message.version,
-                    message.rows,
-                    message.asker,
-                    message.asker_incarnation,
-                    message.path[1:],
-                )
-                header = encode_header(following)
-                if isinstance(result, tuple):
-                    return  # the path goes on after the last stage: an invalid request
+            elif message.path and not isinstance(result, tuple):
+                header = encode_header(replace(message, path=message.path[1:]))
                 self._session.links.send(ProcessId(*message.path[0]), header, [result, bodies[1]], bulk=True)
-            else:
+            elif not message.path and isinstance(result, tuple):
                 body = msgspec.json.encode(result)
                 self._session.links.send(asker, encode_header(Response(message.ask)), [body])
+            # else the path goes on after the last stage or ends before it, which no honest process asks for
 
         self._host.evaluate(message, bodies, done)
 
@@ -66,35 +63,35 @@ async def measure_loss(
     version: int,
     roster: Roster,
     batches: Iterable[Batch],
-    on_arrival: Callable[[list[ProcessId]], None],
+    on_returned: Callable[[list[ProcessId]], None],
 ) -> float:
-    """Mean cross-entropy over all targets of the batches (inputs, targets: int32 [B, T]), NaN where it failed.
+    """Return the mean cross-entropy over all targets; NaN: there are none, or a batch failed in all of its tries.
 
-    The batches go to the peers of each stage in turn; a batch that does not return is tried on other peers.
-    on_arrival: called with the path of each batch that has returned.
+    Each batch goes through one peer of each stage, the next batch and each further try through the next ones.
+    on_returned: called with the peers that a batch has come back through, which shows that they work.
     """
-    gate = asyncio.Semaphore(_AT_A_TIME)
+    gate = asyncio.Semaphore(BATCHES_AT_A_TIME)  # taken before a batch is made: only so many are in memory
 
-    async def one(number: int, batch: Batch) -> tuple[float, int]:
+    async def measure(place: int, batch: Batch) -> LossSum:
         try:
-            for attempt in range(_TRIES):
-                path = [stage[(number + attempt) % len(stage)].process for stage in roster.stages]
+            for attempt in range(TRIES_PER_BATCH):
+                path = [stage[(place + attempt) % len(stage)].process for stage in roster.stages]
                 try:
-                    result = await _through(session, version, path, batch)
+                    result = await _pass_forward(session, version, path, batch)
                 except NetworkError as error:
                     failure = error
                 else:
-                    on_arrival(path)
+                    on_returned(path)
                     return result
             raise failure
         finally:
             gate.release()
 
-    tasks: list[asyncio.Task[tuple[float, int]]] = []
+    tasks: list[asyncio.Task[LossSum]] = []
     try:
-        for number, batch in enumerate(batches):
+        for place, batch in enumerate(batches):
             await gate.acquire()
-            tasks.append(asyncio.create_task(one(number, batch)))
+            tasks.append(asyncio.create_task(measure(place, batch)))
         results = await asyncio.gather(*tasks)
     except NetworkError as error:
         log.warning("the validation loss of version %d could not be measured: %s", version, error)
@@ -102,18 +99,24 @@ async def measure_loss(
     finally:
         for task in tasks:
             task.cancel()
-    tokens = sum(count for _, count in results)
-    return math.fsum(loss for loss, _ in results) / tokens if tokens else math.nan
+    targets = sum(count for _, count in results)
+    return math.fsum(loss for loss, _ in results) / targets if targets else math.nan
 
 
-async def _through(session: Session, version: int, path: list[ProcessId], batch: Batch) -> tuple[float, int]:
-    number, future = session.requests.expect()
-    rest = tuple((process.name, process.incarnation) for process in path[1:])
-    me = session.me
-    message = Evaluate(number, version, len(batch[0]), me.name, me.incarnation, rest)
+async def _pass_forward(session: Session, version: int, path: list[ProcessId], batch: Batch) -> LossSum:
+    """Send a batch through the peers of a path, and wait for its loss. Raises NetworkError."""
+    ask, future = session.requests.expect()
+    message = Evaluate(
+        ask,
+        version,
+        rows=len(batch[0]),
+        asker=session.me.name,
+        asker_incarnation=session.me.incarnation,
+        path=tuple((process.name, process.incarnation) for process in path[1:]),
+    )
     bodies = [encode_ints(batch[0]), encode_ints(batch[1])]
     session.links.send(path[0], encode_header(message), bodies, bulk=True)
-    answer = await session.requests.wait(number, future, "a validation batch did not come back", _TIMEOUT_S)
+    answer = await session.requests.wait(ask, future, "a validation batch did not come back", TRY_TIMEOUT_S)
     try:
         return msgspec.json.decode(answer[0], type=tuple[float, int])
     except (msgspec.DecodeError, IndexError) as error:

@@ -42,7 +42,7 @@ class Threads(ThreadPoolExecutor):
         super().shutdown(wait and not self._abandoned, cancel_futures=cancel_futures or self._abandoned)
 
 
-def over(outcome: Exit | Rejoin, *, leaving: bool) -> bool:
+def ends_with(outcome: Exit | Rejoin, *, leaving: bool) -> bool:
     """Log and return whether the process ends with this life, or joins again. Raises SwarmflowError for an error.
 
     leaving: the user has asked it to end.

@@ -17,10 +17,10 @@ from swarmflow.drafts import draft_of
 from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.ownership import check_replaceable
 from swarmflow.runtime.execution.state_transfer import first_donor
-from swarmflow.runtime.operations.client import visit
 from swarmflow.runtime.operations.exporting import export_generation, state_elements
 from swarmflow.runtime.operations.folders import kept_manifest
 from swarmflow.runtime.operations.logs import set_up_logging
+from swarmflow.runtime.operations.visit import visit
 from swarmflow.runtime.transport.invite import Invite
 
 _SAVE_TIMEOUT_S = 330.0

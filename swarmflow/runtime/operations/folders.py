@@ -80,7 +80,7 @@ def first_manifest(paths: Iterable[Path], read: Callable[[Path], bytes | None] |
 def _of_another(path: Path) -> bytes | None:
     """Read a file that another process repairs."""
     try:
-        return read_sealed(path, mend=False)
+        return read_sealed(path, set_aside_corrupt=False)
     except OSError:
         return None
 

@@ -9,7 +9,7 @@ import msgspec
 
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.operations.asking import ask_status
-from swarmflow.runtime.operations.local_runs import ended_run, last_ended
+from swarmflow.runtime.operations.left_runs import last_left, left_run
 from swarmflow.runtime.transport.invite import Invite, read_invite
 
 
@@ -30,7 +30,7 @@ def _invite(text: str | None) -> Invite:
     try:
         return read_invite(text)
     except NetworkError as error:
-        ended = last_ended() if not text else None
+        ended = last_left() if not text else None
         if ended is None:
             raise
         raise NetworkError(f"{error}; the last one here: {ended}") from None
@@ -40,7 +40,7 @@ def _answer(invite: Invite) -> bytes:
     try:
         return asyncio.run(ask_status(invite))
     except NetworkError:
-        ended = ended_run(invite.run_id)
+        ended = left_run(invite.run_id)
         if ended is None:
             raise
         raise NetworkError(f"{ended}; nobody answers for it any more") from None

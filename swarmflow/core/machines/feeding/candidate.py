@@ -114,7 +114,7 @@ def on_elect(trainer: TrainerState, sender: ProcessId, message: Elect, now: floa
     again = sender == trainer.leader and message.term >= lease.term
     if not again and message.term <= lease.term:
         return [Send(sender, Deposed(lease.term))] if message.term < lease.term else []
-    if not again and not lease.suspects(now):
+    if not again and not lease.doubted(now):
         return []
     lease.follow(sender, message.term, now)
     trainer.give_up_candidacy()

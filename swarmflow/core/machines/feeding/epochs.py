@@ -74,7 +74,7 @@ def on_member_failed(trainer: TrainerState, message: MemberFailed, now: float) -
 
 def on_suspect(trainer: TrainerState, message: Suspect, now: float) -> list[Action]:
     """Go around a peer that has lost its connection to this trainer."""
-    return lateness.lost(trainer.source.dispatcher, message.process, now)
+    return lateness.on_connection_lost(trainer.source.dispatcher, message.process, now)
 
 
 def on_assign(trainer: TrainerState, message: Assign, now: float) -> list[Action]:

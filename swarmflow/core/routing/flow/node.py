@@ -136,14 +136,14 @@ class NodeBase(ABC):
 
     def repeat(self, now: float) -> list[FlowSend]:
         """Repeat messages without an answer. A node that never answers may have granted units: its link is audited."""
-        sends, silent = self.reservations.repeat(now)
+        sends, silent = self.reservations.tick(now)
         for node in silent:
             self.books.suspects[node, True] = now
         return sends + self.reliable.repeat(now)
 
     def answered(self, sender: ProcessId, message: UnitsReserved, now: float) -> bool:
         """Take an answer to a reservation. True: it granted units."""
-        if not self.reservations.answered(sender, message):
+        if not self.reservations.take_answer(sender, message):
             self.books.suspects[sender, True] = now  # the other end may have booked units that never leave here
             return False
         if message.count:
@@ -179,7 +179,7 @@ class NodeBase(ABC):
 
     def _unsettled(self, node: ProcessId, outward: bool) -> bool:
         """Return whether the units of a link may be changing: its side is locked, or a reservation is pending."""
-        return self.lock.holder(outward) is not None or (outward and self.reservations.with_node(node))
+        return self.lock.holder(outward) is not None or (outward and self.reservations.is_pending_with(node))
 
     def update_view(self, view: View) -> None:
         """Replace the view: nodes have entered, or the capacity has changed."""
@@ -192,7 +192,7 @@ class NodeBase(ABC):
         """Remove the links of a dead process, its reservations and its exchanges."""
         self.dead[process] = None
         self.books.forget(process, now)
-        self.reservations.forget(process)
+        self.reservations.drop_requests_to(process)
         self.reliable.forget(process)
         for exchange in self.lock.exchanges:
             if exchange.solver == process:

@@ -214,7 +214,7 @@ class Relay(NodeBase):
         """Grant units for which there is room; those that continue at orphans need none."""
         self._active_at = now
         self.calls.changed(now)
-        if (earlier := self.reservations.answer_to(sender, message.number)) is not None:
+        if (earlier := self.reservations.answer_given(sender, message.number)) is not None:
             return [FlowSend(sender, earlier, "asked again")]
         if self.lock.holder(outward=False) is not None:
             answer = UnitsReserved(message.source, 0, message.number, self._label(), True)
@@ -225,7 +225,7 @@ class Relay(NodeBase):
             self.books.add(False, sender, message.source, count, now)
         answer = UnitsReserved(message.source, count, message.number, self._label())
         if count:
-            self.reservations.remember(sender, answer)
+            self.reservations.keep_answer(sender, answer)
         return [FlowSend(sender, answer, "room")]
 
     def _units_reserved(self, sender: ProcessId, message: UnitsReserved, now: float) -> None:
@@ -236,7 +236,7 @@ class Relay(NodeBase):
 
     def _extend(self, source: ProcessId, now: float) -> list[FlowSend]:
         """Request a next hop for loose units of a data node; drop them where there has been none for long."""
-        loose = self.books.loose(source) - self.reservations.units(source)
+        loose = self.books.loose(source) - self.reservations.pending_units(source)
         if loose <= 0:
             self._stuck_since.pop(source, None)
             return []
@@ -250,10 +250,10 @@ class Relay(NodeBase):
                 continue
             count = min(loose, path.units)
             self.labels.take(path.node, count)
-            sends.append(self.reservations.ask(path.node, source, count, now, f"costs {path.cost:g} to the end"))
+            sends.append(self.reservations.request(path.node, source, count, now, f"costs {path.cost:g} to the end"))
             loose -= count
             self._active_at = now
-        if sends or self.reservations.units(source):
+        if sends or self.reservations.pending_units(source):
             self._stuck_since.pop(source, None)
         elif now - self._stuck_since.setdefault(source, now) >= PATIENCE * self.round_s and not self.lock.locked:
             return self._remove_units(False, source, loose, now)

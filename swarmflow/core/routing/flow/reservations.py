@@ -1,4 +1,8 @@
-"""Pending reservations: repeated under the same number until they are answered, so that none is granted twice."""
+"""Both halves of a reservation: a node's requests for units, and the answers that it has given.
+
+A request is repeated under its number until it is answered. Who answers keeps its answer, so that a repeated request is
+given the same units and none a second time.
+"""
 
 from __future__ import annotations
 
@@ -8,78 +12,87 @@ from swarmflow.core.protocol.messages.negotiation import ReserveUnits, UnitsRese
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.node_types import FlowSend
 
-ANSWER_WAITED = 4.0  # rounds without an answer before a request is repeated
-TRIES = 4
-REMEMBERED = 64  # answers kept for repeated requests
+ANSWER_ROUNDS = 4.0  # rounds of the negotiation without an answer before a request is repeated
+SENDS_MAX = 4  # of one request; after that the node asked counts as silent
+ANSWERS_KEPT = 64  # of all nodes, the newest ones: a request is repeated within a few rounds, in which few others come
 
 
 @dataclass(slots=True)
 class PendingReservation:
     """A request for units that has no answer yet."""
 
-    node: ProcessId
+    to: ProcessId  # the node of the next stage that was asked
     message: ReserveUnits
-    at: float  # when it was last sent
-    tries: int = 1
+    sent_s: float  # the last time
+    sends: int = 1
 
 
 @dataclass(slots=True)
 class Reservations:
     """The requests that this node has sent, and the answers that it has given."""
 
-    round_s: float
+    round_s: float  # of the negotiation
     pending: dict[int, PendingReservation] = field(init=False, default_factory=dict)  # own requests, by number
-    made: int = field(init=False, default=0)  # own requests so far: the last number
-    _answers: dict[tuple[ProcessId, int], UnitsReserved] = field(init=False, default_factory=dict)
+    last_number: int = field(init=False, default=0)  # of an own request
+    _answers: dict[tuple[ProcessId, int], UnitsReserved] = field(init=False, default_factory=dict)  # by asker, number
 
-    def ask(self, node: ProcessId, source: ProcessId, count: int, now: float, reason: str) -> FlowSend:
-        """Request units of a data node from a node of the next stage."""
-        self.made += 1
-        message = ReserveUnits(source, count, self.made)
-        self.pending[self.made] = PendingReservation(node, message, now)
-        return FlowSend(node, message, reason)
+    def request(self, to: ProcessId, source: ProcessId, count: int, now: float, reason: str) -> FlowSend:
+        """Return the request to send to a node of the next stage, for `count` flows of the data node `source`.
 
-    def answered(self, node: ProcessId, message: UnitsReserved) -> bool:
-        """Take an answer. False: it matches no pending request, or grants more than was requested."""
-        asked = self.pending.get(message.number)
-        if asked is None or asked.node != node or asked.message.source != message.source:
+        reason: of the action, for whoever reads it.
+        """
+        self.last_number += 1
+        message = ReserveUnits(source, count, self.last_number)
+        self.pending[self.last_number] = PendingReservation(to, message, now)
+        return FlowSend(to, message, reason)
+
+    def take_answer(self, sender: ProcessId, message: UnitsReserved) -> bool:
+        """End the request that this answers; a count of 0 denies it. False: nothing was granted that was asked for.
+
+        Then it answers no pending request, or grants more than was requested, which no honest node does.
+        """
+        request = self.pending.get(message.number)
+        if request is None or request.to != sender or request.message.source != message.source:
             return False
         del self.pending[message.number]
-        return message.count <= asked.message.count
+        return message.count <= request.message.count
 
-    def units(self, source: ProcessId) -> int:
-        """Return the number of units of a data node in pending requests."""
-        return sum(asked.message.count for asked in self.pending.values() if asked.message.source == source)
+    def pending_units(self, source: ProcessId) -> int:
+        """Return the number of units that are requested for flows of a data node."""
+        return sum(request.message.count for request in self.pending.values() if request.message.source == source)
 
-    def with_node(self, node: ProcessId) -> bool:
+    def is_pending_with(self, node: ProcessId) -> bool:
         """Return whether a request to this node is pending."""
-        return any(asked.node == node for asked in self.pending.values())
+        return any(request.to == node for request in self.pending.values())
 
-    def repeat(self, now: float) -> tuple[list[FlowSend], list[ProcessId]]:
-        """Return the requests to repeat, and the nodes that never answered."""
+    def tick(self, now: float) -> tuple[list[FlowSend], list[ProcessId]]:
+        """Return the requests to repeat, and the node of each request that is given up.
+
+        What such a node grants late has no request any more; an audit frees it (Books).
+        """
         sends, silent = [], []
-        for number, asked in list(self.pending.items()):
-            if now - asked.at < ANSWER_WAITED * self.round_s:
+        for number, request in list(self.pending.items()):
+            if now - request.sent_s < ANSWER_ROUNDS * self.round_s:
                 continue
-            if asked.tries >= TRIES:
+            if request.sends >= SENDS_MAX:
                 del self.pending[number]
-                silent.append(asked.node)
+                silent.append(request.to)
             else:
-                asked.at, asked.tries = now, asked.tries + 1
-                sends.append(FlowSend(asked.node, asked.message, "no answer"))
+                request.sent_s, request.sends = now, request.sends + 1
+                sends.append(FlowSend(request.to, request.message, "no answer"))
         return sends, silent
 
-    def answer_to(self, node: ProcessId, number: int) -> UnitsReserved | None:
-        """Return the answer that an earlier copy of this request was given, if any."""
-        return self._answers.get((node, number))
+    def answer_given(self, asker: ProcessId, number: int) -> UnitsReserved | None:
+        """Return what was granted to an earlier copy of a node's request, if anything was."""
+        return self._answers.get((asker, number))
 
-    def remember(self, node: ProcessId, answer: UnitsReserved) -> None:
-        """Store an answer that grants units, in case its request is repeated."""
-        self._answers[node, answer.number] = answer
-        while len(self._answers) > REMEMBERED:
+    def keep_answer(self, asker: ProcessId, answer: UnitsReserved) -> None:
+        """Keep an answer that grants units. A denial need not be kept: the request may be granted the next time."""
+        self._answers[asker, answer.number] = answer
+        while len(self._answers) > ANSWERS_KEPT:
             del self._answers[next(iter(self._answers))]
 
-    def forget(self, node: ProcessId) -> None:
+    def drop_requests_to(self, node: ProcessId) -> None:
         """Drop the pending requests to a node that is dead."""
-        for number in [number for number, asked in self.pending.items() if asked.node == node]:
+        for number in [number for number, request in self.pending.items() if request.to == node]:
             del self.pending[number]

@@ -96,7 +96,7 @@ class FlowSource(NodeBase):
                 return self.handovers.inquired(sender, message.exchange)
             case ExchangeTurn():
                 known = [node for node in self.labels.known if node not in self.dead]
-                at = (self.handovers.number + self.reservations.made + len(known)) % max(1, len(known))
+                at = (self.handovers.number + self.reservations.last_number + len(known)) % max(1, len(known))
                 taken = [FlowSend(sender, ExchangeTurnTaken(), "taken")]
                 return [*taken, FlowSend(known[at], message, "the turn goes around the ring")] if known else taken
             case RetraceFlows():
@@ -185,7 +185,7 @@ class FlowSource(NodeBase):
     @property
     def _wanted(self) -> int:
         """Return the number of flows to reserve: at most what the narrowest stage holds besides all other flows."""
-        mine = self.held + self.reservations.units(self.view.me)
+        mine = self.held + self.reservations.pending_units(self.view.me)
         others = sum(price.flows for price in self.others.values())
         return min(self.view.capacity - mine, self.labels.width - mine - others)
 
@@ -206,7 +206,7 @@ class FlowSource(NodeBase):
         They are repeated before long: two data nodes that have lost each other's last price may wait for one another
         forever.
         """
-        price = Price(self._cheapest(), self.held + self.reservations.units(self.view.me))
+        price = Price(self._cheapest(), self.held + self.reservations.pending_units(self.view.me))
         if self._announced == price or (self._announced is None and price.cost == INFINITE):
             return []
         self._announced, self._refresh = price, LABEL_REFRESH
@@ -230,20 +230,20 @@ class FlowSource(NodeBase):
                 continue
             count = min(left, path.units)
             self.labels.take(path.node, count)
-            sends.append(self.reservations.ask(path.node, self.view.me, count, now, f"costs {path.cost:g} in all"))
+            sends.append(self.reservations.request(path.node, self.view.me, count, now, f"costs {path.cost:g} in all"))
             left -= count
         return sends
 
     def _returned(self, sender: ProcessId, message: ReserveUnits, now: float) -> list[FlowSend]:
         """Grant units of own flows that return from the last stage: there is always room for them."""
         label = self._sink_label()
-        if (earlier := self.reservations.answer_to(sender, message.number)) is not None:
+        if (earlier := self.reservations.answer_given(sender, message.number)) is not None:
             return [FlowSend(sender, earlier, "asked again")]
         if self.lock.holder(outward=False) is not None:
             return [FlowSend(sender, UnitsReserved(message.source, 0, message.number, label, True), "locked")]
         self.books.add(False, sender, message.source, message.count, now)
         answer = UnitsReserved(message.source, message.count, message.number, label)
-        self.reservations.remember(sender, answer)
+        self.reservations.keep_answer(sender, answer)
         return [FlowSend(sender, answer, "its own")]
 
     def _units_reserved(self, sender: ProcessId, message: UnitsReserved, now: float) -> None:

@@ -13,14 +13,7 @@ from swarmflow.errors import NetworkError
 from swarmflow.runtime.operations import asking
 from swarmflow.runtime.operations.answering import ANSWERING_MAX, Counter, answering
 from swarmflow.runtime.operations.asking import ask_status
-from swarmflow.runtime.operations.local_runs import (
-    ENDED_KEPT,
-    EndedRun,
-    ended_run,
-    forget_ended,
-    keep_ended,
-    last_ended,
-)
+from swarmflow.runtime.operations.left_runs import RECORDS_MAX, LeftRun, forget_left, last_left, left_run, write_left
 from swarmflow.runtime.transport.invite import Invite, publish_local
 from swarmflow.runtime.transport.node import StreamHandler
 
@@ -29,34 +22,34 @@ INVITE = Invite("run-1", "mine", (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
 STATUS = b'{"step":7}'
 
 
-def ended(run_id: str, version: int = 5, finished: bool = False) -> EndedRun:
-    return EndedRun(run_id, f"name-{run_id}", version, 9, "/data/out", finished)
+def ended(run_id: str, version: int = 5, finished: bool = False) -> LeftRun:
+    return LeftRun(run_id, f"name-{run_id}", version, 9, "/data/out", finished)
 
 
 def test_an_end_is_remembered_until_the_run_goes_on(tmp_path: Path) -> None:
-    assert ended_run("a", tmp_path) is None
-    keep_ended(ended("a"), tmp_path)
-    keep_ended(ended("a", 9, finished=True), tmp_path)
-    found = ended_run("a", tmp_path)
+    assert left_run("a", tmp_path) is None
+    write_left(ended("a"), tmp_path)
+    write_left(ended("a", 9, finished=True), tmp_path)
+    found = left_run("a", tmp_path)
     assert found is not None
     assert str(found) == "run name-a has ended at step 9 of 9: the result is in /data/out/final"
     assert str(ended("a", 9)) == "run name-a has ended at step 9 of 9: its leader has the result"
     assert str(ended("a")) == "the trainer of this machine left run name-a at step 5 of 9, see /data/out"
-    forget_ended("a", tmp_path)
-    assert ended_run("a", tmp_path) is last_ended(tmp_path) is None
+    forget_left("a", tmp_path)
+    assert left_run("a", tmp_path) is last_left(tmp_path) is None
 
 
 def test_only_the_last_ends_are_kept_and_nothing_else_is_removed(tmp_path: Path) -> None:
-    keep_ended(ended("first"), tmp_path)
+    write_left(ended("first"), tmp_path)
     other = tmp_path / "ended" / "notes.json"
     other.write_text("{}", encoding="utf-8")
-    for number in range(ENDED_KEPT):
-        keep_ended(ended(f"run-{number}"), tmp_path)
-    assert ended_run("first", tmp_path) is None
-    assert ended_run("run-0", tmp_path) is not None
-    last = last_ended(tmp_path)
+    for number in range(RECORDS_MAX):
+        write_left(ended(f"run-{number}"), tmp_path)
+    assert left_run("first", tmp_path) is None
+    assert left_run("run-0", tmp_path) is not None
+    last = last_left(tmp_path)
     assert last is not None
-    assert last.run_id == f"run-{ENDED_KEPT - 1}"
+    assert last.run_id == f"run-{RECORDS_MAX - 1}"
     assert other.read_text(encoding="utf-8") == "{}"
 
 
