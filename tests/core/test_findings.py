@@ -306,29 +306,29 @@ def test_a_leader_that_takes_over_commits_no_ballot_without_a_norm() -> None:
 
 
 def test_a_hop_that_its_only_peer_failed_moves_to_one_who_came_meanwhile() -> None:
-    findings = Findings(TIMEOUTS.barred_s)
+    findings = Findings()
     assert not findings.add(Finding(3, 0, 1, A, "gradient"), others=False)
     assert not findings.add(Finding(3, 0, 1, A, "gradient"), others=True)
     assert findings.add(Finding(3, 0, 1, B, "gradient"), others=False)
 
 
 def test_unlike_hops_are_no_proof_but_there_is_an_end_to_it() -> None:
-    alone = Findings(TIMEOUTS.barred_s)
+    alone = Findings()
     reasons = [alone.add(Finding(3, index, 1, A, "loss"), others=False) for index in range(SAME_PEER_MAX)]
     assert [bool(reason) for reason in reasons] == [False] * (SAME_PEER_MAX - 1) + [True]
-    many = Findings(TIMEOUTS.barred_s)
+    many = Findings()
     reasons = [many.add(Finding(3, n, 1, process(f"p{n}"), "loss"), others=True) for n in range(TRIES_MAX)]
     assert [bool(reason) for reason in reasons] == [False] * (TRIES_MAX - 1) + [True]
 
 
 def test_what_nobody_can_be_blamed_for_is_tried_once_more() -> None:
-    findings = Findings(TIMEOUTS.barred_s)
+    findings = Findings()
     assert not findings.add(Finding(3, -1, 1, None, "sum"), others=True)
     assert findings.add(Finding(3, -1, 1, None, "sum"), others=True).endswith("stage 1, twice")
 
 
 def test_an_update_that_failed_is_remembered_until_a_later_step_is_committed() -> None:
-    findings = Findings(TIMEOUTS.barred_s)
+    findings = Findings()
     findings.add(Finding(3, -1, 1, A, "update"), others=True)
     findings.add(Finding(3, 0, 1, A, "gradient"), others=True)
     assert [finding.value for finding in findings.settle(3)] == ["gradient"]

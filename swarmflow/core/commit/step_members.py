@@ -95,11 +95,7 @@ class StepMembers:
     def join_update(self, newcomers: tuple[Member, ...]) -> list[Action]:
         """Let peers that hold this version take part in the all-reduce and the update, but in no microbatch."""
         added = tuple(member for member in newcomers if member.process not in self.roster.serving)
-        stages = tuple(
-            tuple(sorted((*members, *(m for m in added if m.stage == stage))))
-            for stage, members in enumerate(self.roster.stages)
-        )
-        self.roster = Roster(stages, self.roster.trainers)
+        self.roster = self.roster.changed((), added)
         self.newcomers |= {member.process: member for member in added}
         return self._introduce(added)
 

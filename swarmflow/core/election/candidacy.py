@@ -219,12 +219,8 @@ def _with_newcomers(
         newcomers |= {process: named[process] for process in report.opened.newcomers if process in named}
     places = opened.roster.places
     newcomers = {p: member for p, member in newcomers.items() if 0 <= member.stage == places.get(p, member.stage)}
-    added = [member for process, member in newcomers.items() if process not in places]
-    stages = tuple(
-        tuple(sorted((*members, *(member for member in added if member.stage == stage))))
-        for stage, members in enumerate(opened.roster.stages)
-    )
-    roster = Roster(stages, opened.roster.trainers)
+    added = tuple(member for process, member in newcomers.items() if process not in places)
+    roster = opened.roster.changed((), added)
     open_step = replace(opened, term=term, roster=roster, newcomers=tuple(sorted(newcomers)), whole="", named=0)
     return open_step, newcomers
 

@@ -153,10 +153,9 @@ class PeerMachine(PeerState):
         actions = self._give_up_early(now) if self._early else []
         queued, held = (self.hops.queued, self.hops.admission.unfinished) if self.hops is not None else (0, 0)
         beat = Heartbeat(queued, held, self.version, done=self.done, awaits=ballots.awaited(self))
-        if not self.lease.lost:
-            actions.append(self.counter.heartbeat(self.lease.leader, beat))
-        else:  # it shows which candidates are dead too: what is sent to them is lost
-            actions += [self.counter.heartbeat(candidate, beat) for candidate in leaders.possible_leaders(self)]
+        # Without a leader it shows which candidates are dead too: what is sent to them is lost.
+        recipients = leaders.possible_leaders(self) if self.lease.lost else [self.leader]
+        actions += self.counter.sent([Send(process, beat) for process in recipients])
         if self.hops is not None and (rates := self.hops.dispatcher.speeds.report(self.elements)) is not None:
             actions += self.counter.sent([Send(process, rates) for process in (self.leader, *self.relays.near)])
         return actions

@@ -8,7 +8,8 @@ FACTOR = 10.0  # ten times the usual time without a sign of progress is standing
 FIRST_FACTOR = 8.0  # of the least time, as long as what is usual is not known
 FADES = 0.9  # of the longest time between two signs of progress, with each that follows
 PAUSE_MAX_S = 3600.0
-FORGIVEN_AFTER = 10.0  # pauses in a row without standing still again
+DOUBLINGS_MAX = 60  # of a pause; long before that it is PAUSE_MAX_S
+FORGIVEN_AFTER = 10.0  # pauses in a row without being put out again
 NAMES_MAX = 4096
 
 
@@ -67,13 +68,15 @@ class _Pause:
 class Pauses:
     """Processes that were put out, by name: each waits before it comes back, twice as long each time."""
 
-    pause_s: float
+    pause_s: float  # the first time
+    forgiven_after: float = FORGIVEN_AFTER  # pauses in a row without being put out again
     _by_name: dict[str, _Pause] = field(default_factory=dict)
 
     def put_out(self, name: str, reason: str, now: float) -> float:
         """Keep a process out. Returns for how long."""
         former = self._by_name.pop(name, None)
-        count = 0 if former is None or now - former.until_s > FORGIVEN_AFTER * self._long_s(former) else former.count
+        fresh = former is None or now - former.until_s > self.forgiven_after * self._long_s(former)
+        count = 0 if former is None or fresh else former.count
         if len(self._by_name) >= NAMES_MAX:
             del self._by_name[next(iter(self._by_name))]
         pause = self._by_name[name] = _Pause(count + 1, 0.0, reason)
@@ -85,5 +88,9 @@ class Pauses:
         pause = self._by_name.get(name)
         return (0.0, "") if pause is None or pause.until_s <= now else (pause.until_s - now, pause.reason)
 
+    def last_s(self, name: str) -> float:
+        """Return for how long a process was kept out the last time, 0: it never was."""
+        return self._long_s(self._by_name[name]) if name in self._by_name else 0.0
+
     def _long_s(self, pause: _Pause) -> float:
-        return min(self.pause_s * 2.0 ** (pause.count - 1), PAUSE_MAX_S)
+        return min(self.pause_s * 2.0 ** min(pause.count - 1, DOUBLINGS_MAX), PAUSE_MAX_S)

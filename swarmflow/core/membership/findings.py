@@ -10,7 +10,6 @@ from swarmflow.core.protocol.types import ProcessId, Roster
 VALUES = ("activation", "loss", "gradient", "sum", "update")
 TRIES_MAX = 16  # voided tries of one step, after which the run stops although no hop has failed twice
 SAME_PEER_MAX = 3  # of these by one peer that nobody can stand in for
-BARRED_S_MAX = 3600.0
 LAYER_LENGTH_MAX = 120
 
 
@@ -38,15 +37,13 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """The findings of the versions that are not committed yet, and the peers that were put out for them.
+    """The findings of the versions that are not committed yet.
 
     A hop whose value is not finite is computed once more, by another peer if there is one. Finite there, its first
     holder was at fault; not finite again, it is the data, the weights or the settings, and the run stops.
     """
 
-    barred_s: float  # how long a peer that was put out waits for a stage; each time twice as long
     found: list[Finding] = field(default_factory=list)
-    _barred: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def of(self, version: int) -> list[Finding]:
         """Return the findings of one version."""
@@ -78,21 +75,6 @@ class Findings:
         over = [finding for finding in self.of(version) if finding.value != "update"]
         self.found = [f for f in self.found if f.version > version or (f.version == version and f.value == "update")]
         return over
-
-    def bar(self, name: str, now: float) -> float:
-        """Put a peer out. Returns for how many seconds."""
-        before = self._barred.get(name)
-        seconds = self.barred_s if before is None else min(2 * before[1], BARRED_S_MAX)
-        self._barred[name] = (now + seconds, seconds)
-        return seconds
-
-    def outside_s(self, name: str) -> float:
-        """Return for how long a process of this name was put out the last time, 0: it never was."""
-        return self._barred[name][1] if name in self._barred else 0.0
-
-    def barred(self, name: str, now: float) -> bool:
-        """Return whether a process of this name has to wait before it is granted a stage."""
-        return name in self._barred and now < self._barred[name][0]
 
 
 def blame(version: int, accusers: Mapping[ProcessId, ProcessId], roster: Roster) -> Finding:

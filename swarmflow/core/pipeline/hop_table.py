@@ -65,7 +65,7 @@ class HopTable:
         self.dead.clear()
         actions = self.clear()
         self.admission.open()
-        self.restorer.open(before)
+        self.restorer.before = dict.fromkeys(before)
         self.advertising.open(epoch, self.restorer.before if self.stage > 0 else {})
         return [*actions, *self.dispatcher.open(epoch, next_stage, shares, mates)]
 

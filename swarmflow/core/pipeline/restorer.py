@@ -32,11 +32,6 @@ class Restorer:
     before: dict[ProcessId, None] = field(default_factory=dict, init=False)  # peers of the stage before, or trainers
     _open: dict[int, Hop] = field(default_factory=dict, init=False)  # hops with `wanted`
 
-    def open(self, before: tuple[ProcessId, ...]) -> None:
-        """Begin an epoch with these peers of the stage before, or the trainers."""
-        self.before = dict.fromkeys(before)
-        self._open.clear()
-
     def clear(self) -> None:
         """Restore nothing any more."""
         self._open.clear()

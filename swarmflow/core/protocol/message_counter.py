@@ -79,10 +79,6 @@ class MessageCounter:
         message = event.message
         return not isinstance(message, LeaderHeartbeat | Heartbeat) or message.sent <= count
 
-    def heartbeat(self, leader: ProcessId, beat: Heartbeat) -> Send:
-        """Return a peer's heartbeat to the leader, with the count."""
-        return Send(leader, _numbered(beat, self._sent.raised(leader)))
-
     def lost(self, process: ProcessId) -> None:
         """Count from 0 again: this process knows that the connection broke, so the other end must not miss anything."""
         self._sent.forget(process)
@@ -100,10 +96,8 @@ class MessageCounter:
 
     def _count(self, actions: list[Action], place: int, send: Send) -> None:
         count, message = self._sent.raised(send.to), send.message
-        if type(message) is LeaderHeartbeat:
-            actions[place] = Send(send.to, LeaderHeartbeat(message.term, message.epoch, count))
-        elif type(message) is Heartbeat:
-            actions[place] = Send(send.to, _numbered(message, count))
+        if type(message) is LeaderHeartbeat or type(message) is Heartbeat:
+            actions[place] = Send(send.to, replace(message, sent=count))
         elif type(message) in WITH_REASON:
             actions[place] = _short(send)
 
@@ -116,7 +110,3 @@ def _short(send: Send) -> Send:
     if len(reason) <= REASON_MAX:
         return send
     return Send(send.to, replace(message, **{name: reason[:REASON_MAX]}), send.bodies)
-
-
-def _numbered(beat: Heartbeat, count: int) -> Heartbeat:
-    return Heartbeat(beat.queued, beat.held, beat.version, count, beat.done, beat.awaits)

@@ -223,10 +223,7 @@ class Roster:
 
     def without(self, gone: ProcessId) -> Roster:
         """The same roster after a death."""
-        return Roster(
-            tuple(tuple(m for m in stage if m.process != gone) for stage in self.stages),
-            tuple(m for m in self.trainers if m.process != gone),
-        )
+        return self._changed_anew((gone,), ())
 
 
 @dataclass(frozen=True, order=True, slots=True)

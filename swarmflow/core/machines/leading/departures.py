@@ -180,10 +180,9 @@ def put_out_differing(leader: LeaderState, step: Step, now: float) -> list[Actio
 def put_out(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
     """Put a process out at once; it is granted nothing for a while when it joins again."""
     known = leader.membership.known.get(process)
-    if known is not None and known.role == "trainer":
-        seconds = leader.faults.pauses.put_out(process.name, reason, now)
-    else:
-        seconds = leader.faults.findings.bar(process.name, now)
+    trainer = known is not None and known.role == "trainer"
+    records = leader.faults.pauses if trainer else leader.faults.bars
+    seconds = records.put_out(process.name, reason, now)
     return [Count("put_out"), *gone(leader, process, f"{reason}; it may serve again in {seconds:.0f} s", now)]
 
 

@@ -80,7 +80,7 @@ def _join_peer(leader: LeaderState, sender: ProcessId, message: Join, now: float
 
 def _outside(leader: LeaderState, name: str, now: float) -> bool:
     """Return whether a process was put out a while ago, and is granted a stage only where no other serves it."""
-    return leader.faults.findings.barred(name, now) or leader.faults.pauses.left(name, now)[0] > 0
+    return any(records.left(name, now)[0] > 0 for records in (leader.faults.bars, leader.faults.pauses))
 
 
 def _serves_alone(leader: LeaderState, message: Join) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import InitVar, dataclass, field
 
-from swarmflow.core.commit.ballot_times import BallotTimes
 from swarmflow.core.commit.lineage import Lineage
 from swarmflow.core.commit.step import Step
 from swarmflow.core.durability.copies import Copies
@@ -12,10 +12,12 @@ from swarmflow.core.durability.memories import NOTHING, Former, Memories
 from swarmflow.core.durability.recovery import Recovery
 from swarmflow.core.durability.versions import Durability
 from swarmflow.core.machines.leading.leader_phase import LEADER, LeaderPhase
-from swarmflow.core.membership.duties import Duty
-from swarmflow.core.membership.fault_records import FaultRecords
+from swarmflow.core.membership.duties import Duty, Pauses
+from swarmflow.core.membership.failures import Failures
+from swarmflow.core.membership.findings import Findings
 from swarmflow.core.membership.members import Membership
 from swarmflow.core.membership.settings import LeaderSettings
+from swarmflow.core.membership.suspicions import CHECK_BEATS, Suspicions
 from swarmflow.core.protocol.messages import Commit, OpenStep, StepResult
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster
@@ -29,6 +31,27 @@ class ValidationState:
     proven: set[ProcessId] = field(default_factory=set)  # through which batches have come back
     batches: int = field(init=False, default=0)  # that have come back
     duty: Duty = field(init=False, default_factory=Duty)
+
+
+@dataclass(slots=True)
+class BallotTimes:
+    """When a leader begins a ballot of its step, and when it begins one anew."""
+
+    complete_s: float | None = field(init=False, default=None)  # since when every hop is done
+    held_until_s: float = field(init=False, default=0.0)  # so long the first ballot waits for peers that load
+    due_s: float = field(init=False, default=0.0)  # when the ballot is begun anew, unless it gets on
+    in_vain: int = field(init=False, default=0)  # ballots in a row that stood still
+
+
+@dataclass(slots=True)
+class FaultRecords:
+    """The records by which a leader puts members out, or leaves them out of a step."""
+
+    suspicions: Suspicions  # members that lost each other
+    pauses: Pauses  # members that were put out for doing nothing, and for how long
+    bars: Pauses  # peers that were put out for what they computed; these are never forgiven
+    findings: Findings = field(default_factory=Findings)  # values that were not finite
+    failures: Failures = field(default_factory=Failures)  # other tries at the step that failed
 
 
 @dataclass(slots=True)
@@ -72,11 +95,13 @@ class LeaderState:
     def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int, former: Former) -> None:
         stages, steps = self.plan.stages, self.settings.steps
         self.lineage = Lineage(self.settings.new_lineage(), self.me.process)
-        self.faults = FaultRecords.of(self.timeouts)
+        times = self.timeouts
+        suspicions = Suspicions(times.silence_s, CHECK_BEATS * times.heartbeat_s)
+        self.faults = FaultRecords(suspicions, Pauses(times.pause_s), Pauses(times.barred_s, math.inf))
         self.membership = Membership(self.plan)
         self.recovery = Recovery(former, Memories(stages, steps))
         copies = Copies(stages, steps)
-        self.safe = Durability(on_disk, self.timeouts.silence_s, copies, known, digests, self.settings.checkpoint_every)
+        self.safe = Durability(on_disk, times.silence_s, copies, known, digests, self.settings.checkpoint_every)
         self.safe.number = self.term << 32
 
     def move(self, to: LeaderPhase) -> None:

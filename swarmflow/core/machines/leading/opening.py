@@ -237,7 +237,7 @@ def leave_out(leader: LeaderState, step: Step, failure: StepFailure) -> str:
     def mates(process: ProcessId) -> list[ProcessId]:
         return [mate for mate in membership.mates(process, leader.version) if mate not in otherwise]
 
-    culprits.sort(key=lambda process: (leader.faults.findings.outside_s(process.name), process))
+    culprits.sort(key=lambda process: (leader.faults.bars.last_s(process.name), process))
     exponent = step.open_step.exponent if failure.overflow is not None else None
     reason = failures.add(Failure(leader.version, tuple(culprits), failure.reason, exponent), mates)
     for process in before:
