@@ -54,7 +54,7 @@ def credit(hops: HopTable, sender: ProcessId, message: CreditAvailable, bodies: 
 def probed(hops: HopTable, sender: ProcessId, message: Probed, bodies: Bodies, now: float) -> list[Action]:
     """Record the answer to a probe."""
     hops.dispatcher.probed(sender, message, now)
-    return hops.advertising.changes()
+    return hops.announce_cost()
 
 
 def downstream_cost(
@@ -62,7 +62,7 @@ def downstream_cost(
 ) -> list[Action]:
     """Record a peer's downstream cost."""
     hops.dispatcher.router.downstream_cost(sender, message.downstream_s)
-    return hops.advertising.changes()
+    return hops.announce_cost()
 
 
 def again(hops: HopTable, to: ProcessId, message: Forward | Backward, now: float) -> list[Action]:

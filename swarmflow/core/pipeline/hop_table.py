@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline import lateness
 from swarmflow.core.pipeline.admission import WITHOUT_GRAPH, Admission
-from swarmflow.core.pipeline.advertising import Advertising
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop import Hop
 from swarmflow.core.pipeline.journal import Journal
 from swarmflow.core.pipeline.restorer import Restorer
 from swarmflow.core.protocol.actions import Action, Count, Discard, Send
-from swarmflow.core.protocol.messages import CreditAvailable, Denied, Done, Forward, ReserveSlot, Routed
+from swarmflow.core.protocol.messages import CreditAvailable, Denied, Done, DownstreamCost, Forward, ReserveSlot, Routed
 from swarmflow.core.protocol.types import BEFORE_ALL, Epoch, Microbatch, ProcessId
+from swarmflow.core.routing.prober import AT_ONCE_MAX
+
+COST_CHANGED = 0.1  # of the announced downstream cost, before it is announced again
 
 
 @dataclass(slots=True)
@@ -40,10 +42,9 @@ class HopTable:
     journal: Journal = field(init=False)
     restorer: Restorer = field(init=False)
     admission: Admission = field(init=False)
-    advertising: Advertising = field(init=False)
+    _announced_s: float = field(default=0.0, init=False)  # downstream cost, as the stage before knows it
 
     def __post_init__(self) -> None:
-        self.advertising = Advertising(self.dispatcher)
         self.admission = Admission(self.capacity, WITHOUT_GRAPH if self.recompute and not self.last else 0)
         self.journal = Journal(self.dispatcher, self.journal_bytes_max, self.hops)
         self.restorer = Restorer(self.stage, self.last, self.capacity, self.dispatcher, self.journal, self.hops)
@@ -66,7 +67,6 @@ class HopTable:
         actions = self.clear()
         self.admission.open()
         self.restorer.before = dict.fromkeys(before)
-        self.advertising.open(epoch, self.restorer.before if self.stage > 0 else {})
         return [*actions, *self.dispatcher.open(epoch, next_stage, shares, mates)]
 
     def clear(self) -> list[Action]:
@@ -166,6 +166,15 @@ class HopTable:
             *self.admission.replays(),
             *(Send(waiting, CreditAvailable(self.stage)) for waiting in self.admission.next_credits()),
         ]
+
+    def announce_cost(self) -> list[Action]:
+        """Announce a changed downstream cost, in time for the first microbatches of the stage before."""
+        downstream_s = self.dispatcher.router.downstream_s
+        if abs(downstream_s - self._announced_s) <= COST_CHANGED * self._announced_s:
+            return []
+        self._announced_s = downstream_s
+        before = list(self.restorer.before)[:AT_ONCE_MAX] if self.stage > 0 else []
+        return [Send(peer, DownstreamCost(self.epoch, downstream_s)) for peer in before]
 
     def report_successor(self, hop: Hop | None) -> list[Action]:
         """Tell the predecessor which peer holds the next hop, in case this process dies."""
