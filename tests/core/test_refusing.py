@@ -79,6 +79,8 @@ def cannot_be(message: Message) -> str:
         (RelayTensor(MATE, Forward(microbatch(9), 1, 0)), "forward"),
         (RelayTensor(MATE), "do not fit"),
         (Done(microbatch(0), 1, 0, NAN, 1), "loss_sum"),
+        (Done(microbatch(99), 1, 0, 0.0, 1), "microbatch"),
+        (Done(microbatch(0), 9, 0, 0.0, 1), "stage"),
         (Ready(0, 0, "x", -4), "capacity"),
         (Committed(EPOCH, 1, "x" * 200), "digest"),
         (Assign(1, EPOCH, (0, 4), 0), "indices"),

@@ -40,12 +40,6 @@ class Ledger:
         if message.stage == self.stages - 1:
             self._losses[message.microbatch.index] = (message.loss_sum, message.tokens)
 
-    def valid(self, message: Done) -> bool:
-        """Return whether a report names a hop that exists, and, on the last stage, how many tokens it had."""
-        if message.stage == self.stages - 1 and message.tokens < 1:
-            return False
-        return 0 <= message.stage < self.stages and 0 <= message.microbatch.index < self.microbatches
-
     def gone(self, process: ProcessId) -> tuple[tuple[int, int], ...]:
         """Remove a failed holder. Returns its hops (stage, index) that no other process has accumulated."""
         self._orphans = {key: holder for key, holder in self._orphans.items() if holder[0] != process}

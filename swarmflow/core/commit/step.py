@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from swarmflow.core.commit.assignment import Assignment
 from swarmflow.core.commit.ledger import Ledger
@@ -88,7 +89,8 @@ class Step:
         accepting = (StepPhase.WORKING, StepPhase.COMPLETE, StepPhase.PREPARING)
         if message.microbatch.epoch != self.epoch or self.phase not in accepting:
             return []
-        if sender not in self.roster.serving or not self.ledger.valid(message):
+        without_tokens = message.stage == self.plan.stages - 1 and message.tokens < 1
+        if sender not in self.roster.serving or without_tokens:
             return []
         self.ledger.done(sender, message)
         if self.phase is StepPhase.WORKING and self.ledger.complete:
@@ -339,21 +341,18 @@ def _void(finding: Finding) -> StepFailure:
 
 def received(step: Step, sender: ProcessId, message: AboutStep) -> list[Action]:
     """Give a step a member's message."""
-    match message:
-        case Done():
-            return step.done(sender, message)
-        case Prepared():
-            return step.prepared(sender, message)
-        case Unprepared():
-            return step.unprepared(sender, message)
-        case Overflow():
-            return step.overflowed(sender, message)
-        case NotFinite():
-            return step.not_finite(sender, message)
-        case Unrepairable():
-            return step.unrepairable(sender, message)
-        case Committed():
-            return step.committed(sender, message)
+    return _HANDLERS[type(message)](step, sender, message)
+
+
+_HANDLERS: dict[type, Callable[[Step, ProcessId, Any], list[Action]]] = {
+    Done: Step.done,
+    Prepared: Step.prepared,
+    Unprepared: Step.unprepared,
+    Overflow: Step.overflowed,
+    NotFinite: Step.not_finite,
+    Unrepairable: Step.unrepairable,
+    Committed: Step.committed,
+}
 
 
 def waits_for(step: Step) -> str:
