@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 from swarmflow.core.protocol.actions import Action, Forget, Send
 from swarmflow.core.protocol.events import Received
-from swarmflow.core.protocol.messages import (
-    CopiesHeld,
-    Evicted,
-    Heartbeat,
-    LeaderHeartbeat,
-    LoadFailed,
-    MemberFailed,
-    Postponed,
-    Refused,
-    Suspect,
-    Unprepared,
-    Unrepairable,
-)
+from swarmflow.core.protocol.messages import Heartbeat, LeaderHeartbeat, Message
 from swarmflow.core.protocol.messages.checks import REASON_MAX
 from swarmflow.core.protocol.types import ProcessId
 
-WITH_REASON = frozenset(
-    (Evicted, MemberFailed, CopiesHeld, LoadFailed, Postponed, Refused, Suspect, Unprepared, Unrepairable)
-)
+# The field in which a message of each type says why something is as it is.
+REASON_FIELDS = {kind: name for kind in get_args(Message) for name in ("reason", "failed") if name in kind.__slots__}
 REMEMBERED_MAX = 1 << 16  # processes of all that ever sent something; those silent for longest are forgotten
 
 
@@ -98,14 +85,13 @@ class MessageCounter:
         count, message = self._sent.raised(send.to), send.message
         if type(message) is LeaderHeartbeat or type(message) is Heartbeat:
             actions[place] = Send(send.to, replace(message, sent=count))
-        elif type(message) in WITH_REASON:
-            actions[place] = _short(send)
+        elif (name := REASON_FIELDS.get(type(message))) is not None:
+            actions[place] = _short(send, name)
 
 
-def _short(send: Send) -> Send:
+def _short(send: Send, name: str) -> Send:
     """Return the same message with its reason cut to REASON_MAX, since its receiver refuses a longer one."""
     message: Any = send.message
-    name = "failed" if isinstance(message, CopiesHeld) else "reason"
     reason = getattr(message, name)
     if len(reason) <= REASON_MAX:
         return send
