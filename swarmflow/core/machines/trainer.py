@@ -91,9 +91,11 @@ class TrainerMachine(TrainerState):
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
+        # No message to a trainer has bodies that are of use to it.
+        actions: list[Action] = [Release(event.bodies)] if isinstance(event, Received) and event.bodies else []
         if self.phase is TrainerPhase.ENDED:
-            return [Release(event.bodies)] if isinstance(event, Received) and event.bodies else []
-        actions = self._local(event, now) if not isinstance(event, Received) else self._arrived(event, now)
+            return actions
+        actions += self._arrived(event, now) if isinstance(event, Received) else self._local(event, now)
         if self.lead is not None and self.lead.left:
             self.end()
         return self.counter.sent(until_end(actions + self._due(now)))
@@ -203,11 +205,10 @@ class TrainerMachine(TrainerState):
 
     def _refused(self, event: Received, what: str, now: float) -> list[Action]:
         """Refuse a message that cannot be true."""
-        drop: list[Action] = [Release(event.bodies)] if event.bodies else []
         if self.lead is not None:
-            return drop + self.lead.refused(event.sender, event.message, what, now)
+            return self.lead.refused(event.sender, event.message, what, now)
         counted = Count("messages_refused", type(event.message).__name__)
-        return [*drop, counted, *self._put_out(event.sender, f"sent what cannot be: {what}", now)]
+        return [counted, *self._put_out(event.sender, f"sent what cannot be: {what}", now)]
 
     def _mishandled(self, event: Mishandled, now: float) -> list[Action]:
         if self.lead is not None:
@@ -233,39 +234,41 @@ class TrainerMachine(TrainerState):
         if self.candidacy is not None and type(message) in TO_LEADER and sender in self.candidacy.reports:
             self.waiting.append(event)
             return []
-        drop: list[Action] = [Release(event.bodies)] if event.bodies else []
         if self.epoch_view is not None and self.epoch_view.suspects:
             self.epoch_view.suspects.pop(sender, None)
-        drop += self._renew_lease(sender, message, now)
+        return self._renew_lease(sender, message, now) + self._taken(event, now)
+
+    def _taken(self, event: Received, now: float) -> list[Action]:
+        message, sender = event.message, event.sender
         match message:
             case Elect():
-                return [*drop, *candidate.on_elect(self, sender, message, now)]
+                return candidate.on_elect(self, sender, message, now)
             case RosterPart() if self.candidacy is not None and sender != self.leader:
-                return [*drop, *self.candidacy.add_part(sender, message)]
+                return self.candidacy.add_part(sender, message)
             case ElectionReport() if self.candidacy is not None:
-                return [*drop, *self.candidacy.report(sender, message)]
+                return self.candidacy.report(sender, message)
             case ElectionReport() if self.lead is not None and message.term == self.lead.term:
-                return [*drop, *self.lead.handle(event, now)]  # too late: taken for dead, and told so
+                return self.lead.handle(event, now)  # too late: taken for dead, and told so
             case Deposed():
-                return [*drop, *candidate.on_deposed(self, sender, message, now)]
+                return candidate.on_deposed(self, sender, message, now)
         if isinstance(message, _ABOUT_HOPS) and sender in self.peers:
-            return [*drop, *self.source.message(sender, message, now)]
+            return self.source.message(sender, message, now)
         if isinstance(message, Recall) and sender in self.peers:
-            return [*drop, *self.source.recall(sender, message)]
+            return self.source.recall(sender, message)
         if isinstance(message, CreditAvailable) and sender in self.peers:
-            return [*drop, *self.source.dispatcher.credit(sender, now)]
+            return self.source.dispatcher.credit(sender, now)
         if isinstance(message, Negotiate):
-            return [*drop, *(self.flows.received(sender, message, now) if self.flows is not None else [])]
+            return self.flows.received(sender, message, now) if self.flows is not None else []
         handler = _FROM_LEADER.get(type(message))
         if isinstance(message, MemberFailed) and self.lease.passed_over(
             self.me.process, sender, message, self.epoch_view
         ):
-            return [*drop, *self.leave(f"taken for dead: {message.reason}")]
+            return self.leave(f"taken for dead: {message.reason}")
         followed = self.candidacy is not None and len(self.candidacy.reports) > 1
         if handler is None or sender != self.leader or followed:
-            return [*drop, Count("messages_ignored", type(message).__name__)]
+            return [Count("messages_ignored", type(message).__name__)]
         self.give_up_candidacy()  # nobody else has promised anything yet: it stands anew, from what it knows by now
-        return [*drop, *handler(self, message, now)]
+        return handler(self, message, now)
 
 
 def _nothing(trainer: TrainerState, message: LeaderHeartbeat, now: float) -> list[Action]:
