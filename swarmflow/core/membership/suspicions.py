@@ -57,19 +57,11 @@ class Suspicions:
     def forget(self, process: ProcessId) -> None:
         """Forget a process that is gone, and its accusations."""
         self._of.pop(process, None)
-        for accused in list(self._of):
-            self._of[accused].pop(process, None)
-            if not self._of[accused]:
-                del self._of[accused]
+        self._keep(lambda accuser, accusation: accuser != process)
 
     def answered(self, membership: Membership, now: float) -> list[tuple[ProcessId, ProcessId]]:
         """Return the (accuser, accused) of accusations whose accused has spoken since; each once for each time."""
-        for accused in list(self._of):
-            accusers = self._of[accused]
-            for accuser in [by for by, accusation in accusers.items() if now - accusation.last_s > RECENT_S]:
-                del accusers[accuser]
-            if not accusers:
-                del self._of[accused]
+        self._keep(lambda accuser, accusation: now - accusation.last_s <= RECENT_S)
         found: list[tuple[ProcessId, ProcessId]] = []
         for accused, accusers in self._of.items():
             known = membership.known.get(accused)
@@ -102,6 +94,11 @@ class Suspicions:
         """Return when an accused that does not answer is given up."""
         every = (accusation for accusers in self._of.values() for accusation in accusers.values())
         return min((accusation.due_s for accusation in every if not accusation.answered), default=None)
+
+    def _keep(self, counts: Callable[[ProcessId, Accusation], bool]) -> None:
+        """Forget the accusations that do not count any more, and the accused that are left without any."""
+        kept = ({by: a for by, a in accusers.items() if counts(by, a)} for accusers in self._of.values())
+        self._of = {accused: accusers for accused, accusers in zip(self._of, kept, strict=True) if accusers}
 
     def _alone(self, accuser: ProcessId) -> int:
         """Return how many members this one alone accuses although they have answered the leader."""

@@ -39,11 +39,7 @@ def on_disk_changed(trainer: TrainerState, event: DiskChanged, now: float) -> li
 
 
 def _report(trainer: TrainerState, failed: str = "") -> list[Action]:
-    copies = _copies(trainer)
+    whole = Holding(Snapshot(trainer.on_disk, trainer.digests), tuple(range(trainer.plan.stages)))
+    copies = (*([whole] if trainer.digests else []), *trainer.parts)
     trainer.join = replace(trainer.join, copies=copies)
     return [Send(trainer.leader, CopiesHeld(copies, failed))]
-
-
-def _copies(trainer: TrainerState) -> tuple[Holding, ...]:
-    snapshot, stages = Snapshot(trainer.on_disk, trainer.digests), tuple(range(trainer.plan.stages))
-    return (*((Holding(snapshot, stages),) if trainer.digests else ()), *trainer.parts)

@@ -15,7 +15,7 @@ from swarmflow.core.machines.leading.saving import goodbye, save, spread, stop_n
 from swarmflow.core.membership import placement
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.protocol.actions import Abandon, Action, Count, Log, Send, Validate
-from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, Progressed, Validated
+from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, Validated
 from swarmflow.core.protocol.messages import state_name
 from swarmflow.core.protocol.types import EXPONENT, Roster
 
@@ -53,13 +53,6 @@ def measure(leader: LeaderState, now: float) -> list[Action]:
     leader.move(LeaderPhase.VALIDATING)
     leader.measuring = ValidationState(leader.membership.roster(leader.version))
     return [Validate(leader.version, leader.measuring.roster)]
-
-
-def measured_some(leader: LeaderState, event: Progressed, now: float) -> None:
-    """Count a validation batch that has come back."""
-    if leader.phase is LeaderPhase.VALIDATING:
-        leader.measuring.batches += 1
-        leader.measuring.proven.update(event.through)
 
 
 def see_validation(leader: LeaderState, now: float) -> list[Action]:

@@ -86,18 +86,20 @@ def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
             actions += grant(leader, spare, stage, "nobody is left there")
             spare.stands_in = 0 <= spare.wish != stage
     reason = placement.lacking(membership, empty)
-    if reason != leader.waits_for:
-        leader.waits_for = reason
-        actions.append(Log("info", f"waiting for {reason}"))
-    return actions
+    return actions + _wait(leader, reason, "info")
+
+
+def _wait(leader: LeaderState, reason: str, level: str = "warning") -> list[Action]:
+    """Wait for something, and say so once."""
+    begins, leader.waits_for = reason != leader.waits_for, reason
+    return [Log(level, f"waiting for {reason}")] if begins else []
 
 
 def _await(leader: LeaderState, away: list[Absent]) -> list[Action]:
     """Wait for peers that left with the lost state in a folder: it costs no more than to do the steps again."""
     names = ", ".join(f"{one.name} with stage {one.held.stage}" for one in away)
     reason = f"{names}, left in its state folder; without it the run goes back to version {leader.safe.durable}"
-    begins, leader.waits_for = reason != leader.waits_for, reason
-    return [Log("warning", f"waiting for {reason}")] if begins else []
+    return _wait(leader, reason)
 
 
 def _roll_back(leader: LeaderState, lost: list[int], now: float) -> list[Action]:
@@ -127,14 +129,10 @@ def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Actio
     """Go on from the newest version that is whole somewhere, or wait for it and say so."""
     there = {process.name for process in leader.membership.known}
     decision = restoring.decide(leader.safe.durable, leader.safe.copies, now, leader.recovery.memories, there)
-    actions: list[Action] = []
-    if decision.version is None and decision.reason != leader.waits_for:
-        leader.waits_for = decision.reason
-        actions.append(Log("warning", f"waiting for {decision.reason}"))
-    if decision.fetch is not None:
-        return actions + leader.safe.fetch(decision.fetch)
     if decision.version is None:
-        return actions
+        fetched = leader.safe.fetch(decision.fetch) if decision.fetch is not None else []
+        return [*_wait(leader, decision.reason), *fetched]
+    actions: list[Action] = []
     leader.recovery.decide()
     leader.version, leader.safe.known = decision.version, restoring.known
     leader.commit, leader.name = None, ""

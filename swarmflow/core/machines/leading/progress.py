@@ -179,8 +179,9 @@ def progressed(leader: LeaderState, event: Progressed, now: float) -> list[Actio
     """Count a part of what this trainer asked its runtime for."""
     if event.of == "save":
         leader.safe.arrived(event.version)
-    elif event.of == "validation":
-        between_steps.measured_some(leader, event, now)
+    elif event.of == "validation" and leader.phase is LeaderPhase.VALIDATING:
+        leader.measuring.batches += 1
+        leader.measuring.proven.update(event.through)
     return []
 
 
