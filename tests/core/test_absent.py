@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmflow.core.durability.absent import Absentees
+from swarmflow.core.durability.recovery import Absentees
 from swarmflow.core.protocol.messages import Held
 
 NAME, NEXT = "n" * 32, "m" * 32

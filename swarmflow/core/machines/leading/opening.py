@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from swarmflow.core.commit.quorum import change_since, electorate
 from swarmflow.core.commit.step import Step, StepFailure
-from swarmflow.core.durability.absent import Absent
 from swarmflow.core.durability.memories import NOTHING, Former, Remembered, holds
-from swarmflow.core.durability.recovery import RecoveryState
+from swarmflow.core.durability.recovery import Absent, RecoveryState
 from swarmflow.core.durability.restoring import Restoring
 from swarmflow.core.durability.versions import NO_DISK
 from swarmflow.core.machines.leading.grants import grant
