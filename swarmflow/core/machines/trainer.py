@@ -8,9 +8,9 @@ from typing import Any
 
 from swarmflow.core.machines.feeding import candidate, disk, epochs, leaving
 from swarmflow.core.machines.feeding.trainer_phase import TrainerPhase
-from swarmflow.core.machines.feeding.trainer_state import TrainerState, until_end
+from swarmflow.core.machines.feeding.trainer_state import ENDS, TrainerState, until_end
 from swarmflow.core.pipeline import lateness
-from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Rejoin, Release, Saved, Send
+from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Release, Saved, Send
 from swarmflow.core.protocol.events import (
     CheckpointWritten,
     DiskChanged,
@@ -96,7 +96,7 @@ class TrainerMachine(TrainerState):
         if self.phase is TrainerPhase.ENDED:
             return actions
         actions += self._arrived(event, now) if isinstance(event, Received) else self._local(event, now)
-        if self.lead is not None and self.lead.left:
+        if any(type(action) in ENDS for action in actions):
             self.end()
         return self.counter.sent(until_end(actions + self._due(now)))
 
@@ -163,11 +163,6 @@ class TrainerMachine(TrainerState):
                 return disk.on_checkpoint_written(self, event, now)
             case DiskChanged():
                 return disk.on_disk_changed(self, event, now)
-            case Rival() if self.lead is not None:
-                actions = self.lead.handle(event, now)
-                if any(isinstance(action, Rejoin) for action in actions):
-                    self.end()
-                return actions
             case SaveAsked() if self.lead is None:
                 return [Saved(event.number, -1, "this trainer does not lead; ask the leader")]
             case SaveAsked() | Tick() | Validated() | Rival() | Progressed():
@@ -216,10 +211,9 @@ class TrainerMachine(TrainerState):
         if self.candidacy is not None:
             self.candidacy.refuse(event.process)
         reason = f"{event.process} {event.reason}"
-        void = Send(self.leader, Unrepairable(self.epoch, reason))
         if self.epoch_view is not None:
             self.epoch_view.void = reason
-        return [*self._put_out(event.process, event.reason, now), *([] if self.phase is TrainerPhase.ENDED else [void])]
+        return [*self._put_out(event.process, event.reason, now), Send(self.leader, Unrepairable(self.epoch, reason))]
 
     def _put_out(self, sender: ProcessId, reason: str, now: float) -> list[Action]:
         if sender == self.leader and self.candidacy is None:

@@ -40,10 +40,7 @@ def on_drain_asked(trainer: TrainerState) -> list[Action]:
         return _exit(trainer, "left at once")
     trainer.draining = True
     if trainer.lead is not None:
-        actions = trainer.lead.stop()
-        if any(isinstance(action, Exit) for action in actions):
-            trainer.end()
-        return actions
+        return trainer.lead.stop()
     return [Send(trainer.leader, Drain()), Log("info", "leaving after this step")]
 
 

@@ -18,6 +18,8 @@ from swarmflow.core.protocol.messages import Join, Left
 from swarmflow.core.protocol.types import BEFORE_ALL, Epoch, Holding, Member, Plan, ProcessId
 from swarmflow.core.routing.flow.live import FlowNegotiation
 
+ENDS = (Exit, Rejoin)  # nothing follows them
+
 
 @dataclass(slots=True)
 class TrainerState:
@@ -87,8 +89,5 @@ class TrainerState:
 
 def until_end(actions: list[Action]) -> list[Action]:
     """Return the actions up to the end of a process: after that it has nothing to send."""
-    ends = next((number for number, action in enumerate(actions) if type(action) in _ENDS), None)
+    ends = next((number for number, action in enumerate(actions) if type(action) in ENDS), None)
     return actions if ends is None else actions[: ends + 1]
-
-
-_ENDS = (Exit, Rejoin)

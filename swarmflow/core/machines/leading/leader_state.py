@@ -90,7 +90,6 @@ class LeaderState:
     # --- the end ---
     stopping: bool = field(init=False, default=False)  # a person wants this trainer to go, or the run cannot go on
     fate: str = field(init=False, default="")  # why the run cannot go on
-    left: bool = field(init=False, default=False)  # this trainer has given up the lead
 
     def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int, former: Former) -> None:
         stages, steps = self.plan.stages, self.settings.steps

@@ -151,7 +151,6 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
     if duty.task == LOAD and duty.misses == 1:
         return grant(leader, entry, entry.member.stage, f"it {reason}", turn=1)
     if entry.process == me and len(leader.membership.trainers()) > 1:
-        leader.left = True
         return [Log("warning", f"this trainer {reason}: another one has to lead"), Rejoin(f"it {reason}")]
     if entry.process != me and (duty.task in (FEED, LOAD) or _has_mate(leader, entry)):
         return put_out(leader, entry.process, reason, now)
