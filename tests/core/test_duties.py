@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -65,6 +66,15 @@ def test_pauses_grow_and_are_forgiven() -> None:
     assert pauses.left("a", 160.0) == (60.0, "slept")
     assert pauses.left("a", 220.0) == (0.0, "")
     assert pauses.put_out("a", "slept", 2000.0) == 30.0
+
+
+def test_without_forgiveness_every_pause_counts() -> None:
+    bars = Pauses(60.0, math.inf)
+    assert bars.last_s("a") == 0.0
+    assert [bars.put_out("a", "not finite", turn * 1e6) for turn in range(2)] == [60.0, 120.0]
+    assert bars.last_s("a") == 120.0
+    seconds = [bars.put_out("a", "not finite", turn * 1e6) for turn in range(2, 1200)]
+    assert (seconds[0], seconds[-1]) == (240.0, 3600.0), "however often it was put out"
 
 
 @pytest.mark.parametrize(
