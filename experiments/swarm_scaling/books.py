@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from swarmflow.core.protocol.events import Event, Received
-from swarmflow.core.protocol.messages import MemberEntered, Message, OpenStep, Prepare, RosterDelta, RosterPart
+from swarmflow.core.protocol.messages import MemberEntered, Message, OpenStep, Prepare, RosterDelta
 
-BOOKS: frozenset[type[Message]] = frozenset((OpenStep, RosterPart, RosterDelta, MemberEntered, Prepare))
+BOOKS: frozenset[type[Message]] = frozenset((OpenStep, RosterDelta, MemberEntered, Prepare))
 
 
 def of_books(event: Event) -> bool:

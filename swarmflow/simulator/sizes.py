@@ -19,7 +19,6 @@ from swarmflow.core.protocol.messages import (
     OpenStep,
     Prepare,
     RosterDelta,
-    RosterPart,
 )
 from swarmflow.core.protocol.messages.negotiation import (
     ApplyExchange,
@@ -103,7 +102,6 @@ def _flow_message(message: FlowMessage) -> int:
 
 _EXTRA: dict[type, Callable[[Any], int]] = {
     OpenStep: _open,
-    RosterPart: lambda message: MEMBER * len(message.members),
     RosterDelta: _reopen,
     Prepare: _prepare,
     ElectionReport: _report,

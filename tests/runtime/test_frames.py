@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.runtime.transport.frames import BadFrame, Frame, FrameLimits, pack_end, pack_front, read_frame
+from swarmflow.runtime.transport.lanes import JOINED_BYTES_MAX
 
 LIMITS = FrameLimits(header_bytes_max=256, body_bytes_max=4096, bodies_max=3)
+WIDE = FrameLimits()
 
 
 def packed(sequence: int, header: bytes, bodies: list[bytes]) -> bytes:
@@ -114,6 +117,79 @@ async def test_announced_sizes_allocate_nothing() -> None:
     tracemalloc.stop()
     assert kinds == ["body_size", "header_size"]
     assert peak_bytes < 2**20
+
+
+async def read_in_pieces(data: bytes, sizes: list[int]) -> Frame | None:
+    """The frame that a stream begins with; the stream arrives in pieces of these sizes, the rest at once."""
+    reader = asyncio.StreamReader()
+
+    async def write() -> None:
+        start = 0
+        for size in (*sizes, len(data)):
+            reader.feed_data(data[start : start + size])
+            start += size
+            await asyncio.sleep(0)
+        reader.feed_eof()
+
+    writing = asyncio.create_task(write())
+    try:
+        return await read_frame(reader, 0, WIDE, 5.0)
+    finally:
+        await writing
+
+
+LONG = random.Random(0).randbytes(1 << 20)
+PIECES = st.lists(st.integers(0, 1 << 17), max_size=8)
+
+
+@pytest.mark.asyncio
+@settings(deadline=None)
+@given(st.integers(JOINED_BYTES_MAX, len(LONG)), PIECES)
+async def test_a_long_header_comes_together_from_whatever_pieces_it_arrives_in(length: int, sizes: list[int]) -> None:
+    frame = await read_in_pieces(packed(0, LONG[:length], [b"abc"]), sizes)
+    assert frame is not None
+    assert (frame.header, bytes(frame.bodies[0])) == (LONG[:length], b"abc")
+
+
+@pytest.mark.asyncio
+@settings(deadline=None)
+@given(st.floats(0.001, 0.999), PIECES)
+async def test_of_a_long_header_that_is_cut_anywhere_nothing_is_delivered(share: float, sizes: list[int]) -> None:
+    whole = packed(0, LONG, [])
+    with pytest.raises(BadFrame) as caught:
+        await read_in_pieces(whole[: int(share * len(whole))], sizes)
+    assert caught.value.kind == "truncated"
+
+
+@pytest.mark.asyncio
+@given(st.integers(0, 1 << 16), st.integers(0, 7))
+async def test_a_flipped_bit_in_a_long_header_is_noticed(place: int, bit: int) -> None:
+    damaged = bytearray(pack_front(0, bytes(1 << 17), [], WIDE))
+    damaged[-1 - place] ^= 1 << bit
+    reader = asyncio.StreamReader()
+    reader.feed_data(bytes(damaged))
+    with pytest.raises(BadFrame) as caught:
+        await read_frame(reader, 0, WIDE, 5.0)
+    assert caught.value.kind == "checksum"
+
+
+@pytest.mark.asyncio
+async def test_a_long_header_that_was_announced_takes_no_more_memory_than_has_come() -> None:
+    """A byte at a time, too: a sender must not cost more than it sends."""
+    came = pack_front(0, bytes(WIDE.header_bytes_max), [], WIDE)[: 1 << 16]
+    reader = asyncio.StreamReader()
+    tracemalloc.start()
+    reading = asyncio.create_task(read_frame(reader, 0, WIDE, 5.0))
+    for start in range(0, len(came), 7):
+        reader.feed_data(came[start : start + 7])
+        await asyncio.sleep(0)
+    reader.feed_eof()
+    with pytest.raises(BadFrame) as caught:
+        await reading
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert caught.value.kind == "truncated"
+    assert peak_bytes < 2**19
 
 
 @pytest.mark.parametrize(("header", "sizes"), [(b"h" * 257, []), (b"h", [4097]), (b"h", [1, 1, 1, 1])])

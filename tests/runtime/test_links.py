@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -249,6 +250,15 @@ async def test_a_message_over_the_limits_or_to_oneself_is_the_callers_error(tmp_
                 one.links.send(two.me, header, bodies)
         with pytest.raises(ValueError, match="itself"):
             one.links.send(one.me, b"h")
+
+
+@pytest.mark.asyncio
+async def test_a_message_of_many_members_arrives_whole_and_in_its_place(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (one, two):
+        long = random.Random(0).randbytes(5 * MEBIBYTE)
+        for header in (b"before", long, b"after"):
+            one.links.send(two.me, header)
+        assert await two.headers(3) == [b"before", long, b"after"]
 
 
 @pytest.mark.asyncio

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
+from swarmflow.core.commit.announcing import NOBODY, announce
 from swarmflow.core.commit.quorum import Quorum
 from swarmflow.core.commit.reduce import reduction_groups
-from swarmflow.core.commit.roster_parts import NOBODY, PART_MEMBERS, announce
 from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import MemberEntered, OpenStep, RosterDelta
 from swarmflow.core.protocol.types import Group, Member, ProcessId, Roster
+
+SEEN_STAGES = 3  # that a peer is sent of the roster: its own and those beside it
 
 
 @dataclass(slots=True)
@@ -55,8 +57,10 @@ class StepMembers:
         stages: the stage that each recipient of `base` served then.
         """
         change = RosterDelta.after(base, self.open_step) if base is not None else None
-        if change is not None and len(change.gone) + len(change.entered) > PART_MEMBERS:
-            change = None
+        if change is not None:
+            named = len(change.gone) + len(change.entered)
+            if named * len(self.roster.stages) > SEEN_STAGES * self.roster.size:
+                change = None  # what a peer is sent of the roster itself is shorter
         return announce(self.open_step, self.roster.all_members, self.tied, change, stages)
 
     def remove(self, process: ProcessId) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.commit.quorum import Quorum
-from swarmflow.core.commit.roster_parts import GatheredRoster, RosterAssembly
 from swarmflow.core.commit.step import Step, StepFailure
 from swarmflow.core.commit.step_phase import BEFORE_BALLOT
 from swarmflow.core.election.epoch_view import EpochView
+from swarmflow.core.election.gathered_roster import GatheredRoster
 from swarmflow.core.protocol.actions import Action, Connect, Send
-from swarmflow.core.protocol.messages import Elect, ElectionReport, OpenStep, RosterPart
+from swarmflow.core.protocol.messages import Elect, ElectionReport, OpenStep
 from swarmflow.core.protocol.types import Epoch, Member, Plan, ProcessId, Roster
 
 ASK_EVERY_S = 1.0
@@ -34,7 +34,6 @@ class Candidacy:
     steps: int = 1 << 40  # of the run
     reports: dict[ProcessId, ElectionReport] = field(init=False, default_factory=dict)
     _gathered: dict[Epoch, GatheredRoster] = field(init=False, default_factory=dict)  # rosters, by epoch
-    _assemblies: dict[ProcessId, RosterAssembly] = field(init=False, default_factory=dict)  # of reports in parts
     _listed: Roster | None = field(init=False, default=None)  # the last roster whose members were asked
     _asked: dict[ProcessId, Member] = field(init=False, default_factory=dict)
     _lost: set[ProcessId] = field(init=False, default_factory=set)
@@ -50,7 +49,7 @@ class Candidacy:
         """Take the report of a process that follows, and ask the members that only it knows."""
         if message.term != self.term or sender in self._refused:
             return []
-        opened = self._with_roster(sender, message)
+        opened = self._with_roster(message)
         if opened is None or not self._is_about(sender, message, opened):
             return []
         self.reports[sender] = replace(message, opened=opened)
@@ -62,16 +61,11 @@ class Candidacy:
         self._asked |= {member.process: member for member in fresh}
         return self._ask([member for member in fresh if member.process != self.me.process])
 
-    def add_part(self, sender: ProcessId, message: RosterPart) -> list[Action]:
-        """Take a part of a roster that is too large for a report."""
-        self._assemblies.setdefault(sender, RosterAssembly()).add(message)
-        return []
-
-    def _with_roster(self, sender: ProcessId, message: ElectionReport) -> OpenStep | None:
-        """Return the OpenStep of a report with its roster; None if a part of that is missing."""
+    def _with_roster(self, message: ElectionReport) -> OpenStep | None:
+        """Return the OpenStep of a report with its roster; None if that is not the one which the report names."""
         own, opened = self.epoch_view.opened, message.opened
         if opened.roster != Roster():
-            return opened if opened.before == 0 else self._assemblies.setdefault(sender, RosterAssembly()).whole(opened)
+            return opened
         roster = own.roster if message.change is None else message.change.unfolded(own).roster
         if opened.whole and roster.digest != opened.whole:
             return None

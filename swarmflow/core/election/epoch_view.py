@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from swarmflow.core.commit.roster_parts import RosterAssembly
 from swarmflow.core.protocol.messages import Commit, Done, ElectionReport, Join, OpenStep, Prepare, RosterDelta, Tally
 from swarmflow.core.protocol.types import Epoch, Member, ProcessId, Roster
 
@@ -119,11 +118,10 @@ class EpochView:
         )
 
 
-def begun(message: OpenStep | RosterDelta, assembly: RosterAssembly, former: EpochView | None) -> EpochView | None:
-    """Return the view that a message begins; None if a part of it was missed. assembly: members received before it."""
+def begun(message: OpenStep | RosterDelta, former: EpochView | None) -> EpochView | None:
+    """Return the view that a message begins; None if it builds on an epoch that was missed."""
     if isinstance(message, OpenStep):
-        whole = assembly.whole(message)
-        return None if whole is None else EpochView(whole)
+        return EpochView(message)
     if former is None or former.opened.epoch != message.base:
         return None
     return EpochView(message.unfolded(former.opened), message, former.opened.digest)

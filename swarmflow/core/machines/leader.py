@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+from swarmflow.core.commit.announcing import announce
 from swarmflow.core.commit.piece_owners import LinkTable
-from swarmflow.core.commit.roster_parts import announce
 from swarmflow.core.commit.step import AboutStep, Step, received, summary, waits_for
 from swarmflow.core.commit.step_phase import OVER, StepPhase
 from swarmflow.core.election.candidacy import Takeover

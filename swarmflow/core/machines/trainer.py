@@ -53,7 +53,6 @@ from swarmflow.core.protocol.messages import (
     Refused,
     Released,
     RosterDelta,
-    RosterPart,
     Routed,
     SlotReserved,
     StepResult,
@@ -237,8 +236,6 @@ class TrainerMachine(TrainerState):
         match message:
             case Elect():
                 return candidate.on_elect(self, sender, message, now)
-            case RosterPart() if self.candidacy is not None and sender != self.leader:
-                return self.candidacy.add_part(sender, message)
             case ElectionReport() if self.candidacy is not None:
                 return self.candidacy.report(sender, message)
             case ElectionReport() if self.lead is not None and message.term == self.lead.term:
@@ -270,7 +267,6 @@ def _nothing(trainer: TrainerState, message: LeaderHeartbeat, now: float) -> lis
 
 
 _FROM_LEADER: dict[type, Callable[[TrainerState, Any, float], list[Action]]] = {
-    RosterPart: epochs.on_roster_part,
     OpenStep: epochs.on_open_step,
     RosterDelta: epochs.on_open_step,
     MemberEntered: epochs.on_member_entered,

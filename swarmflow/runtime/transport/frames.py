@@ -3,6 +3,9 @@
 All integers are big-endian. Front: magic (4 bytes), format (1), number of bodies (1), reserved (2, zero), sequence
 number (8), header length (4); then a length (8) for each body; then the CRC-32 (4) of all of that and of the header;
 then the header and the bodies. A frame without header and bodies ends the stream.
+
+A header may be long, since a message names as many members as the swarm has. Its writer sends it, and its reader takes
+it, in pieces: neither holds up its event loop for a whole one, and an announced length costs the reader nothing.
 """
 
 from __future__ import annotations
@@ -41,9 +44,14 @@ class BadFrame(FrameError):
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """Limits of one frame, checked by the reader before it allocates and by the writer before it sends."""
+    """Limits of one frame, checked by the reader before it allocates and by the writer before it sends.
 
-    header_bytes_max: int = 1 << 20
+    header_bytes_max: of a whole message without its bodies; no list in it has a limit in bytes of its own. The longest
+    ones name MEMBERS_MAX members (core/protocol/messages/checks.py), who have 335 bytes each; one with two addresses
+    takes 267 (docs/decisions/rosters.md).
+    """
+
+    header_bytes_max: int = 1 << 25
     body_bytes_max: int = 1 << 28
     bodies_max: int = 4
 
@@ -67,15 +75,20 @@ def pack_front(sequence: int, header: bytes, body_sizes: Sequence[int], limits: 
 
     Raises ValueError when the frame is over the limits: its receiver would refuse it.
     """
-    if len(header) > limits.header_bytes_max:
-        raise ValueError(f"a header of {len(header)} bytes is over the limit of {limits.header_bytes_max}")
+    check_limits(len(header), body_sizes, limits)
+    front = _FRONT.pack(MAGIC, FORMAT, len(body_sizes), 0, sequence, len(header))
+    front += b"".join(_LENGTH.pack(size) for size in body_sizes)
+    return front + _CHECKSUM.pack(zlib.crc32(header, zlib.crc32(front))) + header
+
+
+def check_limits(header_bytes: int, body_sizes: Sequence[int], limits: FrameLimits) -> None:
+    """Raise ValueError when a frame is over the limits."""
+    if header_bytes > limits.header_bytes_max:
+        raise ValueError(f"a header of {header_bytes} bytes is over the limit of {limits.header_bytes_max}")
     if len(body_sizes) > limits.bodies_max:
         raise ValueError(f"{len(body_sizes)} bodies are over the limit of {limits.bodies_max}")
     if any(size > limits.body_bytes_max for size in body_sizes):
         raise ValueError(f"a body of {max(body_sizes)} bytes is over the limit of {limits.body_bytes_max}")
-    front = _FRONT.pack(MAGIC, FORMAT, len(body_sizes), 0, sequence, len(header))
-    front += b"".join(_LENGTH.pack(size) for size in body_sizes)
-    return front + _CHECKSUM.pack(zlib.crc32(header, zlib.crc32(front))) + header
 
 
 def pack_end(sequence: int) -> bytes:
@@ -131,20 +144,27 @@ def _check_front(front: bytes, sequence: int, limits: FrameLimits) -> tuple[int,
 
 
 async def _read(reader: asyncio.StreamReader, size: int, stall_timeout_s: float) -> bytes:
-    data = bytearray(size)
-    await _fill(reader, memoryview(data), stall_timeout_s)
+    data = bytearray()  # grows as bytes arrive: a sender that announces a long header and sends none costs nothing
+    while len(data) < size:
+        data += await _read_piece(reader, size - len(data), stall_timeout_s)
     return bytes(data)
 
 
 async def _fill(reader: asyncio.StreamReader, view: memoryview, stall_timeout_s: float) -> None:
     filled = 0
     while filled < len(view):
-        try:
-            async with asyncio.timeout(stall_timeout_s):
-                piece = await reader.read(min(len(view) - filled, READ_BYTES))
-        except TimeoutError:
-            raise BadFrame("stalled", f"nothing came for {stall_timeout_s:g} s inside it") from None
-        if not piece:
-            raise BadFrame("truncated", f"the stream ended inside it, {len(view) - filled} bytes short")
+        piece = await _read_piece(reader, len(view) - filled, stall_timeout_s)
         view[filled : filled + len(piece)] = piece
         filled += len(piece)
+
+
+async def _read_piece(reader: asyncio.StreamReader, missing_bytes: int, stall_timeout_s: float) -> bytes:
+    """Return what has arrived of the missing bytes, at least one and at most READ_BYTES."""
+    try:
+        async with asyncio.timeout(stall_timeout_s):
+            piece = await reader.read(min(missing_bytes, READ_BYTES))
+    except TimeoutError:
+        raise BadFrame("stalled", f"nothing came for {stall_timeout_s:g} s inside it") from None
+    if not piece:
+        raise BadFrame("truncated", f"the stream ended inside it, {missing_bytes} bytes short")
+    return piece

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swarmflow.errors import FrameError, NetworkError
-from swarmflow.runtime.transport.frames import FrameLimits, pack_end, pack_front
+from swarmflow.runtime.transport.frames import FrameLimits, check_limits, pack_end, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
 
 Buffer = bytes | bytearray | memoryview
@@ -99,7 +99,7 @@ class OutboundLane:
         if not header:
             raise ValueError("a message needs a header")
         sizes = [0 if callable(body) else memoryview(body).nbytes for body in bodies]
-        pack_front(0, header, sizes, self._limits)
+        check_limits(len(header), sizes, self._limits)
         message = _Message(header, tuple(bodies), len(header) + sum(sizes))
         if (
             len(self._queue) >= self._settings.queue_frames_max
@@ -213,10 +213,9 @@ class OutboundLane:
         if size_bytes <= JOINED_BYTES_MAX:
             await self._put(writer, b"".join((front, *bodies)))
         else:
-            await self._put(writer, front)
-            for body in bodies:
-                for start in range(0, len(body), WRITE_BYTES):
-                    await self._put(writer, body[start : start + WRITE_BYTES])
+            for part in (memoryview(front), *bodies):
+                for start in range(0, len(part), WRITE_BYTES):
+                    await self._put(writer, part[start : start + WRITE_BYTES])
         self._counters.sent(self._hello.lane, message.header, size_bytes)
 
     async def _put(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:

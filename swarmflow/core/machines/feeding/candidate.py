@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from swarmflow.core.commit.roster_parts import answer
 from swarmflow.core.election.candidacy import Candidacy, takeover_of
 from swarmflow.core.machines.feeding.trainer_phase import TrainerPhase
 from swarmflow.core.machines.feeding.trainer_state import TrainerState
@@ -119,7 +118,7 @@ def on_elect(trainer: TrainerState, sender: ProcessId, message: Elect, now: floa
     lease.follow(sender, message.term, now)
     trainer.give_up_candidacy()
     trainer.waiting.clear()
-    answered: list[Action] = [Connect((message.me,)), *answer(sender, _report(trainer, message.roster))]
+    answered: list[Action] = [Connect((message.me,)), Send(sender, _report(trainer, message.roster))]
     return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
 
 

@@ -14,23 +14,16 @@ from swarmflow.core.protocol.messages import (
     Prepare,
     Prepared,
     RosterDelta,
-    RosterPart,
     StepResult,
     Suspect,
 )
-
-
-def on_roster_part(trainer: TrainerState, message: RosterPart, now: float) -> list[Action]:
-    """Keep members of the epoch that is opened next."""
-    trainer.assembly.add(message)
-    return []
 
 
 def on_open_step(trainer: TrainerState, message: OpenStep | RosterDelta, now: float) -> list[Action]:
     """Begin a step with this trainer's share of its microbatches."""
     if message.epoch <= trainer.epoch:
         return []
-    epoch_view = begun(message, trainer.assembly, trainer.epoch_view)
+    epoch_view = begun(message, trainer.epoch_view)
     if epoch_view is None:
         return trainer.leave(f"this process was not told who takes part in step {message.epoch.step}")
     trainer.joined()

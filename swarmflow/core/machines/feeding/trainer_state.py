@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.commit.roster_parts import RosterAssembly
 from swarmflow.core.election.candidacy import Candidacy
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.election.leader_lease import LeaderLease
@@ -39,7 +38,6 @@ class TrainerState:
     epoch: Epoch = field(init=False, default=BEFORE_ALL)
     draining: bool = field(init=False, default=False)
     epoch_view: EpochView | None = field(init=False, default=None)
-    assembly: RosterAssembly = field(init=False, default_factory=RosterAssembly)
     peers: set[ProcessId] = field(init=False, default_factory=set)  # of all stages, in the epoch
     candidacy: Candidacy | None = field(init=False, default=None)
     recorded: Epoch = field(init=False, default=BEFORE_ALL)  # of the last result that was recorded

@@ -9,15 +9,8 @@ from swarmflow.core.machines.serving.peer_state import PeerState
 from swarmflow.core.pipeline import downstream, reconciling
 from swarmflow.core.protocol.actions import Action, Connect, Forget, Log, Reset
 from swarmflow.core.protocol.events import Received
-from swarmflow.core.protocol.messages import MemberEntered, MemberFailed, OpenStep, RosterDelta, RosterPart
+from swarmflow.core.protocol.messages import MemberEntered, MemberFailed, OpenStep, RosterDelta
 from swarmflow.core.routing.link_rates import NEAR_MAX
-
-
-def on_roster_part(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """Keep members of the epoch that is opened next."""
-    assert isinstance(event.message, RosterPart)
-    peer.assembly.add(event.message)
-    return []
 
 
 def on_open_step(peer: PeerState, event: Received, now: float) -> list[Action]:
@@ -26,7 +19,7 @@ def on_open_step(peer: PeerState, event: Received, now: float) -> list[Action]:
     assert isinstance(opening, OpenStep | RosterDelta)
     if opening.term < peer.lease.term or opening.epoch <= peer.epoch:
         return []
-    epoch_view = begun(opening, peer.assembly, peer.epoch_view)
+    epoch_view = begun(opening, peer.epoch_view)
     if epoch_view is None:
         return peer.leave(f"this process was not told who takes part in step {opening.epoch.step}")
     message = epoch_view.opened

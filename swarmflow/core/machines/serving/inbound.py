@@ -52,7 +52,6 @@ from swarmflow.core.protocol.messages import (
     Released,
     ReserveSlot,
     RosterDelta,
-    RosterPart,
     Routed,
     SlotReserved,
     Surplus,
@@ -110,7 +109,6 @@ def _recalled(
 
 
 _ORDERS: dict[type[Message], Handler] = {
-    RosterPart: epochs.on_roster_part,
     OpenStep: epochs.on_open_step,
     RosterDelta: epochs.on_open_step,
     MemberEntered: epochs.on_member_entered,

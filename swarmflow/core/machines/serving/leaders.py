@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmflow.core.commit.roster_parts import answer as in_parts
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.machines.serving.peer_phase import PeerPhase
 from swarmflow.core.machines.serving.peer_state import PeerState
@@ -76,7 +75,7 @@ def on_elect(peer: PeerState, event: Received, now: float) -> list[Action]:
     if peer.hops is not None:
         peer.hops.leader = sender
         peer.hops.dispatcher.speeds.forget_reports()  # the new leader has none: all are due again
-    answer: list[Action] = [Connect((message.me,)), *in_parts(sender, _report(peer, epoch_view, message))]
+    answer: list[Action] = [Connect((message.me,)), Send(sender, _report(peer, epoch_view, message))]
     return answer if is_followed else [*answer, Log("info", f"trainer {sender} leads from here on")]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.commit.reduce import Ballot
-from swarmflow.core.commit.roster_parts import RosterAssembly
 from swarmflow.core.durability.memory import Memory
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.election.leader_lease import LeaderLease
@@ -51,7 +50,6 @@ class PeerState:
     unsettled: Prepare | None = field(init=False, default=None)  # a ballot that waits for orphans to be subtracted
     elements: dict[str, int] = field(init=False, default_factory=dict)  # of each reduction group's flat gradient
     element_bytes: int = field(init=False, default=4)  # of one of them
-    assembly: RosterAssembly = field(init=False, default_factory=RosterAssembly)
     relays: Relays = field(init=False)
     flows: FlowNegotiation | None = field(init=False, default=None)  # where the router follows flows
     done: int = field(init=False, default=0)  # units of work in its life, as its heartbeats report

@@ -64,7 +64,6 @@ from swarmflow.core.protocol.messages.step import (
     ReducePart,
     ReduceSum,
     RosterDelta,
-    RosterPart,
     StepResult,
     Tally,
     Unprepared,
@@ -127,7 +126,6 @@ __all__ = [
     "Released",
     "ReserveSlot",
     "RosterDelta",
-    "RosterPart",
     "Routed",
     "SlotReserved",
     "StepResult",
@@ -160,7 +158,6 @@ Message = (
     | Probed
     | DownstreamCost
     | Done
-    | RosterPart
     | OpenStep
     | RosterDelta
     | MemberEntered

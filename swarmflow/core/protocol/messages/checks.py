@@ -32,14 +32,13 @@ from swarmflow.core.protocol.messages import (
     RosterDelta,
 )
 from swarmflow.core.protocol.messages.negotiation import FlowMessage
-from swarmflow.core.protocol.types import ADDRESSES_MAX, Group, Member, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import ADDRESSES_MAX, Epoch, Group, Member, Microbatch, Plan, ProcessId, Roster
 
 REASON_MAX = 500  # characters of a reason: what is longer is cut where it is made, and refused where it arrives
 COUNT_MAX = 1 << 40  # of anything that is counted
 ATTEMPT_MAX = 1_000_000_000
 SECONDS_MAX = 1e9
 MEMBERS_MAX = 100_000  # of a roster
-PART_MEMBERS_MAX = 1000  # of a RosterPart
 REASONS = frozenset(("full", "draining", "unknown", "stale", "stage", "invalid"))  # of a Denied
 BODIES_MAX: dict[type, int] = {
     Forward: 2,
@@ -69,7 +68,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
     """The range of every number, both ends included, by `Class.field` or else by `field`. Not-a-number is in none."""
     stage, stage_or_none, index = (0, stages - 1), (-1, stages - 1), (0, microbatches - 1)
     count, count_or_none, seconds, rate = (0, COUNT_MAX), (-1, COUNT_MAX), (0.0, SECONDS_MAX), (0.0, 1e30)
-    members, loss, norm = (0, MEMBERS_MAX), (-1e30, 1e30), (0.0, 1e300)
+    loss, norm = (-1e30, 1e30), (0.0, 1e300)
     counts = "step version oldest durable newest term ballot piece elements ahead retries queued held sent done peers"
     return {
         **dict.fromkeys(("stage", "stages"), stage),
@@ -87,7 +86,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "incarnation": (0, 1 << 64),
         "capacity": (0, 1 << 31),
         "exponent": (-1024, 1024),
-        **dict.fromkeys(("named", "before"), members),
+        "named": (0, MEMBERS_MAX),
         "microbatches": (0, microbatches),
         **dict.fromkeys(("downstream_s", "wait_s", "seconds", "rebalance_s"), seconds),
         "speed": (0.0, 1e15),
@@ -142,7 +141,6 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "groups": stages + 1,
         "peers": stages,
         "donors": 64,
-        "RosterPart.members": PART_MEMBERS_MAX,
         "LinkRateReport.elements": 64,
         "rates": 4096,
         "awaits": 16,
@@ -171,7 +169,7 @@ class MessageChecks:
             return "an OpenStep names no stages" if empty else None
         for name, fits in self._fields[kind]:
             if not fits(value := getattr(message, name)):
-                return f"{kind.__name__}.{name} cannot be {repr(value)[:60]}"
+                return f"{kind.__name__}.{name} cannot be {_shown(value)}"
         return f"the parts of this {kind.__name__} do not fit each other"
 
     # --- made once for each type --------------------------------------------------------------------------------------
@@ -257,6 +255,15 @@ class MessageChecks:
         return itself and placed and blank and whole and own and epochs
 
 
+def _shown(value: object) -> str:
+    """Return what a reason shows of a field: it may be as long as its sender likes."""
+    if isinstance(value, str):
+        return repr(value[:60])
+    if isinstance(value, int | float | ProcessId | Epoch | Microbatch):
+        return repr(value)[:60]
+    return f"{len(value)} items" if isinstance(value, tuple) else f"this {type(value).__name__}"
+
+
 def _first(table: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401
     for name in names:
         if name in table:
@@ -275,8 +282,8 @@ def _one_inner(message: RelayTensor | RelayedTensor) -> bool:
 
 
 def _open(message: OpenStep) -> bool:
-    """Members come with it or entered before it; of a step without trainers nobody would form the microbatches."""
-    if message.before or not message.roster.stages:
+    """A blank roster has no members; of a step without trainers nobody would form the microbatches."""
+    if not message.roster.stages:
         return not message.roster.all_members
     return bool(message.roster.trainers)
 

@@ -32,7 +32,6 @@ class OpenStep:
     exponent: int = EXPONENT  # where gradients add up as integers, one unit is 2^-exponent
     whole: str = ""  # where the roster is a part: digest of the whole one
     named: int = 0  # where the roster is a part: size of the whole one
-    before: int = 0  # so many RosterParts carried the members; 0: they are in `roster`
     careful: bool = False  # an earlier try gave a value that was not finite: check each layer and each microbatch
     change: ElectorateChange | None = None  # since the last committed step; None: the lineage's first OpenStep
 
@@ -55,15 +54,6 @@ class OpenStep:
         """Return the OpenStep for a peer of this stage."""
         roster = self.roster.around(stage, tied)
         return self if roster is self.roster else replace(self, roster=roster, whole=self.digest, named=self.size)
-
-
-@dataclass(frozen=True, slots=True)
-class RosterPart:
-    """Some members of an epoch, sent before an OpenStep that has no room for all of them."""
-
-    term: int
-    epoch: Epoch
-    members: tuple[Member, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +90,12 @@ class RosterDelta:
         """Return the OpenStep that it stands for."""
         if not base.partial:
             roster = base.roster.changed(self.gone, self.entered)
-            rest = (self.exponent, "", 0, 0, self.careful, self.change)
+            rest = (self.exponent, "", 0, self.careful, self.change)
             return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
         near = tuple(m for m in self.entered if m.stage < 0 or base.roster.stages[m.stage])
         far = tuple(m.process for m in self.entered if m not in near)
         roster = base.roster.changed((*self.gone, *far), near)
-        rest = (self.exponent, self.whole, self.named, 0, self.careful, self.change)
+        rest = (self.exponent, self.whole, self.named, self.careful, self.change)
         return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
 
 

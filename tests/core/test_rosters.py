@@ -1,4 +1,4 @@
-"""Who is told of whom: a peer of those around it, a trainer of all; in parts, by changes, and put together again."""
+"""Who is told of whom: a peer of those around it, a trainer of all; by changes, and put together again."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmflow.core.commit.announcing import announce
 from swarmflow.core.commit.quorum import electorate
-from swarmflow.core.commit.roster_parts import PART_MEMBERS, GatheredRoster, RosterAssembly, announce, in_parts
 from swarmflow.core.election.candidacy import Candidacy
 from swarmflow.core.election.epoch_view import EpochView
+from swarmflow.core.election.gathered_roster import GatheredRoster
 from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.serving.peer_state import PeerSettings
-from swarmflow.core.protocol.actions import Rejoin
+from swarmflow.core.protocol.actions import Rejoin, Send
 from swarmflow.core.protocol.events import Received, StateLoaded
-from swarmflow.core.protocol.messages import Elect, ElectionReport, Granted, Join, OpenStep, RosterDelta, RosterPart
+from swarmflow.core.protocol.messages import Elect, ElectionReport, Granted, Join, OpenStep, RosterDelta
 from swarmflow.core.protocol.types import Epoch, Member, Plan, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, of_type, process
 
@@ -33,16 +34,6 @@ def opened(peers: int, epoch: Epoch = EPOCH, but: int = -1) -> OpenStep:
     return OpenStep(1, epoch, Roster(stages, TRAINERS), LINEAGE)
 
 
-def heard(parts: tuple[RosterPart | OpenStep, ...], assembly: RosterAssembly | None = None) -> OpenStep | None:
-    """What somebody makes of what it was told."""
-    assembly = assembly or RosterAssembly()
-    for part in parts:
-        if isinstance(part, OpenStep):
-            return assembly.whole(part)
-        assembly.add(part)
-    raise AssertionError("there was no Open")
-
-
 @st.composite
 def rosters(draw: st.DrawFn) -> Roster:
     """Of six stages with one peer at least, each other peer in one of them or in none, with a capacity."""
@@ -56,29 +47,10 @@ def rosters(draw: st.DrawFn) -> Roster:
 # --- what is told -----------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
-@given(st.integers(6, 40), st.integers(1, 50))
-def test_parts_come_together_to_what_was_opened(peers: int, members_max: int) -> None:
-    said = opened(peers)
-    parts = in_parts(said, members_max)
-    assert heard(parts) == said
-    assert all(len(part.members) <= members_max for part in parts if isinstance(part, RosterPart))
-    if len(parts) > 1:
-        assert heard(parts[1:]) is None, "one of them did not come"
-        assembly = RosterAssembly()
-        assembly.add(RosterPart(1, LATER, TRAINERS))
-        assert heard(parts, assembly) == said, "what belongs to another epoch is void"
-
-
-def test_no_message_has_more_members_than_fit_and_all_are_told() -> None:
-    said = opened(PART_MEMBERS * STAGES)  # three stages are too many for one message too
+def test_however_many_members_there_are_one_message_names_them() -> None:
+    said = opened(6000)
     for who, seen in ((said.roster.stages[1][0], said.seen_from(1, tied=False)), (TRAINERS[1], said)):
-        actions = announce(said, (who,), tied=False)
-        parts = [part for _, part in messages(actions, RosterPart)]
-        [(_, last)] = messages(actions, OpenStep)
-        assert len(parts) == 1 + seen.roster.size // PART_MEMBERS
-        assert all(len(part.members) <= PART_MEMBERS for part in parts)
-        assert heard((*parts, last)) == seen
+        assert announce(said, (who,), tied=False) == [Send(who.process, seen)]
 
 
 def test_a_peer_hears_of_its_neighbours_and_of_how_many_there_are() -> None:
@@ -125,28 +97,26 @@ def serving(stage: int) -> PeerMachine:
     return peer
 
 
-def test_a_peer_that_was_told_in_parts_serves_and_one_that_missed_a_part_joins_again() -> None:
-    parts = in_parts(opened(12).seen_from(2, tied=False), 4)
-    whole, lacking = serving(2), serving(2)
-    for part in parts:
-        whole.handle(Received(LEADER, part), 1.0)
-    assert whole.phase == "member"
-    actions = [action for part in parts[1:] for action in lacking.handle(Received(LEADER, part), 1.0)]
-    assert of_type(actions, Rejoin)
+def test_a_peer_that_was_told_its_part_serves_and_one_that_missed_what_a_change_builds_on_joins_again() -> None:
+    base, said = opened(12), opened(12, LATER)
+    change = RosterDelta.after(base, said)
+    assert change is not None
+    [told, lacking] = serving(2), serving(2)
+    told.handle(Received(LEADER, base.seen_from(2, tied=False)), 1.0)
+    assert told.phase == "member"
+    assert of_type(lacking.handle(Received(LEADER, change), 1.0), Rejoin)
 
 
-def test_a_peer_reports_a_large_roster_in_parts_and_none_to_who_has_it() -> None:
-    said = opened(PART_MEMBERS * 3)
+def test_a_peer_reports_a_large_roster_in_full_and_none_to_who_has_it() -> None:
+    said = opened(3000)
     peer = serving(2)
     peer.handle(Received(LEADER, said.seen_from(2, tied=False)), 1.0)
     for second in range(2, 6):
         peer.lease.lose(second)
     actions = peer.handle(Received(TRAINERS[1].process, Elect(2, TRAINERS[1], "another")), 6.0)
-    told = tuple(a for _, a in messages(actions, RosterPart))
     [(_, report)] = messages(actions, ElectionReport)
-    assert heard((*told, report.opened)) == said.seen_from(2, tied=False)
+    assert report.opened == said.seen_from(2, tied=False)
     actions = peer.handle(Received(TRAINERS[1].process, Elect(2, TRAINERS[1], said.digest)), 6.0)
-    assert not messages(actions, RosterPart)
     [(_, report)] = messages(actions, ElectionReport)
     assert report.opened.roster == Roster()
 
