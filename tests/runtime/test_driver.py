@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
-from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.events import BlamedError, DrainAsked, Event, Mishandled, Received
-from swarmflow.core.protocol.messages import Drain, Heartbeat
+from swarmflow.core.protocol.messages import Drain, Heartbeat, Message
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.store import Store
+from swarmflow.runtime.transport.requests import Requests
+from swarmflow.runtime.transport.wire import decode_header
+from tests.runtime.nodes import linked
 
 pytestmark = pytest.mark.asyncio
 
@@ -82,3 +86,15 @@ async def test_a_machine_that_cannot_even_put_out_the_sender_ends() -> None:
     [failure] = await drive(machine, Received(OTHER, Drain()), Received(OTHER, Heartbeat()))
     assert isinstance(failure, KeyError)
     assert isinstance(machine.events[-1], Mishandled)
+
+
+async def test_each_message_arrives_as_what_it_is_though_equal_ones_are_encoded_once(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (one, two):
+        failures: list[BaseException] = []
+        driver = Driver(one.me, Store(), Metrics(), {}, failures.append, lambda body: None)
+        driver.connect(one.links, Requests(one.links))
+        first, second = Heartbeat(sent=1), Heartbeat(sent=2)
+        sent: list[Message] = [first, first, second, Drain(), first]
+        driver.perform([Send(two.me, message) for message in sent])
+        assert [decode_header(header) for header in await two.headers(len(sent))] == sent
+        assert not failures

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.events import BlamedError, Event, Lost, Mishandled, Received, Tick
+from swarmflow.core.protocol.messages import Message
 from swarmflow.core.protocol.types import Blank, Body, ProcessId, Ref
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.store import Store
@@ -64,6 +65,8 @@ class Driver:
         self._events: deque[Event] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._busy = False
+        # The last message sent, with its header: a step is opened to thousands of peers, to each of a stage alike.
+        self._encoded: tuple[Message, bytes] | None = None
 
     def connect(self, links: Links, requests: Requests) -> None:
         """Set the links and requests that actions use."""
@@ -164,7 +167,9 @@ class Driver:
             return
         if self.links is None or action.to.name == self.me.name:
             return  # an earlier life of this very process gets no message
-        header = encode_header(action.message)
+        if self._encoded is None or self._encoded[0] is not action.message:
+            self._encoded = (action.message, encode_header(action.message))
+        _, header = self._encoded
         bodies = []
         for body in action.bodies:
             match body:
