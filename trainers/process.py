@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -38,7 +38,10 @@ from trainers.state import OnDisk, newest_version
 
 log = logging.getLogger("swarmflow")
 
+N = TypeVar("N")
+
 _INVITE_WAIT_S = 120.0
+_INVITE_RETRY_S = 5.0  # until an invite by which nobody answered is tried once more
 _FIND_S = 20.0
 _FIND_OTHERS_S = 6.0  # other trainers elect a leader within seconds of the former one's death
 _FIND_AGAIN_S = 12.0  # a --join trainer that starts again gives each other trainer this time to lead
@@ -54,10 +57,9 @@ def main(run: Run) -> int:
 
 
 async def _run(run: Run) -> int:
-    invite = None if run.try_to_lead() else await _invite_to_join(run)
     async with AsyncExitStack() as stack:
         first = run.folder.manifest() is None  # else it has trained here before, and can wait for the others
-        node = await start_node(run, invite, first=first)
+        invite, node = await lead_or_join(run, partial(start_node, run, first=first))
         stack.push_async_callback(node.stop)
         stop, announced = _Stop(), Announced(run.options.announce)
         while True:
@@ -98,25 +100,52 @@ def _check_disk(run: Run, manifest: Manifest) -> None:
         log.warning("%s", line)
 
 
-async def _invite_to_join(run: Run) -> Invite:
+async def lead_or_join(run: Run, start: Callable[[Invite | None], Awaitable[N]]) -> tuple[Invite | None, N]:
+    """Start the node of a trainer that leads (None), or that joins by an invite; return the invite and the node.
+
+    The invite that lies in the output may be a former leader's: the present one deletes that when it has the claim,
+    and writes its own when it can be reached. So where nobody answers, another one is waited for. Raises what `start`
+    raises, NetworkError and ConfigError.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + _INVITE_WAIT_S
+    while True:
+        invite = None if run.try_to_lead() else await _invite_to_join(run, deadline_s)
+        try:
+            return invite, await start(invite)
+        except NetworkError as error:
+            if invite is None or run.options.invite is not None or loop.time() > deadline_s:
+                raise
+            log.warning("the invite in %s leads nowhere (%s); waiting for another one", run.output, error)
+        retry_s = loop.time() + _INVITE_RETRY_S
+        while loop.time() < retry_s and _written_invite(run) == invite:
+            await asyncio.sleep(_POLL_S)
+
+
+async def _invite_to_join(run: Run, deadline_s: float) -> Invite:
     """Return the given invite, or that of the leader in the same folder. Raises NetworkError, ConfigError."""
     if run.options.invite is not None:
         return run.may_join(run.options.invite)
-    path = run.invite_path
-    deadline_s = asyncio.get_running_loop().time() + _INVITE_WAIT_S
     log.info("another trainer leads from %s; waiting for its invite", run.output)
-    while not path.is_file():
+    while (invite := _written_invite(run)) is None:
         if asyncio.get_running_loop().time() > deadline_s:
             raise NetworkError(f"the trainer that leads from {run.output} has written no invite; is it alive?")
         await asyncio.sleep(_POLL_S)
-    return run.may_join(Invite.parse(path.read_text()))
+    return run.may_join(invite)
+
+
+def _written_invite(run: Run) -> Invite | None:
+    """Return the invite that a trainer has written into the output. Raises NetworkError where it is none."""
+    try:
+        return Invite.parse(run.invite_path.read_text())
+    except FileNotFoundError:
+        return None
 
 
 def _latest_invite(run: Run, invite: Invite | None) -> Invite | None:
     """Return the invite of another trainer of the same output, which may lead by now."""
-    if run.options.invite is not None or not run.invite_path.is_file():
-        return invite
-    return run.may_join(Invite.parse(run.invite_path.read_text()))
+    written = _written_invite(run) if run.options.invite is None else None
+    return invite if written is None else run.may_join(written)
 
 
 async def start_node(run: Run, invite: Invite | None, *, first: bool) -> Node:
@@ -290,7 +319,7 @@ def _rank(name: str, others: tuple[str, ...]) -> int:
 
 
 async def lead_on(run: Run, invite: Invite) -> None:
-    """Claim the output for this trainer, which has taken ends_with, and publish its invite there."""
+    """Claim the output for this trainer, which has taken over, and publish its invite there."""
     try:
         await asyncio.to_thread(run.claim)
         _tell_invite(run, invite, leads=True)

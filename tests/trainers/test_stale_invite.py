@@ -1,0 +1,41 @@
+"""A trainer that joins by the invite in the output, where a former leader's lies there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from swarmflow.runtime.transport.invite import Invite
+from tests.runtime.nodes import RUN_ID, started, until
+from tests.trainers.test_before_begun import opened
+from trainers.lock import FolderLock
+from trainers.process import lead_or_join, start_node, write_invite
+
+DEAD = "/ip4/127.0.0.1/tcp/1/p2p/QmPsRuWLuskPrTe3gRttmenugNBDB6Y2BcFpVH8hhbN9md"
+
+
+@pytest.mark.asyncio
+async def test_where_nobody_answers_the_present_leaders_invite_is_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as stack, caplog.at_level(logging.INFO, "swarmflow"):
+        (tmp_path / "joins").mkdir()
+        run = opened(stack, tmp_path / "joins")
+        run.invite_path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock.acquire(run.output / "state" / "leader.lock")
+        assert lock is not None
+        stack.callback(lock.release)
+        write_invite(run.invite_path, Invite(RUN_ID, "test", (DEAD,)))
+        async with started(tmp_path, 1) as [leader]:
+            joining = asyncio.create_task(lead_or_join(run, partial(start_node, run, first=True)))
+            await until(lambda: "leads nowhere" in caplog.text or joining.done())
+            present = Invite(RUN_ID, "test", tuple(leader.addresses()))
+            write_invite(run.invite_path, present)
+            invite, node = await joining
+            await node.stop()
+    assert invite == present
