@@ -93,6 +93,32 @@ def test_who_has_the_hop_already_keeps_no_room_for_it() -> None:
     assert machine.admission.reserved == {}
 
 
+def test_a_later_attempt_of_a_microbatch_uses_the_slot_that_an_earlier_one_reserved() -> None:
+    machine = hops(stage=2, capacity=1)
+    receive(machine, UP, reserve(0))
+    assert messages(receive(machine, UP, reserve(0, attempt=1)), SlotReserved)
+    assert messages(receive(machine, UP2, forward(0, 2, attempt=0), (INPUT, TARGETS)), Denied), "an earlier one"
+    assert messages(receive(machine, UP2, forward(0, 2, attempt=2), (INPUT, TARGETS)), Accepted)
+    assert machine.admission.reserved == {}
+
+
+def test_a_later_attempt_that_finds_the_microbatch_computed_frees_the_slot() -> None:
+    machine = hops(stage=2, capacity=2)
+    receive(machine, UP, reserve(0, attempt=1))
+    assert messages(receive(machine, UP2, forward(0, 2, attempt=0), (INPUT, TARGETS)), Accepted)
+    assert messages(receive(machine, UP, forward(0, 2, attempt=1), (INPUT, TARGETS)), Accepted)
+    assert machine.admission.reserved == {}
+
+
+def test_a_slot_reserved_over_a_connection_that_broke_is_offered_to_the_next() -> None:
+    machine = hops(stage=2, capacity=1)
+    receive(machine, UP, reserve(0))
+    receive(machine, UP2, reserve(1))
+    assert messages(machine.unreachable(UP2, 1.0), CreditAvailable) == []
+    assert messages(machine.unreachable(UP, 1.0), CreditAvailable) == [(UP2, CreditAvailable(2))]
+    assert machine.admission.reserved == {}
+
+
 def test_a_ballot_ends_what_was_reserved() -> None:
     machine = hops()
     receive(machine, UP, reserve(0, stage=1))
@@ -218,7 +244,7 @@ def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_
     admission.reserve(2, UP, 0)
     assert admission.admits(insist=False), "nothing is known yet"
     admission.now_s = 2.0
-    admission.give_up(2, UP, 0)
+    admission.give_up(2, 0)
     admission.arrive(2, kept=True)
     admission.now_s = 2.4
     admission.computed(2)

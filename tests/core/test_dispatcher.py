@@ -234,9 +234,19 @@ def test_room_that_is_not_kept_in_time_is_asked_for_elsewhere_or_again() -> None
     assert messages(actions, Cancel) == [(first, Cancel(microbatch(0), 1, 0))]
     [other] = asked_of(actions)
     assert other != first
-    assert box.reserved(first, SlotReserved(microbatch(0), 1, 0), FIRST_S) == [], "it was told that it is not needed"
+    late = messages(box.reserved(first, SlotReserved(microbatch(0), 1, 0), FIRST_S), Cancel)
+    assert late == [(first, Cancel(microbatch(0), 1, 0))], "it is not needed any more"
     box.gone(first, FIRST_S)
     assert asked_of(lateness.tick(box, 4 * FIRST_S)) == [other]
+
+
+def test_room_reserved_for_an_attempt_that_is_over_is_given_back() -> None:
+    box = dispatcher(A, shares={})
+    assert asked_of(box.offer(microbatch(0), BODIES, 0.0)) == [A]
+    assert asked_of(lateness.tick(box, FIRST_S)) == [A], "its answer is late, and it is the only one"
+    box.denied(A, microbatch(0), 0, "full", FIRST_S)  # the answer to the first question
+    late = messages(box.reserved(A, SlotReserved(microbatch(0), 1, 0), FIRST_S), Cancel)
+    assert late == [(A, Cancel(microbatch(0), 1, 0))]
 
 
 def test_what_is_forgotten_needs_no_room() -> None:

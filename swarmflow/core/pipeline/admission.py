@@ -131,17 +131,28 @@ class Admission:
         if index in self._since_s:
             self._pass_s = smoothed(self._pass_s or None, self.now_s - self._since_s.pop(index))
 
-    def give_up(self, index: int, sender: ProcessId, attempt: int) -> bool:
-        """Free a reserved slot, because it is used now or not needed; return whether it was reserved."""
-        if self.reserved.get(index) != (sender, attempt):
+    def give_up(self, index: int, attempt: int) -> bool:
+        """Free the slot that this or an earlier attempt of a microbatch reserved; return whether there was one.
+
+        A microbatch is with one peer at a time, so a later attempt shows that the earlier one is over. The Cancel that
+        should have said so may be lost.
+        """
+        _, reserved_for = self.reserved.get(index, (None, attempt + 1))
+        if reserved_for > attempt:
             return False
         del self.reserved[index]
         return True
 
-    def gone(self, process: ProcessId) -> None:
+    def connection_lost(self, sender: ProcessId) -> bool:
+        """Free the slots reserved for a sender: the bytes, or the Cancel, may be lost. Return whether there was one."""
+        kept = {index: slot for index, slot in self.reserved.items() if slot[0] != sender}
+        freed, self.reserved = len(kept) < len(self.reserved), kept
+        return freed
+
+    def gone(self, sender: ProcessId) -> None:
         """Forget a dead sender and the slots reserved for it."""
-        self._denied.pop(process, None)
-        self.reserved = {index: kept for index, kept in self.reserved.items() if kept[0] != process}
+        self._denied.pop(sender, None)
+        self.connection_lost(sender)
 
     def next_credits(self) -> list[ProcessId]:
         """Pop the denied senders to notify: at least one, at most as many as there are free slots."""

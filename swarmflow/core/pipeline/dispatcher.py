@@ -137,10 +137,16 @@ class Dispatcher:
         self.router.downstream_cost(sender, message.downstream_s)
 
     def reserved(self, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
-        """Send the bytes that a slot was reserved for, unless the microbatch went elsewhere and that was cancelled."""
+        """Send the bytes that a slot was reserved for, or cancel it: the microbatch may have gone elsewhere meanwhile.
+
+        It may also wait for this very peer with a later attempt: a peer that is asked twice, because its answer was
+        late, can deny the first question and reserve a slot for the second.
+        """
         self.router.downstream_cost(sender, message.downstream_s)
         entry = self.flights.held_by(sender, message.microbatch, message.attempt)
-        if entry is None or not entry.reserving:
+        if entry is None:
+            return [Send(sender, Cancel(message.microbatch, self.stage, message.attempt))]
+        if not entry.reserving:
             return []
         self.next_stage.answered(entry)
         return self.send(entry, sender, now)

@@ -126,8 +126,9 @@ class HopTable:
         return self.report_successors(self.dispatcher.gone(process, now, after)) + self.restorer.gone(process)
 
     def unreachable(self, process: ProcessId, now: float) -> list[Action]:
-        """Handle a broken connection to a peer of the next stage that may be alive."""
-        return self.report_successors(lateness.on_connection_lost(self.dispatcher, process, now))
+        """Handle a broken connection to a process that may be alive, of the stage before or the next one."""
+        freed = self.grant_credits() if self.admission.connection_lost(process) else []
+        return freed + self.report_successors(lateness.on_connection_lost(self.dispatcher, process, now))
 
     def tick(self, now: float) -> list[Action]:
         """Handle what is due."""

@@ -32,7 +32,7 @@ def forward(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies,
     if hop is not None and not hop.orphan:
         return [*hops.restorer.offered(hop, bodies), *_take_over(hops, hop, sender, message)]
     admission, index = hops.admission, message.microbatch.index
-    reserved = admission.give_up(index, sender, message.attempt)
+    reserved = admission.give_up(index, message.attempt)
     if hop is not None or not (reserved or admission.admits(message.insist)):
         return [*drop, *hops.deny(sender, message, admission.deny(sender, message.insist))]
     admission.arrive(index, reserved)
@@ -75,14 +75,14 @@ def adopt(hops: HopTable, sender: ProcessId, message: Adopt, bodies: Bodies, now
     hop = hops.hops.get(message.microbatch.index)
     if hop is None or hop.orphan:
         hops.floor[message.microbatch.index] = message.attempt
-        hops.admission.reserved.pop(message.microbatch.index, None)
+        hops.admission.give_up(message.microbatch.index, message.attempt)
         return [Send(sender, Denied(message.microbatch, hops.stage, message.attempt, "unknown"))]
     return _take_over(hops, hop, sender, message)
 
 
 def cancel(hops: HopTable, sender: ProcessId, message: Cancel, bodies: Bodies, now: float) -> list[Action]:
     """Drop a hop or a reservation that was cancelled, unless its gradient is being accumulated already."""
-    if hops.admission.give_up(message.microbatch.index, sender, message.attempt):
+    if hops.admission.give_up(message.microbatch.index, message.attempt):
         return hops.grant_credits()
     hop = hops.find(message.microbatch)
     if hop is None or (hop.upstream, hop.attempt) != (sender, message.attempt):
@@ -118,6 +118,7 @@ def _take_over(hops: HopTable, hop: Hop, sender: ProcessId, message: Forward | R
     attempt = message.attempt
     if attempt < hop.attempt and hop.upstream not in hops.dead:
         return [Send(sender, Denied(hop.microbatch, hops.stage, attempt, "stale"))]
+    hops.admission.give_up(hop.microbatch.index, attempt)
     again = (hop.upstream, hop.attempt) == (sender, attempt)  # the same predecessor asks again
     hop.upstream, hop.attempt, hop.reported, hop.settled = sender, attempt, None, message.settled
     counted: list[Action] = [] if again else [Count("adoptions")]
