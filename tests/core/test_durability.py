@@ -113,7 +113,9 @@ class Bench(test_leader.Bench):
         actions: list[Action] = []
         for _ in range(seconds):
             self.now += 1.0
-            actions += self.answered(self.hear(A, Heartbeat()) + self.leader.handle(Tick(), self.now))
+            actions += self.answered(
+                self.hear(A, Heartbeat(epoch=self.leader.epoch)) + self.leader.handle(Tick(), self.now)
+            )
         return actions
 
 

@@ -25,7 +25,7 @@ from swarmflow.core.protocol.messages import (
     Ready,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.protocol.types import Epoch, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process
 from tests.core.test_leader import OTHER, A, B, Bench, C
 
@@ -128,9 +128,23 @@ def test_the_time_in_which_the_leader_itself_slept_counts_against_nobody() -> No
     assert not of_type(actions, Rejoin)
     assert not messages(actions, Evicted)
     for bench.now in (500.0 + second for second in range(1, 65)):
-        actions += [action for each in (A, B, OTHER) for action in bench.hear(each, Heartbeat())]
+        alive = Heartbeat(epoch=bench.leader.epoch)
+        actions += [action for each in (A, B, OTHER) for action in bench.hear(each, alive)]
     assert of_type(actions, Rejoin), "awake it has as long as ever"
     assert not messages(actions, Evicted)
+
+
+@pytest.mark.parametrize("behind", [None, Epoch(-1, 0)], ids=["joins", "earlier"])
+def test_a_member_that_the_roster_of_the_step_has_not_reached_is_removed(behind: Epoch | None) -> None:
+    bench = Bench(timeouts=Timeouts(stall_s=60.0))
+    bench.serve(A)
+    actions: list[Action] = []
+    for bench.now in (float(second) for second in range(1, 61)):
+        actions += bench.hear(A, Heartbeat(epoch=behind)) + bench.leader.handle(Tick(), bench.now)
+    assert not messages(actions, Evicted), "it may still begin"
+    for bench.now in (61.0, 62.0):
+        actions += bench.hear(A, Heartbeat(epoch=behind)) + bench.leader.handle(Tick(), bench.now)
+    assert messages(actions, Evicted) == [(A, Evicted("it has not begun the step"))]
 
 
 @pytest.mark.parametrize("asks", ["after", "before"])

@@ -223,6 +223,8 @@ def test_a_random_swarm_under_the_earlier_faults(seed: int) -> None:
 FOUND_SINCE = (
     1001345,  # the leader died with the only message that said that a hop could not be repaired
     1003966,  # a leader of the other side had a member load another state amid the step, and others waited for its work
+    1505524,  # the OpenStep was lost on a link whose sender had begun to count its messages anew
+    1506736,  # a peer came back and applied a sum in which a bit had flipped, after a commit without it
     1450070,  # a slot reserved for an attempt that was over kept out the later ones
     1428630,  # the run ended while what its leader sent to another trainer was lost, which thus keeps its bytes
 )

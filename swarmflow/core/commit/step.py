@@ -66,6 +66,8 @@ class Step:
     ballot: StepBallot = field(init=False, default_factory=StepBallot)
     dropped: set[tuple[int, int]] = field(init=False, default_factory=set)  # hops taken away before a takeover
     digests: dict[ProcessId, str] = field(init=False, default_factory=dict)  # of the updated parameters, by member
+    # Members whose heartbeats show an earlier epoch, and since when: the OpenStep may not have reached them.
+    behind_s: dict[ProcessId, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.members = StepMembers(self.open_step, self.plan.tied)
@@ -274,7 +276,8 @@ class Step:
             retries=tally.retries,
         )
         scale = factor / tally.tokens
-        message = Commit(self.term, self.epoch, self.ballot.number, scale, self.learning_rate, result)
+        gradients = tuple((g.name, self.ballot.results[g.members[0]][g.name][1]) for g in self.members.groups)
+        message = Commit(self.term, self.epoch, self.ballot.number, scale, self.learning_rate, result, gradients)
         self.decision = message
         self._move(StepPhase.COMMITTING)
         return [Send(member.process, message) for member in self.roster.members()]

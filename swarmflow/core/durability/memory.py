@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from swarmflow.core.durability.memories import completes
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.protocol.actions import Apply, Resume
 from swarmflow.core.protocol.messages import Commit, Granted, Held, state_name
@@ -35,8 +36,7 @@ class Memory:
             if (held.version, held.name) == (message.version, message.name):
                 self.commit, self.digest = held.commit or commit, held.digest
                 return Resume(message.stage, message.version)
-            reduced = (held.version, held.upcoming) == (message.version - 1, message.name)
-            if reduced and commit is not None:
+            if commit is not None and completes(held, message.version, message.name, commit):
                 return Resume(message.stage, message.version, Apply(commit.epoch, commit.scale, commit.learning_rate))
         self.held = None
         return None
@@ -58,9 +58,13 @@ class Memory:
         if self.update is not None:
             name, commit = self.update
             return Held(stage, commit.epoch.step + 1, name, "", commit)
-        upcoming = _name(epoch_view, sealed) if epoch_view is not None and sealed is not None else ""
-        known = self.name or upcoming
-        return Held(stage, version, self.name, self.digest, self.commit, upcoming) if known else None
+        upcoming, gradients = "", tuple[tuple[str, str], ...]()
+        if epoch_view is not None and sealed is not None:
+            upcoming = _name(epoch_view, sealed)
+            gradients = tuple((group, digest) for group, _, digest in epoch_view.results)
+        if not (self.name or upcoming):
+            return None
+        return Held(stage, version, self.name, self.digest, self.commit, upcoming, gradients)
 
 
 def _name(epoch_view: EpochView, ballot: int) -> str:

@@ -152,7 +152,7 @@ class PeerMachine(PeerState):
         self.lease.tick(now)
         actions = self._give_up_early(now) if self._early else []
         queued, held = (self.hops.queued, self.hops.admission.unfinished) if self.hops is not None else (0, 0)
-        beat = Heartbeat(queued, held, self.version, done=self.done, awaits=ballots.awaited(self))
+        beat = Heartbeat(queued, held, self.version, done=self.done, awaits=ballots.awaited(self), epoch=self.epoch)
         # Without a leader it shows which candidates are dead too: what is sent to them is lost.
         recipients = leaders.possible_leaders(self) if self.lease.lost else [self.leader]
         actions += self.counter.sent([Send(process, beat) for process in recipients])

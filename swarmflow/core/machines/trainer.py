@@ -129,7 +129,9 @@ class TrainerMachine(TrainerState):
             self._next_heartbeat_s = now + self.plan.timeouts.heartbeat_s
             self.lease.tick(now)
             if self.phase is not TrainerPhase.JOINING and not self.lease.lost:
-                actions.append(Send(self.leader, Heartbeat(version=self.epoch.step, done=self.source.done)))
+                actions.append(
+                    Send(self.leader, Heartbeat(version=self.epoch.step, done=self.source.done, epoch=self.epoch))
+                )
         return actions + candidate.succeed(self, now)
 
     # --- what others say ----------------------------------------------------------------------------------------------

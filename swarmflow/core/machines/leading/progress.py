@@ -41,7 +41,7 @@ _DOES = {
 def see(leader: LeaderState, now: float) -> list[Action]:
     """Check what each process owes, each second, and act where none of it is done."""
     unfed = _unfed(leader)
-    actions: list[Action] = []
+    actions = _see_behind(leader, now)
     for entry in list(leader.membership.known.values()):
         duty, task = entry.duty, _task(leader, entry, unfed)
         if not task and not duty.task:
@@ -53,11 +53,32 @@ def see(leader: LeaderState, now: float) -> list[Action]:
     return actions + _see_saving(leader, now) + between_steps.see_validation(leader, now)
 
 
+def _see_behind(leader: LeaderState, now: float) -> list[Action]:
+    """Remove members that the OpenStep has not reached: they would never do their part.
+
+    A lost message is noticed by the count in the next heartbeat, but not where the leader, before it led, lost its
+    connection to the member and began to count anew, which the member does not know.
+    """
+    step = leader.step
+    if step is None or leader.phase is not LeaderPhase.RUNNING:
+        return []
+    behind_s = {}
+    for process in (member.process for member in step.roster.members() if member.process != leader.me.process):
+        entry = leader.membership.known.get(process)
+        if entry is not None and (entry.load.epoch is None or entry.load.epoch < step.epoch):
+            behind_s[process] = step.behind_s.get(process, now)
+    step.behind_s = behind_s
+    late = [process for process, since_s in behind_s.items() if now - since_s > leader.timeouts.stall_s]
+    return [action for process in late for action in gone(leader, process, "it has not begun the step", now)]
+
+
 def slept(leader: LeaderState, seconds: float) -> None:
     """Do not count the time in which this process slept: it could not see the others' progress."""
     duties = [entry.duty for entry in leader.membership.known.values()]
     for duty in (*duties, leader.safe.duty, leader.measuring.duty):
         duty.since_s += seconds
+    if leader.step is not None:
+        leader.step.behind_s.clear()
 
 
 def reduction_due_s(leader: LeaderState, step: Step, patience: float) -> float:

@@ -59,6 +59,7 @@ _ITEMS: dict[str, tuple[str, ...]] = {
     "entries": ("index", "attempt"),
     "lost": ("stage", "index"),
     "results": ("group", "norm", "results.digest"),
+    "gradients": ("group", "results.digest"),
     "LinkRateReport.elements": ("group", "elements"),
     "rates": ("process", "rate"),
 }
@@ -138,6 +139,7 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "done": microbatches,
         "lost": stages * microbatches,
         "results": 8,
+        "gradients": stages + 8,
         "groups": stages + 1,
         "peers": stages,
         "donors": 64,

@@ -28,6 +28,7 @@ class Held:
     digest: str = ""  # of the parameters, as in Committed; empty: not known
     commit: Commit | None = None  # the commit that made it, where this peer has received it
     upcoming: str = ""  # name of the next version's state, where its gradient is reduced and only the commit is missing
+    gradients: tuple[tuple[str, str], ...] = ()  # of the next version: (group, digest), as in its commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,7 @@ class Heartbeat:
     sent: int = 0  # messages without bodies to this leader so far (core/protocol/message_counter.py)
     done: int = 0  # units of work in this life: a process that owes work and does not raise it stands still
     awaits: tuple[ProcessId, ...] = ()  # members without whose parts or sums its all-reduce cannot go on
+    epoch: Epoch | None = None  # of the last OpenStep that has reached it
 
 
 @dataclass(frozen=True, slots=True)

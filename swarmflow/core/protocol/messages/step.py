@@ -233,7 +233,8 @@ class Unrepairable:
 class Commit:
     """Apply scale * summed gradient at this learning rate. scale = clip factor / target tokens.
 
-    result: of the step, so that another leader can log it.
+    result: of the step, so that another leader can log it. gradients: (group, digest of the summed gradient's bits); a
+    peer that comes back with another sum does not apply it.
     """
 
     term: int
@@ -242,6 +243,7 @@ class Commit:
     scale: float
     learning_rate: float
     result: StepResult
+    gradients: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
