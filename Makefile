@@ -48,7 +48,7 @@ demo: venv
 
 # No test belongs to a group, so that each goes by itself to whichever of the two workers is free.
 test: venv-dev
-	@$(BIN)/python -m pytest --numprocesses 2
+	@$(BIN)/python -m pytest --numprocesses 3
 
 lint: venv-dev
 	@$(BIN)/ruff check .

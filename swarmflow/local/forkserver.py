@@ -6,6 +6,7 @@ processes are started again and again would else spend its machine on importing 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -193,9 +194,14 @@ def _serve() -> None:
 
 
 def _load() -> None:
-    """Import the libraries that take seconds; none of them may start a thread before the fork."""
+    """Load what takes seconds, for all that are forked; nothing of it may start a thread before the fork."""
     for role in _ROLES:
         importlib.import_module(role)
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    get_checkpoint_conversion_mapping("")  # which compiles a thousand regular expressions, once in a process
+    gc.collect()
+    gc.freeze()  # else the first collection in each child writes to, and so copies, every page of the libraries
 
 
 def _say(what: int | list[int]) -> None:
