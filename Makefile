@@ -46,7 +46,8 @@ venv-dev: $(VENV)/.installed-dev
 demo: venv
 	@$(BIN)/swarmflow demo
 
-# No test belongs to a group, so that each goes by itself to whichever of the two workers is free.
+# No test belongs to a group, so that each goes by itself to whichever worker is free. Three keep two cores busy: a swarm
+# that waits for a heartbeat computes nothing.
 test: venv-dev
 	@$(BIN)/python -m pytest --numprocesses 3
 
