@@ -46,10 +46,9 @@ venv-dev: $(VENV)/.installed-dev
 demo: venv
 	@$(BIN)/swarmflow demo
 
-# No test belongs to a group, so that each goes by itself to whichever worker is free. Three keep two cores busy: a swarm
-# that waits for a heartbeat computes nothing.
+# No test belongs to a group, so that each goes by itself to whichever of the two workers is free.
 test: venv-dev
-	@$(BIN)/python -m pytest --numprocesses 3
+	@$(BIN)/python -m pytest --numprocesses 2
 
 lint: venv-dev
 	@$(BIN)/ruff check .

@@ -197,9 +197,6 @@ def _load() -> None:
     """Load what takes seconds, for all that are forked; nothing of it may start a thread before the fork."""
     for role in _ROLES:
         importlib.import_module(role)
-    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
-
-    get_checkpoint_conversion_mapping("")  # which compiles a thousand regular expressions, once in a process
     gc.collect()
     gc.freeze()  # else the first collection in each child writes to, and so copies, every page of the libraries
 
