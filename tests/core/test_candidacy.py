@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -180,6 +181,22 @@ def test_a_later_epoch_that_somebody_has_heard_of_is_the_one_at_hand() -> None:
     for who in (*PEERS[0][1:], PEERS[1][0]):
         tried.report(who.process, report(who))
     assert tried.elected(BEGAN_S + 3.0), "4 of the 7 that it names"
+
+
+@pytest.mark.parametrize(
+    ("late", "sustained"),
+    [
+        ({"version": LATER.epoch.step}, True),
+        ({"version": LATER.epoch.step - 1}, False),  # has not heard of the last commit either
+        ({"version": LATER.epoch.step, "ready": False}, False),  # loads it yet
+    ],
+)
+def test_who_has_not_heard_of_the_last_step_holds_its_stage_if_it_has_the_version_before(
+    late: dict[str, Any], sustained: bool
+) -> None:
+    """The leader died while it opened the step: one member has its OpenStep, the others of its half have not."""
+    told = report(PEERS[0][0], opened=LATER), replace(report(PEERS[1][0]), **late)
+    assert candidacy(*told).sustained() == sustained
 
 
 # --- what is left -----------------------------------------------------------------------------------------------------

@@ -137,12 +137,21 @@ class Candidacy:
         return now - self.began_s > (SETTLE_S if kept else STAGE_S)
 
     def sustained(self) -> bool:
-        """Return whether those who follow hold the state of every stage, so that they can go on without a majority."""
+        """Return whether those who follow hold the state of every stage, so that they can go on without a majority.
+
+        Who has not heard of the last OpenStep, because its sender died meanwhile, holds it with the version before that
+        step.
+        """
         latest = self.latest()
         dead = {process for report in self.reports.values() for process in report.gone}
-        current = {p: r for p, r in self.reports.items() if r.opened.epoch == latest.epoch and p not in dead}
-        loaded = {process for process, report in current.items() if not report.abandoned}
-        return all(not loaded.isdisjoint(member.process for member in stage) for stage in latest.roster.stages)
+
+        def holds(report: ElectionReport) -> bool:
+            if report.opened.epoch == latest.epoch:
+                return not report.abandoned
+            return report.ready and report.version == latest.epoch.step
+
+        holders = {process for process, report in self.reports.items() if process not in dead and holds(report)}
+        return all(not holders.isdisjoint(member.process for member in stage) for stage in latest.roster.stages)
 
     def latest(self) -> OpenStep:
         """Return the last epoch that any follower knows, with all its members."""
