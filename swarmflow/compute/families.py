@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, get_model_conversion_mapping
 from transformers.core_model_loading import PrefixChange, WeightRenaming, apply_renamings
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -96,6 +96,13 @@ def to_config(config: Mapping[str, Any]) -> PreTrainedConfig:
         raise ModelError(f"model_type {model_type!r} is not a causal language model")
     made.use_cache = False
     return made
+
+
+def preload(*families: str) -> None:
+    """Load what a process loads with its first model: for processes that are forked, and would each do it again."""
+    for family in families:
+        MODEL_FOR_CAUSAL_LM_MAPPING[CONFIG_MAPPING[family]]  # imports the module of the family
+    get_checkpoint_conversion_mapping("")  # compiles the patterns of all families
 
 
 def unsupported(config: PreTrainedConfig, reason: str) -> ModelError:

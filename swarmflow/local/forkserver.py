@@ -28,7 +28,10 @@ from swarmflow.runtime.execution.heap import heap_environment
 _READY_S = 120.0
 _ANSWER_S = 20.0
 _POLL_S = 0.02
-_ROLES = ("peers.process", "trainers.process")  # by name: what runs a process does not know the roles
+# By name: what runs a process knows neither the roles nor how they compute.
+_ROLES = ("peers.process", "trainers.process")
+_MODELS = "swarmflow.compute.families"
+_FAMILIES = ("gpt2", "llama")  # of the models of a demo and of the tests; any other is loaded by each process itself
 _ENDED = "the fork server has ended, and with it all of its processes"
 
 
@@ -197,6 +200,7 @@ def _load() -> None:
     """Load what takes seconds, for all that are forked; nothing of it may start a thread before the fork."""
     for role in _ROLES:
         importlib.import_module(role)
+    importlib.import_module(_MODELS).preload(*_FAMILIES)
     gc.collect()
     gc.freeze()  # else the first collection in each child writes to, and so copies, every page of the libraries
 
