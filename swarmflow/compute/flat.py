@@ -109,6 +109,12 @@ def digest(tensors: Tensor | Sequence[Tensor]) -> str:
     return hasher.hexdigest()
 
 
+def digest_of_pieces(flat: Tensor, elements: int) -> tuple[str, tuple[str, ...]]:
+    """blake3 hex digests of a flat tensor's pieces of so many elements, and the one over these digests, first."""
+    pieces = tuple(digest(piece) for piece in flat.split(elements))
+    return blake3("".join(pieces).encode()).hexdigest(), pieces
+
+
 def memory_of(flat: Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, without a copy."""
     return flat.detach().view(torch.uint8).numpy().data

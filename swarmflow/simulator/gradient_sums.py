@@ -50,7 +50,8 @@ class GradientSums:
             value = self.world.hosts[self.process].stored.pop(action.sum.key)
             assert isinstance(value, Sum)
             total = value
-        done = PieceReduced(action.epoch, action.ballot, action.group, action.piece)
+        name = total.name if isinstance(action, SumPiece) else ""
+        done = PieceReduced(action.epoch, action.ballot, action.group, action.piece, name)
         if isinstance(action, StorePiece) and self.flips_sum:
             self.flips_sum, total = False, Sum.of([total.counts, FLIPPED])
         if isinstance(action, SumPiece) and action.apart:
@@ -68,6 +69,7 @@ class GradientSums:
     def seal(self, action: Seal) -> None:
         """Put the pieces of each group together, and answer with their digests."""
         weights = self.device.stage_weights()
+        summed, flipped = dict(action.pieces), set[str]()
         self.sealed = {}
         for group in action.groups:
             if group in action.alone:
@@ -78,10 +80,12 @@ class GradientSums:
             # Pieces of one gradient that were made of different addends must not pass for a gradient.
             odd = next((part for part in sums if part.name != sums[0].name), sums[0])
             self.sealed[group] = odd
+            if tuple(part.name for part in sums) != summed[group]:
+                flipped.add(group)
         if (broken := without_norm(action.epoch, self.sealed, weights.accumulated)) is not None:
             return self.device.answer(broken)
-        results = tuple((group, 1.0, value.name) for group, value in sorted(self.sealed.items()))
-        self.device.answer(Sealed(action.epoch, action.ballot, results))
+        results = [(group, 1.0, "" if group in flipped else value.name) for group, value in sorted(self.sealed.items())]
+        self.device.answer(Sealed(action.epoch, action.ballot, tuple(results)))
 
     def apply(self, action: Apply) -> None:
         """Apply the reduced gradient to the parameters."""

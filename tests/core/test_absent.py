@@ -18,7 +18,7 @@ def absentees(**held: Held) -> Absentees:
 
 def awaited(found: Absentees, *stages: int, now: float = 0.0) -> list[str]:
     """Of version 9."""
-    return [one.name for one in found.awaited(list(stages), 9, NAME, None, now)]
+    return [one.name for one in found.awaited(list(stages), 9, NAME, now)]
 
 
 def test_all_the_stages_that_are_lost_have_to_come_back() -> None:
@@ -37,12 +37,12 @@ def test_of_two_with_one_stage_the_later_is_waited_for_and_no_longer_than_its_ti
 def test_who_lacks_the_commit_alone_holds_it_too_and_another_history_does_not() -> None:
     assert awaited(absentees(a=Held(1, 8, "", upcoming=NAME)), 1) == ["a"]
     assert awaited(absentees(a=Held(1, 9, NEXT)), 1) == []
-    assert absentees(a=Held(1, 9, NAME)).awaited([1], 9, "", None, 0.0) == [], "the version's name is not known"
+    assert absentees(a=Held(1, 9, NAME)).awaited([1], 9, "", 0.0) == [], "the version's name is not known"
 
 
 def test_who_is_back_and_who_is_behind_is_not_waited_for() -> None:
     found = absentees(a=Held(1, 9, NAME), b=Held(1, 9, NAME, upcoming=NEXT))
-    found.keep(10, NEXT, None)
-    assert [one.name for one in found.awaited([1], 10, NEXT, None, 0.0)] == ["b"]
+    found.keep(10, NEXT)
+    assert [one.name for one in found.awaited([1], 10, NEXT, 0.0)] == ["b"]
     found.back("b")
     assert not found

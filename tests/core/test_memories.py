@@ -67,18 +67,6 @@ def test_who_has_reduced_the_gradient_lacks_the_commit_alone() -> None:
     ), "nobody has heard the commit: the step is done again"
 
 
-def test_who_has_reduced_another_gradient_than_the_committed_one_holds_nothing() -> None:
-    made = replace(held(0, 9), commit=replace(commit(9), gradients=(("stage-1", "right"),)))
-    lacking = held(1, 8, sealed=True)
-    right, wrong = (replace(lacking, gradients=(("stage-1", digest),)) for digest in ("right", "wrong"))
-    assert memories(a=made, b=wrong).newest_whole() is None
-    found = memories(a=made, b=wrong, c=right)
-    whole = found.newest_whole()
-    assert whole is not None
-    assert whole.holders == ((A,), (C,))
-    assert found.donors(1, 9, name_of(9), whole.commit, but=D) == (member("c", -1),)
-
-
 def test_one_whose_parameters_differ_from_its_stages_holds_nothing() -> None:
     found = memories(a=held(0, 9, digest="x"), b=held(0, 9, digest="y"), c=held(0, 9, digest="y"), d=held(1, 9))
     whole = found.newest_whole()
@@ -106,8 +94,8 @@ def test_who_is_gone_holds_nothing() -> None:
     found = memories(a=held(0, 9), b=held(1, 9))
     found.leave(B)
     assert found.newest_whole() is None
-    assert found.donors(0, 9, name_of(9), commit(9), but=C) == (member("a", -1),)
-    assert found.donors(0, 9, name_of(9), commit(9), but=A) == ()
+    assert found.donors(0, name_of(9), but=C) == (member("a", -1),)
+    assert found.donors(0, name_of(9), but=A) == ()
 
 
 # --- what a leader goes on from ---------------------------------------------------------------------------------------

@@ -90,14 +90,17 @@ class Net:
                         self.held[me].add(apart.key)
                     else:
                         self.buffers[me, action.piece] = total
-                    self.perform(me, self.machines[me].reduced("g", action.piece, apart))
+                    self.perform(me, self.machines[me].reduced("g", action.piece, str(total), apart))
                 case StorePiece():
                     self.held[me].discard(action.sum.key)
                     self.buffers[me, action.piece] = self.values[action.sum.key]
-                    self.perform(me, self.machines[me].reduced("g", action.piece))
+                    self.perform(me, self.machines[me].reduced("g", action.piece, ""))
                 case Seal():
                     assert me not in self.sealed
                     self.sealed.add(me)
+                    held = range(self.pieces if me in self.members else 0)
+                    sums = tuple(str(self.buffers[me, piece]) for piece in held)
+                    assert dict(action.pieces).get("g", ()) == sums, "each with the digest that its owner gave it"
                 case _:
                     pytest.fail(f"unexpected {action}")
 
@@ -159,7 +162,7 @@ def test_what_does_not_belong_is_released() -> None:
         (b, ReducePart(EPOCH, 1, "other", 0)),
     ):
         assert machine.part(sender, message, Ref(7)) == [Release((Ref(7),))]
-    for sender, total in ((b, ReduceSum(EPOCH, 1, "g", 0)), (stranger, ReduceSum(EPOCH, 1, "g", 1))):
+    for sender, total in ((b, ReduceSum(EPOCH, 1, "g", 0, "x")), (stranger, ReduceSum(EPOCH, 1, "g", 1, "x"))):
         assert machine.summed(sender, total, Ref(7)) == [Release((Ref(7),))]
     machine.part(b, ReducePart(EPOCH, 1, "g", 0), Ref(8))
     assert machine.part(b, ReducePart(EPOCH, 1, "g", 0), Ref(9)) == [Release((Ref(9),))], "each addend counts once"
@@ -169,7 +172,7 @@ def test_a_body_of_another_size_does_not_fit() -> None:
     a, b = process("a"), process("b")
     machine = Reduction(a, EPOCH, 1, (Group("g", (a, b)),), {"g": PIECE_ELEMENTS + 3})
     assert machine.fits(ReducePart(EPOCH, 1, "g", 0), Ref(1, 4 * PIECE_ELEMENTS))
-    assert machine.fits(ReduceSum(EPOCH, 1, "g", 1), Ref(1, 12))
+    assert machine.fits(ReduceSum(EPOCH, 1, "g", 1, "x"), Ref(1, 12))
     for piece, size_bytes in ((0, 12), (1, 13), (2, 12), (-1, 12)):
         assert not machine.fits(ReducePart(EPOCH, 1, "g", piece), Ref(1, size_bytes))
     assert not machine.fits(ReducePart(EPOCH, 1, "other", 0), Ref(1, 4 * PIECE_ELEMENTS))
@@ -179,7 +182,7 @@ def test_integers_take_8_bytes_an_element() -> None:
     a, b = process("a"), process("b")
     machine = Reduction(a, EPOCH, 1, (Group("g", (a, b)),), {"g": PIECE_ELEMENTS + 3}, element_bytes=8)
     assert machine.fits(ReducePart(EPOCH, 1, "g", 0), Ref(1, 8 * PIECE_ELEMENTS))
-    assert machine.fits(ReduceSum(EPOCH, 1, "g", 1), Ref(1, 24))
+    assert machine.fits(ReduceSum(EPOCH, 1, "g", 1, "x"), Ref(1, 24))
     assert not machine.fits(ReducePart(EPOCH, 1, "g", 0), Ref(1, 4 * PIECE_ELEMENTS))
 
 

@@ -65,7 +65,7 @@ def cannot_be(message: Message) -> str:
     [
         (Prepared(EPOCH, 1, (("stage-0", -1.0, "x"),)), "results"),
         (Prepared(EPOCH, 1, (("stage-0", NAN, "x"),)), "results"),
-        (Prepared(EPOCH, 1, (("stage-0", 1.0, ""),)), "results"),
+        (Prepared(EPOCH, 1, (("stage-0", 1.0, "x" * 129),)), "results"),
         (Join("peer", "1", "run", member("a"), speed=1e300), "speed"),
         (Join("peer", "1", "run", member("a"), speed=NAN), "speed"),
         (Join("peer", "1", "run", Member(process("a"), 0, -1)), "member"),

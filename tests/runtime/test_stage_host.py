@@ -184,7 +184,7 @@ async def reduce(members: Sequence[Peer], gives: Sequence[bool], helpers: Sequen
             case SumPiece() | StorePiece():
                 event = await peer.ask(action)
                 assert isinstance(event, PieceReduced)
-                follows = machine.reduced(event.group, event.piece, event.sum)
+                follows = machine.reduced(event.group, event.piece, event.digest, event.sum)
             case Release():
                 peer.driver.perform([action])
             case Seal():

@@ -225,6 +225,7 @@ FOUND_SINCE = (
     1003966,  # a leader of the other side had a member load another state amid the step, and others waited for its work
     1505524,  # the OpenStep was lost on a link whose sender had begun to count its messages anew
     1506736,  # a peer came back and applied a sum in which a bit had flipped, after a commit without it
+    1720422,  # the only peer of its stage that the next leader found had a flipped bit in its sum
     1450070,  # a slot reserved for an attempt that was over kept out the later ones
     1428630,  # the run ended while what its leader sent to another trainer was lost, which thus keeps its bytes
 )

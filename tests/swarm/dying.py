@@ -41,8 +41,8 @@ class _Mortal(Reduction):
         self._die_at_target()
         return super().start()
 
-    def reduced(self, group: str, piece: int, apart: Ref | None = None) -> list[Action]:
-        actions = super().reduced(group, piece, apart)
+    def reduced(self, group: str, piece: int, digest: str, apart: Ref | None = None) -> list[Action]:
+        actions = super().reduced(group, piece, digest, apart)
         self._die_at_target()
         return actions
 

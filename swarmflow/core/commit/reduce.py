@@ -17,7 +17,10 @@ NORM_TOLERANCE = 1e-6  # of a squared norm: the bits are the same for all member
 
 
 def agree(results: Sequence[tuple[float, str]]) -> bool:
-    """Return whether the members of a group, by (squared norm, digest), have reduced the same gradient."""
+    """Return whether the members of a group, by (squared norm, digest), have reduced the same gradient.
+
+    One without a digest has not: a bit of it has flipped since its owner summed it.
+    """
     norms, digests = [norm for norm, _ in results], {digest for _, digest in results}
     alike = max(norms) == min(norms) or max(norms) - min(norms) <= NORM_TOLERANCE * max(norms)  # two infinite ones are
     return len(digests) == 1 and "" not in digests and alike
@@ -64,6 +67,7 @@ class _GroupState:
     low: int = 0  # the first piece that is not reduced yet
     computing: set[int] = field(default_factory=set)  # pieces that are being summed or stored
     reduced: set[int] = field(default_factory=set)
+    digests: dict[int, str] = field(default_factory=dict)  # of the sums of pieces, by their owners
 
     @property
     def owners(self) -> tuple[ProcessId, ...]:
@@ -160,12 +164,13 @@ class Reduction:
             return [Release((ref,))]
         start, stop = state.range(message.piece)
         state.computing.add(message.piece)
+        state.digests[message.piece] = message.digest
         return [StorePiece(self.epoch, self.ballot, message.group, message.piece, start, stop, ref)]
 
-    def reduced(self, group: str, piece: int, apart: Ref | None = None) -> list[Action]:
+    def reduced(self, group: str, piece: int, digest: str, apart: Ref | None = None) -> list[Action]:
         """Go on after a piece is in the reduced buffer: send an own one to the members, and begin the next.
 
-        apart: the sum of a piece of another stage.
+        digest: of an own one. apart: the sum of a piece of another stage.
         """
         state = self._groups[group]
         state.reduced.add(piece)
@@ -174,7 +179,8 @@ class Reduction:
         if state.owner(piece) == self.me:
             start, stop = state.range(piece)
             body = Slice(group, start, stop, reduced=True) if apart is None else apart
-            message = ReduceSum(self.epoch, self.ballot, group, piece)
+            state.digests[piece] = digest
+            message = ReduceSum(self.epoch, self.ballot, group, piece, digest)
             actions += [Send(member, message, (body,)) for member in state.group.members if member != self.me]
             spent = [ref for ref in (*state.parts.pop(piece).values(), apart) if ref is not None]
             actions.append(Release(tuple(spent)))
@@ -233,7 +239,8 @@ class Reduction:
             return []
         self._sealed = True
         names = (*(state.group.name for state in self._own), *self.alone)
-        return [Seal(self.epoch, self.ballot, tuple(sorted(names)), self.alone)]
+        pieces = tuple((s.group.name, tuple(s.digests[piece] for piece in range(s.pieces))) for s in self._own)
+        return [Seal(self.epoch, self.ballot, tuple(sorted(names)), self.alone, pieces)]
 
 
 @dataclass(slots=True)

@@ -276,8 +276,7 @@ class Step:
             retries=tally.retries,
         )
         scale = factor / tally.tokens
-        gradients = tuple((g.name, self.ballot.results[g.members[0]][g.name][1]) for g in self.members.groups)
-        message = Commit(self.term, self.epoch, self.ballot.number, scale, self.learning_rate, result, gradients)
+        message = Commit(self.term, self.epoch, self.ballot.number, scale, self.learning_rate, result)
         self.decision = message
         self._move(StepPhase.COMMITTING)
         return [Send(member.process, message) for member in self.roster.members()]

@@ -70,10 +70,10 @@ class Memories:
         whole = [found for found in self._versions() if all(found.holders)]
         return max(whole, key=lambda found: (found.version, sum(map(len, found.holders)), found.name), default=None)
 
-    def donors(self, stage: int, version: int, name: str, commit: Commit | None, but: ProcessId) -> tuple[Member, ...]:
+    def donors(self, stage: int, name: str, but: ProcessId) -> tuple[Member, ...]:
         """Return the holders of a stage's state of this name, with or without its commit, in the order of their ids."""
         here = [self._held[p] for p in sorted(self._held) if p != but and self._held[p][1].stage == stage]
-        return tuple(member for member, held in here if holds(held, version, name, commit))
+        return tuple(member for member, held in here if name in (held.name, held.upcoming))
 
     def _versions(self) -> Iterator[Remembered]:
         commits = {held.name: held.commit for _, held in self._held.values() if held.commit is not None}
@@ -88,7 +88,7 @@ class Memories:
         made = {p: held.digest for p, held in here.items() if (held.version, held.name) == (version, name)}
         usual = Counter(digest for digest in made.values() if digest)
         right = max(sorted(usual), key=usual.__getitem__, default="")
-        reduced = [p for p, held in here.items() if commit is not None and completes(held, version, name, commit)]
+        reduced = [p for p, held in here.items() if commit is not None and completes(held, version, name)]
         return tuple(sorted([*(p for p, digest in made.items() if digest in ("", right)), *reduced]))
 
     def possible(self, held: Held) -> bool:
@@ -99,17 +99,11 @@ class Memories:
         return made and bool(names) and placed and len(held.digest) <= DIGEST_CHARACTERS_MAX
 
 
-def completes(held: Held, version: int, name: str, commit: Commit | None) -> bool:
-    """Return whether what is held becomes the state of this version and name by the commit that made it elsewhere.
-
-    commit: None where it is not known. A bit may have flipped in the sum that a peer has reduced, and the step been
-    committed without that peer: its sum is not the one that the commit names.
-    """
-    same_gradient = commit is None or set(held.gradients) <= set(commit.gradients)
-    return held.version == version - 1 and held.upcoming == name and same_gradient
+def completes(held: Held, version: int, name: str) -> bool:
+    """Whether what is held becomes the state of this version and name by the commit that made it elsewhere."""
+    return held.version == version - 1 and held.upcoming == name
 
 
-def holds(held: Held, version: int, name: str, commit: Commit | None) -> bool:
-    """Return whether this is the state of this version and name (empty: not known), or lacks the commit alone."""
-    made = (held.version, held.name) == (version, name)
-    return bool(name) and (made or completes(held, version, name, commit))
+def holds(held: Held, version: int, name: str) -> bool:
+    """Whether what is held is the state of this version and name (empty: not known), or lacks the commit alone."""
+    return bool(name) and ((held.version, held.name) == (version, name) or completes(held, version, name))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmflow.core.durability.memories import completes
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.protocol.actions import Apply, Resume
 from swarmflow.core.protocol.messages import Commit, Granted, Held, state_name
@@ -36,7 +35,8 @@ class Memory:
             if (held.version, held.name) == (message.version, message.name):
                 self.commit, self.digest = held.commit or commit, held.digest
                 return Resume(message.stage, message.version)
-            if commit is not None and completes(held, message.version, message.name, commit):
+            reduced = (held.version, held.upcoming) == (message.version - 1, message.name)
+            if reduced and commit is not None:
                 return Resume(message.stage, message.version, Apply(commit.epoch, commit.scale, commit.learning_rate))
         self.held = None
         return None
@@ -58,13 +58,11 @@ class Memory:
         if self.update is not None:
             name, commit = self.update
             return Held(stage, commit.epoch.step + 1, name, "", commit)
-        upcoming, gradients = "", tuple[tuple[str, str], ...]()
-        if epoch_view is not None and sealed is not None:
+        upcoming = ""
+        if epoch_view is not None and sealed is not None and epoch_view.has_reduced:
             upcoming = _name(epoch_view, sealed)
-            gradients = tuple((group, digest) for group, _, digest in epoch_view.results)
-        if not (self.name or upcoming):
-            return None
-        return Held(stage, version, self.name, self.digest, self.commit, upcoming, gradients)
+        known = self.name or upcoming
+        return Held(stage, version, self.name, self.digest, self.commit, upcoming) if known else None
 
 
 def _name(epoch_view: EpochView, ballot: int) -> str:

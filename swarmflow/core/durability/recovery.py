@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from swarmflow.core.durability.memories import Former, Memories, holds
 from swarmflow.core.durability.restoring import Restoring
-from swarmflow.core.protocol.messages import Commit, Held
+from swarmflow.core.protocol.messages import Held
 from swarmflow.core.transitions import Transitions
 
 
@@ -56,13 +56,13 @@ class Absentees:
         """Forget a peer that is back, or whose folder has not taken its state."""
         self._by_name.pop(name, None)
 
-    def keep(self, version: int, name: str, commit: Commit | None) -> None:
+    def keep(self, version: int, name: str) -> None:
         """Keep only the peers that hold this version, of this name: the run's."""
-        self._by_name = {who: one for who, one in self._by_name.items() if holds(one.held, version, name, commit)}
+        self._by_name = {who: one for who, one in self._by_name.items() if holds(one.held, version, name)}
 
-    def awaited(self, stages: list[int], version: int, name: str, commit: Commit | None, now: float) -> list[Absent]:
+    def awaited(self, stages: list[int], version: int, name: str, now: float) -> list[Absent]:
         """Return one peer for each of these stages that can still bring it back; empty: not all can come."""
-        able = [one for one in self._by_name.values() if one.until_s > now and holds(one.held, version, name, commit)]
+        able = [one for one in self._by_name.values() if one.until_s > now and holds(one.held, version, name)]
         latest = {one.held.stage: one for one in sorted(able, key=lambda one: (one.until_s, one.name))}
         return [latest[stage] for stage in stages] if latest.keys() >= set(stages) else []
 

@@ -123,6 +123,7 @@ class StorePiece:
 class Seal:
     """Norm and digest of the reduced gradients; groups in `alone` have one member: theirs is the accumulator.
 
+    pieces: (group, digest of each piece as its owner has summed it). A gradient with another piece has no digest.
     -> Sealed.
     """
 
@@ -130,6 +131,7 @@ class Seal:
     ballot: int
     groups: tuple[str, ...]
     alone: tuple[str, ...]
+    pieces: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

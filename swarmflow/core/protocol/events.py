@@ -126,19 +126,20 @@ class MicrobatchFormed:
 class PieceReduced:
     """A piece of a group's gradient stands in the reduced buffer (summed here, or received and stored).
 
-    sum: of another stage's, which has no buffer here.
+    digest: of a piece that was summed here. sum: of another stage's, which has no buffer here.
     """
 
     epoch: Epoch
     ballot: int
     group: str
     piece: int
+    digest: str = ""
     sum: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """All groups are reduced: (group, squared norm, digest)."""
+    """All groups are reduced: (group, squared norm, digest; empty: a piece is not what its owner has summed)."""
 
     epoch: Epoch
     ballot: int

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from swarmflow.compute.finite import NotFiniteError
-from swarmflow.compute.flat import digest, memory_of
-from swarmflow.core.commit.reduce import PIECE_ELEMENTS
+from swarmflow.compute.flat import digest, digest_of_pieces, memory_of
+from swarmflow.core.commit import reduce
 from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
 from swarmflow.core.protocol.events import Applied, ComputedNotFinite, PieceReduced, Sealed
-from swarmflow.core.protocol.types import Epoch, Slice
+from swarmflow.core.protocol.types import Epoch, Ref, Slice
 from swarmflow.errors import FrameError
 from swarmflow.runtime.execution.account import Account
 from swarmflow.runtime.execution.driver import Driver
@@ -61,29 +61,30 @@ class StepEnd:
         own = served.stage.groups[name].summed[action.start : action.stop]
         target = self._reduced(served, name)[action.start : action.stop]
 
-        def work() -> None:
+        def work() -> str:
             for rank, buffer in enumerate(buffers):
                 part = own if buffer is None else _elements(buffer, own)
                 if rank == 0:
                     target.copy_(part)
                 else:
                     target.add_(part)
+            return digest(target)
 
-        self._do(work, lambda _: self._piece_reduced(action))
+        self._do(work, lambda name: self._piece_reduced(action, name))
 
     def _sum_apart(self, action: SumPiece) -> None:
         like = self._serving().stage.groups["own"].summed
         buffers = [self._driver.store.get(part) for part in action.parts if part is not None]
 
-        def work() -> Tensor:
+        def work() -> tuple[Tensor, str]:
             total = _numbers(buffers[0], like).clone()
             for buffer in buffers[1:]:
                 total.add_(_numbers(buffer, like))
-            return total.cpu()
+            return total.cpu(), digest(total)
 
-        def done(total: Tensor) -> None:
-            ref = self._driver.store.add(memory_of(total))
-            self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece, ref))
+        def done(summed: tuple[Tensor, str]) -> None:
+            total, name = summed
+            self._piece_reduced(action, name, self._driver.store.add(memory_of(total)))
 
         self._do(work, done)
 
@@ -103,20 +104,21 @@ class StepEnd:
         self._do(work, done)
 
     def seal(self, action: Seal) -> None:
-        """Compute norm and digest of every reduced gradient."""
+        """Compute norm and digest of every reduced gradient, and compare its pieces with what their owners summed."""
         served = self._serving()
         for group in action.alone:
             served.reduced.pop(_flat_name(group), None)
         # Taken now: the next ballot may have other members, and buffers, before the thread comes to this one.
         sealed = [(group, served.stage.groups[_flat_name(group)]) for group in action.groups]
         flats = [flat.summed if name in action.alone else served.reduced[_flat_name(name)] for name, flat in sealed]
+        summed = dict(action.pieces)
 
         def work() -> tuple[list[tuple[str, float, str]], list[ComputedNotFinite]]:
             results, broken = [], []
             for (name, group), flat in zip(sealed, flats, strict=True):
                 squared = group.sum_of_squares(flat)
                 if math.isfinite(squared):
-                    results.append((name, squared, digest(flat)))
+                    results.append((name, squared, _digest_of_sum(flat, summed.get(name))))
                 else:
                     broken.append(_unsound(action.epoch, name, flat, served.stage.gradients_broken_in()))
             return results, broken
@@ -173,8 +175,18 @@ class StepEnd:
             served.reduced[name] = torch.empty_like(served.stage.groups[name].summed)
         return served.reduced[name]
 
-    def _piece_reduced(self, action: SumPiece | StorePiece) -> None:
-        self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece))
+    def _piece_reduced(self, action: SumPiece | StorePiece, name: str = "", apart: Ref | None = None) -> None:
+        self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece, name, apart))
+
+
+def _digest_of_sum(flat: Tensor, summed: tuple[str, ...] | None) -> str:
+    """Return the digest of a reduced gradient; empty where a piece of it is not what its owner has summed.
+
+    Whoever has lost all others of its stage, and the leader, would else apply a flipped bit that nobody can outvote.
+    summed: the digests of the pieces by their owners; None: it is the own accumulator.
+    """
+    name, pieces = digest_of_pieces(flat, reduce.PIECE_ELEMENTS)
+    return name if summed is None or pieces == summed else ""
 
 
 def _unsound(epoch: Epoch, group: str, flat: Tensor, layer: str | None) -> ComputedNotFinite:
@@ -182,11 +194,11 @@ def _unsound(epoch: Epoch, group: str, flat: Tensor, layer: str | None) -> Compu
     if layer is not None:
         return ComputedNotFinite(epoch, -1, "gradient", layer)
     first = int(torch.isfinite(flat).logical_not_().nonzero()[0])
-    return ComputedNotFinite(epoch, -1, "sum", group=group, piece=first // PIECE_ELEMENTS)
+    return ComputedNotFinite(epoch, -1, "sum", group=group, piece=first // reduce.PIECE_ELEMENTS)
 
 
 def apply_update(served: Served, action: Apply) -> str:
-    """Apply the reduced gradients to a stage, and return the digest of its parameters. Raises NotFinite."""
+    """Apply the reduced gradients to a stage, and return the digest of its parameters. Raises NotFiniteError."""
     served.version = -1  # neither the old nor the new version: no peer may copy a mixture
     for name, group in served.stage.groups.items():
         gradient = group.gradient(served.reduced.get(name, group.summed))

@@ -30,7 +30,7 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
     leader.version += 1
     leader.recovery.settle()
     leader.name, leader.commit = state_name(step.open_step.lineage, step.epoch, step.ballot.number), step.decision
-    leader.recovery.absent.keep(leader.version, leader.name, leader.commit)
+    leader.recovery.absent.keep(leader.version, leader.name)
     leader.lineage.committed(step.open_step)
     for member in step.roster.members():
         if (known := leader.membership.known.get(member.process)) is not None:

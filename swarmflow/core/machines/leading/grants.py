@@ -16,11 +16,10 @@ def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, tur
     turn: by so many it is to begin with another donor than it would.
     """
     donors = leader.membership.donors(stage, leader.version, entry.process, turn)
-    if leader.name and not donors:
-        version = leader.version, leader.name, leader.commit
-        donors = leader.recovery.memories.donors(stage, *version, entry.process)[:DONORS_MAX]
+    if leader.name:
+        donors = donors or leader.recovery.memories.donors(stage, leader.name, entry.process)[:DONORS_MAX]
     held = leader.recovery.memories.of(entry.process)
-    resumes = held is not None and held.stage == stage and holds(held, leader.version, leader.name, leader.commit)
+    resumes = held is not None and held.stage == stage and holds(held, leader.version, leader.name)
     if not resumes:
         leader.recovery.memories.leave(entry.process)  # it lets go of it
     entry.hopeful = bool(donors) or resumes or leader.version == leader.safe.durable

@@ -57,7 +57,7 @@ def _join_peer(leader: LeaderState, sender: ProcessId, message: Join, now: float
     held = leader.recovery.memories.of(sender)
     stage, reason = place(leader.membership, message.member.stage)
     later = held is not None and (leader.recovery.restoring is not None or held.version > leader.version)
-    if held is not None and (later or holds(held, leader.version, leader.name, leader.commit)):
+    if held is not None and (later or holds(held, leader.version, leader.name)):
         stage, reason = held.stage, "it holds that one"
     entry = leader.membership.enter(message, stage, now)
     if outside := _outside(leader, sender.name, now):

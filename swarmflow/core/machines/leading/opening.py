@@ -76,7 +76,7 @@ def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
         if leader.safe.durable < leader.safe.landing <= leader.version:
             leader.waits_for = f"version {leader.safe.landing} to be on disk, to go back to that one"
             return []
-        away = leader.recovery.absent.awaited(lost, leader.version, leader.name, leader.commit, now)
+        away = leader.recovery.absent.awaited(lost, leader.version, leader.name, now)
         return _await(leader, away) if away else _roll_back(leader, lost, now)
     for stage in lost:
         outside = (entry for entry in membership.barred() if entry.movable or entry.wish == stage)
@@ -150,7 +150,7 @@ def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Actio
 def _keep_out(leader: LeaderState, entry: MemberRecord) -> None:
     """Grant nothing to a peer that was put out a while ago; others may load what it holds, if it is this version."""
     held = leader.recovery.memories.of(entry.process)
-    if held is not None and not holds(held, leader.version, leader.name, leader.commit):
+    if held is not None and not holds(held, leader.version, leader.name):
         leader.recovery.memories.leave(entry.process)
 
 

@@ -88,7 +88,7 @@ def on_piece_reduced(peer: PeerState, event: PieceReduced, now: float) -> list[A
     ballot = peer.ballot
     if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
         return release(() if event.sum is None else (event.sum,))
-    return ballot.reduction.reduced(event.group, event.piece, event.sum)
+    return ballot.reduction.reduced(event.group, event.piece, event.digest, event.sum)
 
 
 def on_sealed(peer: PeerState, event: Sealed, now: float) -> list[Action]:

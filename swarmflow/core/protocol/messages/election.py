@@ -50,6 +50,11 @@ class ElectionReport:
     abandoned: bool = False  # the sender has dropped its part in the epoch: it was granted another state since
     void: str = ""  # why the sender has found that the step must start over; its report to the leader may be lost
 
+    @property
+    def has_reduced(self) -> bool:
+        """Whether the sender has the sums of its last ballot, as their owners have summed them."""
+        return bool(self.results) and all(digest for _, _, digest in self.results)
+
 
 @dataclass(frozen=True, slots=True)
 class Deposed:

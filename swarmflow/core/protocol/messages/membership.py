@@ -28,7 +28,6 @@ class Held:
     digest: str = ""  # of the parameters, as in Committed; empty: not known
     commit: Commit | None = None  # the commit that made it, where this peer has received it
     upcoming: str = ""  # name of the next version's state, where its gradient is reduced and only the commit is missing
-    gradients: tuple[tuple[str, str], ...] = ()  # of the next version: (group, digest), as in its commit
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,8 +233,7 @@ class Unrepairable:
 class Commit:
     """Apply scale * summed gradient at this learning rate. scale = clip factor / target tokens.
 
-    result: of the step, so that another leader can log it. gradients: (group, digest of the summed gradient's bits); a
-    peer that comes back with another sum does not apply it.
+    result: of the step, so that another leader can log it.
     """
 
     term: int
@@ -243,7 +242,6 @@ class Commit:
     scale: float
     learning_rate: float
     result: StepResult
-    gradients: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +265,10 @@ class ReducePart:
 
 @dataclass(frozen=True, slots=True)
 class ReduceSum:
-    """Send the sum of a piece from its owner to all members. Body: fp32."""
+    """Send the sum of a piece from its owner to all members. Body: fp32, of this digest."""
 
     epoch: Epoch
     ballot: int
     group: str
     piece: int
+    digest: str
