@@ -9,9 +9,10 @@ from typing import TypeVar
 from swarmflow.core.machines.leader import Leader
 from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.events import CheckpointWritten
-from swarmflow.core.protocol.types import Epoch, Member, Microbatch, ProcessId, Ref
+from swarmflow.core.protocol.types import Attempt, Epoch, Member, Microbatch, ProcessId, Ref
 
 EPOCH = Epoch(0, 0)
+REPAIR = Attempt(repair=1)
 LINEAGE = "first"
 A = TypeVar("A")
 

@@ -9,7 +9,6 @@ import pytest
 
 from swarmflow.core.election.candidacy import Candidacy, Takeover, takeover_of
 from swarmflow.core.election.epoch_view import EpochView
-from swarmflow.core.pipeline.dispatcher import TAKEOVER
 from swarmflow.core.protocol.actions import Connect
 from swarmflow.core.protocol.messages import (
     Assign,
@@ -24,7 +23,7 @@ from swarmflow.core.protocol.messages import (
     Tally,
 )
 from swarmflow.core.protocol.messages.checks import checks_of
-from swarmflow.core.protocol.types import Epoch, Member, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import FIRST, Attempt, Epoch, Member, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
 
 A, B, C, D, N = (process(name) for name in "abcdn")
@@ -79,7 +78,7 @@ def reduced(told: ElectionReport, ballot: int = 3, digest: str = "x") -> Electio
     return replace(told, ballot=ballot, tally=TALLY, results=((f"stage-{told.member.stage}", 1.0, digest),))
 
 
-def done(told: ElectionReport, *indices: int, attempt: int = 0) -> ElectionReport:
+def done(told: ElectionReport, *indices: int, attempt: Attempt = FIRST) -> ElectionReport:
     """The same, from one that has accumulated these."""
     stage = told.member.stage
     return replace(told, done=tuple(Done(microbatch(i), stage, attempt, 20.0 * stage, 10 * stage) for i in indices))
@@ -298,10 +297,15 @@ def test_who_is_told_of_a_death_knows_that_a_ballot_it_does_not_leave_out_is_not
 
 def test_the_work_goes_on_with_the_hops_that_the_living_hold() -> None:
     a, b, c, _ = peers()
-    estate = inherit(done(a, 0), done(b, 1, attempt=1000), done(c, 0, 2))
+    estate = inherit(done(a, 0), done(b, 1, attempt=Attempt(repair=1)), done(c, 0, 2))
     step = estate.step
     assert (step.phase, step.term, step.epoch, step.open_step.exponent) == ("working", 2, EPOCH, 20)
-    assert step.ledger.manifest() == ((0, 0, A, 0), (0, 1, B, 1000), (1, 0, C, 0), (1, 2, C, 0))
+    assert step.ledger.manifest() == (
+        (0, 0, A, FIRST),
+        (0, 1, B, Attempt(repair=1)),
+        (1, 0, C, FIRST),
+        (1, 2, C, FIRST),
+    )
     assert estate.gone == (D, T0, T2)
     assert {to for to, _ in messages(step.gone(D, "not heard of"), MemberFailed)} >= {A, B, C, T1}
 
@@ -314,12 +318,12 @@ def test_all_hops_held_is_a_step_to_be_prepared() -> None:
 
 
 def test_microbatches_fall_to_the_living_with_attempts_above_all_that_were_given() -> None:
-    own = replace(report(TRAINERS[1]), indices=(1, 2), attempt=TAKEOVER)  # t2 died, and its share was given away
+    own = replace(report(TRAINERS[1]), indices=(1, 2), takeover=1)  # t2 died, and its share was given away
     estate = inherit(*(replace(told, gone=(T2,)) for told in peers()), own=replace(own, gone=(T2,)))
     assert estate.gone == (T0, T2)
     told = [sent for victim in estate.gone for sent in messages(estate.step.gone(victim, "lost"), Assign)]
     assert [(to, message.indices) for to, message in told] == [(T1, (0,))]
-    assert told[0][1].attempt > 2 * TAKEOVER, "what the former leader may have assigned, unheard of, stays below"
+    assert told[0][1].takeover > 2, "what the former leader may have assigned, unheard of, stays below"
 
 
 def test_those_the_former_leader_gave_up_are_expelled_and_suspects_are_named() -> None:

@@ -25,7 +25,7 @@ from swarmflow.core.protocol.messages import (
     Ready,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import Epoch, ProcessId
+from swarmflow.core.protocol.types import FIRST, Epoch, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process
 from tests.core.test_leader import OTHER, A, B, Bench, C
 
@@ -91,7 +91,7 @@ def test_who_holds_up_an_all_reduce_is_found(
 ) -> None:
     bench = Bench()
     bench.serve(A, B, C)
-    bench.hear(A, Done(microbatch(0), 0, 0, 2.0, 1))
+    bench.hear(A, Done(microbatch(0), 0, FIRST, 2.0, 1))
     for sender, others in awaits.items():
         bench.hear(sender, Heartbeat(awaits=others))
     assert bench.leader.step is not None
@@ -193,7 +193,7 @@ def reducing(*helpers: ProcessId, ballot_s: float = 60.0) -> Bench:
         ways = ((other, 1e6), *((helper, 1e9) for helper in helpers))
         bench.hear(peer, LinkRateReport((("stage-0", 1 << 24),), ways))
     for peer, stage in ((A, 0), (helpers[0], 1)):
-        actions = bench.hear(peer, Done(microbatch(0), stage, 0, 2.0, 1))
+        actions = bench.hear(peer, Done(microbatch(0), stage, FIRST, 2.0, 1))
     prepared = dict(messages(actions, Prepare))
     assert set(helpers) <= set(prepared[A].groups[0].owners), "they sum for stage 0"
     return bench

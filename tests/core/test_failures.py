@@ -24,7 +24,7 @@ from swarmflow.core.protocol.messages import (
     Unrepairable,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import EXPONENT, ProcessId
+from swarmflow.core.protocol.types import EXPONENT, FIRST, ProcessId
 from tests.core import test_leader
 from tests.core.samples import messages, microbatch, process
 from tests.core.test_leader import ME, OTHER, TIMEOUTS, A, B, C
@@ -43,7 +43,7 @@ class Bench(test_leader.Bench):
         return [member.process for member in self.step.roster.members()]
 
     def work(self) -> list[Action]:
-        return self.hear(self.serving[0], Done(replace(microbatch(0), epoch=self.step.epoch), 0, 0, 2.0, 1))
+        return self.hear(self.serving[0], Done(replace(microbatch(0), epoch=self.step.epoch), 0, FIRST, 2.0, 1))
 
     def reduce(self, **odd: str) -> list[Action]:
         """Work, and reduce; who is named has another digest than the others."""

@@ -6,7 +6,7 @@ from collections import Counter
 
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.protocol.messages import Accepted, Forward
-from swarmflow.core.protocol.types import ProcessId, Ref
+from swarmflow.core.protocol.types import FIRST, ProcessId, Ref
 from swarmflow.core.routing.flow.router import FlowRouter
 from swarmflow.core.routing.shortest import Shortest
 from tests.core.samples import EPOCH, messages, microbatch, process
@@ -51,16 +51,16 @@ def test_units_of_the_own_trainer_go_before_those_of_another_one() -> None:
 def test_a_unit_is_free_again_when_the_gradient_is_back() -> None:
     made = dispatcher({(X, SOURCE): 1})
     assert sent(made, 0) == [X]
-    made.accepted(X, Accepted(microbatch(0), 1, 0, DOWNSTREAM_S), SOON)
+    made.accepted(X, Accepted(microbatch(0), 1, FIRST, DOWNSTREAM_S), SOON)
     assert sent(made, 2) == [Z]
-    assert made.returned(X, microbatch(0), 0, SOON)
+    assert made.returned(X, microbatch(0), FIRST, SOON)
     assert sent(made, 4) == [X]
 
 
 def test_a_peer_that_denies_is_left_out_until_it_has_a_free_slot() -> None:
     made = dispatcher({(X, SOURCE): 1})
     assert sent(made, 0) == [X]
-    (again,) = messages(made.denied(X, microbatch(0), 0, "full", SOON), Forward)
+    (again,) = messages(made.denied(X, microbatch(0), FIRST, "full", SOON), Forward)
     assert again[0] == Z
     assert sent(made, 2) == [Z]
     made.credit(X, SOON)

@@ -7,7 +7,6 @@ import pytest
 from swarmflow.core.commit.piece_owners import LinkTable
 from swarmflow.core.commit.step import Step
 from swarmflow.core.commit.step_phase import StepPhase
-from swarmflow.core.pipeline.dispatcher import TAKEOVER
 from swarmflow.core.protocol.messages import (
     Assign,
     Commit,
@@ -20,7 +19,7 @@ from swarmflow.core.protocol.messages import (
     Tally,
     Unrepairable,
 )
-from swarmflow.core.protocol.types import Epoch, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import FIRST, Epoch, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process
 
 A, B, C = process("a"), process("b"), process("c")
@@ -37,8 +36,8 @@ def step() -> Step:
 
 def complete(machine: Step) -> None:
     for index in range(PLAN.microbatches):
-        machine.done(A, Done(microbatch(index), 0, 0))
-        machine.done(C, Done(microbatch(index), 1, 0, loss_sum=4.0, tokens=2))
+        machine.done(A, Done(microbatch(index), 0, FIRST))
+        machine.done(C, Done(microbatch(index), 1, FIRST, loss_sum=4.0, tokens=2))
 
 
 def reduced(machine: Step) -> None:
@@ -75,11 +74,11 @@ def test_a_newcomer_is_told_who_is_there_and_that_it_is_new() -> None:
 
 def test_a_dead_trainers_microbatches_are_dealt_out_and_what_is_done_stays_done() -> None:
     machine = step()
-    machine.done(A, Done(microbatch(1), 0, 0))
+    machine.done(A, Done(microbatch(1), 0, FIRST))
     actions = machine.gone(U, "test")
     assert {to for to, _ in messages(actions, MemberFailed)} >= {A, B, C, T, V}
     told = messages(actions, Assign)
-    assert told == [(T, Assign(1, EPOCH, (1,), TAKEOVER)), (V, Assign(1, EPOCH, (4,), TAKEOVER))]
+    assert told == [(T, Assign(1, EPOCH, (1,), 1)), (V, Assign(1, EPOCH, (4,), 1))]
     assert (machine.phase, machine.ledger.done_hops) == (StepPhase.WORKING, 1)
 
 

@@ -36,7 +36,7 @@ from swarmflow.core.protocol.messages import (
     Tally,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
+from swarmflow.core.protocol.types import EXPONENT, FIRST, Epoch, Member, Plan, ProcessId, Roster, Snapshot
 from tests.core.samples import LINEAGE, member, messages, microbatch, of_type, process, written
 
 A, B, C = process("a"), process("b"), process("c")
@@ -70,7 +70,7 @@ def peers(*but: ProcessId) -> list[ElectionReport]:
 
 
 def done(index: int) -> Done:
-    return Done(replace(microbatch(index), epoch=EPOCH), 0, 0, 20.0, 10)
+    return Done(replace(microbatch(index), epoch=EPOCH), 0, FIRST, 20.0, 10)
 
 
 @dataclass
@@ -153,9 +153,9 @@ def test_the_work_of_a_step_goes_on() -> None:
     assert not messages(bench.began, OpenStep), "who is in the epoch stays in it"
     prepare = messages(bench.hear(C, done(2)), Prepare)
     assert [(to, message.entries, message.ballot) for to, message in prepare] == [
-        (A, ((0, 0),), 1),
-        (B, ((1, 0),), 1),
-        (C, ((2, 0),), 1),
+        (A, ((0, FIRST),), 1),
+        (B, ((1, FIRST),), 1),
+        (C, ((2, FIRST),), 1),
     ]
     for peer in (A, B, C):
         actions = bench.hear(peer, Prepared(EPOCH, 1, REDUCED))

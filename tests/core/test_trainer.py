@@ -11,7 +11,7 @@ from swarmflow.core.machines.leader import Leader
 from swarmflow.core.machines.trainer import TrainerMachine
 from swarmflow.core.membership.settings import LeaderSettings
 from swarmflow.core.pipeline import lateness
-from swarmflow.core.pipeline.dispatcher import TAKEOVER, Dispatcher
+from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.source import MicrobatchSource
 from swarmflow.core.protocol.actions import (
     Action,
@@ -134,10 +134,10 @@ def test_it_joins_until_it_is_heard_and_takes_up_its_share() -> None:
 def test_what_was_assigned_in_this_epoch_is_taken_up() -> None:
     bench = Bench()
     bench.join()
-    formed = of_type(bench.hear(Assign(1, EPOCH, (2,), TAKEOVER)), FormMicrobatch)
+    formed = of_type(bench.hear(Assign(1, EPOCH, (2,), 1)), FormMicrobatch)
     assert [action.microbatch.index for action in formed] == [2]
-    assert bench.hear(Assign(1, Epoch(0, 9), (0,), TAKEOVER)) == []
-    assert bench.hear(Assign(2, EPOCH, (0,), TAKEOVER), THIRD) == [Count("messages_ignored", "Assign")]
+    assert bench.hear(Assign(1, Epoch(0, 9), (0,), 1)) == []
+    assert bench.hear(Assign(2, EPOCH, (0,), 1), THIRD) == [Count("messages_ignored", "Assign")]
 
 
 def test_a_result_told_twice_is_recorded_once() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from swarmflow.core.machines.feeding.trainer_phase import TrainerPhase
-from swarmflow.core.pipeline.dispatcher import TAKEOVER
 from swarmflow.core.protocol.actions import Count, Forget, Rejoin, TookOver
 from swarmflow.core.protocol.events import BlamedError, DrainAsked, Mishandled
 from swarmflow.core.protocol.messages import (
@@ -24,7 +23,7 @@ from swarmflow.core.protocol.messages import (
     MemberFailed,
     Welcome,
 )
-from swarmflow.core.protocol.types import Epoch, Member
+from swarmflow.core.protocol.types import FIRST, Epoch, Member
 from tests.core.samples import EPOCH, member, messages, microbatch, of_type
 from tests.core.test_trainer import (
     LEADER,
@@ -148,7 +147,7 @@ def test_a_leader_that_is_back_too_late_is_told_and_not_heard_any_more() -> None
     bench.hear(lease(PEERS[0]), A)
     assert messages(bench.hear(LeaderHeartbeat(1, EPOCH)), Deposed) == [(LEADER, Deposed(2))]
     later = replace(OPENED, epoch=Epoch(0, 1))
-    for message in (later, RESULT, Assign(1, EPOCH, (2,), TAKEOVER), MemberFailed(1, EPOCH, A, "silent")):
+    for message in (later, RESULT, Assign(1, EPOCH, (2,), 1), MemberFailed(1, EPOCH, A, "silent")):
         assert Count("messages_ignored", type(message).__name__) in bench.hear(message)
     assert bench.trainer.epoch == EPOCH, "its followers go on from there"
 
@@ -242,10 +241,10 @@ def test_what_it_was_told_before_it_led_is_not_lost() -> None:
     bench = Bench()
     bench.join()
     bench.lose()
-    assert Count("messages_ignored", "Done") in bench.hear(Done(microbatch(2), 0, 0, 2.0, 10), A), "no follower yet"
+    assert Count("messages_ignored", "Done") in bench.hear(Done(microbatch(2), 0, FIRST, 2.0, 10), A), "no follower yet"
     for peer in PEERS:
         bench.hear(lease(peer), peer.process)
-        bench.hear(Done(microbatch(PEERS.index(peer)), 0, 0, 2.0, 10), peer.process)
+        bench.hear(Done(microbatch(PEERS.index(peer)), 0, FIRST, 2.0, 10), peer.process)
     bench.wait(3.0)
     assert bench.trainer.lead is not None
     assert bench.trainer.lead.step is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from swarmflow.core.pipeline.dispatcher import TAKEOVER
 from swarmflow.core.protocol.messages import ElectionReport
 from swarmflow.core.protocol.shares import shares
 from swarmflow.core.protocol.types import ProcessId
@@ -16,7 +15,7 @@ class Assignment:
     """The trainer of each microbatch of one step."""
 
     owners: dict[int, ProcessId]  # by the index of the microbatch
-    attempt: int = 0  # from which on the attempts of microbatches count that are formed again
+    takeover: int = 0  # of the attempts at microbatches that are formed again
 
     @classmethod
     def of(cls, trainers: tuple[ProcessId, ...], microbatches: int) -> Assignment:
@@ -28,12 +27,12 @@ class Assignment:
         """Set what the reports to a new leader say."""
         for report in reports:
             self.owners |= dict.fromkeys(report.indices, report.member.process)
-        self.attempt = TAKEOVER + max(report.attempt for report in reports)
+        self.takeover = 1 + max(report.takeover for report in reports)
 
     def reassign(self, failed: ProcessId, trainers: tuple[ProcessId, ...]) -> dict[ProcessId, tuple[int, ...]]:
         """Give a failed trainer's microbatches to others, and return the new indices of each that has any."""
         orphaned = [index for index, owner in self.owners.items() if owner == failed]
-        self.attempt += TAKEOVER
+        self.takeover += 1
         added: dict[ProcessId, tuple[int, ...]] = {}
         for trainer, share in shares(trainers, len(orphaned)).items():
             indices = tuple(orphaned[rank] for rank in share)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.pipeline.dispatcher import TAKEOVER
-from swarmflow.core.pipeline.in_flight import REPAIR
 from swarmflow.core.protocol.messages import Done
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.protocol.types import Attempt, ProcessId
 
 
 @dataclass(slots=True)
@@ -16,8 +14,8 @@ class Ledger:
 
     stages: int
     microbatches: int
-    _holders: dict[tuple[int, int], tuple[ProcessId, int]] = field(default_factory=dict)
-    _orphans: dict[tuple[int, int], tuple[ProcessId, int]] = field(default_factory=dict)
+    _holders: dict[tuple[int, int], tuple[ProcessId, Attempt]] = field(default_factory=dict)
+    _orphans: dict[tuple[int, int], tuple[ProcessId, Attempt]] = field(default_factory=dict)
     _losses: dict[int, tuple[float, int]] = field(default_factory=dict)
     retries: int = 0
 
@@ -36,7 +34,7 @@ class Ledger:
         if holder is not None:
             self._orphans[key] = holder
         self._holders[key] = (sender, message.attempt)
-        self.retries += message.attempt % TAKEOVER >= REPAIR  # a denial costs nothing: only what was lost counts
+        self.retries += message.attempt.repair > 0  # a denial costs nothing: only what was lost counts
         if message.stage == self.stages - 1:
             self._losses[message.microbatch.index] = (message.loss_sum, message.tokens)
 
@@ -69,9 +67,9 @@ class Ledger:
         """How many hops have a holder."""
         return len(self._holders)
 
-    def entries(self) -> dict[ProcessId, tuple[tuple[int, int], ...]]:
+    def entries(self) -> dict[ProcessId, tuple[tuple[int, Attempt], ...]]:
         """Return the manifest's part of each process that has one: (index, attempt), by index."""
-        found: dict[ProcessId, list[tuple[int, int]]] = {}
+        found: dict[ProcessId, list[tuple[int, Attempt]]] = {}
         for (_, index), (process, attempt) in self._holders.items():
             found.setdefault(process, []).append((index, attempt))
         return {process: tuple(sorted(own)) for process, own in found.items()}
@@ -81,7 +79,7 @@ class Ledger:
         holder = self._holders.get((stage, index))
         return holder[0] if holder is not None else None
 
-    def manifest(self) -> tuple[tuple[int, int, ProcessId, int], ...]:
+    def manifest(self) -> tuple[tuple[int, int, ProcessId, Attempt], ...]:
         """Return (stage, index, holder, attempt) of every hop, in order."""
         return tuple((stage, index, *self._holders[stage, index]) for stage, index in sorted(self._holders))
 

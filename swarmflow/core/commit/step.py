@@ -190,8 +190,8 @@ class Step:
         self._move(StepPhase.COMPLETE if self.ledger.complete else StepPhase.WORKING)
         if trainer:
             added = self.assignment.reassign(process, members.trainers).items()
-            attempt = self.assignment.attempt
-            actions += [Send(to, Assign(self.term, self.epoch, indices, attempt)) for to, indices in added]
+            takeover = self.assignment.takeover
+            actions += [Send(to, Assign(self.term, self.epoch, indices, takeover)) for to, indices in added]
         return actions + ([Count("hops_lost", amount=len(lost))] if lost else [])
 
     def entered(self) -> list[Action]:

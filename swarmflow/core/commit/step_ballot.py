@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.commit.quorum import Quorum
 from swarmflow.core.protocol.messages import Prepare, Tally
-from swarmflow.core.protocol.types import Epoch, Group, Member, ProcessId
+from swarmflow.core.protocol.types import Attempt, Epoch, Group, Member, ProcessId
 
 Row = tuple[str, float, str]  # group, squared norm and digest of its reduced gradient
 
@@ -36,7 +36,7 @@ class StepBallot:
         term: int,
         epoch: Epoch,
         newcomers: tuple[Member, ...],
-        entries: tuple[tuple[int, int], ...] = (),
+        entries: tuple[tuple[int, Attempt], ...] = (),
         groups: tuple[Group, ...] = (),
     ) -> Prepare:
         """Return the message that asks a process for its part: to reduce these entries, or, without any, to promise."""

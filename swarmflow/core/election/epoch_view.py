@@ -88,7 +88,7 @@ class EpochView:
         done: tuple[Done, ...] = (),
         dropped: tuple[int, ...] = (),
         indices: tuple[int, ...] = (),
-        attempt: int = 0,
+        takeover: int = 0,
         known: str = "",
     ) -> ElectionReport:
         """Return this process' report to a candidate. known: digest of the roster that the candidate has."""
@@ -111,7 +111,7 @@ class EpochView:
             done,
             dropped,
             indices,
-            attempt,
+            takeover,
             self.ballot,
             self.tally,
             self.results,

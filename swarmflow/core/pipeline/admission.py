@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline.hop import COMPUTING, ORPHANED, UNFINISHED, Hop, HopState
 from swarmflow.core.protocol.actions import RunReplay
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.protocol.types import Attempt, ProcessId
 from swarmflow.core.routing.smoothing import smoothed
 
 PASSES = 4  # times a forward pass: what a microbatch without a graph costs (forward, forward again, backward of two)
@@ -27,7 +27,7 @@ class Admission:
     extra: int = 0  # extra slots without a graph, as a multiple of capacity
     closed: bool = field(default=False, init=False)  # a ballot is under way: nothing is admitted
     draining: bool = field(default=False, init=False)
-    reserved: dict[int, tuple[ProcessId, int]] = field(default_factory=dict, init=False)  # index -> sender, attempt
+    reserved: dict[int, tuple[ProcessId, Attempt]] = field(default_factory=dict, init=False)  # index -> sender, attempt
     # Indices of hops by state. Kept up to date rather than counted, because every event asks for their sizes.
     held: set[int] = field(default_factory=set, init=False)  # with a graph, gradient not accumulated yet
     without_graph: set[int] = field(default_factory=set, init=False)  # without a graph, gradient not accumulated yet
@@ -114,7 +114,7 @@ class Admission:
         self._denied[sender] = None
         return "draining" if self.draining and not insist else "full"
 
-    def reserve(self, index: int, sender: ProcessId, attempt: int) -> None:
+    def reserve(self, index: int, sender: ProcessId, attempt: Attempt) -> None:
         """Reserve a slot for a microbatch that a sender is about to send."""
         self.reserved[index] = (sender, attempt)
         self._since_s[index] = self.now_s
@@ -131,14 +131,14 @@ class Admission:
         if index in self._since_s:
             self._pass_s = smoothed(self._pass_s or None, self.now_s - self._since_s.pop(index))
 
-    def give_up(self, index: int, attempt: int) -> bool:
+    def give_up(self, index: int, attempt: Attempt) -> bool:
         """Free the slot that this or an earlier attempt of a microbatch reserved; return whether there was one.
 
         A microbatch is with one peer at a time, so a later attempt shows that the earlier one is over. The Cancel that
         should have said so may be lost.
         """
-        _, reserved_for = self.reserved.get(index, (None, attempt + 1))
-        if reserved_for > attempt:
+        slot = self.reserved.get(index)
+        if slot is None or slot[1] > attempt:
             return False
         del self.reserved[index]
         return True

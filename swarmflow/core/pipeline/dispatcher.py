@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline.flight_table import FlightTable
-from swarmflow.core.pipeline.in_flight import REPAIR, FlightState, InFlight, next_repair
+from swarmflow.core.pipeline.in_flight import FlightState, InFlight
 from swarmflow.core.pipeline.next_stage import NextStage
 from swarmflow.core.protocol.actions import Action, Count, Release, Send
 from swarmflow.core.protocol.messages import (
@@ -19,7 +19,7 @@ from swarmflow.core.protocol.messages import (
     ReserveSlot,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import Epoch, Microbatch, Plan, ProcessId, Ref
+from swarmflow.core.protocol.types import FIRST, Attempt, Epoch, Microbatch, Plan, ProcessId, Ref
 from swarmflow.core.routing.link_rates import LinkRates
 from swarmflow.core.routing.prober import Prober
 from swarmflow.core.routing.router import Router
@@ -28,7 +28,6 @@ from swarmflow.core.routing.routers import router_named
 LATE_FACTOR = 10.0  # times the usual time: a peer at a tenth of its speed is as good as gone for the microbatch at hand
 FIRST_FACTOR = 8.0  # times the least deadline, as long as no peer has passed anything on
 SLOWEST_BYTES_S = 1.25e6  # 10 Mb/s: no holder is late before its tensor could have crossed such a link
-TAKEOVER = 1_000_000  # above the attempts of one trainer, so that those of its successor are higher
 
 
 @dataclass(slots=True)
@@ -88,7 +87,7 @@ class Dispatcher:
         microbatch: Microbatch,
         bodies: tuple[Ref, ...],
         now: float,
-        attempt: int = 0,
+        attempt: Attempt = FIRST,
         repair: bool = False,
         hint: ProcessId | None = None,
     ) -> list[Action]:
@@ -98,7 +97,7 @@ class Dispatcher:
         """
         data, targets = bodies
         source = self.trainers[microbatch.index % len(self.trainers)] if self.trainers else None
-        entry = InFlight(microbatch, data, targets, attempt // REPAIR * REPAIR, repair, hint, source)
+        entry = InFlight(microbatch, data, targets, attempt.passed_on(), repair, hint, source)
         self.flights.add(entry)
         if not repair:
             return self.route(entry, now)
@@ -116,7 +115,7 @@ class Dispatcher:
         self.router.downstream_cost(sender, message.downstream_s)
         self._found(sender, message.microbatch, message.attempt)
 
-    def _found(self, sender: ProcessId, microbatch: Microbatch, attempt: int) -> None:
+    def _found(self, sender: ProcessId, microbatch: Microbatch, attempt: Attempt) -> None:
         """Record that a peer has a microbatch; the first of the asked peers that has it is its holder."""
         entry = self.flights.find(microbatch, attempt)
         if entry is None:
@@ -151,7 +150,9 @@ class Dispatcher:
         self.next_stage.answered(entry)
         return self.send(entry, sender, now)
 
-    def denied(self, sender: ProcessId, microbatch: Microbatch, attempt: int, reason: str, now: float) -> list[Action]:
+    def denied(
+        self, sender: ProcessId, microbatch: Microbatch, attempt: Attempt, reason: str, now: float
+    ) -> list[Action]:
         """Ask or try the next peer after a denial; leave a full one alone until it has a free slot."""
         entry = self.flights.find(microbatch, attempt)
         if entry is None:
@@ -166,7 +167,7 @@ class Dispatcher:
         self.due_s = min(self.due_s, now + self.next_stage.pause_s)
         # What was passed on may have been repaired downstream: an attempt of the next repair is above all of those.
         fresh = reason in ("full", "draining", "stage")
-        entry.attempt = entry.attempt + 1 if fresh else next_repair(entry.attempt)
+        entry.attempt = entry.attempt.next() if fresh else entry.attempt.next_repair()
         retried: list[Action] = [Count("retries", "asked" if entry.reserving and fresh else reason)]
         self.next_stage.withdraw(entry, FlightState.WAITING)
         return retried + self.route(entry, now)
@@ -176,7 +177,9 @@ class Dispatcher:
         self.next_stage.credit(sender)
         return self.retry(now) if self.waiting else [Send(sender, CreditReturned(self.stage))]
 
-    def routed(self, sender: ProcessId, microbatch: Microbatch, attempt: int, successor: ProcessId, now: float) -> None:
+    def routed(
+        self, sender: ProcessId, microbatch: Microbatch, attempt: Attempt, successor: ProcessId, now: float
+    ) -> None:
         """Record that the holder has passed it on, and how long that took."""
         entry = self.flights.held_by(sender, microbatch, attempt)
         if entry is not None:
@@ -184,7 +187,7 @@ class Dispatcher:
             entry.successor = successor
             self.expect(entry, now + self.deadline_s(entry, sender))
 
-    def returned(self, sender: ProcessId, microbatch: Microbatch, attempt: int, now: float) -> bool:
+    def returned(self, sender: ProcessId, microbatch: Microbatch, attempt: Attempt, now: float) -> bool:
         """Record a gradient. Return whether it is the first one, and from the holder."""
         self._found(sender, microbatch, attempt)  # a stored gradient can overtake the answer to the Adopt
         entry = self.flights.held_by(sender, microbatch, attempt)
@@ -227,7 +230,7 @@ class Dispatcher:
         if entry.reserving:  # the bytes were never sent
             self.next_stage.withdraw(entry, FlightState.WAITING)
             return self.route(entry, now)
-        entry.attempt, entry.repair = next_repair(entry.attempt), True
+        entry.attempt, entry.repair = entry.attempt.next_repair(), True
         again: list[Action] = [Count("retries", "gone")]
         if entry.data is None:
             self.next_stage.withdraw(entry)
@@ -278,7 +281,7 @@ class Dispatcher:
         entry.asked.discard(process)
         if entry.asked:
             return []
-        entry.attempt += 1
+        entry.attempt = entry.attempt.next()
         if process == entry.hint:
             entry.hint = None
             entry.asked = self.next_stage.candidates(None) - {process}

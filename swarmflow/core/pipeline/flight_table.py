@@ -6,7 +6,7 @@ import heapq
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline.in_flight import FlightState, InFlight
-from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
+from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId, Ref
 
 
 @dataclass(slots=True)
@@ -41,12 +41,12 @@ class FlightTable:
             self.size_bytes -= entry.size_bytes
         return entry
 
-    def find(self, microbatch: Microbatch, attempt: int) -> InFlight | None:
+    def find(self, microbatch: Microbatch, attempt: Attempt) -> InFlight | None:
         """Return the entry of a microbatch, if this is its present attempt."""
         entry = self.entries.get(microbatch.index)
         return entry if entry is not None and entry.microbatch == microbatch and entry.attempt == attempt else None
 
-    def held_by(self, process: ProcessId, microbatch: Microbatch, attempt: int) -> InFlight | None:
+    def held_by(self, process: ProcessId, microbatch: Microbatch, attempt: Attempt) -> InFlight | None:
         """Return the entry of a microbatch, if this process holds its present attempt."""
         entry = self.find(microbatch, attempt)
         return entry if entry is not None and entry.holder == process else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from swarmflow.core.protocol.messages import Done
-from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
+from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId, Ref
 from swarmflow.core.transitions import Transitions
 
 
@@ -97,7 +97,7 @@ class Hop:
     """One microbatch at this stage. Tensors are None before they arrive and after they were evicted."""
 
     microbatch: Microbatch
-    attempt: int
+    attempt: Attempt
     upstream: ProcessId  # the predecessor
     repair: bool  # from the predecessor: the next hop may be held already
     held_by: ProcessId | None  # from the predecessor: by whom

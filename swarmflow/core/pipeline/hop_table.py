@@ -13,7 +13,7 @@ from swarmflow.core.pipeline.journal import Journal
 from swarmflow.core.pipeline.restorer import Restorer
 from swarmflow.core.protocol.actions import Action, Count, Discard, Send
 from swarmflow.core.protocol.messages import CreditAvailable, Denied, Done, DownstreamCost, Forward, ReserveSlot, Routed
-from swarmflow.core.protocol.types import BEFORE_ALL, Epoch, Microbatch, ProcessId
+from swarmflow.core.protocol.types import BEFORE_ALL, Attempt, Epoch, Microbatch, ProcessId
 from swarmflow.core.routing.prober import AT_ONCE_MAX
 
 COST_CHANGED = 0.1  # of the announced downstream cost, before it is announced again
@@ -38,7 +38,7 @@ class HopTable:
     hops: dict[int, Hop] = field(default_factory=dict, init=False)  # by index
     dropped: dict[int, None] = field(default_factory=dict, init=False)  # orphans that were subtracted
     dead: set[ProcessId] = field(default_factory=set, init=False)
-    floor: dict[int, int] = field(default_factory=dict, init=False)  # index -> lowest attempt that is admitted
+    floor: dict[int, Attempt] = field(default_factory=dict, init=False)  # index -> lowest attempt that is admitted
     journal: Journal = field(init=False)
     restorer: Restorer = field(init=False)
     admission: Admission = field(init=False)
@@ -104,7 +104,7 @@ class HopTable:
         hop = self.hops.get(microbatch.index)
         return hop if hop is not None and hop.microbatch == microbatch else None
 
-    def entries(self) -> tuple[tuple[int, int], ...]:
+    def entries(self) -> tuple[tuple[int, Attempt], ...]:
         """Return (index, attempt) of every accumulated hop."""
         return tuple((done.microbatch.index, done.attempt) for done in self.done())
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
+from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId, Ref
 from swarmflow.core.transitions import Transitions
-
-REPAIR = 1000  # attempts are repair * REPAIR + try, so that a repair's are above all attempts of the dead peer
 
 
 class FlightState(StrEnum):
@@ -57,7 +55,7 @@ class InFlight:
     microbatch: Microbatch
     data: Ref | None  # input of the hop; None: evicted
     targets: Ref
-    attempt: int
+    attempt: Attempt
     repair: bool = False  # a peer may hold it already
     hint: ProcessId | None = None  # the peer that probably holds it
     source: ProcessId | None = None  # the trainer that formed it
@@ -112,8 +110,3 @@ class InFlight:
         """Enter a state. Raises IllegalTransition."""
         self.state = FLIGHT.move(self.state, to)
         assert (self.holder is not None) == (to in AT_HOLDER or to is FlightState.RETURNED), f"{to}: {self.holder}"
-
-
-def next_repair(attempt: int) -> int:
-    """Return the first attempt of the next repair after this attempt."""
-    return (attempt // REPAIR + 1) * REPAIR

@@ -17,7 +17,7 @@ from swarmflow.core.protocol.messages import (
     ReserveSlot,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import ProcessId, Ref
+from swarmflow.core.protocol.types import FIRST, ProcessId, Ref
 
 Bodies = tuple[Ref, ...]
 
@@ -106,7 +106,7 @@ def probe(hops: HopTable, sender: ProcessId, message: Probe, bodies: Bodies, now
 def _refusal(hops: HopTable, message: Forward | ReserveSlot) -> str | None:
     if message.stage != hops.stage:
         return "stage"
-    return "stale" if message.attempt < hops.floor.get(message.microbatch.index, 0) else None
+    return "stale" if message.attempt < hops.floor.get(message.microbatch.index, FIRST) else None
 
 
 def _accepted(hops: HopTable, hop: Hop) -> Accepted:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from swarmflow.core.pipeline.dispatcher import Dispatcher
-from swarmflow.core.pipeline.in_flight import FlightState, InFlight, next_repair
+from swarmflow.core.pipeline.in_flight import FlightState, InFlight
 from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import Adopt, Cancel, ReserveSlot
 from swarmflow.core.protocol.types import ProcessId
@@ -72,7 +72,7 @@ def _repair_elsewhere(
     So the attempt is that of the next repair: above all that the holder may have passed on.
     """
     cancelled = Send(holder, Cancel(entry.microbatch, dispatcher.stage, entry.attempt))
-    entry.attempt, entry.repair = next_repair(entry.attempt), True
+    entry.attempt, entry.repair = entry.attempt.next_repair(), True
     dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
     return [Count("retries", reason), cancelled, *dispatcher.route(entry, now, but=holder)]
 

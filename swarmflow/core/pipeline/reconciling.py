@@ -6,9 +6,10 @@ from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.messages import Denied
+from swarmflow.core.protocol.types import Attempt
 
 
-def reconcile(hops: HopTable, entries: tuple[tuple[int, int], ...]) -> tuple[list[Action], str]:
+def reconcile(hops: HopTable, entries: tuple[tuple[int, Attempt], ...]) -> tuple[list[Action], str]:
     """Hold exactly the entries of a ballot: begin to subtract everything else that was accumulated.
 
     Return the actions, and a reason if one of the entries is not here.

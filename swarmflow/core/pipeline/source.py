@@ -20,7 +20,7 @@ from swarmflow.core.protocol.messages import (
     SlotReserved,
 )
 from swarmflow.core.protocol.shares import shares
-from swarmflow.core.protocol.types import BEFORE_ALL, Epoch, Member, Microbatch, ProcessId
+from swarmflow.core.protocol.types import BEFORE_ALL, FIRST, Attempt, Epoch, Member, Microbatch, ProcessId
 
 
 @dataclass(slots=True)
@@ -38,9 +38,9 @@ class MicrobatchSource:
     window: int = field(
         init=False, default=1
     )  # microbatches in flight at a time: this trainer's share of the first stage's slots
-    attempt: int = field(init=False, default=0)  # the highest that was assigned
+    takeover: int = field(init=False, default=0)  # the highest that was assigned
     done: int = field(init=False, default=0)  # microbatches formed in this life
-    _attempts: dict[int, int] = field(init=False, default_factory=dict)  # by index, of the own microbatches
+    _attempts: dict[int, Attempt] = field(init=False, default_factory=dict)  # by index, of the own microbatches
     _todo: list[int] = field(init=False, default_factory=list)
     _in_flight: set[int] = field(init=False, default_factory=set)
     _room: int = field(init=False, default=1)  # slots of the first stage
@@ -57,9 +57,9 @@ class MicrobatchSource:
         first = message.roster.stages[0]
         self.dispatcher.trainers = tuple(trainers)
         actions = self.dispatcher.open(message.epoch, message.roster.ids[0], message.roster.shares[0])
-        self.epoch, self.attempt = message.epoch, 0
+        self.epoch, self.takeover = message.epoch, 0
         self._in_flight.clear()
-        self._attempts = dict.fromkeys(shares(tuple(trainers), self.microbatches).get(self.me, ()), 0)
+        self._attempts = dict.fromkeys(shares(tuple(trainers), self.microbatches).get(self.me, ()), FIRST)
         self._todo = list(self._attempts)
         self._room = (1 + WITHOUT_GRAPH) * sum(member.capacity for member in first)
         self._trainers = len(trainers)
@@ -68,8 +68,8 @@ class MicrobatchSource:
     def assign(self, message: Assign) -> list[Action]:
         """Take over microbatches of a dead trainer; stage 0 is asked who holds them before they are sent."""
         fresh = [index for index in message.indices if index not in self._attempts]
-        self.attempt = max(self.attempt, message.attempt)
-        self._attempts |= dict.fromkeys(fresh, message.attempt)
+        self.takeover = max(self.takeover, message.takeover)
+        self._attempts |= dict.fromkeys(fresh, Attempt(message.takeover))
         self._todo += fresh
         return self._feed()
 
@@ -90,7 +90,9 @@ class MicrobatchSource:
         if event.microbatch.epoch != self.epoch:
             return [Release((event.tokens, event.targets))]
         attempt = self._attempts[event.microbatch.index]
-        return self.dispatcher.offer(event.microbatch, (event.tokens, event.targets), now, attempt, repair=attempt > 0)
+        return self.dispatcher.offer(
+            event.microbatch, (event.tokens, event.targets), now, attempt, repair=attempt.takeover > 0
+        )
 
     def recall(self, sender: ProcessId, message: Recall) -> list[Action]:
         """Return the input that a peer of stage 0 has evicted."""

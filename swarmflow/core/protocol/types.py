@@ -84,6 +84,34 @@ class Microbatch:
         return f"{self.epoch.step}/{self.index}"
 
 
+class Attempt(NamedTuple):
+    """Orders the attempts at one hop: a later one replaces all earlier ones. Each part counts from 0 in the one before.
+
+    A named tuple, since it is in most messages: it compares and travels as fast as three numbers.
+
+    takeover: how often the trainer of a microbatch of this step has died, when a trainer formed it; so the attempts of
+    its next trainer are above all of the dead one's. repair: how often a hop after this one was lost or may have been,
+    so that what is sent on again is above all that was passed on before. number: of peers that were asked.
+    """
+
+    takeover: int = 0
+    repair: int = 0
+    number: int = 0
+
+    def next(self) -> Attempt:
+        """Return the one after this, for a peer that has passed nothing on."""
+        return Attempt(self.takeover, self.repair, self.number + 1)
+
+    def next_repair(self) -> Attempt:
+        """Return the first one of the next repair."""
+        return Attempt(self.takeover, self.repair + 1)
+
+    def passed_on(self) -> Attempt:
+        """Return the first one of the next hop, when a hop of this attempt is passed on."""
+        return Attempt(self.takeover, self.repair)
+
+
+FIRST = Attempt()
 ADDRESSES_MAX = 16  # of a process that others are told, and try
 
 

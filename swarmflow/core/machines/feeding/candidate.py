@@ -100,7 +100,7 @@ def _report(trainer: TrainerState, known: str = "") -> ElectionReport:
         version=trainer.epoch.step,
         draining=trainer.draining,
         indices=source.indices,
-        attempt=source.attempt,
+        takeover=source.takeover,
         known=known,
     )
 

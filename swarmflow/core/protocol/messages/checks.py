@@ -32,11 +32,20 @@ from swarmflow.core.protocol.messages import (
     RosterDelta,
 )
 from swarmflow.core.protocol.messages.negotiation import FlowMessage
-from swarmflow.core.protocol.types import ADDRESSES_MAX, Epoch, Group, Member, Microbatch, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import (
+    ADDRESSES_MAX,
+    Attempt,
+    Epoch,
+    Group,
+    Member,
+    Microbatch,
+    Plan,
+    ProcessId,
+    Roster,
+)
 
 REASON_MAX = 500  # characters of a reason: what is longer is cut where it is made, and refused where it arrives
 COUNT_MAX = 1 << 40  # of anything that is counted
-ATTEMPT_MAX = 1_000_000_000
 SECONDS_MAX = 1e9
 MEMBERS_MAX = 100_000  # of a roster
 REASONS = frozenset(("full", "draining", "unknown", "stale", "stage", "invalid"))  # of a Denied
@@ -80,9 +89,9 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         **dict.fromkeys(("generation", "grant", "Heartbeat.version", "ElectionReport.version"), count_or_none),
         "tokens": count,
         **dict.fromkeys(("Tally.tokens", "StepResult.tokens"), (microbatches, COUNT_MAX)),  # of whole steps
-        "attempt": (0, ATTEMPT_MAX),
-        "ElectionReport.attempt": (0, ATTEMPT_MAX // 2),
-        "ElectionReport.ballot": (0, COUNT_MAX // 2),  # the next leader counts on
+        **dict.fromkeys(("takeover", "Attempt.repair", "Attempt.number"), count),
+        # The next leader counts on.
+        **dict.fromkeys(("ElectionReport.takeover", "ElectionReport.ballot"), (0, COUNT_MAX // 2)),
         "incarnation": (0, 1 << 64),
         "capacity": (0, 1 << 31),
         "exponent": (-1024, 1024),
@@ -177,7 +186,7 @@ class MessageChecks:
     def _of_class(self, kind: type, inside: str) -> tuple[tuple[tuple[str, Check], ...], Check]:
         """The checks of the fields of a class, and of the whole. inside: `Class.field` where it stands."""
         hints = typing.get_type_hints(kind)
-        names = list(hints) if kind is ProcessId else [field.name for field in fields(kind)]
+        names = list(hints) if kind in (ProcessId, Attempt) else [field.name for field in fields(kind)]
         made = [(name, self._of(hints[name], (f"{inside}.{name}", f"{kind.__name__}.{name}", name))) for name in names]
         checks = tuple((name, check) for name, check in made if check is not None)
         whole: Check | None = self._report if kind is ElectionReport else _WHOLE.get(kind)
@@ -259,7 +268,7 @@ def _shown(value: object) -> str:
     """Return what a reason shows of a field: it may be as long as its sender likes."""
     if isinstance(value, str):
         return repr(value[:60])
-    if isinstance(value, int | float | ProcessId | Epoch | Microbatch):
+    if isinstance(value, int | float | ProcessId | Attempt | Epoch | Microbatch):
         return repr(value)[:60]
     return f"{len(value)} items" if isinstance(value, tuple) else f"this {type(value).__name__}"
 

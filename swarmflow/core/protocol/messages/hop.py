@@ -1,13 +1,13 @@
 """Messages about one hop of one microbatch: between its sender (upstream), its holder and the stage after it.
 
-Bodies are boundary tensors in wire form. An `attempt` is counted by the sender; a newer one replaces an older one.
+Bodies are boundary tensors in wire form. An `attempt` is counted by the sender; a later one replaces an earlier one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmflow.core.protocol.types import Epoch, Microbatch, ProcessId
+from swarmflow.core.protocol.types import Attempt, Epoch, Microbatch, ProcessId
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Forward:
 
     microbatch: Microbatch
     stage: int
-    attempt: int
+    attempt: Attempt
     repair: bool = False  # a former holder died: the next hop may be held already, so ask before sending it on
     held_by: ProcessId | None = None  # in a repair: who holds the next hop, where known
     insist: bool = False  # no other peer can take it, so a draining one must
@@ -29,7 +29,7 @@ class ReserveSlot:
 
     microbatch: Microbatch
     stage: int
-    attempt: int
+    attempt: Attempt
     insist: bool = False  # as in Forward
     ahead: int = 0  # microbatches sent without asking whose bytes may still be in flight: they need slots first
     settled: bool = False  # as in Forward
@@ -41,7 +41,7 @@ class SlotReserved:
 
     microbatch: Microbatch
     stage: int
-    attempt: int
+    attempt: Attempt
     downstream_s: float = 0.0
 
 
@@ -54,7 +54,7 @@ class Adopt:
 
     microbatch: Microbatch
     stage: int
-    attempt: int
+    attempt: Attempt
     settled: bool = False
 
 
@@ -64,7 +64,7 @@ class Accepted:
 
     microbatch: Microbatch
     stage: int
-    attempt: int
+    attempt: Attempt
     downstream_s: float = 0.0
 
 
@@ -74,7 +74,7 @@ class Denied:
 
     microbatch: Microbatch
     stage: int
-    attempt: int
+    attempt: Attempt
     reason: str
 
 
@@ -126,7 +126,7 @@ class Cancel:
 
     microbatch: Microbatch
     stage: int
-    attempt: int
+    attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Routed:
 
     microbatch: Microbatch
     stage: int
-    attempt: int
+    attempt: Attempt
     successor: ProcessId
 
 
@@ -149,7 +149,7 @@ class Backward:
 
     microbatch: Microbatch
     stage: int
-    attempt: int
+    attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +205,6 @@ class Done:
 
     microbatch: Microbatch
     stage: int
-    attempt: int
+    attempt: Attempt
     loss_sum: float = 0.0
     tokens: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from swarmflow.core.protocol.types import EXPONENT, Epoch, Group, Member, Microbatch, ProcessId, Roster
+from swarmflow.core.protocol.types import EXPONENT, Attempt, Epoch, Group, Member, Microbatch, ProcessId, Roster
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +126,14 @@ class MemberEntered:
 class Assign:
     """Give a trainer the microbatches of a dead one.
 
-    attempt: above all of the dead one's. The trainer asks who holds them already before it sends them again.
+    takeover: of the attempts at them, above those of the dead one. The trainer asks who holds them already before it
+    sends them again.
     """
 
     term: int
     epoch: Epoch
     indices: tuple[int, ...]
-    attempt: int
+    takeover: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class Prepare:
     term: int
     epoch: Epoch
     ballot: int
-    entries: tuple[tuple[int, int], ...]  # (index, attempt) that the receiver must hold
+    entries: tuple[tuple[int, Attempt], ...]  # (index, attempt) that the receiver must hold
     groups: tuple[Group, ...]  # that the receiver reduces in
     tally: Tally  # of the whole step, so that another leader can finish the ballot
     newcomers: tuple[Member, ...] = ()  # loaded this version meanwhile: they reduce and update, with nothing to add
