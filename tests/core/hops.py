@@ -28,10 +28,10 @@ def computed(
 ) -> list[Action]:
     match event:
         case ForwardComputed():
-            return passes.forward_computed(hops, event, now)
+            return passes.on_forward_computed(hops, event, now)
         case LossComputed():
-            return passes.loss_computed(hops, event)
+            return passes.on_loss_computed(hops, event)
         case BackwardComputed():
-            return passes.backward_computed(hops, event)
+            return passes.on_backward_computed(hops, event)
         case Replayed():
-            return passes.replayed(hops, event)
+            return passes.on_replayed(hops, event)

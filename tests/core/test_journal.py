@@ -84,7 +84,7 @@ def test_a_lost_successor_gets_the_output_again_from_the_predecessors_input() ->
     actions = machine.gone(holder, 3.0)
     assert messages(actions, Recall) == [(UP, INPUT_ASKED)]
     assert not messages(actions, Forward)
-    actions = machine.restorer.recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
+    actions = machine.restorer.on_recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
     assert released(actions) == [AGAIN[1]]
     assert of_type(actions, RunForward) == [RunForward(microbatch(0), AGAIN[0], keep=False, again=True)]
     actions = computed(machine, ForwardComputed(microbatch(0), Ref(13, 10)), 4.0)
@@ -105,8 +105,8 @@ def test_a_new_predecessor_gets_the_gradient_again_from_the_successors() -> None
     actions = receive(machine, UP2, Adopt(microbatch(0), 1, REPAIR))
     assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
     assert messages(actions, Recall) == [(UP2, INPUT_ASKED), (holder, GRADIENT_ASKED)]
-    machine.restorer.recalled(UP2, Recalled(microbatch(0), 0, gradient=False), AGAIN)
-    actions = machine.restorer.recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
+    machine.restorer.on_recalled(UP2, Recalled(microbatch(0), 0, gradient=False), AGAIN)
+    actions = machine.restorer.on_recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
     assert of_type(actions, RunReplay) == [RunReplay(microbatch(0), AGAIN[0], TARGETS, Ref(14, 10), 0)]
     actions = computed(machine, Replayed(microbatch(0), 0, Ref(15, 10)))
     assert Send(UP2, Backward(microbatch(0), 0, REPAIR), (Ref(15, 10),)) in actions
@@ -119,7 +119,7 @@ def test_the_last_stage_computes_the_loss_again() -> None:
     machine = last()
     actions = receive(machine, UP2, Adopt(microbatch(0), 2, REPAIR))
     assert messages(actions, Recall) == [(UP2, Recall(microbatch(0), 1, gradient=False))]
-    actions = machine.restorer.recalled(UP2, Recalled(microbatch(0), 1, gradient=False), AGAIN)
+    actions = machine.restorer.on_recalled(UP2, Recalled(microbatch(0), 1, gradient=False), AGAIN)
     assert of_type(actions, RunReplay) == [RunReplay(microbatch(0), AGAIN[0], TARGETS, None, 0)]
     actions = computed(machine, Replayed(microbatch(0), 0, Ref(15, 10)))
     assert messages(actions, Backward) == [(UP2, Backward(microbatch(0), 1, REPAIR))]
@@ -148,30 +148,30 @@ def test_a_neighbour_that_asks_gets_what_is_here_at_once_and_the_rest_when_it_is
     machine = hops()
     receive(machine, UP, Forward(microbatch(0), 1, FIRST), (INPUT, TARGETS))
     question = Recall(microbatch(0), 1, gradient=False)
-    assert machine.restorer.recall(DOWN2, question) == [], "it is being computed"
+    assert machine.restorer.on_recall(DOWN2, question) == [], "it is being computed"
     answer = Recalled(microbatch(0), 1, gradient=False)
     actions = computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     assert Send(DOWN2, answer, (OUTPUT, TARGETS)) in actions
-    assert machine.restorer.recall(DOWN, question) == [Send(DOWN, answer, (OUTPUT, TARGETS))]
+    assert machine.restorer.on_recall(DOWN, question) == [Send(DOWN, answer, (OUTPUT, TARGETS))]
 
 
 def test_who_never_had_a_hop_says_so() -> None:
     machine = hops()
     question = Recall(microbatch(0), 1, gradient=True)
-    assert machine.restorer.recall(UP, question) == [Send(UP, Recalled(microbatch(0), 1, gradient=True))]
+    assert machine.restorer.on_recall(UP, question) == [Send(UP, Recalled(microbatch(0), 1, gradient=True))]
     machine, _ = finished()
     elsewhere = Recall(microbatch(0), 2, gradient=False)
-    assert machine.restorer.recall(UP, elsewhere) == [Send(UP, Recalled(microbatch(0), 2, gradient=False))]
+    assert machine.restorer.on_recall(UP, elsewhere) == [Send(UP, Recalled(microbatch(0), 2, gradient=False))]
 
 
 def test_where_the_one_asked_has_nothing_or_dies_the_others_are_asked() -> None:
     machine = last()
     receive(machine, UP, Adopt(microbatch(0), 2, REPAIR))
     question = Recall(microbatch(0), 1, gradient=False)
-    assert messages(machine.restorer.recalled(UP, Recalled(microbatch(0), 1, gradient=False), ()), Recall) == [
+    assert messages(machine.restorer.on_recalled(UP, Recalled(microbatch(0), 1, gradient=False), ()), Recall) == [
         (UP2, question)
     ]
-    assert machine.restorer.recalled(UP2, Recalled(microbatch(0), 1, gradient=False), ()) == []
+    assert machine.restorer.on_recalled(UP2, Recalled(microbatch(0), 1, gradient=False), ()) == []
     assert messages(machine.gone(UP, 3.0), Recall) == [(UP2, question)]
 
 
@@ -191,7 +191,7 @@ def test_an_answer_that_nobody_needs_or_that_does_not_fit_is_dropped() -> None:
         (DOWN, Recalled(microbatch(0), 2, gradient=True)),
         (UP, Recalled(microbatch(7), 0, gradient=False)),
     ):
-        assert released(machine.restorer.recalled(sender, answer, AGAIN)) == list(AGAIN)
+        assert released(machine.restorer.on_recalled(sender, answer, AGAIN)) == list(AGAIN)
     receive(machine, UP2, Adopt(microbatch(0), 1, REPAIR))
     for sender, answer, bodies in (
         (UP, Recalled(microbatch(0), 0, gradient=False), AGAIN[:1]),
@@ -199,7 +199,7 @@ def test_an_answer_that_nobody_needs_or_that_does_not_fit_is_dropped() -> None:
         (DOWN, Recalled(microbatch(0), 0, gradient=False), AGAIN),
         (UP, Recalled(microbatch(0), 1, gradient=False), AGAIN),
     ):
-        assert released(machine.restorer.recalled(sender, answer, bodies)) == list(bodies)
+        assert released(machine.restorer.on_recalled(sender, answer, bodies)) == list(bodies)
 
 
 def test_an_orphan_is_taken_away_with_bytes_of_its_neighbours() -> None:
@@ -208,10 +208,10 @@ def test_an_orphan_is_taken_away_with_bytes_of_its_neighbours() -> None:
     assert missing == ""
     assert len(messages(actions, Recall)) == 2
     assert machine.settling
-    machine.restorer.recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
+    machine.restorer.on_recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
     holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
-    actions = machine.restorer.recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
+    actions = machine.restorer.on_recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
     assert [replay.weight for replay in of_type(actions, RunReplay)] == [-1]
     actions = computed(machine, Replayed(microbatch(0), -1))
     assert sorted(released(actions)) == sorted([*AGAIN[:1], Ref(14, 10), TARGETS])
@@ -221,7 +221,7 @@ def test_an_orphan_is_taken_away_with_bytes_of_its_neighbours() -> None:
 def test_a_hop_that_is_dropped_is_denied_to_who_waits_for_its_bytes_and_to_its_sender() -> None:
     machine = hops()
     receive(machine, UP, Forward(microbatch(0), 1, FIRST), (INPUT, TARGETS))
-    machine.restorer.recall(DOWN, Recall(microbatch(0), 1, gradient=False))
+    machine.restorer.on_recall(DOWN, Recall(microbatch(0), 1, gradient=False))
     actions, _ = reconciling.reconcile(machine, ())
     assert Send(DOWN, Recalled(microbatch(0), 1, gradient=False)) in actions
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST, "full"))]
@@ -235,7 +235,7 @@ def test_no_more_hops_than_fit_in_memory_are_brought_back_at_a_time() -> None:
     mine = {index for index in range(4) if machine.dispatcher.flights.holder(index) == DOWN}
     assert len(mine) > 1
     [(_, first)] = messages(machine.gone(DOWN, 3.0), Recall)
-    machine.restorer.recalled(UP, Recalled(first.microbatch, 0, gradient=False), AGAIN)
+    machine.restorer.on_recalled(UP, Recalled(first.microbatch, 0, gradient=False), AGAIN)
     actions = computed(machine, ForwardComputed(first.microbatch, Ref(13, 10)), 4.0)
     assert [to for to, _ in messages(actions, Forward)] == [DOWN2]
     actions = receive(machine, DOWN2, Backward(first.microbatch, 1, REPAIR), (Ref(14, 10),), 5.0)
@@ -252,7 +252,7 @@ def test_what_waits_for_its_input_does_not_keep_one_waiting_whose_input_is_here(
     second = next(index for index in machine.dispatcher.flights.starved if index != first.microbatch.index)
     machine.gone(UP, 4.0)
     receive(machine, UP2, Adopt(microbatch(second), 1, REPAIR))
-    actions = machine.restorer.recalled(UP2, Recalled(microbatch(second), 0, gradient=False), AGAIN)
+    actions = machine.restorer.on_recalled(UP2, Recalled(microbatch(second), 0, gradient=False), AGAIN)
     assert [run.microbatch for run in of_type(actions, RunForward)] == [microbatch(second)]
 
 
@@ -260,7 +260,7 @@ def test_what_cannot_be_brought_back_stays_in_the_sum() -> None:
     """The step has to start over (test_peer_leaders): nothing takes its gradient away without its bytes."""
     machine = last()
     receive(machine, UP, Adopt(microbatch(0), 2, REPAIR))
-    machine.restorer.recalled(UP, Recalled(microbatch(0), 1, gradient=False), AGAIN)
+    machine.restorer.on_recalled(UP, Recalled(microbatch(0), 1, gradient=False), AGAIN)
     hop = machine.find(microbatch(0))
     assert hop is not None
     assert hop.accumulated

@@ -254,6 +254,18 @@ def test_a_report_says_how_far_a_ballot_came() -> None:
     assert reported(bench.hear(LEAD, NEXT)).results == RESULTS
 
 
+def test_a_report_does_not_offer_a_sum_in_which_a_bit_has_flipped() -> None:
+    """Its former leader cannot have committed that, and the next one may have nobody else of the stage to ask."""
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    bench.hear(PREPARE)
+    flipped = (("stage-0", 1.0, ""),)
+    assert messages(bench.event(Sealed(EPOCH, 1, flipped)), Prepared) == [(LEADER, Prepared(EPOCH, 1, flipped))]
+    bench.lose()
+    assert reported(bench.hear(LEAD, NEXT)).results == ()
+
+
 def test_a_report_tells_of_a_commit_and_whether_it_is_applied() -> None:
     bench = Bench()
     bench.serve()

@@ -249,4 +249,4 @@ class Ballot:
 
     number: int
     reduction: Reduction
-    sealed: bool = False  # the reduced gradients are ready for the commit
+    sealed: bool = False  # the reduced gradients are ready for the commit, and are what their owners have summed

@@ -58,9 +58,7 @@ class Memory:
         if self.update is not None:
             name, commit = self.update
             return Held(stage, commit.epoch.step + 1, name, "", commit)
-        upcoming = ""
-        if epoch_view is not None and sealed is not None and epoch_view.has_reduced:
-            upcoming = _name(epoch_view, sealed)
+        upcoming = _name(epoch_view, sealed) if epoch_view is not None and sealed is not None else ""
         known = self.name or upcoming
         return Held(stage, version, self.name, self.digest, self.commit, upcoming) if known else None
 

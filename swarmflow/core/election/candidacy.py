@@ -247,7 +247,7 @@ def _resume(step: Step, alive: dict[ProcessId, ElectionReport], gone: tuple[Proc
         step.members.roster = left
         step.resume_commit(commits[0], {p: report.digest for p, report in members.items() if report and report.digest})
         return False
-    reduced = {p: r for p, r in members.items() if r is not None and r.has_reduced and r.ballot == step.ballot.number}
+    reduced = {p: r for p, r in members.items() if r is not None and r.ballot == step.ballot.number and r.results}
     missed = tuple(process for process in members if process not in reduced)
     if reduced and (not missed or _may_be_committed(step, alive, missed)):
         if missed or not all(left.stages):

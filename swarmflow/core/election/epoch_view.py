@@ -34,11 +34,6 @@ class EpochView:
         """The current epoch."""
         return self.opened.epoch
 
-    @property
-    def has_reduced(self) -> bool:
-        """Whether this process has the sums of the ballot as their owners have summed them."""
-        return bool(self.results) and all(digest for _, _, digest in self.results)
-
     def alive(self) -> Roster:
         """Return the roster without the members that failed."""
         roster = self.opened.roster.changed((), tuple(self.newcomers[process] for process in self.entered))

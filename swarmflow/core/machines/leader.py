@@ -131,17 +131,17 @@ class Leader(LeaderState):
                 actions = self.step.void(reason) if self.step is not None else []
                 actions += plausibility.put_out(self, event.process, None, event.reason, now)
             case CheckpointWritten():
-                actions = between_steps.checkpoint_written(self, event, now)
+                actions = between_steps.on_checkpoint_written(self, event, now)
             case DiskChanged():
-                actions = between_steps.disk_changed(self, event, now)
+                actions = between_steps.on_disk_changed(self, event, now)
             case Validated():
-                actions = between_steps.validated(self, event, now)
+                actions = between_steps.on_validated(self, event, now)
             case SaveAsked():
-                return saving.asked(self, event, now)
+                return saving.on_save_asked(self, event, now)
             case Progressed():
-                return progress.progressed(self, event, now)
+                return progress.on_progressed(self, event, now)
             case Rival():
-                return saving.met(self, event)
+                return saving.on_rival(self, event)
             case Tick():
                 pass
             case _:
@@ -327,9 +327,9 @@ class Leader(LeaderState):
     def _received(self, event: Received, now: float) -> list[Action]:
         message, sender = event.message, event.sender
         if isinstance(message, Join):
-            return joining.join(self, sender, message, now)
+            return joining.on_join(self, sender, message, now)
         if isinstance(message, Left):
-            return departures.left(self, sender, message, now)
+            return departures.on_left(self, sender, message, now)
         known = self.membership.known.get(sender)
         if known is None:
             waits = isinstance(message, Heartbeat) and self.faults.pauses.left(sender.name, now)[0] > 0
@@ -350,28 +350,28 @@ def _links(membership: Membership) -> LinkTable:
     return links
 
 
-def _heartbeat(leader: LeaderState, known: MemberRecord, message: Heartbeat, now: float) -> list[Action]:
+def _on_heartbeat(leader: LeaderState, known: MemberRecord, message: Heartbeat, now: float) -> list[Action]:
     known.load = message
     return []
 
 
-def _rates(leader: LeaderState, known: MemberRecord, message: LinkRateReport, now: float) -> list[Action]:
+def _on_link_rates(leader: LeaderState, known: MemberRecord, message: LinkRateReport, now: float) -> list[Action]:
     known.rates = LinkRateReport(message.elements[:REPORTED_MAX], message.rates[:REPORTED_MAX])
     return []
 
 
-def _about_step(leader: LeaderState, known: MemberRecord, message: AboutStep, now: float) -> list[Action]:
+def _on_about_step(leader: LeaderState, known: MemberRecord, message: AboutStep, now: float) -> list[Action]:
     return received(leader.step, known.process, message) if leader.step is not None else []
 
 
 _HANDLERS: dict[type, Callable[[LeaderState, MemberRecord, Any, float], list[Action]]] = {
-    Ready: joining.ready,
-    CopiesHeld: joining.kept,
-    LoadFailed: joining.load_failed,
-    Drain: departures.drain,
-    Suspect: departures.suspect,
-    Heartbeat: _heartbeat,
-    LinkRateReport: _rates,
-    **dict.fromkeys(get_args(AboutStep), _about_step),
-    NotFinite: departures.not_finite,
+    Ready: joining.on_ready,
+    CopiesHeld: joining.on_copies_held,
+    LoadFailed: joining.on_load_failed,
+    Drain: departures.on_drain,
+    Suspect: departures.on_suspect,
+    Heartbeat: _on_heartbeat,
+    LinkRateReport: _on_link_rates,
+    **dict.fromkeys(get_args(AboutStep), _on_about_step),
+    NotFinite: departures.on_not_finite,
 }

@@ -247,7 +247,7 @@ class TrainerMachine(TrainerState):
         if isinstance(message, _ABOUT_HOPS) and sender in self.peers:
             return self.source.message(sender, message, now)
         if isinstance(message, Recall) and sender in self.peers:
-            return self.source.recall(sender, message)
+            return self.source.on_recall(sender, message)
         if isinstance(message, CreditAvailable) and sender in self.peers:
             return self.source.dispatcher.credit(sender, now)
         if isinstance(message, Negotiate):

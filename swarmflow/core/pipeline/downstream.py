@@ -22,42 +22,46 @@ from swarmflow.core.protocol.types import ProcessId, Ref
 Bodies = tuple[Ref, ...]
 
 
-def accepted(hops: HopTable, sender: ProcessId, message: Accepted, bodies: Bodies, now: float) -> list[Action]:
+def on_accepted(hops: HopTable, sender: ProcessId, message: Accepted, bodies: Bodies, now: float) -> list[Action]:
     """Record that the successor holds a microbatch."""
     hops.dispatcher.accepted(sender, message, now)
     return hops.report_successor(hops.find(message.microbatch))
 
 
-def denied(hops: HopTable, sender: ProcessId, message: Denied, bodies: Bodies, now: float) -> list[Action]:
+def on_denied(hops: HopTable, sender: ProcessId, message: Denied, bodies: Bodies, now: float) -> list[Action]:
     """Dispatch a microbatch to another peer after a denial."""
     actions = hops.dispatcher.denied(sender, message.microbatch, message.attempt, message.reason, now)
     return actions + hops.report_successor(hops.find(message.microbatch))
 
 
-def slot_reserved(hops: HopTable, sender: ProcessId, message: SlotReserved, bodies: Bodies, now: float) -> list[Action]:
+def on_slot_reserved(
+    hops: HopTable, sender: ProcessId, message: SlotReserved, bodies: Bodies, now: float
+) -> list[Action]:
     """Send the bytes for a reserved slot."""
     actions = hops.dispatcher.reserved(sender, message, now)
     return actions + hops.report_successor(hops.find(message.microbatch))
 
 
-def routed(hops: HopTable, sender: ProcessId, message: Routed, bodies: Bodies, now: float) -> list[Action]:
+def on_routed(hops: HopTable, sender: ProcessId, message: Routed, bodies: Bodies, now: float) -> list[Action]:
     """Record that the successor has passed a microbatch on."""
     hops.dispatcher.routed(sender, message.microbatch, message.attempt, message.successor, now)
     return []
 
 
-def credit(hops: HopTable, sender: ProcessId, message: CreditAvailable, bodies: Bodies, now: float) -> list[Action]:
+def on_credit_available(
+    hops: HopTable, sender: ProcessId, message: CreditAvailable, bodies: Bodies, now: float
+) -> list[Action]:
     """Use a credit of a peer of the next stage."""
     return hops.report_successors(hops.dispatcher.credit(sender, now))
 
 
-def probed(hops: HopTable, sender: ProcessId, message: Probed, bodies: Bodies, now: float) -> list[Action]:
+def on_probed(hops: HopTable, sender: ProcessId, message: Probed, bodies: Bodies, now: float) -> list[Action]:
     """Record the answer to a probe."""
     hops.dispatcher.probed(sender, message, now)
     return hops.announce_cost()
 
 
-def downstream_cost(
+def on_downstream_cost(
     hops: HopTable, sender: ProcessId, message: DownstreamCost, bodies: Bodies, now: float
 ) -> list[Action]:
     """Record a peer's downstream cost."""

@@ -22,7 +22,7 @@ from swarmflow.core.protocol.types import FIRST, ProcessId, Ref
 Bodies = tuple[Ref, ...]
 
 
-def forward(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies, now: float) -> list[Action]:
+def on_forward(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies, now: float) -> list[Action]:
     """Admit a microbatch from a predecessor and compute it, or deny it."""
     refuse = _refusal(hops, message) or (None if len(bodies) == 2 else "invalid")
     hop = hops.hops.get(message.microbatch.index)
@@ -54,7 +54,9 @@ def _begin(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies) 
     return [Send(sender, _accepted(hops, hop)), work]
 
 
-def reserve(hops: HopTable, sender: ProcessId, message: ReserveSlot, bodies: Bodies, now: float) -> list[Action]:
+def on_reserve_slot(
+    hops: HopTable, sender: ProcessId, message: ReserveSlot, bodies: Bodies, now: float
+) -> list[Action]:
     """Reserve a slot for a microbatch before its bytes are sent, or deny it."""
     refuse, index = _refusal(hops, message), message.microbatch.index
     if refuse is not None:
@@ -70,7 +72,7 @@ def reserve(hops: HopTable, sender: ProcessId, message: ReserveSlot, bodies: Bod
     return [Send(sender, SlotReserved(message.microbatch, hops.stage, message.attempt, downstream_s))]
 
 
-def adopt(hops: HopTable, sender: ProcessId, message: Adopt, bodies: Bodies, now: float) -> list[Action]:
+def on_adopt(hops: HopTable, sender: ProcessId, message: Adopt, bodies: Bodies, now: float) -> list[Action]:
     """Take a new predecessor for a hop that is here already, or answer that it is not."""
     hop = hops.hops.get(message.microbatch.index)
     if hop is None or hop.orphan:
@@ -80,7 +82,7 @@ def adopt(hops: HopTable, sender: ProcessId, message: Adopt, bodies: Bodies, now
     return _take_over(hops, hop, sender, message)
 
 
-def cancel(hops: HopTable, sender: ProcessId, message: Cancel, bodies: Bodies, now: float) -> list[Action]:
+def on_cancel(hops: HopTable, sender: ProcessId, message: Cancel, bodies: Bodies, now: float) -> list[Action]:
     """Drop a hop or a reservation that was cancelled, unless its gradient is being accumulated already."""
     if hops.admission.give_up(message.microbatch.index, message.attempt):
         return hops.grant_credits()
@@ -90,14 +92,14 @@ def cancel(hops: HopTable, sender: ProcessId, message: Cancel, bodies: Bodies, n
     return hops.drop(hop) if hop.state in UNFINISHED and hop.state is not HopState.ACCUMULATING else []
 
 
-def credit_returned(
+def on_credit_returned(
     hops: HopTable, sender: ProcessId, message: CreditReturned, bodies: Bodies, now: float
 ) -> list[Action]:
     """Give a slot that a sender has no microbatch for to another one."""
     return hops.grant_credits() if hops.admission.admits(insist=False) else []
 
 
-def probe(hops: HopTable, sender: ProcessId, message: Probe, bodies: Bodies, now: float) -> list[Action]:
+def on_probe(hops: HopTable, sender: ProcessId, message: Probe, bodies: Bodies, now: float) -> list[Action]:
     """Answer a probe of the link to this peer."""
     answer = Send(sender, Probed(message.epoch, message.loaded, hops.dispatcher.router.downstream_s))
     return [*([Release(bodies)] if bodies else []), answer]

@@ -10,7 +10,7 @@ from swarmflow.core.protocol.messages import Backward, Denied, Done
 from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
 
 
-def forward_computed(hops: HopTable, event: ForwardComputed, now: float) -> list[Action]:
+def on_forward_computed(hops: HopTable, event: ForwardComputed, now: float) -> list[Action]:
     """Dispatch the activation to the next stage."""
     hop = hops.find(event.microbatch)
     if hop is None:
@@ -27,7 +27,9 @@ def forward_computed(hops: HopTable, event: ForwardComputed, now: float) -> list
     return actions + (hops.grant_credits() if hops.admission.admits(insist=False) else [])
 
 
-def backward(hops: HopTable, sender: ProcessId, message: Backward, bodies: tuple[Ref, ...], now: float) -> list[Action]:
+def on_backward(
+    hops: HopTable, sender: ProcessId, message: Backward, bodies: tuple[Ref, ...], now: float
+) -> list[Action]:
     """Run the backward pass with the gradient of this hop's output, from downstream."""
     hop = hops.find(message.microbatch)
     expected = hop is not None and hop.state is HopState.DISPATCHED
@@ -50,7 +52,7 @@ def backward(hops: HopTable, sender: ProcessId, message: Backward, bodies: tuple
     return [*hops.admission.replays()]
 
 
-def loss_computed(hops: HopTable, event: LossComputed) -> list[Action]:
+def on_loss_computed(hops: HopTable, event: LossComputed) -> list[Action]:
     """Finish a hop of the last stage."""
     hop = hops.find(event.microbatch)
     if hop is None:
@@ -59,7 +61,7 @@ def loss_computed(hops: HopTable, event: LossComputed) -> list[Action]:
     return _finish(hops, hop, event.gradient, done)
 
 
-def backward_computed(hops: HopTable, event: BackwardComputed) -> list[Action]:
+def on_backward_computed(hops: HopTable, event: BackwardComputed) -> list[Action]:
     """Report the accumulated gradient to the leader, and send the input's gradient upstream."""
     hop = hops.find(event.microbatch)
     if hop is None:
@@ -67,7 +69,7 @@ def backward_computed(hops: HopTable, event: BackwardComputed) -> list[Action]:
     return _finish(hops, hop, event.gradient, Done(hop.microbatch, hops.stage, hop.attempt))
 
 
-def replayed(hops: HopTable, event: Replayed) -> list[Action]:
+def on_replayed(hops: HopTable, event: Replayed) -> list[Action]:
     """Continue after a replay: of a hop without a graph, of an orphan, or for a gradient that a neighbour needs."""
     hop = hops.find(event.microbatch)
     if hop is None:

@@ -84,7 +84,7 @@ class Restorer:
         self._want(hop).undo = True
         return self.advance(hop)
 
-    def recall(self, sender: ProcessId, message: Recall) -> list[Action]:
+    def on_recall(self, sender: ProcessId, message: Recall) -> list[Action]:
         """Give a neighbour a tensor of this hop again: the gradient of its input, or its output."""
         hop = self.hops.get(message.microbatch.index)
         gives = message.stage == self.stage and (self.stage > 0 if message.gradient else not self.last)
@@ -104,7 +104,7 @@ class Restorer:
         self.journal.weigh(hop)
         return [Release(bodies[1:]), *self.resend()]
 
-    def recalled(self, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...]) -> list[Action]:
+    def on_recalled(self, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...]) -> list[Action]:
         """Take a neighbour's answer: the tensor, or none where it does not have that hop."""
         hop, gradient = self.hops.get(message.microbatch.index), message.gradient
         near = (sender in self.dispatcher.next_stage.alive) if gradient else (sender in self.before)

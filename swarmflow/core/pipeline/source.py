@@ -94,7 +94,7 @@ class MicrobatchSource:
             event.microbatch, (event.tokens, event.targets), now, attempt, repair=attempt.takeover > 0
         )
 
-    def recall(self, sender: ProcessId, message: Recall) -> list[Action]:
+    def on_recall(self, sender: ProcessId, message: Recall) -> list[Action]:
         """Return the input that a peer of stage 0 has evicted."""
         entry = self.dispatcher.flights.entries.get(message.microbatch.index)
         here = entry is not None and entry.microbatch == message.microbatch and not message.gradient

@@ -87,11 +87,8 @@ class Microbatch:
 class Attempt(NamedTuple):
     """Orders the attempts at one hop: a later one replaces all earlier ones. Each part counts from 0 in the one before.
 
-    A named tuple, since it is in most messages: it compares and travels as fast as three numbers.
-
-    takeover: how often the trainer of a microbatch of this step has died, when a trainer formed it; so the attempts of
-    its next trainer are above all of the dead one's. repair: how often a hop after this one was lost or may have been,
-    so that what is sent on again is above all that was passed on before. number: of peers that were asked.
+    takeover: of the microbatch, by its present trainer from a dead one. repair: of the hop or one after it; what is
+    sent again is so above all that was passed on before. number: of the peer that is asked, in a repair.
     """
 
     takeover: int = 0

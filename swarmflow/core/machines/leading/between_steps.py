@@ -73,7 +73,7 @@ def see_validation(leader: LeaderState, now: float) -> list[Action]:
     return [Log("warning", f"{reason}: it is left out"), Abandon("validation"), *_next(leader, now)]
 
 
-def validated(leader: LeaderState, event: Validated, now: float) -> list[Action]:
+def on_validated(leader: LeaderState, event: Validated, now: float) -> list[Action]:
     """Take the validation loss."""
     if leader.phase is not LeaderPhase.VALIDATING or event.version != leader.version or leader.last is None:
         return []
@@ -114,7 +114,7 @@ def _move(leader: LeaderState, now: float) -> list[Action]:
     return [Count("rebalances"), *grant(leader, entry, move.stage, f"rebalanced, {move.reason}")]
 
 
-def checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: float) -> list[Action]:
+def on_checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: float) -> list[Action]:
     """Go on with what waited for a version to be written, or to fail.
 
     What was begun in an earlier reign, or in a history that was given up, is of no meaning here.
@@ -148,7 +148,7 @@ def _last_written(leader: LeaderState, event: CheckpointWritten) -> list[Action]
     return []
 
 
-def disk_changed(leader: LeaderState, event: DiskChanged, now: float) -> list[Action]:
+def on_disk_changed(leader: LeaderState, event: DiskChanged, now: float) -> list[Action]:
     """Write or fetch again what cannot be used any more on the leader's own disk."""
     leader.safe.lost(event, leader.me)
     log = Log("warning", f"this trainer's disk: {event.reason}; its newest whole version is {event.version}")

@@ -18,7 +18,7 @@ from swarmflow.core.protocol.messages import Drain, Evicted, Left, MemberFailed,
 from swarmflow.core.protocol.types import ProcessId
 
 
-def drain(leader: LeaderState, known: MemberRecord, message: Drain, now: float) -> list[Action]:
+def on_drain(leader: LeaderState, known: MemberRecord, message: Drain, now: float) -> list[Action]:
     """Let a process go: at once, or after the step that it takes part in."""
     leader.membership.drain(known)
     needed = _needed(leader, known) if _alone(leader, known) else []
@@ -69,7 +69,7 @@ def _absence_s(leader: LeaderState) -> float:
     return max(leader.timeouts.memory_s, steps * leader.last.seconds if leader.last is not None else 0.0)
 
 
-def left(leader: LeaderState, process: ProcessId, message: Left, now: float) -> list[Action]:
+def on_left(leader: LeaderState, process: ProcessId, message: Left, now: float) -> list[Action]:
     """Record that an incarnation has ended: it follows no other leader, and may have left state in its folder."""
     leader.lineage.bound |= {process} if message.term == leader.term else set()
     known, held = leader.membership.known.get(process), message.held
@@ -81,7 +81,7 @@ def left(leader: LeaderState, process: ProcessId, message: Left, now: float) -> 
     return try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
 
 
-def suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: float) -> list[Action]:
+def on_suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: float) -> list[Action]:
     """Record that a member has lost its connection to another one, or received something unusable from it.
 
     The other one is told too, so that both go around each other: a link may be broken in one direction.
@@ -186,7 +186,7 @@ def put_out(leader: LeaderState, process: ProcessId, reason: str, now: float) ->
     return [Count("put_out"), *gone(leader, process, f"{reason}; it may serve again in {seconds:.0f} s", now)]
 
 
-def not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, now: float) -> list[Action]:
+def on_not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, now: float) -> list[Action]:
     """Void the step for a value that is not finite; in a decided update, put out the peer, whose state is lost."""
     step, process = leader.step, known.process
     if step is None or message.epoch != step.epoch or message.value != "update":

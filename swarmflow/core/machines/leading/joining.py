@@ -19,7 +19,7 @@ from swarmflow.core.protocol.messages import CopiesHeld, Evicted, Join, LoadFail
 from swarmflow.core.protocol.types import ProcessId
 
 
-def join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
+def on_join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
     """Let a process in and grant it a stage, or refuse it. A new incarnation of a name replaces the former one.
 
     The links deliver nothing of a life after the first message of the one that has replaced it. Incarnations have no
@@ -112,12 +112,12 @@ def _join_trainer(leader: LeaderState, sender: ProcessId, message: Join, now: fl
     return [Connect((message.member,)), Send(sender, Welcome(leader.term)), log, *reconsider_version(leader, now)]
 
 
-def kept(leader: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
+def on_copies_held(leader: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
     """Record what lies on a process' disk now."""
     return [*leader.safe.copies.kept(known.member, message), *reconsider_version(leader, now)]
 
 
-def ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
+def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
     """Record that a peer has loaded what it was granted."""
     if not _answers(known, message):
         return []
@@ -131,7 +131,7 @@ def ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) 
     return try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
 
 
-def load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:
+def on_load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:
     """Grant a stage anew to a peer that could not load the last one."""
     if not _answers(known, message):
         return []

@@ -195,7 +195,7 @@ def _alone(entry: MemberRecord) -> str:
 # --- saves ------------------------------------------------------------------------------------------------------------
 
 
-def progressed(leader: LeaderState, event: Progressed, now: float) -> list[Action]:
+def on_progressed(leader: LeaderState, event: Progressed, now: float) -> list[Action]:
     """Count a part of what this trainer asked its runtime for."""
     if event.of == "save":
         leader.safe.arrived(event.version)
@@ -219,4 +219,4 @@ def _see_saving(leader: LeaderState, now: float) -> list[Action]:
     safe.turn += 1
     safe.disturbed()  # it is to be tried again, however often that was
     failed = CheckpointWritten(safe.saving, False, reason, number=safe.number)
-    return [Abandon("save"), *between_steps.checkpoint_written(leader, failed, now)]
+    return [Abandon("save"), *between_steps.on_checkpoint_written(leader, failed, now)]

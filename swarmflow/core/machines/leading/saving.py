@@ -16,7 +16,7 @@ def save(leader: LeaderState, last: bool = False) -> list[Action]:
     return leader.safe.write(leader.version, leader.membership.holders(leader.version), last)
 
 
-def asked(leader: LeaderState, event: SaveAsked, now: float) -> list[Action]:
+def on_save_asked(leader: LeaderState, event: SaveAsked, now: float) -> list[Action]:
     """Write the present version to disk for a request, which is answered when it is there."""
     leader.safe.asked[event.number] = SaveRequest(leader.version, now)
     return see(leader, now)
@@ -88,7 +88,7 @@ def stop_run(leader: LeaderState, reason: str) -> list[Action]:
     return [Log("warning", f"the run stops: {reason}"), *stop_now(leader)]
 
 
-def met(leader: LeaderState, rival: Rival) -> list[Action]:
+def on_rival(leader: LeaderState, rival: Rival) -> list[Action]:
     """Give up if another leader's lineage has more steps, or as many and a greater name."""
     later = (leader.version, leader.me.process) < (rival.version, rival.leader)
     if not later or rival.version > leader.settings.steps or leader.phase is LeaderPhase.FINISHED:

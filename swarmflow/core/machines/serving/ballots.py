@@ -41,7 +41,7 @@ def on_replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
     """Go on with a ballot that waits for orphans, when the last one is subtracted."""
     if peer.hops is None:
         return release((event.gradient,) if event.gradient is not None else ())
-    actions = passes.replayed(peer.hops, event)
+    actions = passes.on_replayed(peer.hops, event)
     message = peer.unsettled
     if message is None or peer.hops.settling:
         return actions
@@ -96,8 +96,8 @@ def on_sealed(peer: PeerState, event: Sealed, now: float) -> list[Action]:
     ballot = peer.ballot
     if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
         return []
-    ballot.sealed = True
-    if peer.epoch_view is not None:
+    ballot.sealed = all(digest for _, _, digest in event.results)
+    if peer.epoch_view is not None and ballot.sealed:
         peer.epoch_view.results = event.results
     return [Send(peer.leader, Prepared(peer.epoch, ballot.number, event.results))]
 

@@ -98,16 +98,6 @@ def _about_hop(handler: HopHandler, peer: PeerState, event: Received, now: float
     return handler(peer.hops, event.sender, event.message, event.bodies, now)
 
 
-def _recall(hops: HopTable, sender: ProcessId, message: Recall, bodies: tuple[Ref, ...], now: float) -> list[Action]:
-    return hops.restorer.recall(sender, message)
-
-
-def _recalled(
-    hops: HopTable, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...], now: float
-) -> list[Action]:
-    return hops.restorer.recalled(sender, message, bodies)
-
-
 _ORDERS: dict[type[Message], Handler] = {
     OpenStep: epochs.on_open_step,
     RosterDelta: epochs.on_open_step,
@@ -129,22 +119,22 @@ _ORDERS: dict[type[Message], Handler] = {
 }
 INBOUND: dict[type[Message], Inbound] = {
     **{kind: Inbound(Scope.LEADER, handle) for kind, handle in _ORDERS.items()},
-    Forward: _hop(intake.forward, BEFORE),
-    ReserveSlot: _hop(intake.reserve, BEFORE),
-    Adopt: _hop(intake.adopt, BEFORE),
-    Cancel: _hop(intake.cancel, BEFORE),
-    CreditReturned: _hop(intake.credit_returned, BEFORE, scope=Scope.EPOCH),
-    Accepted: _hop(downstream.accepted, AFTER),
-    SlotReserved: _hop(downstream.slot_reserved, AFTER),
-    Denied: _hop(downstream.denied, AFTER),
-    Routed: _hop(downstream.routed, AFTER),
-    Backward: _hop(passes.backward, AFTER),
-    CreditAvailable: _hop(downstream.credit, AFTER, scope=Scope.EPOCH),
-    Recall: _hop(_recall),
-    Recalled: _hop(_recalled),
-    Probe: _hop(intake.probe, BEFORE, BESIDE, scope=Scope.LINK),
-    Probed: _hop(downstream.probed, BESIDE, AFTER, scope=Scope.LINK),
-    DownstreamCost: _hop(downstream.downstream_cost, AFTER, scope=Scope.LINK),
+    Forward: _hop(intake.on_forward, BEFORE),
+    ReserveSlot: _hop(intake.on_reserve_slot, BEFORE),
+    Adopt: _hop(intake.on_adopt, BEFORE),
+    Cancel: _hop(intake.on_cancel, BEFORE),
+    CreditReturned: _hop(intake.on_credit_returned, BEFORE, scope=Scope.EPOCH),
+    Accepted: _hop(downstream.on_accepted, AFTER),
+    SlotReserved: _hop(downstream.on_slot_reserved, AFTER),
+    Denied: _hop(downstream.on_denied, AFTER),
+    Routed: _hop(downstream.on_routed, AFTER),
+    Backward: _hop(passes.on_backward, AFTER),
+    CreditAvailable: _hop(downstream.on_credit_available, AFTER, scope=Scope.EPOCH),
+    Recall: _hop(lambda hops, sender, message, *_: hops.restorer.on_recall(sender, message)),
+    Recalled: _hop(lambda hops, sender, message, bodies, _: hops.restorer.on_recalled(sender, message, bodies)),
+    Probe: _hop(intake.on_probe, BEFORE, BESIDE, scope=Scope.LINK),
+    Probed: _hop(downstream.on_probed, BESIDE, AFTER, scope=Scope.LINK),
+    DownstreamCost: _hop(downstream.on_downstream_cost, AFTER, scope=Scope.LINK),
     LinkRateReport: Inbound(Scope.EPOCH, microbatches.on_link_rates),
     RelayTensor: Inbound(Scope.HOP, microbatches.on_relay_tensor),
     ReducePart: Inbound(Scope.BALLOT, ballots.on_reduce_part),

@@ -58,11 +58,11 @@ def on_computed(peer: PeerState, event: ForwardComputed | LossComputed | Backwar
         return release((ref,) if ref is not None else ())
     match event:
         case ForwardComputed():
-            return passes.forward_computed(peer.hops, event, now)
+            return passes.on_forward_computed(peer.hops, event, now)
         case LossComputed():
-            return passes.loss_computed(peer.hops, event)
+            return passes.on_loss_computed(peer.hops, event)
         case BackwardComputed():
-            return passes.backward_computed(peer.hops, event)
+            return passes.on_backward_computed(peer.hops, event)
 
 
 def on_compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list[Action]:

@@ -43,17 +43,12 @@ class ElectionReport:
     takeover: int = 0  # of the highest Assign
     ballot: int = 0  # of the last Prepare
     tally: Tally | None = None  # of the last Prepare
-    results: tuple[tuple[str, float, str], ...] = ()  # of the last Prepared
+    results: tuple[tuple[str, float, str], ...] = ()  # of the last Prepared, unless a bit of its sums has flipped
     commit: Commit | None = None
     digest: str = ""  # of the parameters, once the commit is applied
     change: RosterDelta | None = None  # as received instead of an OpenStep
     abandoned: bool = False  # the sender has dropped its part in the epoch: it was granted another state since
     void: str = ""  # why the sender has found that the step must start over; its report to the leader may be lost
-
-    @property
-    def has_reduced(self) -> bool:
-        """Whether the sender has the sums of its last ballot, as their owners have summed them."""
-        return bool(self.results) and all(digest for _, _, digest in self.results)
 
 
 @dataclass(frozen=True, slots=True)
