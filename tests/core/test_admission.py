@@ -11,7 +11,7 @@ from swarmflow.core.pipeline.admission import WITHOUT_GRAPH, Admission
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, RunBackward, RunForward, RunReplay, Send
-from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, Replayed
+from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
 from swarmflow.core.protocol.messages import (
     Accepted,
     Backward,
@@ -24,7 +24,7 @@ from swarmflow.core.protocol.messages import (
     ReserveSlot,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import FIRST, Attempt
+from swarmflow.core.protocol.types import FIRST, Attempt, Ref
 from tests.core.hops import computed, receive
 from tests.core.samples import REPAIR, messages, microbatch, of_type
 from tests.core.test_hop_table import (
@@ -58,9 +58,19 @@ def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
 
 def test_room_is_left_for_what_is_on_its_way() -> None:
     machine = hops(stage=2, capacity=2)
-    assert messages(receive(machine, UP, ReserveSlot(microbatch(1), 2, FIRST, ahead=1)), SlotReserved)
-    assert messages(receive(machine, UP, ReserveSlot(microbatch(2), 2, FIRST, ahead=1)), Denied)
+    assert messages(receive(machine, UP, ReserveSlot(microbatch(1), 2, FIRST, sent=1)), SlotReserved)
+    assert messages(receive(machine, UP, ReserveSlot(microbatch(2), 2, FIRST, sent=1)), Denied)
     assert messages(receive(machine, UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
+
+
+def test_no_room_is_left_for_what_has_arrived_since_the_question_was_asked() -> None:
+    """The peer holds nothing by then: it would have no slot to free, and nobody would ask again for a long time."""
+    machine = hops(stage=2, capacity=1)
+    assert messages(receive(machine, UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
+    computed(machine, LossComputed(microbatch(0), 2.0, 1, Ref(9)))
+    assert messages(receive(machine, UP, ReserveSlot(microbatch(1), 2, FIRST, sent=1)), SlotReserved)
+    assert messages(receive(machine, UP, forward(1, 2), (INPUT, TARGETS)), Accepted)
+    assert messages(receive(machine, UP, ReserveSlot(microbatch(2), 2, FIRST, sent=1)), Denied), "the slot is taken"
 
 
 def test_room_that_is_not_used_is_offered_to_who_was_denied() -> None:

@@ -17,9 +17,7 @@ class EpochView:
     base: str = ""  # digest of the roster that `change` applies to
     gone: dict[ProcessId, None] = field(init=False, default_factory=dict)  # members that failed
     newcomers: dict[ProcessId, Member] = field(init=False, default_factory=dict)  # members that came in later
-    entered: dict[ProcessId, None] = field(
-        init=False, default_factory=dict
-    )  # of the newcomers: those that work before the update
+    entered: dict[ProcessId, None] = field(init=False, default_factory=dict)  # newcomers that work before the update
     suspects: dict[ProcessId, None] = field(init=False, default_factory=dict)  # lost here, but not declared failed
     ballot: int = field(init=False, default=0)
     tally: Tally | None = field(init=False, default=None)

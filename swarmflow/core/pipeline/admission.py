@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline.hop import COMPUTING, ORPHANED, UNFINISHED, Hop, HopState
@@ -39,11 +40,13 @@ class Admission:
     _transfer_s: float = field(default=0.0, init=False)  # smoothed time from a reservation to the tensor's arrival
     _since_s: dict[int, float] = field(default_factory=dict, init=False)
     _denied: dict[ProcessId, None] = field(default_factory=dict, init=False)  # senders to notify of a free slot
+    _unasked: Counter[ProcessId] = field(default_factory=Counter, init=False)  # arrived without asking, by sender
 
     def open(self) -> None:
         """Begin an epoch: no slot is taken and no sender waits."""
         self.closed = False
         self._denied.clear()
+        self._unasked.clear()
         self.clear()
 
     def clear(self) -> None:
@@ -113,6 +116,17 @@ class Admission:
         """Put a sender on the list for the next credit; return the reason of the denial."""
         self._denied[sender] = None
         return "draining" if self.draining and not insist else "full"
+
+    def landed(self, sender: ProcessId, index: int) -> None:
+        """Record that a tensor has arrived, whether it is admitted or not."""
+        self._unasked[sender] += self.reserved.get(index, (None,))[0] != sender
+
+    def ahead(self, sender: ProcessId, sent: int) -> int:
+        """Return how many of those that a sender has sent without asking are on their way: a question overtakes them.
+
+        Only those: a peer that denies, and holds nothing, has no slot to free and so never a credit to send.
+        """
+        return max(0, sent - self._unasked[sender])
 
     def reserve(self, index: int, sender: ProcessId, attempt: Attempt) -> None:
         """Reserve a slot for a microbatch that a sender is about to send."""

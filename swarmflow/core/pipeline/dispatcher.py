@@ -169,7 +169,7 @@ class Dispatcher:
         fresh = reason in ("full", "draining", "stage")
         entry.attempt = entry.attempt.next() if fresh else entry.attempt.next_repair()
         retried: list[Action] = [Count("retries", "asked" if entry.reserving and fresh else reason)]
-        self.next_stage.withdraw(entry, FlightState.WAITING)
+        self.next_stage.withdraw(entry, FlightState.WAITING, arrived=True)
         return retried + self.route(entry, now)
 
     def credit(self, sender: ProcessId, now: float) -> list[Action]:
@@ -301,8 +301,8 @@ class Dispatcher:
             return self.send(entry, chosen, now)
         self.next_stage.assign(entry, chosen, FlightState.RESERVING)
         self.expect(entry, now + self.deadline_s(entry, chosen))
-        insist, ahead = self.next_stage.insist, self.next_stage.ahead[chosen]
-        return [Send(chosen, ReserveSlot(entry.microbatch, self.stage, entry.attempt, insist, ahead, entry.settled))]
+        how = self.next_stage.insist, self.next_stage.unasked[chosen], entry.settled
+        return [Send(chosen, ReserveSlot(entry.microbatch, self.stage, entry.attempt, *how))]
 
     def send(self, entry: InFlight, holder: ProcessId, now: float) -> list[Action]:
         """Send its bytes to its holder."""

@@ -24,6 +24,7 @@ Bodies = tuple[Ref, ...]
 
 def on_forward(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies, now: float) -> list[Action]:
     """Admit a microbatch from a predecessor and compute it, or deny it."""
+    hops.admission.landed(sender, message.microbatch.index)
     refuse = _refusal(hops, message) or (None if len(bodies) == 2 else "invalid")
     hop = hops.hops.get(message.microbatch.index)
     drop: list[Action] = [Release(bodies)] if bodies else []
@@ -65,7 +66,7 @@ def on_reserve_slot(
     if hop is not None and not hop.orphan:
         return _take_over(hops, hop, sender, message)
     reserved = index in admission.reserved
-    if hop is not None or not (reserved or admission.admits(message.insist, message.ahead)):
+    if hop is not None or not (reserved or admission.admits(message.insist, admission.ahead(sender, message.sent))):
         return hops.deny(sender, message, admission.deny(sender, message.insist))
     admission.reserve(index, sender, message.attempt)
     downstream_s = hops.dispatcher.router.downstream_s

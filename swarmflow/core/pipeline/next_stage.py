@@ -27,7 +27,7 @@ class NextStage:
     router: Router
     pause_s: float = 15.0  # how long a full peer is left alone unless it sends a credit
     held: Counter[ProcessId] = field(default_factory=Counter, init=False)  # this sender's microbatches there
-    ahead: Counter[ProcessId] = field(default_factory=Counter, init=False)  # in flight to it without having asked
+    unasked: Counter[ProcessId] = field(default_factory=Counter, init=False)  # sent to it without asking
     _awaited: Counter[ProcessId] = field(default_factory=Counter, init=False)  # not passed on yet
     _usual_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # smoothed, until it passes one on
     _anybody_s: float | None = field(default=None, init=False)  # the same over all peers
@@ -50,7 +50,7 @@ class NextStage:
     def clear(self) -> None:
         """Forget what the peers hold."""
         self.held.clear()
-        self.ahead.clear()
+        self.unasked.clear()
         for process in self._awaited:
             self.router.awaits(process, 0)
         self._awaited.clear()
@@ -157,12 +157,11 @@ class NextStage:
         entry.move(state)
         self._count(entry, 1)
         if state is FlightState.UNREQUESTED:
-            self.ahead[holder] += 1
+            self.unasked[holder] += 1
 
     def answered(self, entry: InFlight) -> None:
-        """Note that the holder has the microbatch: unrequested bytes are not in flight any more."""
+        """Note that the holder has the microbatch, or a slot for it."""
         if entry.state in (FlightState.RESERVING, FlightState.UNREQUESTED):
-            self._land(entry)
             entry.move(FlightState.HELD)
 
     def returned(self, entry: InFlight) -> None:
@@ -171,18 +170,18 @@ class NextStage:
         entry.move(FlightState.RETURNED)
         entry.settled, entry.restored = True, False
 
-    def withdraw(self, entry: InFlight, to: FlightState | None = None) -> None:
-        """Take a microbatch from its holder, with the slot that it takes there. to: the next state; None: dropped."""
-        self._land(entry)
+    def withdraw(self, entry: InFlight, to: FlightState | None = None, *, arrived: bool = False) -> None:
+        """Take a microbatch from its holder, with the slot that it takes there.
+
+        to: the next state; None: dropped. arrived: at the holder, which denies it; else unrequested bytes may be lost.
+        """
+        if entry.state is FlightState.UNREQUESTED and entry.holder is not None and not arrived:
+            self.unasked[entry.holder] -= 1
         if entry.held:
             self._count(entry, -1)
         entry.holder = None
         if to is not None:
             entry.move(to)
-
-    def _land(self, entry: InFlight) -> None:
-        if entry.state is FlightState.UNREQUESTED and entry.holder is not None:
-            self.ahead[entry.holder] -= 1
 
     def _count(self, entry: InFlight, more: int) -> None:
         """Count a microbatch as held by its holder (1), or not any more (-1)."""

@@ -35,9 +35,7 @@ class MicrobatchSource:
     microbatches: int  # of a step
     dispatcher: Dispatcher
     epoch: Epoch = field(init=False, default=BEFORE_ALL)
-    window: int = field(
-        init=False, default=1
-    )  # microbatches in flight at a time: this trainer's share of the first stage's slots
+    window: int = field(init=False, default=1)  # microbatches in flight at a time: its share of stage 0's slots
     takeover: int = field(init=False, default=0)  # the highest that was assigned
     done: int = field(init=False, default=0)  # microbatches formed in this life
     _attempts: dict[int, Attempt] = field(init=False, default_factory=dict)  # by index, of the own microbatches

@@ -78,7 +78,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
     stage, stage_or_none, index = (0, stages - 1), (-1, stages - 1), (0, microbatches - 1)
     count, count_or_none, seconds, rate = (0, COUNT_MAX), (-1, COUNT_MAX), (0.0, SECONDS_MAX), (0.0, 1e30)
     loss, norm = (-1e30, 1e30), (0.0, 1e300)
-    counts = "step version oldest durable newest term ballot piece elements ahead retries queued held sent done peers"
+    counts = "step version oldest durable newest term ballot piece elements retries queued held sent done peers"
     return {
         **dict.fromkeys(("stage", "stages"), stage),
         **{f"{kind}.stage": stage_or_none for kind in ("Member", "Recall", "Recalled", "Backward", "Negotiate")},
@@ -302,22 +302,10 @@ def _reopen(change: RosterDelta) -> bool:
     return change.base < change.epoch and len(entered) == len(change.entered) and entered.isdisjoint(change.gone)
 
 
-def _group(group: Group) -> bool:
-    return bool(group.members) and len(set(group.members)) == len(group.members)
-
-
 def _prepare(message: Prepare) -> bool:
     indices = {index for index, _ in message.entries}
     names = {group.name for group in message.groups}
     return len(indices) == len(message.entries) and len(names) == len(message.groups)
-
-
-def _electorate_change(change: ElectorateChange) -> bool:
-    return set(change.left_trainers) <= set(change.left) and not set(change.joined) & set(change.left)
-
-
-def _commit(message: Commit) -> bool:
-    return message.result.epoch == message.epoch
 
 
 _WHOLE: dict[type, Check] = {
@@ -325,10 +313,10 @@ _WHOLE: dict[type, Check] = {
     RelayedTensor: _one_inner,
     OpenStep: _open,
     RosterDelta: _reopen,
-    Group: _group,
+    Group: lambda group: 0 < len(group.members) == len(set(group.members)),
     Prepare: _prepare,
-    Commit: _commit,
-    ElectorateChange: _electorate_change,
+    Commit: lambda message: message.result.epoch == message.epoch,
+    ElectorateChange: lambda it: set(it.left_trainers) <= set(it.left) and set(it.joined).isdisjoint(it.left),
 }
 
 

@@ -31,7 +31,7 @@ class ReserveSlot:
     stage: int
     attempt: Attempt
     insist: bool = False  # as in Forward
-    ahead: int = 0  # microbatches sent without asking whose bytes may still be in flight: they need slots first
+    sent: int = 0  # by this sender without asking, in this epoch: those that have not arrived yet need slots first
     settled: bool = False  # as in Forward
 
 
