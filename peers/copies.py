@@ -77,8 +77,8 @@ class CopyKeeper:
 
     async def _keep(self, session: Session, action: KeepCopies) -> None:
         manifest, failed = self._manifest, ""
-        assert manifest is not None, "who keeps copies knows the run"
-        assert self._folder is not None, "who has no folder is not asked"
+        assert manifest is not None, "a peer that keeps copies knows the run"
+        assert self._folder is not None, "a peer without a folder is not asked"
         async with self._copying:
             try:
                 snapshot = action.snapshot

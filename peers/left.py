@@ -24,7 +24,7 @@ from swarmflow.runtime.execution.served import Served
 
 log = logging.getLogger("swarmflow")
 
-CHUNK_ELEMENTS = 1 << 20
+CHUNK_ELEMENTS = 1 << 20  # 4 MiB of fp32 at a time: a disk's full speed, and little memory beside the stage's
 _REDUCED = "reduced"  # a group's gradient, beside its parameters and optimizer state
 
 
@@ -78,7 +78,7 @@ class LeftState:
 
     def write(self, kept: KeptStage) -> None:
         """Write the state of a stage here, unless it is here. Raises CheckpointError, NoRoomError and OSError."""
-        assert self._folder is not None, "who has no folder is not asked"
+        assert self._folder is not None, "a peer without a folder is not asked"
         with self._lock:
             if self._note is not None and (self._note.held, self._note.run) == (kept.held, kept.run):
                 return
@@ -92,7 +92,7 @@ class LeftState:
 
     def _write(self, note: _Note, served: Served) -> None:
         """Replace the earlier state once the new one is whole, or before that where there is no room for both."""
-        assert self._folder is not None, "who has no folder is not asked"
+        assert self._folder is not None, "a peer without a folder is not asked"
         held, state = note.held, _state(served, with_gradient=bool(note.held.upcoming))
         elements = state.elements()
         what, needed = f"stage {held.stage} at version {held.version}", file_bytes(elements)

@@ -40,13 +40,13 @@ log = logging.getLogger("swarmflow")
 
 N = TypeVar("N")
 
-_INVITE_WAIT_S = 120.0
+_INVITE_WAIT_S = 120.0  # the leader writes its invite when its corpus is read and its model checked: minutes at most
 _INVITE_RETRY_S = 5.0  # until an invite by which nobody answered is tried once more
-_FIND_S = 20.0
+_FIND_S = 20.0  # as long as a peer's first search: then a person should look at the invite
 _FIND_OTHERS_S = 6.0  # other trainers elect a leader within seconds of the former one's death
 _FIND_AGAIN_S = 12.0  # a --join trainer that starts again gives each other trainer this time to lead
-_POLL_S = 0.2
-_CLAIM_EVERY_S = 1.0
+_POLL_S = 0.2  # between two looks at a file on this machine, which cost nothing
+_CLAIM_EVERY_S = 1.0  # a claim that was freed, or a file that was deleted, is missed for no longer
 _SIGNALS = 2  # a further one ends the process at once
 
 
@@ -285,7 +285,7 @@ async def stay_in_charge(run: Run, life: TrainerLife, invite: Callable[[], Invit
 
 
 def _named(invite: Invite | None) -> tuple[str, str]:
-    assert invite is not None, "who does not lead was invited"
+    assert invite is not None, "a trainer that does not lead was invited"
     return invite.run_id, invite.name
 
 

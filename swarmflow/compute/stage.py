@@ -112,7 +112,8 @@ class Stage:
     def gather(self, weight: int = 1) -> None:
         """Where gradients add up as integers: adds those of one microbatch to the totals, or takes them away (-1).
 
-        Raises Overflow when one of them does not fit, NotFinite when one is no number; then nothing is added.
+        Raises ExponentOverflowError when one of them does not fit, NotFiniteError when one is no number; then it adds
+        nothing.
         """
         if self.fixed is None:
             return

@@ -112,7 +112,7 @@ class TensorFileWriter:
         return self._file.fileno()
 
     def _sync(self) -> None:
-        """Without the lock: it may take long, and who gives the file up does not wait for it."""
+        """Bring the file to the disk, without the lock: it may take long, and `abandon` is not to wait for it."""
         with self._using:
             handle = os.dup(self._handle())
         try:

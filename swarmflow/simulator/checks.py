@@ -30,7 +30,11 @@ def mbps(value: object) -> Bounded:
 
 
 def _check(single: Check, within: Check, least: float | None, allowed: str) -> Callable[[object], Bounded]:
-    """single: of a number, and of those of a choice. within: of what bounds a distribution. least: as below."""
+    """Return the check of a value that is a number or a distribution.
+
+    single: checks a number, and those of a choice. within: checks the numbers that bound a distribution. least: as in
+    `_distribution`. allowed: what is told of another value.
+    """
 
     def check(value: object) -> Bounded:
         try:

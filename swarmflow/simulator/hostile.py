@@ -304,5 +304,5 @@ def attacked(seed: int, messages: int) -> tuple[World, Counter[str]]:
         raise InvariantViolated(f"seed {seed}: a process ended: {ended[0]}")
     lives = Counter(process.name for process in world.hosts if "t0" not in members and process.name not in members)
     if lives and max(lives.values()) > 1:
-        raise InvariantViolated(f"seed {seed}: who sent nothing had to join again: {lives.most_common(1)}")
+        raise InvariantViolated(f"seed {seed}: a process that sent nothing had to join again: {lives.most_common(1)}")
     return world, attack.sent

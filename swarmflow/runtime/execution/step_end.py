@@ -156,7 +156,7 @@ class StepEnd:
     # --- details ------------------------------------------------------------------------------------------------------
 
     def _do(self, work: Callable[[], X], done: Callable[[X], None]) -> None:
-        """A part of it in the compute thread, and its time."""
+        """Run a part of a step's end in the compute thread, then `done` on the event loop; add up the seconds."""
         clock = self._serving().clock
 
         def timed() -> tuple[X, float]:
@@ -223,5 +223,5 @@ def _elements(buffer: Buffer, like: Tensor) -> Tensor:
 
 
 def _numbers(buffer: Buffer, like: Tensor) -> Tensor:
-    """Bytes as numbers of the type of another tensor, where that one is."""
+    """Return bytes from the network as a tensor of another one's dtype, on its device."""
     return torch.frombuffer(buffer, dtype=like.dtype).to(like.device)
