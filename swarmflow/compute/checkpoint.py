@@ -24,11 +24,11 @@ from swarmflow.ownership import names, remove_own
 
 log = logging.getLogger("swarmflow")
 
-FORMAT = 1
-GENERATIONS_KEPT = 2
-MANIFEST_BYTES_MAX = 1 << 20
+FORMAT = 1  # of the manifest; another one is refused
+GENERATIONS_KEPT = 2  # complete versions: the older one serves where the newer one turns out to be corrupt
+MANIFEST_BYTES_MAX = 1 << 20  # a longer manifest is corrupt, and is not read into memory
 _MANIFEST = "manifest.json"
-_DIGESTS = "digests"  # the key in `extra` under which a copy says what the files of all stages are
+_DIGESTS = "digests"  # the key in `extra` of the list of every stage's digest: a copy may lack some of the files
 _NAME = re.compile(r"version-(\d{8,})")
 _DRAFT_NAMES = names(r"\.stage-\d+\.safetensors\.[0-9a-f]{8}\.part")
 _STAGE_NAMES = names(r"stage-\d+\.safetensors", _DRAFT_NAMES.pattern)
@@ -36,20 +36,20 @@ _MANIFEST_NAMES = names(r"manifest\.json")
 
 
 def version_folder(root: Path, version: int) -> Path:
-    """Where the state of a version lies under a folder."""
+    """Return the folder of a version's state under `root`."""
     return root / f"version-{version:08d}"
 
 
 def tensor_name(group: str, part: str) -> str:
-    """Name in a stage's file of a group's `params` or of one of its optimizer tensors."""
+    """Return the name, in a stage's file, of a reduction group's `params` or of one of its optimizer tensors."""
     return f"{group}.{part}"
 
 
 class StageFile:
     """A stage's file, open for reading by ranges. elements: tensor name -> number of elements.
 
-    Opening it reads it whole once: raises CorruptError when its digest, size or header is wrong, CheckpointError when
-    it cannot be read now.
+    The constructor reads the whole file once. It raises CorruptError when digest, size or header is wrong, and
+    CheckpointError when the file cannot be read now.
     """
 
     def __init__(self, path: Path, digest: str) -> None:
@@ -60,7 +60,7 @@ class StageFile:
         if any(len(shape) != 1 for shape in shapes.values()):
             raise CorruptError(f"{path} does not hold flat tensors")
         self.elements = {name: shape[0] for name, shape in shapes.items()}
-        self._reading = threading.Lock()  # closed meanwhile, its descriptor could be another file's when it is read
+        self._reading = threading.Lock()  # `close` frees the descriptor: a read at that moment could be of another file
         try:
             self._file = path.open("rb", buffering=0)
         except OSError as error:
@@ -73,14 +73,14 @@ class StageFile:
         self.close()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         with self._reading:
             self._file.close()
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Elements start to stop of a tensor, as little-endian fp32 bytes. Safe to call from several threads.
+        """Return elements start to stop of a tensor, as little-endian fp32 bytes. Safe to call from several threads.
 
-        Raises CheckpointError for what is not there or cannot be read, and when the file was closed.
+        Raises CheckpointError for elements that the file lacks or that cannot be read, and when it was closed.
         """
         if name not in self.elements or not 0 <= start <= stop <= self.elements[name]:
             raise CheckpointError(f"{self.path} has no elements {start} to {stop} of {name}")
@@ -102,7 +102,7 @@ class StageFile:
 
 
 class Generation:
-    """What one process holds of one committed version; complete when it holds every stage."""
+    """The folder of one committed version at one process; complete when it has the file of every stage."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.path = path
@@ -113,15 +113,16 @@ class Generation:
         self._files: dict[int, tuple[str, int]] = {
             int(stage): (str(file["digest"]), int(file["bytes"])) for stage, file in manifest["files"].items()
         }
-        self._adding = threading.Lock()  # stages are added at once, and the manifest must name them all
+        self._adding = threading.Lock()  # several threads add stages, and the manifest must name each stage
 
     @classmethod
     def begin(
         cls, root: Path, version: int, run: str, stages: int, extra: Mapping[str, Any] | None = None
     ) -> Generation:
-        """The generation of a version, made when it is not there. run: fingerprint of the run. extra: small JSON.
+        """Return the generation of a version; a missing one is created.
 
-        Raises CheckpointError when the folder holds another run's state, or cannot be written.
+        run: fingerprint of the run. extra: small JSON values that the manifest stores. Raises CheckpointError when the
+        folder has another run's state, or cannot be written.
         """
         path = version_folder(root, version)
         found = cls._readable(path)
@@ -136,10 +137,11 @@ class Generation:
 
     @classmethod
     def begin_copy(cls, root: Path, version: int, run: str, stages: int, digests: Sequence[str]) -> Generation:
-        """The generation of a version that is to be written, or copied where the files' digests are known.
+        """Return a generation to write the files of a version into.
 
-        What is there already is gone on with where it is a copy of the same; otherwise it is of another history, or cut
-        short, and is deleted: files of both would not fit together. Raises CheckpointError.
+        digests: of every stage's file, where the files are copies; empty where this process computed them. An earlier
+        copy with the same digests is continued. Any other content of the folder is incomplete or from another lineage:
+        it is deleted, because its files do not fit the new ones. Raises CheckpointError.
         """
         path = version_folder(root, version)
         found = cls._readable(path)
@@ -151,9 +153,9 @@ class Generation:
 
     @classmethod
     def _readable(cls, path: Path) -> Generation | None:
-        """What is there of a version; a folder whose manifest is corrupt is set aside, and with it the version.
+        """Return the generation in a folder. None: the folder has no manifest, or a corrupt one and is set aside.
 
-        Raises CheckpointError where it cannot be read now.
+        Raises CheckpointError where the manifest cannot be read now.
         """
         try:
             return cls.open(path) if (path / _MANIFEST).is_file() else None
@@ -168,9 +170,9 @@ class Generation:
 
     @classmethod
     def open(cls, path: Path) -> Generation:
-        """Reads the manifest; the stages' files are verified when they are opened.
+        """Read the manifest; each stage's file is verified when it is opened.
 
-        Raises CorruptError, and CheckpointError where it cannot be read now.
+        Raises CorruptError, and CheckpointError where the manifest cannot be read now.
         """
         manifest = path / _MANIFEST
         try:
@@ -187,7 +189,7 @@ class Generation:
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Of the files of all stages: as they were told, where only some of them are copied here; empty: not known."""
+        """The digest of every stage's file, also of files that were not copied here; empty: some are unknown."""
         digests = self.extra.get(_DIGESTS)
         if isinstance(digests, list) and len(digests) == self.stages:
             return tuple(str(digest) for digest in digests)
@@ -195,35 +197,35 @@ class Generation:
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The stages whose file is here, as it should be."""
+        """The stages whose file is here in its full size, with the digest that `digests` has for it."""
         digests = self.digests
         return tuple(s for s in range(self.stages) if self.has(s) and digests and self._files[s][0] == digests[s])
 
     @property
     def complete(self) -> bool:
-        """Whether the file of every stage is named and there in its size (digests are checked by `state`)."""
+        """Whether the manifest names every stage and each file has its size (`state` verifies the digests)."""
         return all(self.has(stage) for stage in range(self.stages))
 
     @property
     def finished(self) -> bool:
-        """Whether the file of every stage is named, be it there or not: all of them were written once."""
+        """Whether the manifest names every stage: each file was written once, though it may be lost by now."""
         return all(stage in self._files for stage in range(self.stages))
 
     def has(self, stage: int) -> bool:
-        """Whether the stage's file is named and there in its size."""
+        """Return whether the manifest names the stage's file and the file has its size."""
         path = self._path(stage)
         return stage in self._files and path.is_file() and path.stat().st_size == self._files[stage][1]
 
     def writer(self, stage: int, elements: Mapping[str, int]) -> TensorFileWriter:
-        """A file to fill with the stage's flat tensors: name -> number of elements, in this order."""
+        """Return a writer for a stage's file. elements: tensor name -> number of elements, in the order of writing."""
         if not 0 <= stage < self.stages:
             raise CheckpointError(f"stage {stage} does not exist: the run has the stages 0 to {self.stages - 1}")
         return TensorFileWriter(self._path(stage), {name: (count,) for name, count in elements.items()})
 
     def add(self, stage: int, writer: TensorFileWriter, digest: str | None = None) -> str:
-        """Finishes a stage's file and names it in the manifest; returns its digest.
+        """Finish a stage's file, add it to the manifest, and return its digest.
 
-        digest: what it must be when it is a copy. Raises WrongCopyError, and removes the file, when it is not.
+        digest: the expected one, for a copy; a file with another one is removed. Raises WrongCopyError.
         """
         found = writer.finish()
         if digest is not None and found != digest:
@@ -235,19 +237,19 @@ class Generation:
         return found
 
     def digest(self, stage: int) -> str:
-        """The digest of a stage's file. Raises CheckpointError when it is not here."""
+        """Return the digest of a stage's file. Raises CheckpointError when the manifest does not name the stage."""
         if stage not in self._files:
             raise CheckpointError(f"{self.path} holds no state of stage {stage}")
         return self._files[stage][0]
 
     def state(self, stage: int) -> StageFile:
-        """Opens and verifies a stage's file. Raises CheckpointError."""
+        """Open and verify a stage's file. Raises CheckpointError."""
         return StageFile(self._path(stage), self.digest(stage))
 
     def set_aside(self, stage: int, reason: str) -> None:
-        """Keeps a stage's file, which is corrupt, under another name, so that a copy of it can come in its place.
+        """Rename a stage's corrupt file, so that a copy can replace it.
 
-        What its digest should be stays known. A disk that refuses is told of.
+        `digests` still has the expected digest. An error of the disk is logged.
         """
         with self._adding:
             if self.digests:
@@ -261,16 +263,16 @@ class Generation:
                 log.warning("%s; it cannot be set aside: %s", reason, error)
 
     def remove_drafts(self) -> None:
-        """Removes what was left half-written by a process that was killed; nobody may be writing now."""
+        """Remove half-written files of a killed process. No writer of this folder may be open."""
         with suppress(OSError):
             remove_own(self.path, _DRAFT_NAMES)
 
     def remove(self) -> None:
-        """Removes what swarmflow has written into the folder; a disk that refuses is told of."""
+        """Remove the files that swarmflow has written into the folder. An error of the disk is logged."""
         _remove(self.path)
 
     def wrong_stages(self) -> list[tuple[int, CheckpointError]]:
-        """The stages whose files are missing, corrupt (CorruptError) or cannot be read now; reads all of them."""
+        """Read every file; return (stage, error) of each that is missing, corrupt (CorruptError) or unreadable now."""
         wrong: list[tuple[int, CheckpointError]] = []
         for stage in range(self.stages):
             try:
@@ -312,7 +314,7 @@ def _remove(path: Path) -> None:
 
 
 def generations(root: Path) -> list[Generation]:
-    """The generations under a folder, the newest first; one whose manifest cannot be read is told of.
+    """Return the generations under a folder, the newest first; a manifest that cannot be read is logged.
 
     Raises CheckpointError where the folder cannot be listed now.
     """
@@ -326,7 +328,7 @@ def generations(root: Path) -> list[Generation]:
 
 
 def _paths(root: Path) -> list[Path]:
-    """The folders of generations that have a manifest, the newest first. Raises CheckpointError."""
+    """Return the folders of generations that have a manifest, the newest first. Raises CheckpointError."""
     try:
         found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)] if root.is_dir() else []
         found = [path for path in found if (path / _MANIFEST).is_file()]
@@ -336,12 +338,13 @@ def _paths(root: Path) -> list[Path]:
 
 
 def newest_complete(root: Path, run: str | None = None, *, mend: bool = False) -> Generation | None:
-    """The newest generation that holds every stage, whose digests are right; None when there is none.
+    """Return the newest generation that has every stage with the right digest; None: none was ever written in full.
 
-    run: consider this run alone. What is corrupt, cut short or lost in part is left out with a warning; when nothing
-    else is there, raises CheckpointError rather than to let a run start again from nothing. mend: set aside what is
-    corrupt, so that it is told of once and a copy can come in its place; for who owns the folder. What cannot be read
-    now stays as it is.
+    run: consider only generations with this fingerprint. A generation that was written in full, and has a corrupt,
+    short or missing file now, is skipped with a warning. Raises CheckpointError where all were skipped: the run must
+    not start again from version 0.
+    mend: set corrupt files aside, so that each is logged once and a copy can replace it; only for the owner of the
+    folder. A file that cannot be read now is left as it is.
     """
     failure: CheckpointError | None = None
     for path in _paths(root):
@@ -367,19 +370,19 @@ def newest_complete(root: Path, run: str | None = None, *, mend: bool = False) -
 
 
 def readable(root: Path, run: str) -> list[Generation]:
-    """The generations of a run under a folder, the newest first; one whose manifest is corrupt is told of."""
+    """Return the generations of a run under a folder, the newest first; a corrupt manifest is logged."""
     return [generation for generation in generations(root) if generation.run == run]
 
 
 def newest_known(root: Path, run: str) -> int:
-    """The newest version of a run of which a manifest here says that it was whole somewhere once; 0: none."""
+    """Return the newest version whose manifest has all digests: some process had it complete once. 0: none."""
     return max((generation.version for generation in readable(root, run) if generation.digests), default=0)
 
 
 def prune(root: Path, run: str, keep: int = GENERATIONS_KEPT, spare: Collection[int] = ()) -> None:
-    """Deletes what is older than the `keep` newest complete generations of a run; incomplete newer ones stay.
+    """Delete the generations of a run that are older than its `keep` newest complete ones.
 
-    spare: versions that stay in any case. What is another run's is neither counted nor touched.
+    spare: versions that are never deleted. Generations of other runs are neither counted nor deleted.
     """
     found = readable(root, run)
     complete = [generation.version for generation in found if generation.complete]
@@ -391,16 +394,16 @@ def prune(root: Path, run: str, keep: int = GENERATIONS_KEPT, spare: Collection[
 
 
 def remove_unfinished(root: Path, run: str, before: int) -> None:
-    """Deletes what was begun of a run's versions before this one and was never whole anywhere: it only takes room."""
+    """Delete a run's generations before this version that no process ever completed: nothing can use them."""
     for generation in readable(root, run):
         if generation.version < before and not generation.digests:
             generation.remove()
 
 
 def remove_all_but(root: Path, keep: Collection[int]) -> None:
-    """Deletes every version under a folder but these, of whichever run, also one of which nothing but drafts is there.
+    """Delete all versions of all runs under a folder except `keep`, also a version that has only half-written files.
 
-    A disk that refuses is told of. Raises OSError where the folder cannot be read.
+    An error while deleting is logged. Raises OSError where the folder cannot be read.
     """
     for path in list(root.iterdir()) if root.is_dir() else ():
         name = _NAME.fullmatch(path.name)

@@ -19,10 +19,10 @@ _DIGEST_CHUNK_ELEMENTS = 1 << 24
 
 
 class Blocks(Protocol):
-    """A flat fp32 tensor, or what can be read like one, a range at a time."""
+    """A flat fp32 tensor, or a stand-in that computes each requested range (`exact.Floats`)."""
 
     def __getitem__(self, where: slice, /) -> Tensor:
-        """fp32, the elements `where`."""
+        """Return the elements of the range `where`, in fp32."""
         ...
 
 
@@ -31,8 +31,8 @@ class FlatGroup:
     """Parameters that are reduced and stored together; `entries` say where each lies.
 
     params, grads and every tensor of `state` are fp32, of shape [elements], on one device: all-reduce and transfer of
-    state work on slices of them, and adam takes exactly 16 bytes a parameter. Exact accumulation takes 8 more: `grads`
-    are those of one microbatch then, and `totals`, int64, the sums of all, in the units of `fixed`.
+    state work on slices of them, and adam takes exactly 16 bytes a parameter. Exact accumulation takes 8 more: then
+    `grads` has the gradients of one microbatch, and `totals` (int64) their sums over all, in units of `fixed.unit`.
     """
 
     name: str
@@ -47,49 +47,49 @@ class FlatGroup:
     def empty(
         cls, name: str, entries: tuple[TensorSlot, ...], device: torch.device, fixed: FixedPoint | None = None
     ) -> FlatGroup:
-        """A group of zeros."""
+        """Return a group whose tensors are zeros."""
         elements = entries[-1].stop if entries else 0
         params = torch.zeros(elements, dtype=torch.float32, device=device)
         totals = None if fixed is None else torch.zeros_like(params, dtype=torch.int64)
         return cls(name, entries, params, torch.zeros_like(params), totals=totals, fixed=fixed)
 
     def parameter(self, entry: TensorSlot) -> nn.Parameter:
-        """A trainable view of one parameter whose `.grad` is a view too: autograd then accumulates in place."""
+        """Return a trainable view of one parameter; its `.grad` is a view too, into which autograd accumulates."""
         parameter = nn.Parameter(self.view(self.params, entry))
         parameter.grad = self.view(self.grads, entry)
         return parameter
 
     def view(self, flat: Tensor, entry: TensorSlot) -> Tensor:
-        """The part of a flat tensor of this group that belongs to one parameter, in its shape."""
+        """Return the part of a flat tensor of this group that belongs to one parameter, in the parameter's shape."""
         return flat[entry.offset : entry.stop].view(entry.shape)
 
     def zero_grads(self) -> None:
-        """Sets the gradients and their sums to zero in place."""
+        """Set the gradients and their sums to zero in place."""
         self.grads.zero_()
         if self.totals is not None:
             self.totals.zero_()
 
     @property
     def summed(self) -> Tensor:
-        """What adds up over the microbatches of a step, and over peers: `totals` where there are any, else `grads`."""
+        """The sums over the microbatches of a step, which peers all-reduce: `totals`, or `grads` without totals."""
         return self.grads if self.totals is None else self.totals
 
     @property
     def nbytes(self) -> int:
-        """Memory that the group takes, in bytes."""
+        """The memory of the group, in bytes."""
         totals = 0 if self.totals is None else self.totals.nbytes
         return self.grads.nbytes + totals + sum(tensor.nbytes for tensor in self.tensors().values())
 
     def gradient(self, summed: Tensor) -> Blocks:
-        """What a tensor like `summed` stands for, in fp32."""
+        """Return the fp32 gradient that a tensor in the form of `summed` encodes."""
         return summed if self.fixed is None else self.fixed.floats(summed)
 
     def sum_of_squares(self, summed: Tensor) -> float:
-        """Of the gradient that a tensor like `summed` stands for."""
+        """Return the sum of squares of the gradient that a tensor in the form of `summed` encodes."""
         return sum_of_squares(summed, 1.0 if self.fixed is None else self.fixed.unit)
 
     def allocate(self, names: Iterable[str]) -> None:
-        """Makes sure that there is a state tensor, of zeros, for each name."""
+        """Add a state tensor of zeros for each name that has none."""
         for name in names:
             if name not in self.state:
                 self.state[name] = torch.zeros_like(self.params)

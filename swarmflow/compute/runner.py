@@ -102,10 +102,10 @@ class StageRunner:
     ) -> Tensor | None:
         """Forward and backward once more, to add the gradients of a microbatch (weight 1) or take them away (-1).
 
-        grad: of the output [B, T, H]; on the last stage targets [B, T] instead. As integers, what is taken away leaves
-        no trace; in fp32 it leaves a rounding error. weight 0 accumulates nothing, and returns the gradient of the
-        input [B, T, H], to the bit that of the first time; it needs a stage that is not the first. weight 1 returns it
-        too, where there is one.
+        grad: of the output [B, T, H]; on the last stage targets [B, T] instead. weight 1 adds the parameters' gradients
+        to the sums, weight -1 subtracts them: exactly where sums are integers, with a rounding error in fp32. weight 0
+        leaves the sums as they are, and is not allowed on the first stage. Weights 0 and 1 return the gradient of the
+        input [B, T, H], equal to the bit to the first computation's; None on the first stage, and with weight -1.
         """
         if targets is not None:
             gradient = self._loss(x, targets, draw, weight)[2]
@@ -130,20 +130,24 @@ class StageRunner:
             return sum(float(self.stage.head_loss(*piece)) for piece in pieces), targets.numel()
 
     def drop(self, key: Hashable) -> None:
-        """Frees the graph kept under the key, if there is one."""
+        """Free the graph of the microbatch `key`, if it is kept."""
         self._graphs.pop(key, None)
 
     def forget_graphs(self) -> None:
-        """Frees all graphs."""
+        """Free all graphs."""
         self._graphs.clear()
 
     def clear(self) -> None:
-        """Frees all graphs and sets the gradients to zero."""
+        """Free all graphs and set the gradients to zero."""
         self._graphs.clear()
         self.stage.zero_grads()
 
     def begin(self, exponent: int, careful: bool = False) -> None:
-        """As `clear`, for a new step; exponent: where gradients add up as integers, one of them counts 2^-exponent."""
+        """Begin a step: free all graphs and set the gradients to zero.
+
+        exponent: with exact accumulation, the integer 1 stands for 2^-exponent. careful: check the output of every
+        layer, so that the error of a value that is not finite names the layer.
+        """
         self.clear()
         for hook in self._hooks:
             hook.remove()
@@ -153,12 +157,12 @@ class StageRunner:
             self.stage.fixed.exponent = exponent
 
     def weights_written(self) -> None:
-        """To be called when the flat parameters were written past torch, for instance through a memoryview."""
+        """Drop the bf16 copies of the parameters. Call this after a write that torch cannot see (a memoryview)."""
         if self._half is not None:
             self._half.forget()
 
     def activation_bytes(self, x: Tensor, draw: DrawKey | None = None) -> int:
-        """Bytes that one kept microbatch of this input takes (its weights are not counted), from a trial forward."""
+        """Run a trial forward; return the bytes that its graph keeps for the backward, without the weights."""
         weights = {group.params.untyped_storage().data_ptr() for group in self.stage.groups.values()}
         weights |= self._half.storages if self._half is not None else set()
         with _counting(weights) as sizes:
@@ -190,28 +194,28 @@ class StageRunner:
         return total, targets.numel(), None if leaf is None else leaf.grad
 
     def _check(self, leaf: Tensor | None) -> None:
-        """After a backward: where it is to be looked at closely, raises NotFinite with the layer."""
+        """Check the gradients after a backward of a careful step. Raises NotFiniteError with the layer."""
         if not self._hooks:
             return
         layer = self.stage.gradients_broken_in()
         if layer is None and leaf is not None and leaf.grad is not None and not finite(leaf.grad):
-            layer = self.stage.order[0]  # further on it would be in the parameters' gradients before that one
+            layer = self.stage.order[0]  # a later layer would have spoiled parameters' gradients too
         if layer is not None:
             raise self._broken("gradient", layer)
 
     def _broken(self, value: str, layer: str = "") -> NotFiniteError:
-        """The error; where gradients add up as integers, nothing of this microbatch is left."""
+        """Return the error to raise. With exact accumulation, the microbatch's own gradients are zeroed first."""
         if self.stage.fixed is not None:
             for group in self.stage.groups.values():
                 group.grads.zero_()
         return NotFiniteError(value, layer)
 
     def _factor(self, weight: int) -> float:
-        """Of a gradient in autograd: integers are negated when they are added, and so are just those of weight 1."""
+        """Return the factor of a gradient in autograd: the weight in fp32. `Stage.gather` applies it to integers."""
         return float(weight) if self.stage.fixed is None and weight else 1.0
 
     def _forward(self, x: Tensor, draw: DrawKey | None) -> tuple[Tensor | None, Tensor]:
-        """(input where its gradient ends, None on stage 0; hidden [B, T, H] with its graph)."""
+        """Return (the input as autograd leaf, None on stage 0; hidden [B, T, H] with its graph)."""
         leaf, entered = self._enter(x, draw)
         with self._precision():
             return leaf, self.stage.trunk(entered, draw)
@@ -233,7 +237,7 @@ class StageRunner:
 
 
 def _checking(name: str) -> Callable[[nn.Module, Any, Any], None]:
-    """A forward hook that raises NotFinite when what the layer of this name gives is not finite."""
+    """Return a forward hook that raises NotFiniteError when the output of the layer `name` is not finite."""
 
     def check(layer: nn.Module, given: object, output: object) -> None:
         for value in output if isinstance(output, tuple) else (output,):
@@ -244,7 +248,7 @@ def _checking(name: str) -> Callable[[nn.Module, Any, Any], None]:
 
 
 def _only(leaf: Tensor | None, weight: int) -> list[Tensor] | None:
-    """Where a backward accumulates: with weight 0 in its leaf alone, else in every parameter too."""
+    """Return the `inputs` of a backward: with weight 0 the leaf alone; None, every parameter too, otherwise."""
     if weight:
         return None
     assert leaf is not None, "with weight 0 there is nothing else to compute"
