@@ -87,8 +87,8 @@ class Microbatch:
 class Attempt(NamedTuple):
     """Orders the attempts at one hop: a later one replaces all earlier ones. Each part counts from 0 in the one before.
 
-    takeover: of the microbatch, by its present trainer from a dead one. repair: of the hop or one after it; what is
-    sent again is so above all that was passed on before. number: of the peer that is asked, in a repair.
+    takeover: how often trainers had died when this one was given the microbatch. repair: how often the hop was sent
+    again after a loss, so that all it passes on is above what was passed on before. number: how often it was denied.
     """
 
     takeover: int = 0

@@ -80,7 +80,8 @@ class StepEnd:
             total = _numbers(buffers[0], like).clone()
             for buffer in buffers[1:]:
                 total.add_(_numbers(buffer, like))
-            return total.cpu(), digest(total)
+            here = total.cpu()
+            return here, digest(here)
 
         def done(summed: tuple[Tensor, str]) -> None:
             total, name = summed

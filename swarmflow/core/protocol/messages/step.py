@@ -266,7 +266,7 @@ class ReducePart:
 
 @dataclass(frozen=True, slots=True)
 class ReduceSum:
-    """Send the sum of a piece from its owner to all members. Body: fp32, of this digest."""
+    """Send the sum of a piece from its owner to all members. Body: the sum, fp32 or int64, which has this digest."""
 
     epoch: Epoch
     ballot: int
