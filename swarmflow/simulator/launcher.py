@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -21,6 +22,8 @@ from swarmflow.simulator.machines import TrainerStart
 if TYPE_CHECKING:
     from swarmflow.simulator.world import World
 
+FIND_AGAIN_S = 0.5  # how soon a process that found no leader looks for one again
+
 
 @dataclass(slots=True)
 class Launcher:
@@ -28,12 +31,28 @@ class Launcher:
 
     world: World
     latest: dict[str, ProcessId] = field(init=False, default_factory=dict)  # the life of each name that began last
+    _looking: set[str] = field(init=False, default_factory=set)  # names of processes that look for a leader
     _incarnations: Random = field(init=False)
     _lineages: Random = field(init=False)
 
     def __post_init__(self) -> None:
         self._incarnations = Random(f"incarnations {self.world.seed}")
         self._lineages = Random(f"lineages {self.world.seed}")
+
+    def runs(self, name: str) -> bool:
+        """Return whether a process of this name runs, or looks for a leader: its folder is locked then."""
+        latest = self.latest.get(name)
+        return name in self._looking or (latest is not None and self.world.alive(latest))
+
+    def look_again(self, name: str, start: Callable[[], object]) -> None:
+        """Start a process a little later; until then it looks for a leader."""
+        self._looking.add(name)
+
+        def again() -> None:
+            self._looking.remove(name)
+            start()
+
+        self.world.clock.after(FIND_AGAIN_S, again)
 
     def trainer(self, name: str, leader: ProcessId | None) -> tuple[Host, TrainerMachine]:
         """Make a trainer. leader: the one that it follows; None: it leads, from the newest version on a disk."""

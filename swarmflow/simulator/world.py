@@ -33,7 +33,6 @@ from swarmflow.simulator.transport import Transport
 
 __all__ = ["Host", "Settings", "Surroundings", "World"]
 
-FIND_AGAIN_S = 0.5  # how soon a process that found no leader looks for one again
 ROUNDING_S = 1e-6
 TICK = Tick()
 SIGNS_OF_LIFE = (LeaderHeartbeat, Heartbeat)
@@ -88,11 +87,11 @@ class World:
 
     def start_trainer(self, name: str, lead: bool = False) -> None:
         """Start a trainer. lead: from the newest version on disk, unless another trainer leads or may take over."""
-        if self.ended:
+        if self.ended or self.launcher.runs(name):
             return
         leader = self.directory.found_by(name)
         if leader is None and (not lead or self.directory.may_be_taken_over(name)):
-            self.clock.after(FIND_AGAIN_S, partial(self.start_trainer, name, lead))
+            self.launcher.look_again(name, partial(self.start_trainer, name, lead))
             return
         host, machine = self.launcher.trainer(name, leader)
         process = host.process
@@ -102,15 +101,15 @@ class World:
         self._arm(host)
 
     def start_peer(self, name: str, wish: int = -1, kept: KeptState | None = None) -> ProcessId | None:
-        """Start a peer, which joins the leader that it finds. Returns None where it finds none yet.
+        """Start a peer, which joins the leader that it finds. Returns None where it finds none yet, or runs already.
 
         kept: what it has in memory; None: it has what lies in its folder.
         """
         leader = self.directory.found_by(name)
-        if self.ended:
+        if self.ended or self.launcher.runs(name):
             return None
         if leader is None:
-            self.clock.after(FIND_AGAIN_S, partial(self.start_peer, name, wish, kept))
+            self.launcher.look_again(name, partial(self.start_peer, name, wish, kept))
             return None
         host = self.launcher.peer(name, wish, kept, leader)
         process = host.process
@@ -241,7 +240,7 @@ class World:
         host = self.hosts[process]
         kept = host.device.keep(action.held)
         self.kill(process)
-        self.clock.after(0.5, partial(self._start_again, process.name, host, kept))
+        self.launcher.look_again(process.name, partial(self._start_again, process.name, host, kept))
 
     def _start_again(self, name: str, former: Host, kept: KeptState | None) -> None:
         if self.ended:

@@ -261,6 +261,17 @@ def test_the_memory_of_one_stage_is_not_waited_for_twice() -> None:
     assert {message.version for _, message in messages(bench.join_again(D, held(0, 9)), Granted)} == {4}
 
 
+def test_who_starts_again_and_again_with_a_later_version_in_its_folder_is_waited_for_once() -> None:
+    """Else each of its lives voids what all others load, and a run whose loading takes longer never goes on."""
+    bench = Bench(on_disk=4)
+    bench.join(C)
+    told: list[Action] = []
+    for life in range(1, 2 * int(TIMEOUTS.memory_s)):
+        told += bench.join_again(ProcessId("a", life), held(0, 9))
+        told += bench.wait(1, C)
+    assert [message.version for who, message in messages(told, Granted) if who == C] == [4]
+
+
 @pytest.mark.parametrize("beyond", [1, 1 << 39])
 def test_nobody_holds_a_version_after_the_last_step(beyond: int) -> None:
     """Neither is it waited for, nor is the run finished for it."""

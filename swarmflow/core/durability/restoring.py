@@ -38,6 +38,7 @@ class Restoring:
     former: Former = NOTHING  # what is known of the run before
     memory_s: float = 0.0  # for peers with a version in memory
     again_s: float = 0.0
+    _reached: int = 0  # that anybody held in memory; else a holder that comes and goes would begin the search anew
     _found: Remembered | None = None
     _found_s: float = 0.0
 
@@ -60,7 +61,7 @@ class Restoring:
 
     def _in_memory(self, on_disks: int, memories: Memories, there: Set[str], now: float) -> Decision | None:
         """What to do about versions that are later than those on disks; None: nothing, there is none to come."""
-        reached = max(self.former.version, memories.newest())
+        self._reached = reached = max(self._reached, self.former.version, memories.newest())
         if reached <= on_disks:
             return None
         all_there = bool(self.former.peers) and self.former.peers <= there
