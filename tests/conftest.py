@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
 import logging
 import os
@@ -33,6 +34,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     scheduling = LoadScopeScheduling(config, log)
     scheduling._split_scope = scope_of
     return scheduling
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the libraries from garbage collection: they are a million objects, and the tests make millions more."""
+    gc.collect()
+    gc.freeze()
 
 
 def scope_of(test: str) -> str:

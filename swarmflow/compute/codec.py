@@ -254,6 +254,11 @@ def _tensor_of(data: npt.NDArray[np.uint8], elements: int, dtype: torch.dtype) -
     return tensor
 
 
+def preload() -> None:
+    """Load what a process loads with its first tensor in 8 bits: for processes that are forked."""
+    _operations()
+
+
 class _Operations:
     """The two bitsandbytes operations in use, imported at first use.
 

@@ -29,7 +29,9 @@ _READY_S = 120.0
 _ANSWER_S = 20.0
 _POLL_S = 0.02
 # By name: what runs a process knows neither the roles nor how they compute.
-_ROLES = ("peers.process", "trainers.process")
+_COMMANDS = ("swarmflow.cli", "peers.command", "peers.process", "trainers.command", "trainers.process")
+_ADDRESSES = tuple(f"hivemind.utils.multiaddr.codecs.{codec}" for codec in ("ip4", "uint16be", "cid"))
+_CODEC = "swarmflow.compute.codec"
 _MODELS = "swarmflow.compute.families"
 _FAMILIES = ("gpt2", "llama")  # of the models of a demo and of the tests; any other is loaded by each process itself
 _ENDED = "the fork server has ended, and with it all of its processes"
@@ -198,8 +200,9 @@ def _serve() -> None:
 
 def _load() -> None:
     """Load what takes seconds, for all that are forked; nothing of it may start a thread before the fork."""
-    for role in _ROLES:
-        importlib.import_module(role)
+    for name in (*_COMMANDS, *_ADDRESSES):
+        importlib.import_module(name)
+    importlib.import_module(_CODEC).preload()
     importlib.import_module(_MODELS).preload(*_FAMILIES)
     gc.collect()
     gc.freeze()  # else the first collection in each child writes to, and so copies, every page of the libraries

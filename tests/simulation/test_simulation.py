@@ -195,3 +195,18 @@ def test_idle_peers_without_memory_for_graphs_do_the_forward_pass_twice(tmp_path
     _, report = simulated(tmp_path, slow)
     assert (report.outcome, report.violations) == ("finished", ())
     assert (report.waste()[0], report.waste()[2] > 0) == (0.0, True)
+
+
+@pytest.mark.parametrize("leader", ["found", "sought"])
+def test_a_process_that_runs_or_looks_for_a_leader_is_not_started_a_second_time(leader: str) -> None:
+    """Its folder is locked: two lives of one process would put each other out without end."""
+    world = World(SETTINGS, 0)
+    if leader == "found":
+        world.start_trainer("t0", lead=True)
+    world.start_peer("p0")
+    world.start_peer("p0")
+    world.start_trainer("t0", lead=True)
+    world.clock.run(lambda: False, 10.0)
+    alive = [process.name for process, host in world.hosts.items() if host.alive]
+    assert sorted(alive) == ["p0", "t0"]
+    assert world.counts["gone"] == 0

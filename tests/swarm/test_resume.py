@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ from tests.swarm.runs import FINISH_S, prepare, recipe, settings
 pytestmark = [pytest.mark.swarm, pytest.mark.slow]
 
 STAGES = 2
-STEPS = 24
+STEPS = 32
 EVERY = 4
 
 
@@ -95,63 +96,86 @@ def log_of(process: LocalProcess) -> str:
     return process.log.read_text(encoding="utf-8")
 
 
-def amid_a_step(swarm: LocalSwarm) -> None:
-    """A checkpoint lies on two disks, and the run has gone on from there."""
+def logs_of(processes: Sequence[LocalProcess]) -> str:
+    return "".join(map(log_of, processes))
+
+
+def wait_amid_steps(swarm: LocalSwarm, before: int = 0) -> int:
+    """Wait until a checkpoint lies on the trainers' disks and the run has gone on from there; return its steps.
+
+    before: how many steps the run had come to when it was disturbed last.
+    """
     folders = [swarm.state_folder(trainer.name) / "checkpoints" for trainer in swarm.trainers]
 
     def past_checkpoint() -> bool:
         kept = all(any(copy.complete for copy in generations(folder)) for folder in folders)
-        return kept and len(swarm.steps()) > EVERY + 1
+        steps = len(swarm.steps())
+        return kept and steps > before + EVERY and steps % EVERY == 2  # the newest version is on no disk
 
-    swarm.wait(past_checkpoint, "steps beyond the first checkpoint", FINISH_S)
+    swarm.wait(past_checkpoint, "steps beyond the next checkpoint", FINISH_S)
+    return len(swarm.steps())
+
+
+def wait_for_copies(swarm: LocalSwarm) -> None:
+    """Wait until peers hold what whichever trainer leads has on its disk."""
+    text = "is on the disks of others too"
+    swarm.wait(lambda: any(text in log_of(trainer) for trainer in swarm.trainers), "the copies", FINISH_S)
+
+
+def kill_all(swarm: LocalSwarm, before: int = 0) -> int:
+    """Kill every process between two steps or amid one; return how many steps they had come to."""
+    kill_at_once(swarm.processes)
+    reached = len(swarm.steps())
+    assert before + EVERY < reached < STEPS
+    return reached
+
+
+def start_all_again(swarm: LocalSwarm, order: Sequence[LocalProcess]) -> None:
+    for process in list(order):
+        swarm.start_again(process)
 
 
 # --- every process ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", ["trainers first", "peers first", "leader's disk lost"])
-def test_every_process_is_killed_and_started_again(first: str, undisturbed: Undisturbed, tmp_path: Path) -> None:
+def test_every_process_is_killed_and_started_again_three_times(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    """With all disks and the peers first, without the disk of the first leader, and with no trainer's checkpoints."""
     with undisturbed.swarm(tmp_path / "swarm") as swarm:
         start(swarm)
-        amid_a_step(swarm)
-        kill_at_once(swarm.processes)
-        reached = len(swarm.steps())
-        assert EVERY < reached < STEPS
-        if first == "leader's disk lost":
-            shutil.rmtree(swarm.state_folder("trainer-0"))
-        order = swarm.processes if first != "peers first" else swarm.peers + swarm.trainers
-        for process in list(order):
-            swarm.start_again(process)
-        swarm.wait_finished(FINISH_S)
-        logs = "".join(log_of(trainer) for trainer in swarm.trainers)
-        assert "resuming at version " in logs
-        assert "resuming at version 0" not in logs
-        assert_same(swarm, undisturbed)
+        wait_amid_steps(swarm)
+        reached = kill_all(swarm)
+        start_all_again(swarm, swarm.peers + swarm.trainers)
 
+        wait_amid_steps(swarm, reached)
+        assert_resumed(swarm)
+        reached = kill_all(swarm, reached)
+        shutil.rmtree(swarm.state_folder("trainer-0"))
+        start_all_again(swarm, swarm.trainers + swarm.peers)
 
-@pytest.mark.parametrize("trainers", [1, 2])
-def test_every_trainers_disk_is_lost(trainers: int, undisturbed: Undisturbed, tmp_path: Path) -> None:
-    """What the peers keep of each other's stages is enough to go on from."""
-    with undisturbed.swarm(tmp_path / "swarm") as swarm:
-        start(swarm, trainers)
-        amid_a_step(swarm)
-        swarm.wait(lambda: "is on the disks of others too" in log_of(swarm.trainers[0]), "the copies", FINISH_S)
-        kill_at_once(swarm.processes)
+        wait_amid_steps(swarm, reached)
+        wait_for_copies(swarm)
+        assert_resumed(swarm)
+        kill_all(swarm, reached)
         for trainer in swarm.trainers:
             shutil.rmtree(swarm.state_folder(trainer.name) / "checkpoints")
-        for process in list(swarm.processes):
-            swarm.start_again(process)
+        start_all_again(swarm, swarm.trainers + swarm.peers)
+
         swarm.wait_finished(FINISH_S)
-        logs = "".join(log_of(trainer) for trainer in swarm.trainers)  # whichever of them led again
-        assert " from the disks of others" in logs
-        assert "loading version 0" not in "".join(log_of(peer) for peer in swarm.peers)
+        assert " from the disks of others" in logs_of(swarm.trainers)  # whichever of them led again
+        assert "loading version 0" not in logs_of(swarm.peers)
         assert_same(swarm, undisturbed)
 
 
-def test_a_full_disk_a_deleted_folder_and_a_flipped_bit_cost_no_step_that_was_learnt(
+def assert_resumed(swarm: LocalSwarm) -> None:
+    logs = logs_of(swarm.trainers)
+    assert "resuming at version " in logs
+    assert "resuming at version 0" not in logs
+
+
+def test_the_only_trainers_disk_is_full_deleted_spoilt_and_lost_and_no_step_that_was_learnt_with_it(
     undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    """One run meets all three of them on its only trainer's disk, and is killed as a whole after that."""
+    """The run is killed as a whole once a bit of its newest checkpoint is flipped, and before all of them are lost."""
     with small_disk(tmp_path / "swarm" / "trainer-0", 16 << 20) as disk, undisturbed.swarm(tmp_path / "swarm") as swarm:
         trainer = swarm.start_trainer()
         assert "disk: up to " in log_of(trainer), "what the run will need is told before the invite"
@@ -171,26 +195,36 @@ def test_a_full_disk_a_deleted_folder_and_a_flipped_bit_cost_no_step_that_was_le
                 entry.unlink()
         text = "was deleted: what belongs there is written again"
         swarm.wait(lambda: text in log_of(trainer), "what was deleted", FINISH_S)
-        swarm.wait(lambda: "is on the disks of others too" in log_of(trainer), "the copies", FINISH_S)
+        wait_for_copies(swarm)
         swarm.wait_steps(EVERY + 3, FINISH_S)
         again = {path.name for path in disk.path.iterdir()}
         assert {"identity.key", "run.json", "known", "begun", "tokenizer"} <= again
 
-        kill_at_once(swarm.processes)
-        assert EVERY + 1 < len(swarm.steps()) < STEPS
+        reached = kill_all(swarm)
         spoilt = newest_files(disk.path)[0]
         flip_bit(spoilt, Random(0))
-        led, *peers = swarm.processes
-        again_led = swarm.start_again(led)
-        # A peer that looks for the trainer too early looks again after seconds, when two others may have ended the run.
-        swarm.wait(lambda: "waiting for the peers" in log_of(again_led), "the trainer", FINISH_S)
-        for peer in peers:
-            swarm.start_again(peer)
-        swarm.wait_finished(FINISH_S)
-        assert log_of(swarm.trainers[0]).count(f"{spoilt} is corrupt") == 1
+        trainer = start_trainer_first(swarm)
+        wait_amid_steps(swarm, reached)
+        wait_for_copies(swarm)
+        assert log_of(trainer).count(f"{spoilt} is corrupt") == 1
         assert spoilt.with_name(f"{spoilt.name}.corrupt").is_file() or not spoilt.parent.exists()
-        assert "loading version 0" not in "".join(log_of(peer) for peer in swarm.peers)
+        assert "loading version 0" not in logs_of(swarm.peers)
+
+        kill_all(swarm, reached)
+        shutil.rmtree(disk.path / "checkpoints")
+        start_trainer_first(swarm)
+        swarm.wait_finished(FINISH_S)
+        assert " from the disks of others" in logs_of(swarm.trainers)
+        assert "loading version 0" not in logs_of(swarm.peers)
         assert_same(swarm, undisturbed)
+
+
+def start_trainer_first(swarm: LocalSwarm) -> LocalProcess:
+    """A peer that looks for the trainer too early looks again after seconds, when others may have ended the run."""
+    trainer = swarm.start_again(swarm.trainers[0])
+    swarm.wait(lambda: "waiting for the peers" in log_of(trainer), "the trainer", FINISH_S)
+    start_all_again(swarm, swarm.peers)
+    return trainer
 
 
 def test_the_leaders_machine_is_gone_for_good(undisturbed: Undisturbed, tmp_path: Path) -> None:
@@ -200,8 +234,8 @@ def test_the_leaders_machine_is_gone_for_good(undisturbed: Undisturbed, tmp_path
         swarm.start_trainer()
         for _ in range(2 * STAGES):
             swarm.start_peer()
-        amid_a_step(swarm)
-        kill_at_once(swarm.processes)
+        wait_amid_steps(swarm)
+        kill_all(swarm)
         shutil.rmtree(swarm.state_folder("trainer-0"))
         former, other = swarm.trainers
         for process in [other, *swarm.peers]:
@@ -214,34 +248,67 @@ def test_the_leaders_machine_is_gone_for_good(undisturbed: Undisturbed, tmp_path
         assert_same_model(swarm, undisturbed)
 
 
-# --- every trainer ----------------------------------------------------------------------------------------------------
+# --- every trainer, and every peer of a stage -------------------------------------------------------------------------
 
 
-def test_every_trainer_is_killed_and_the_peers_live(undisturbed: Undisturbed, tmp_path: Path) -> None:
-    """What is later than any disk is in the peers' memory: no step is trained twice."""
+@pytest.mark.parametrize("first", range(STAGES))
+def test_every_peer_of_a_stage_is_killed_and_then_of_the_other(
+    first: int, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    """Another peer moves to the one stage; to the other come those that were killed. Once all trainers died before."""
     with undisturbed.swarm(tmp_path / "swarm") as swarm:
         start(swarm)
-        amid_a_step(swarm)
-        kill_at_once(swarm.trainers)
-        lines = swarm.json_file("trainer-0").read_text().splitlines()
-        for trainer in list(swarm.trainers):
-            swarm.start_again(trainer)
+        wait_amid_steps(swarm)
+        if first == 0:
+            kill_every_trainer(swarm)
+        lost = kill_stage(swarm, first)
+        swarm.wait(lambda: first in {stage_of(peer) for peer in swarm.peers if peer not in lost}, "another", FINISH_S)
+        reached = len(swarm.steps())
+        went_back(swarm, first)
+        wait_amid_steps(swarm, reached)
+        lost += kill_stage(swarm, 1 - first, but=lost)
+        start_all_again(swarm, lost)
         swarm.wait_finished(FINISH_S)
-        assert "from the memory of peers" in "".join(log_of(trainer) for trainer in swarm.trainers)
-        for peer in swarm.peers:
-            assert log_of(peer).count("; loading version") == 1
-            assert "is here already" in log_of(peer)
-        steps = [json.loads(line)["step"] for line in swarm.json_file("trainer-0").read_text().splitlines()]
-        assert steps[: len(lines)] == list(range(len(lines)))
-        after = steps[len(lines) :]  # the first one may have been told before; the other trainer may have led first
-        assert after == sorted(set(after))
-        assert min(after, default=STEPS) >= len(lines) - 1
+        went_back(swarm, 1 - first)
         logged = {step["step"]: step for name in ("trainer-1", "trainer-0") for step in swarm.steps(name)}
         assert learnt([logged[step] for step in sorted(logged)]) == undisturbed.losses
         assert_same_model(swarm, undisturbed)
 
 
-# --- every peer of a stage --------------------------------------------------------------------------------------------
+def kill_every_trainer(swarm: LocalSwarm) -> None:
+    """What is later than any disk is in the peers' memory: no step is trained twice."""
+    kill_at_once(swarm.trainers)
+    before = swarm.json_file("trainer-0").read_text().splitlines()
+    start_all_again(swarm, swarm.trainers)
+    wait_amid_steps(swarm, len(before))
+    assert "from the memory of peers" in logs_of(swarm.trainers)
+    for peer in swarm.peers:
+        assert log_of(peer).count("; loading version") == 1
+        assert "is here already" in log_of(peer)
+    steps = [json.loads(line)["step"] for line in swarm.json_file("trainer-0").read_text().splitlines()]
+    assert steps[: len(before)] == list(range(len(before)))
+    after = steps[len(before) :]  # the first one may have been told before; the other trainer may have led first
+    assert after == sorted(set(after))
+    assert min(after, default=STEPS) >= len(before) - 1
+
+
+def stage_of(peer: LocalProcess) -> int | None:
+    """Which stage a peer has said last that it serves."""
+    said = re.findall(r"serving stage (\d+) from", log_of(peer))
+    return int(said[-1]) if said else None
+
+
+def kill_stage(swarm: LocalSwarm, stage: int, but: Sequence[LocalProcess] = ()) -> list[LocalProcess]:
+    """Kill all that serve a stage, and return them. but: those that are dead."""
+    alive = [peer for peer in swarm.peers if peer not in but]
+    victims = [peer for peer in alive if stage_of(peer) == stage]
+    assert 0 < len(victims) < len(alive)
+    kill_at_once(victims)
+    return victims
+
+
+def went_back(swarm: LocalSwarm, stage: int) -> None:
+    assert f"stage {stage} has lost everybody: back from version " in logs_of(swarm.trainers)
 
 
 def test_the_only_peer_of_a_stage_leaves_at_once_and_comes_back(undisturbed: Undisturbed, tmp_path: Path) -> None:
@@ -263,24 +330,4 @@ def test_the_only_peer_of_a_stage_leaves_at_once_and_comes_back(undisturbed: Und
         lines = swarm.json_file("trainer-0").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == list(range(STEPS)), "each once"
         assert not any((swarm.state_folder(again.name) / "left").rglob("*.safetensors")), "it is of no use any more"
-        assert_same(swarm, undisturbed)
-
-
-@pytest.mark.parametrize("new", [False, True], ids=["others move", "new ones come"])
-@pytest.mark.parametrize("stage", range(STAGES))
-def test_every_peer_of_a_stage_is_killed(stage: int, new: bool, undisturbed: Undisturbed, tmp_path: Path) -> None:
-    with undisturbed.swarm(tmp_path / "swarm") as swarm:
-        start(swarm)
-        amid_a_step(swarm)
-        serving = f"serving stage {stage} from"
-        victims = [peer for peer in swarm.peers if serving in log_of(peer)]
-        assert 0 < len(victims) < len(swarm.peers)
-        kill_at_once(victims)
-        if new:
-            for victim in victims:
-                swarm.start_again(victim)
-        survivors = [process for process in swarm.processes if process.exit_code is None]
-        swarm.wait(lambda: all(p.exit_code is not None for p in survivors), "the end of the run", FINISH_S)
-        log = log_of(swarm.trainers[0])
-        assert f"stage {stage} has lost everybody: back from version " in log
         assert_same(swarm, undisturbed)
