@@ -90,8 +90,10 @@ class CopyKeeper:
                     manifest.stages,
                     snapshot.digests,
                 )
-                self._close(lambda stage, version: version == generation.version and stage not in generation.held)
-                missing = [stage for stage in action.stages if stage not in generation.held]
+                self._close(
+                    lambda stage, version: version == generation.version and stage not in generation.stages_held
+                )
+                missing = [stage for stage in action.stages if stage not in generation.stages_held]
                 elements = {stage: state_elements(manifest, stage) for stage in missing}
                 needed = sum(file_bytes(of) for of in elements.values())
                 require_room(f"a copy of version {snapshot.version}", generation.path, needed)
@@ -143,8 +145,8 @@ class CopyKeeper:
         verify, self._unlisted = verify or self._unlisted, False
         for generation in generations:
             version = generation.version
-            trusted = {stage for stage in generation.held if not verify and (stage, version) not in self._unread}
-            stages = [stage for stage in generation.held if stage in trusted or self._right(generation, stage)]
+            trusted = {stage for stage in generation.stages_held if not verify and (stage, version) not in self._unread}
+            stages = [stage for stage in generation.stages_held if stage in trusted or self._right(generation, stage)]
             if stages:
                 found.append(Holding(Snapshot(generation.version, generation.digests), tuple(stages)))
         return tuple(found)
@@ -161,7 +163,7 @@ class CopyKeeper:
             self._unread.add(key)
             return False
         self._unread.discard(key)
-        return stage in generation.held
+        return stage in generation.stages_held
 
     def _opened(self, generation: Generation, stage: int) -> StageFile:
         """Open a copy for a request; one that has become useless is reported to the leader."""
@@ -177,7 +179,7 @@ class CopyKeeper:
         key = (stage, version)
         if key not in self._open:
             for generation in self._generations():
-                if generation.version == version and stage in generation.held:
+                if generation.version == version and stage in generation.stages_held:
                     self._open[key] = self._opened(generation, stage)
                     return self._open[key]
             raise NetworkError(f"version {version} of stage {stage} is not here (any more)")

@@ -83,4 +83,4 @@ def flip_bit(path: Path, random: Random) -> None:
 def newest_files(state_folder: Path) -> list[Path]:
     """The stages' files of the newest version in a trainer's state folder."""
     newest = generations(state_folder / "checkpoints")[0]
-    return [newest.path / f"stage-{stage}.safetensors" for stage in newest.held]
+    return [newest.path / f"stage-{stage}.safetensors" for stage in newest.stages_held]

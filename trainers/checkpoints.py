@@ -76,7 +76,7 @@ class Checkpoints:
                     newest = await self._copy(session, action)
                 session.driver.post(Progressed("save", version=action.version))
                 self._newest = newest
-                self._folder.keep_known(newest.version)
+                self._folder.keep_newest_seen(newest.version)
                 lacks = await asyncio.to_thread(self._after, newest, action)
         except (SwarmflowError, OSError) as error:
             session.driver.post(self._failed(action, error))
@@ -121,7 +121,7 @@ class Checkpoints:
             manifest.stages,
             action.digests,
         )
-        missing = [stage for stage in range(manifest.stages) if stage not in generation.held]
+        missing = [stage for stage in range(manifest.stages) if stage not in generation.stages_held]
         needed = await asyncio.to_thread(lambda: sum(file_bytes(self._elements(stage)) for stage in missing))
         require_room(f"a copy of version {action.version}", generation.path, needed)
         jobs = [
@@ -208,7 +208,7 @@ class Checkpoints:
         found = [newest] if newest is not None and newest.version == version else []
         found += readable(self._folder.checkpoints, self._manifest.fingerprint)
         for generation in found:
-            if generation.version != version or stage not in generation.held:
+            if generation.version != version or stage not in generation.stages_held:
                 continue
             try:
                 return generation.state(stage)

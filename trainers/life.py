@@ -61,14 +61,14 @@ class TrainerLife:
         corpus: Corpus,
         folder: StateFolder,
         steplog: StepLog | None,
-        took_over: Callable[[], None],
+        on_takeover: Callable[[], None],
     ) -> None:
         self._session = session
         self._config = config
         self._corpus = corpus
         self._folder = folder
         self._steplog = steplog
-        self._took_over = took_over  # called when it begins to lead after another trainer
+        self._on_takeover = on_takeover  # called when it begins to lead after another trainer
         self.version = 0  # steps that were committed, as far as this trainer knows
         self.answers = TrainerAnswers(session, folder)
         self._machine: TrainerMachine | None = None
@@ -90,7 +90,7 @@ class TrainerLife:
             WriteCheckpoint: self._write,
             Record: self._record,
             Validate: self._validate,
-            TookOver: lambda action: self._took_over(),
+            TookOver: lambda action: self._on_takeover(),
             Exit: self._session.end,
             Rejoin: self._session.end,
             Abandon: self._abandon,
@@ -115,7 +115,7 @@ class TrainerLife:
             version,
             version,
             disk.digests,
-            disk.known,
+            disk.newest_seen,
             disk.former,
         )
         leader.safe.copies.record(leader.me, disk.parts)

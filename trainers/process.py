@@ -190,10 +190,10 @@ async def _one_life(
         addresses = tuple(dict.fromkeys((*node.addresses(), *_beside(run, node), *trainers)))
         return Invite(run_id, name, addresses[:ADDRESSES_MAX])
 
-    def took_over() -> None:
+    def on_takeover() -> None:
         session.spawn(lead_on(run, own_invite()), "the claim to the output of who led before")
 
-    life = TrainerLife(session, run.config, run.corpus, run.folder, run.steplog, took_over)
+    life = TrainerLife(session, run.config, run.corpus, run.folder, run.steplog, on_takeover)
     session.open(life.effects(), life.read)
     announced.serve(session.requests)
     await session.links.start()

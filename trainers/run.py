@@ -92,7 +92,7 @@ class Run:
         if manifest is None:
             return False
         # It may have been killed between writing its first version and recording it.
-        return self.folder.known > 0 or newest_known(self.folder.checkpoints, manifest.fingerprint) > 0
+        return self.folder.newest_seen > 0 or newest_known(self.folder.checkpoints, manifest.fingerprint) > 0
 
     def claim(self) -> None:
         """Keep others of this output from leading too, unless one leads. Takes seconds where one of them may be alive.

@@ -44,17 +44,17 @@ class StateFolder:
         self.identity = path / "identity.key"
         self.checkpoints = path / "checkpoints"
         self.tokenizer = path / "tokenizer"
-        self._manifest = path / "run.json"
-        self._manifest_copy = path / "run.json.copy"
-        self._port = path / "port"
-        self._trainers = path / "trainers"
-        self._known = path / "known"
-        self._former = path / "former"
-        self._begun = path / "begun"
-        self._kept: dict[Path, bytes] = {}
-        self._unwritten: set[Path] = set()
-        self._key = b""
-        self._refused = False
+        self._manifest_file = path / "run.json"
+        self._manifest_copy_file = path / "run.json.copy"
+        self._port_file = path / "port"
+        self._trainers_file = path / "trainers"
+        self._newest_seen_file = path / "known"
+        self._former_file = path / "former"
+        self._begun_file = path / "begun"
+        self._contents: dict[Path, bytes] = {}  # of the files, as last read or to be written
+        self._dirty: set[Path] = set()  # files whose content is not on the disk yet
+        self._key = b""  # the content of identity.key
+        self._write_failed = False  # and was logged; until a write succeeds
 
     @classmethod
     def open(cls, stack: ExitStack, asked_for: Path | None, output: Path) -> StateFolder:
@@ -97,16 +97,16 @@ class StateFolder:
     @property
     def port(self) -> int:
         """The port of the last start; 0: none."""
-        return _as_number(self._read(self._port))
+        return _as_number(self._read(self._port_file))
 
     def keep_port(self, port: int) -> None:
         """Keep the port, so that invites stay valid after a restart."""
-        self._keep(self._port, str(port).encode())
+        self._keep(self._port_file, str(port).encode())
 
     @property
     def trainers(self) -> tuple[str, ...]:
         """Multiaddrs of the run's other trainers, as last known."""
-        return _lasting((self._read(self._trainers) or b"").decode("utf-8", "replace").split())
+        return _lasting((self._read(self._trainers_file) or b"").decode("utf-8", "replace").split())
 
     def keep_trainers(self, addresses: tuple[str, ...]) -> None:
         """Keep the addresses of the others: a trainer that starts again looks for them before it leads a run.
@@ -115,31 +115,31 @@ class StateFolder:
         """
         good = _lasting(addresses)
         if good != self.trainers:
-            self._keep(self._trainers, "\n".join(good).encode())
+            self._keep(self._trainers_file, "\n".join(good).encode())
 
     @property
-    def known(self) -> int:
+    def newest_seen(self) -> int:
         """The newest version of the run that was ever on this trainer's disk; 0: none."""
-        return _as_number(self._read(self._known))
+        return _as_number(self._read(self._newest_seen_file))
 
-    def keep_known(self, version: int) -> None:
+    def keep_newest_seen(self, version: int) -> None:
         """Record that a version exists: a run must not begin again although its checkpoints are lost here."""
-        if version > self.known:
-            self._keep(self._known, str(version).encode())
+        if version > self.newest_seen:
+            self._keep(self._newest_seen_file, str(version).encode())
 
     def keep_begun(self) -> None:
         """Record that a step of the run was committed: from now on its manifest does not change."""
-        if self._begun not in self._kept:
-            self._keep(self._begun, b"")
+        if self._begun_file not in self._contents:
+            self._keep(self._begun_file, b"")
 
     def keep_former(self, former: Former) -> None:
         """Record how far the run has come, and which peers hold that version in memory."""
-        self._keep(self._former, msgspec.json.encode(former))
+        self._keep(self._former_file, msgspec.json.encode(former))
 
     @property
     def former(self) -> Former:
         """How far the run had come, and with which peers."""
-        return _as_former(self._read(self._former))
+        return _as_former(self._read(self._former_file))
 
     def manifest(self) -> Manifest | None:
         """Return the manifest that the run was started with, if this folder has it.
@@ -147,51 +147,52 @@ class StateFolder:
         A corrupt file is replaced by its copy. Raises CheckpointError where that is corrupt too.
         """
         try:
-            found = first_manifest((self._manifest, self._manifest_copy), self._read)
+            found = first_manifest((self._manifest_file, self._manifest_copy_file), self._read)
         except IncompatibleError as error:
             raise CheckpointError(str(error)) from None
         if found is not None:
             return found
         if any(self.path.glob("run.json*.corrupt*")):
             raise CheckpointError(
-                f"{self._manifest} and its copy are corrupt: bring back one of them, or that of another trainer of it"
+                f"{self._manifest_file} and its copy are corrupt: "
+                "bring back one of them, or that of another trainer of it"
             )
         return None
 
     def keep_manifest(self, manifest: Manifest) -> None:
         """Keep the manifest of the run."""
-        for path in (self._manifest, self._manifest_copy):
+        for path in (self._manifest_file, self._manifest_copy_file):
             self._keep(path, manifest.encode())
 
     # --- the disk -----------------------------------------------------------------------------------------------------
 
     def _read(self, path: Path) -> bytes | None:
-        if path not in self._kept:
+        if path not in self._contents:
             try:
                 data = read_sealed(path)
             except OSError as error:
                 raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
             if data is None:
                 return None
-            self._kept[path] = data
-        return self._kept[path]
+            self._contents[path] = data
+        return self._contents[path]
 
     def _keep(self, path: Path, data: bytes) -> None:
-        self._kept[path] = data
-        self._unwritten.add(path)
+        self._contents[path] = data
+        self._dirty.add(path)
         self._flush()
 
     def _flush(self) -> None:
-        for path in sorted(self._unwritten):
+        for path in sorted(self._dirty):
             try:
-                write_sealed(path, self._kept[path])
+                write_sealed(path, self._contents[path])
             except OSError as error:
-                if not self._refused:
+                if not self._write_failed:
                     log.warning("%s cannot be written: %s; it is tried again", path, error.strerror)
-                self._refused = True
+                self._write_failed = True
                 return
-            self._unwritten.discard(path)
-        self._refused = False
+            self._dirty.discard(path)
+        self._write_failed = False
 
     def _make_again(self) -> bool:
         """Make the folder, or the lock in it, again after it was deleted, and return whether that succeeded."""
@@ -206,13 +207,13 @@ class StateFolder:
         except TakenError:
             raise
         except (SwarmflowError, OSError) as error:
-            if not self._refused:
+            if not self._write_failed:
                 log.warning("the state folder %s is gone and cannot be made again yet: %s", self.path, error)
-            self._refused = True
+            self._write_failed = True
             return False
         self._lock.release()
         self._lock = lock
-        self._unwritten = set(self._kept)
+        self._dirty = set(self._contents)
         log.warning("the state folder %s was deleted: what belongs there is written again", self.path)
         return True
 
@@ -236,7 +237,7 @@ class OnDisk:
     """The versions on disk from which a trainer may go on."""
 
     newest: Generation | None  # the newest version that is whole and correct
-    known: int  # the newest version that was ever on a disk, by the files of the folders
+    newest_seen: int  # the newest version that was ever on a disk, by the files of the folders
     former: Former = NOTHING  # how far the run had come, with which peers: they may hold that version in memory
     parts: tuple[Holding, ...] = ()  # stages of later versions in the own folder, none of which is whole there
 
@@ -264,27 +265,28 @@ def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
     Corrupt versions are logged and left out, and set aside in this trainer's own folder.
     """
     found: list[Generation] = []
-    known = max(folder.known, *(_known(path) for path in _beside(folder, output)), 0)
-    roots = [folder.checkpoints, *(path / "checkpoints" for path in _beside(folder, output))]
+    others = _other_folders(folder, output)
+    seen = max(folder.newest_seen, *map(_newest_seen, others), 0)
+    roots = [folder.checkpoints, *(path / "checkpoints" for path in others)]
     for root in dict.fromkeys(path.absolute() for path in roots):
         try:
             generation = newest_complete(root, run, mend=root == folder.checkpoints.absolute())
         except CheckpointError:
             generation = None  # each was logged; others may have copies
         with suppress(CheckpointError):  # the folder cannot be listed
-            known = max(known, newest_known(root, run))
+            seen = max(seen, newest_known(root, run))
         if generation is not None:
             found.append(generation)
-    former = max((folder.former, *(_former(path) for path in _beside(folder, output))), key=lambda each: each.version)
+    former = max((folder.former, *map(_former, others)), key=lambda each: each.version)
     newest = max(found, key=lambda generation: generation.version, default=None)
     left = parts(folder.checkpoints, run, newest.version if newest is not None else 0)
-    return OnDisk(newest, known, former, left)
+    return OnDisk(newest, seen, former, left)
 
 
 def parts(root: Path, run: str, after: int) -> tuple[Holding, ...]:
     """Return the stages in a folder of versions after this one, none of which is whole there."""
-    later = [found for found in readable(root, run) if found.version > after and found.digests and found.held]
-    return tuple(Holding(Snapshot(found.version, found.digests), found.held) for found in later)
+    later = [found for found in readable(root, run) if found.version > after and found.digests and found.stages_held]
+    return tuple(Holding(Snapshot(found.version, found.digests), found.stages_held) for found in later)
 
 
 def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
@@ -299,7 +301,7 @@ def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
         found += [(_has_begun(folder.path), own)] if own is not None else []
     except CheckpointError as error:
         failure = error
-    for place in _beside(folder, output):
+    for place in _other_folders(folder, output):
         manifest = _manifest_in(place)
         found += [(_has_begun(place), manifest)] if manifest is not None else []
     if not found and failure is not None:
@@ -309,7 +311,7 @@ def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
 
 def has_begun(folder: StateFolder, output: Path) -> bool:
     """Whether a step of the run was committed, by the files of this folder and those of the trainers beside it."""
-    return any(_has_begun(place) for place in (folder.path, *_beside(folder, output)))
+    return any(_has_begun(place) for place in (folder.path, *_other_folders(folder, output)))
 
 
 def check_joins(folder: StateFolder, output: Path, run_id: str, run: str | None = None) -> None:
@@ -323,7 +325,7 @@ def check_joins(folder: StateFolder, output: Path, run_id: str, run: str | None 
         foreign = known and any(found.run != run for found in generations(folder.checkpoints))
         if foreign or (own is not None and _has_begun(folder.path)):
             raise _another_run(folder.path, own, run_id)
-    for place in _beside(folder, output):
+    for place in _other_folders(folder, output):
         held = _manifest_in(place)
         if held is not None and held.run_id != run_id and _has_begun(place):
             raise _another_run(place, held, run_id)
@@ -337,14 +339,14 @@ def _another_run(place: Path, held: Manifest | None, run_id: str) -> ConfigError
     )
 
 
-def _beside(folder: StateFolder, output: Path) -> list[Path]:
+def _other_folders(folder: StateFolder, output: Path) -> list[Path]:
     """Return the folders of the other trainers of an output."""
     own = folder.path.resolve()
     return [path for path in sorted(output.glob("state/*")) if path.is_dir() and path.resolve() != own]
 
 
 def _has_begun(place: Path) -> bool:
-    return (place / "begun").exists() or _known(place) > 0
+    return (place / "begun").exists() or _newest_seen(place) > 0
 
 
 def _former(place: Path) -> Former:
@@ -359,7 +361,7 @@ def _as_former(data: bytes | None) -> Former:
         return NOTHING
 
 
-def _known(place: Path) -> int:
+def _newest_seen(place: Path) -> int:
     return _as_number(_of_another(place / "known"))
 
 

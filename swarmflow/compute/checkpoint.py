@@ -193,10 +193,10 @@ class Generation:
         digests = self.extra.get(_DIGESTS)
         if isinstance(digests, list) and len(digests) == self.stages:
             return tuple(str(digest) for digest in digests)
-        return tuple(self._files[stage][0] for stage in range(self.stages)) if self.finished else ()
+        return tuple(self._files[stage][0] for stage in range(self.stages)) if self.names_all_stages else ()
 
     @property
-    def held(self) -> tuple[int, ...]:
+    def stages_held(self) -> tuple[int, ...]:
         """The stages whose file is here in its full size, with the digest that `digests` has for it."""
         digests = self.digests
         return tuple(s for s in range(self.stages) if self.has(s) and digests and self._files[s][0] == digests[s])
@@ -207,7 +207,7 @@ class Generation:
         return all(self.has(stage) for stage in range(self.stages))
 
     @property
-    def finished(self) -> bool:
+    def names_all_stages(self) -> bool:
         """Whether the manifest names every stage: each file was written once, though it may be lost by now."""
         return all(stage in self._files for stage in range(self.stages))
 
@@ -350,7 +350,7 @@ def newest_complete(root: Path, run: str | None = None, *, mend: bool = False) -
     for path in _paths(root):
         try:
             generation = Generation.open(path)
-            if not generation.finished or run not in (None, generation.run):
+            if not generation.names_all_stages or run not in (None, generation.run):
                 continue
             wrong = generation.wrong_stages()
             if not wrong:

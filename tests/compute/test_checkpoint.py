@@ -182,13 +182,13 @@ def test_a_copy_goes_on_with_what_is_of_the_same_content_and_nothing_else(tmp_pa
     digests = source.digests
     copy = Generation.begin_copy(tmp_path / "copy", 7, "run", 2, digests)
     _fill(copy, 1, 8)
-    assert (copy.held, copy.digests, copy.complete) == ((1,), digests, False)
-    assert Generation.begin_copy(tmp_path / "copy", 7, "run", 2, digests).held == (1,)
+    assert (copy.stages_held, copy.digests, copy.complete) == ((1,), digests, False)
+    assert Generation.begin_copy(tmp_path / "copy", 7, "run", 2, digests).stages_held == (1,)
     other = ("0" * 64, digests[1])
     anew = Generation.begin_copy(tmp_path / "copy", 7, "run", 2, other)
-    assert (anew.held, anew.digests) == ((), other), "stages of two histories do not fit together"
+    assert (anew.stages_held, anew.digests) == ((), other), "stages of two histories do not fit together"
     written = Generation.begin_copy(tmp_path / "source", 7, "run", 2, ())
-    assert written.held == (), "what its content was to be is not known: it is written anew"
+    assert written.stages_held == (), "what its content was to be is not known: it is written anew"
     with pytest.raises(CheckpointError, match="another run"):
         Generation.begin_copy(tmp_path / "copy", 7, "other", 2, digests)
 
@@ -210,11 +210,11 @@ def test_a_stage_that_is_of_no_use_is_set_aside_and_can_be_copied_again(tmp_path
     for number in ("", ".2"):
         (copy.path / "stage-1.safetensors").write_bytes(b"garbage")
         copy.set_aside(1, "it is corrupt")
-        assert copy.held == Generation.open(copy.path).held == (0,)
+        assert copy.stages_held == Generation.open(copy.path).stages_held == (0,)
         assert not (copy.path / "stage-1.safetensors").exists()
         assert (copy.path / f"stage-1.safetensors.corrupt{number}").read_bytes() == b"garbage"
         copy = Generation.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
-        assert copy.held == (0,)
+        assert copy.stages_held == (0,)
         _fill(copy, 1, 8)
         assert copy.complete
     copy.remove()
@@ -243,7 +243,7 @@ def test_a_corrupt_version_is_mended_by_its_owner_and_told_of_once(
         f"{path} is corrupt: its digest is not the one in manifest.json; it is kept as stage-1.safetensors.corrupt"
     ]
     half = Generation.open(path.parent)
-    assert (half.held, half.digests) == ((0,), digests), "what it was is known, so that it can be fetched"
+    assert (half.stages_held, half.digests) == ((0,), digests), "what it was is known, so that it can be fetched"
     assert newest_known(tmp_path, "run") == 7
 
 
@@ -254,7 +254,7 @@ def test_a_corrupt_manifest_stops_neither_writing_nor_pruning(tmp_path: Path) ->
     prune(tmp_path, "run")
     assert [generation.version for generation in generations(tmp_path)] == [5, 4]
     again = Generation.begin_copy(tmp_path, 7, "run", 2, ())
-    assert again.held == ()
+    assert again.stages_held == ()
     assert (tmp_path / "version-00000007.corrupt" / "stage-0.safetensors").is_file()
 
 
@@ -326,11 +326,11 @@ def test_what_cannot_be_read_now_stays_as_it_is_and_is_read_later(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     found = newest_complete(tmp_path, "run", mend=True)
     assert found is not None
-    assert found.held == (0, 1)
+    assert found.stages_held == (0, 1)
     (generation.path / "stage-1.safetensors").unlink()
     with pytest.raises(CorruptError, match=r"stage-1\.safetensors is missing"):
         newest_complete(tmp_path, "run", mend=True)
-    assert Generation.open(generation.path).held == (0,)
+    assert Generation.open(generation.path).stages_held == (0,)
     assert "is missing" in caplog.records[-1].message
 
 

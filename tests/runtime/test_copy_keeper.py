@@ -114,7 +114,7 @@ async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) ->
         fetched = Generation.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, new.digests)
         args = (reader.session.requests, fetched, 1, (peer.member,), state_elements(of, 1))
         await copy_stage(*args, new.digests[1])
-        assert fetched.held == (1,)
+        assert fetched.stages_held == (1,)
 
         keeper.drop(DropCopies(8, 8))
         assert await peer.change() == CopiesChanged((Holding(new, (0, 1)),))
@@ -130,7 +130,7 @@ async def test_a_holder_whose_bytes_are_wrong_is_passed_over(tmp_path: Path) -> 
         copy = Generation.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, right.digests)
         donors = (liar.member, honest.member)
         await copy_stage(peer.session.requests, copy, 0, donors, state_elements(of, 0), right.digests[0])
-        assert copy.held == (0,)
+        assert copy.stages_held == (0,)
         keeper = CopyKeeper(tmp_path / "peer")
         await keeper.begin(peer.session, of)
         keeper.keep(KeepCopies(liar.member, Snapshot(8, right.digests), (0,)))

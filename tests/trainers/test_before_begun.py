@@ -79,7 +79,7 @@ def test_after_it_what_the_run_is_stays(begins: str, state: str, tmp_path: Path)
         if begins == "keep_begun":
             folder.keep_begun()
         else:
-            folder.keep_known(2)
+            folder.keep_newest_seen(2)
     with ExitStack() as stack:
         assert opened(stack, tmp_path, state=state).earlier() == former
     with ExitStack() as stack, pytest.raises(ConfigError, match=r"train\.seed = 1, but the run .* train\.seed = 0"):
@@ -94,7 +94,7 @@ def test_who_was_killed_before_it_noted_its_first_version_goes_on_from_that_all_
         run = opened(stack, tmp_path)
         assert not run.may_go_on_alone
         written(manifest, run.folder.checkpoints, 4)
-        assert run.folder.known == 0
+        assert run.folder.newest_seen == 0
         assert run.may_go_on_alone
 
 
@@ -124,7 +124,7 @@ def test_a_folder_that_holds_a_run_joins_no_other_one(holds: str, begins: str, t
         if begins == "begun":
             folder.keep_begun()
         elif begins == "known":
-            folder.keep_known(2)
+            folder.keep_newest_seen(2)
         else:
             written(own, folder.checkpoints, 2)
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("run.json*")}

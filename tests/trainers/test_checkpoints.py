@@ -167,7 +167,7 @@ async def test_a_full_disk_is_asked_before_anything_is_copied_and_takes_the_vers
             assert failed.space.needed_bytes > failed.space.free_bytes
             assert failed.space.path.startswith(str(disk.path))
             assert f"needs {readable_size(failed.space.needed_bytes)} in {failed.space.path}" in failed.reason
-            t.folder.keep_known(7)
+            t.folder.keep_newest_seen(7)
             t.folder.beat()
             disk.empty()
             assert (await t.written(7)).ok

@@ -53,14 +53,14 @@ def test_a_flipped_byte_in_a_small_file_costs_no_run(
 ) -> None:
     of, folder = manifest(), folder_of(stack, tmp_path)
     folder.keep_manifest(of)
-    folder.keep_known(40)
+    folder.keep_newest_seen(40)
     folder.keep_trainers((ADDRESS,))
     for name in ("run.json", "known", "trainers"):
         flip(folder.path / name, at)
     folder = again(stack, folder, tmp_path)
     with caplog.at_level(logging.WARNING, "swarmflow"):
         assert folder.manifest() == of
-        assert (folder.known, folder.trainers) == (0, ())
+        assert (folder.newest_seen, folder.trainers) == (0, ())
         assert folder.manifest() == of
     assert len(caplog.records) == 3, "each is told of once"
     assert len(list(folder.path.glob("*.corrupt"))) == 3
@@ -116,7 +116,7 @@ def test_a_corrupt_stage_of_the_newest_version_is_left_to_whoever_has_it(stack: 
     flip(newer.path / "stage-1.safetensors")
     for _ in range(2):
         disk = newest_version(folder, tmp_path / "out", of.fingerprint)
-        assert (disk.version, disk.digests, disk.known) == (4, older.digests, 8)
+        assert (disk.version, disk.digests, disk.newest_seen) == (4, older.digests, 8)
         assert disk.parts == (Holding(Snapshot(8, newer.digests), (0,)),)
         assert disk.holdings[1:] == disk.parts
     assert (newer.path / "stage-1.safetensors.corrupt").is_file()
@@ -126,10 +126,10 @@ def test_the_folder_of_another_trainer_is_read_and_not_mended(stack: ExitStack, 
     of, own, other = manifest(), folder_of(stack, tmp_path), StateFolder.open(stack, None, tmp_path / "out")
     spoilt = written(of, other.checkpoints, 8)
     flip(spoilt.path / "stage-1.safetensors")
-    other.keep_known(8)
+    other.keep_newest_seen(8)
     flip(other.path / "known")
     disk = newest_version(own, tmp_path / "out", of.fingerprint)
-    assert (disk.newest, disk.known) == (None, 8)
+    assert (disk.newest, disk.newest_seen) == (None, 8)
     assert not list((tmp_path / "out").rglob("*.corrupt"))
 
 
@@ -151,7 +151,7 @@ def test_a_deleted_folder_is_made_again_with_all_that_belongs_there(
     name = load_identity(folder.identity).name
     folder.keep_manifest(of)
     folder.keep_port(7400)
-    folder.keep_known(8)
+    folder.keep_newest_seen(8)
     folder.keep_trainers((ADDRESS,))
     folder.keep_begun()
     assert not folder.beat()
@@ -167,7 +167,7 @@ def test_a_deleted_folder_is_made_again_with_all_that_belongs_there(
         folder_of(stack, tmp_path)
     folder = again(stack, folder, tmp_path)
     assert load_identity(folder.identity).name == name
-    assert (folder.manifest(), folder.port, folder.known, len(folder.trainers)) == (of, 7400, 8, 1)
+    assert (folder.manifest(), folder.port, folder.newest_seen, len(folder.trainers)) == (of, 7400, 8, 1)
     assert (folder.path / "begun").exists()
     [link] = (tmp_path / "out" / "state").glob("trainer-*")
     assert link.resolve() == folder.path.resolve()
@@ -188,15 +188,15 @@ def test_a_folder_without_its_marker_is_known_by_what_nobody_else_writes(
     folder = folder_of(stack, tmp_path)
     load_identity(folder.identity)
     folder.keep_manifest(manifest())
-    folder.keep_known(3)
+    folder.keep_newest_seen(3)
     for name in {"run.json", "run.json.copy", "identity.key", "identity.key.copy", MARKER} - {known_by}:
         (folder.path / name).unlink()
-    assert again(stack, folder, tmp_path).known == 3
+    assert again(stack, folder, tmp_path).newest_seen == 3
     folder = StateFolder.open(stack, None, tmp_path / "shared")
-    folder.keep_known(3)
+    folder.keep_newest_seen(3)
     (tmp_path / "shared" / "state" / MARKER).unlink()
     folder.release()
-    assert StateFolder.open(stack, None, tmp_path / "shared").known == 3, "the folder of a trainer is in it"
+    assert StateFolder.open(stack, None, tmp_path / "shared").newest_seen == 3, "the folder of a trainer is in it"
 
 
 def test_a_folder_whose_marker_is_deleted_in_mid_run_stays_its_own(stack: ExitStack, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_folder_without_its_marker_is_still_known_by_every_file_that_a_trainer
     folder.keep_manifest(manifest())
     folder.keep_port(1)
     folder.keep_trainers((ADDRESS,))
-    folder.keep_known(3)
+    folder.keep_newest_seen(3)
     folder.keep_begun()
     folder.keep_former(Former(3, frozenset(("a",))))
     (folder.path / "known.0123abcd.tmp").touch()

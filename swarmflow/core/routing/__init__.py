@@ -1,1 +1,1 @@
-"""Which peer of the next stage a microbatch goes to: routers, the links that they measure, negotiated flows."""
+"""The choice of a peer of the next stage for each microbatch: routers, measured links, and negotiated flows."""

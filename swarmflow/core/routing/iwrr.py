@@ -19,29 +19,30 @@ class Choice:
 
 @dataclass(slots=True)
 class _WeightedPeer:
-    ema_s: float
-    priority_s: float
-    measured: bool = False
+    ema_s: float  # smoothed response time
+    priority_s: float  # total expected time of the microbatches sent to it
+    measured: bool = False  # ema_s comes from a measurement
 
 
 class Iwrr:
-    """One queue of SWARM's Algorithm 1: the peers of one stage, by the total time of what they were given.
+    """The priority queue of SWARM's Algorithm 1: the peers of one stage, by the total expected time of their work.
 
-    smoothing: gamma of the paper (0.1). prior_s: epsilon, the time taken for granted before the first measurement.
+    smoothing: gamma of the paper (0.1). prior_s: epsilon, the response time that is assumed before the first
+    measurement.
 
-    Two deviations from the paper's pseudocode, both where it starves or floods a peer: a newcomer starts at the lowest
-    priority of those present instead of at epsilon (which would give it all traffic until it had caught up with the
-    total of hours), with their mean time; and the first measurement replaces epsilon instead of being smoothed into it.
+    Two deviations from the paper's pseudocode, both where it starves or floods a peer: a newcomer starts with the
+    lowest total and the mean response time of the others instead of at epsilon, which would give it all traffic until
+    it had caught up with totals of hours; and the first measurement replaces epsilon instead of being smoothed into it.
     """
 
     def __init__(self, smoothing: float = 0.1, prior_s: float = 1e-3) -> None:
         self.smoothing = smoothing
         self.prior_s = prior_s
         self._peers: dict[ProcessId, _WeightedPeer] = {}
-        self._queue: list[tuple[float, ProcessId]] = []  # by priority; what is out of date is passed over
+        self._queue: list[tuple[float, ProcessId]] = []  # heap of (priority_s, process); stale entries are skipped
 
     def announce(self, processes: Iterable[ProcessId]) -> None:
-        """These peers, and no others, serve the stage from now on; a banned one that is named is back."""
+        """Replace the peers of the stage by these; a banned one among them may be chosen again."""
         present = dict.fromkeys(processes)
         kept = {process: peer for process, peer in self._peers.items() if process in present}
         floor_s = min((peer.priority_s for peer in kept.values()), default=self.prior_s)
@@ -51,48 +52,48 @@ class Iwrr:
         heapq.heapify(self._queue)
 
     def enter(self, process: ProcessId) -> None:
-        """One more serves the stage."""
+        """Add a peer to the stage."""
         self.announce((*self._peers, process))
 
     def ban(self, process: ProcessId) -> None:
-        """Never choose this peer again until it is announced again (Algorithm 1, `ban_server`)."""
+        """Exclude a peer until it is announced again (Algorithm 1, `ban_server`)."""
         self._peers.pop(process, None)
 
     def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
-        """The peer with the smallest total time; ties go to the smaller id. None: nobody is left."""
-        passed_over: list[tuple[float, ProcessId]] = []
+        """Return the peer with the smallest total time, at a tie the smaller id; None: all are excluded."""
+        excluded: list[tuple[float, ProcessId]] = []
         choice: Choice | None = None
         while self._queue and choice is None:
-            priority_s, process = first = heapq.heappop(self._queue)
+            priority_s, process = entry = heapq.heappop(self._queue)
             peer = self._peers.get(process)
             if peer is None or peer.priority_s != priority_s:
                 continue
             if process in exclude:
-                passed_over.append(first)
+                excluded.append(entry)
                 continue
             peer.priority_s += peer.ema_s
             heapq.heappush(self._queue, (peer.priority_s, process))
             choice = Choice(process, f"smallest total time, {priority_s:.3f} s; {peer.ema_s:.3f} s a microbatch")
-        for entry in passed_over:
+        for entry in excluded:
             heapq.heappush(self._queue, entry)
         return choice
 
     def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
-        """Nothing follows from it: the total of what it was given decides."""
+        """Do nothing: the total time of all work decides, finished or not."""
 
     def awaits(self, process: ProcessId, count: int) -> None:
-        """Nothing follows from it: the total of what it was given decides."""
+        """Do nothing: the total time of all work decides, finished or not."""
 
     def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
-        """Nothing follows from it: one hop alone is looked at."""
+        """Do nothing: only the next hop counts."""
 
     @property
     def downstream_s(self) -> float:
-        """Nothing is known of the way beyond."""
+        """Return 0: the path beyond the next hop is not measured."""
         return 0.0
 
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None = None) -> None:
-        """A response took this long (queue and network included)."""
+        """Record a response time, queue and network included."""
         peer = self._peers.get(process)
         if peer is None:
             return
@@ -101,19 +102,19 @@ class Iwrr:
         peer.measured = True
 
     def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Nothing follows from it: what counts is when it has been passed on."""
+        """Do nothing: the time until the peer has passed the microbatch on counts."""
 
     def probed(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Nothing follows from it."""
+        """Do nothing: only response times count."""
 
     def rerouted(self, process: ProcessId, seconds: float) -> None:
-        """Nothing follows from it: it will show in how soon microbatches are passed on."""
+        """Do nothing: the next response times will show the change."""
 
     def seconds(self, process: ProcessId) -> float | None:
-        """The smoothed response time, or None for a stranger."""
+        """Return the smoothed response time; None: the peer does not serve the stage."""
         peer = self._peers.get(process)
         return None if peer is None else peer.ema_s
 
     def knows(self, process: ProcessId) -> bool:
-        """Nobody needs to be probed."""
+        """Return True: no link is probed."""
         return True

@@ -1,4 +1,4 @@
-"""Measured rates of the links from this process, and when they are reported to the leader and the peers around."""
+"""Measured rates of the links from this process, and when the leader and the neighbouring stages get them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from swarmflow.core.protocol.messages import LinkRateReport
 from swarmflow.core.protocol.types import ProcessId
 
-NEAR_MAX = 16  # peers of a stage: in a larger one nobody needs the rate of the link between two of its peers
-AGING = 0.9  # times the former rate at each measurement, so that a slower link is noticed in the end
-CHANGED = 0.25  # of a rate, before it is reported again
-REPORTED_MAX = 64  # links in a report: there are no more around a peer
+NEAR_MAX = 16  # peers of a stage: the rates of links between two peers of a larger one are not needed
+AGING = 0.9  # factor of the former rate at each measurement, so that a link that becomes slower is noticed
+CHANGED = 0.25  # relative change of a rate before it is reported again
+REPORTED_MAX = 64  # links in a report: a peer has no more to its own and the neighbouring stages
 SLOWEST, FASTEST = 1.0, 1e12  # bytes/s; reported rates outside are ignored
 
 
@@ -21,18 +21,16 @@ def believable(report: LinkRateReport) -> dict[ProcessId, float]:
 
 @dataclass(slots=True)
 class LinkRates:
-    """The links to the peers of the own stage and of the next one.
+    """The rates of the links to the peers of the own stage and of the next one.
 
     A tensor that waits behind another one makes its link look slower than it is, never faster. So the fastest
-    measurement counts, less a tenth for each one since.
+    measurement counts, less a tenth for each later one.
     """
 
     rates: dict[ProcessId, float] = field(default_factory=dict, init=False)  # bytes/s
-    relayed: set[int] = field(
-        default_factory=set, init=False
-    )  # microbatches sent through a relay: they measure another path
-    _reported: dict[ProcessId, float] = field(default_factory=dict, init=False)  # as reported last
-    _near: dict[ProcessId, None] = field(default_factory=dict, init=False)  # whose links are measured
+    relayed: set[int] = field(default_factory=set, init=False)  # microbatches sent on another path, through a relay
+    _reported: dict[ProcessId, float] = field(default_factory=dict, init=False)  # bytes/s, as last reported
+    _near: dict[ProcessId, None] = field(default_factory=dict, init=False)  # the peers whose links are measured
 
     def open(self, mates: tuple[ProcessId, ...], after: tuple[ProcessId, ...]) -> list[ProcessId]:
         """Begin an epoch with these peers of the own stage and the next; return the mates without a measured link."""
@@ -45,12 +43,12 @@ class LinkRates:
         return [process for process in mates if process in self._near and process not in self.rates]
 
     def measured(self, process: ProcessId, size_bytes: int, seconds: float) -> None:
-        """Record a transfer."""
+        """Record a transfer of so many bytes."""
         if process in self._near and size_bytes > 0 and seconds > 0:
             self.rates[process] = max(size_bytes / seconds, AGING * self.rates.get(process, 0.0))
 
     def sent(self, index: int, *, direct: bool) -> None:
-        """Note how a microbatch goes to the next stage: a relayed one does not measure the direct link."""
+        """Record whether a microbatch is sent directly: a relayed one does not measure the link to its receiver."""
         if direct:
             self.relayed.discard(index)
         else:
@@ -61,7 +59,7 @@ class LinkRates:
         self._reported.clear()
 
     def report(self, elements: dict[str, int]) -> LinkRateReport | None:
-        """Return a report if a rate has changed enough, else None. elements: of the own gradients, by group."""
+        """Return a report if a rate has changed enough, else None. elements: length of the own gradients by group."""
         if not self.rates:
             return None
         if all(abs(rate - self._reported.get(process, 0.0)) <= CHANGED * rate for process, rate in self.rates.items()):

@@ -1,4 +1,4 @@
-"""What a sender asks of a router, and tells it: the interface that all routers have."""
+"""The interface of all routers: a sender reports its measurements and asks for the peer of the next microbatch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Router(Protocol):
         """Begin an epoch with these peers, which hold nothing."""
 
     def enter(self, process: ProcessId) -> None:
-        """Add a peer."""
+        """Add a peer to the stage."""
 
     def ban(self, process: ProcessId) -> None:
         """Never choose this peer again in this epoch."""
@@ -25,13 +25,13 @@ class Router(Protocol):
         """Return the next peer for a microbatch of this trainer; None if all are excluded."""
 
     def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
-        """Add `more` to the microbatches of this trainer that the peer holds, until their gradients return."""
+        """Add `more` to the microbatches of this trainer that the peer holds; below 0 where a gradient has returned."""
 
     def awaits(self, process: ProcessId, count: int) -> None:
         """Set the number of this sender's microbatches that the peer has not passed on yet."""
 
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
-        """Record the time from sending a microbatch until it was passed on; inside_s: from its arrival, if known."""
+        """Record when the peer passed a microbatch on, in seconds since it was sent; inside_s: since it arrived, if known."""
 
     def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
         """Record the time of the best path beyond the peer, forth and back."""
@@ -46,8 +46,8 @@ class Router(Protocol):
         """Record the transfer time on another path than before."""
 
     def knows(self, process: ProcessId) -> bool:
-        """Whether the link to the peer needs no probe."""
+        """Return whether the link to the peer needs no probe."""
 
     @property
     def downstream_s(self) -> float:
-        """The time of the best path from here, forth and back, as announced upstream."""
+        """The expected seconds of the best path from here, forth and back, as announced upstream."""

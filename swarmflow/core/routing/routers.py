@@ -12,7 +12,7 @@ ROUTERS = ("shortest", "iwrr", "flow")
 
 
 def router_named(name: str, sender: ProcessId) -> Router:
-    """A new one, for the peers of one stage as one sender sees them."""
+    """Return a new router of this name, for the peers of one stage as one sender measures them."""
     if name == "iwrr":
         return Iwrr()
     shortest = Shortest(sender.name)

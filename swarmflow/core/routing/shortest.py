@@ -1,4 +1,4 @@
-"""Routes by shortest expected delay: the peer by which the gradient is expected back first, downstream included."""
+"""Routes by shortest expected delay: to the peer from which the gradient is expected first, downstream included."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from swarmflow.core.routing.iwrr import Choice
 from swarmflow.core.routing.smoothing import smoothed
 
 PRIOR_S = 1e-3  # assumed before the first measurement, as SWARM's epsilon
-RETRY_FACTOR = 30.0  # times its expected delay: then a peer that was not used is tried again, at a cost of about 3%
+RETRY_FACTOR = 30.0  # multiple of its path's time after which an unused peer is tried again, at a cost of about 3%
 
 
 @dataclass(slots=True)
 class _PeerEstimate:
-    """What a sender knows of one peer."""
+    """A sender's estimate for one peer."""
 
     tensor_s: float  # smoothed transfer time of a boundary tensor to it
-    inside_s: float  # smoothed time from arrival until it passes the microbatch on
-    downstream_s: float  # as it announced
+    inside_s: float  # smoothed time from a microbatch's arrival until it passes it on
+    downstream_s: float  # time of the best path beyond it, forth and back, as it announced
     tie: int  # order among equal peers, different for each sender
     measured: bool = False  # tensor_s comes from a transfer
     known: bool = False  # tensor_s comes from a transfer or a probe
     awaited: int = 0  # this sender's microbatches that it has not passed on
     used_s: float = 0.0  # when the last microbatch arrived there
-    retry_s: float | None = None  # the delay that it is tried again with, by one microbatch; None: not tried again
+    retry_s: float | None = None  # the delay assumed for a trial with one microbatch; None: no trial is due
 
     @property
     def delay_s(self) -> float:
-        """Expected time until the next microbatch is back, after those that it has not passed on yet."""
+        """Expected time until the next microbatch's gradient returns, after those that it has not passed on yet."""
         if self.retry_s is not None and not self.awaited:
             return self.retry_s
         return self.path_s + self.awaited * max(self.tensor_s, self.inside_s)
 
     @property
     def path_s(self) -> float:
-        """The same if it held none: to it, through it, downstream, and back."""
+        """Expected time until a gradient returns if the peer holds no other: to it, through it, downstream, and back."""
         return 2 * self.tensor_s + self.inside_s + self.downstream_s
 
 
 @dataclass(slots=True)
-class _Least:
-    """The peers by a value that changes; entries of the heap that are out of date are skipped."""
+class _PeerQueue:
+    """A priority queue of peers by a value that changes; stale entries of the heap are skipped."""
 
     current: dict[ProcessId, float] = field(default_factory=dict)
-    heap: list[tuple[float, int, ProcessId]] = field(default_factory=list)
+    heap: list[tuple[float, int, ProcessId]] = field(default_factory=list)  # (value, tie, process)
 
     def put(self, process: ProcessId, value: float, tie: int) -> None:
         current = self.current
@@ -61,7 +61,7 @@ class _Least:
         self.current.pop(process, None)
 
     def first(self, exclude: Collection[ProcessId] = ()) -> ProcessId | None:
-        passed_over: list[tuple[float, int, ProcessId]] = []
+        excluded: list[tuple[float, int, ProcessId]] = []
         found: ProcessId | None = None
         heap, current = self.heap, self.current
         while heap and found is None:
@@ -69,76 +69,76 @@ class _Least:
             if current.get(process) != value:
                 heapq.heappop(heap)
             elif process in exclude:
-                passed_over.append(heapq.heappop(heap))
+                excluded.append(heapq.heappop(heap))
             else:
                 found = process
-        for entry in passed_over:
+        for entry in excluded:
             heapq.heappush(self.heap, entry)
         return found
 
 
 class Shortest:
-    """The peers of one stage by the expected delay of a microbatch that is sent now.
+    """Chooses the peer of one stage with the shortest expected delay for a microbatch that is sent now.
 
     Every peer announces the time of the best path beyond it to the stage before, as in distance-vector routing, so that
-    a fast link to a peer with slow links downstream is not taken for a fast path. A peer that holds more of this
+    a fast link to a peer with slow links downstream is not mistaken for a fast path. A peer that holds more of this
     sender's microbatches is expected to take that much longer (shortest expected delay: Banawan and Zahorjan, 1989),
     which balances the load. A peer without measurements counts as the mean of the others. Among equal peers each sender
     prefers different ones: if all preferred the same, the work of a large stage would go to a few (of 320 peers, by
     quarters: 17.6, 17.2, 4.9 and 0 microbatches each).
 
     A peer that was slow once, because it was busy with something else, would never be chosen again, and so never be
-    measured again. So one that was not used for RETRY_FACTOR times its expected delay is tried with one microbatch of
-    the next step, and what that takes replaces what was known.
+    measured again. So a peer that was not used for RETRY_FACTOR times its path's time is tried with one microbatch of
+    the next step, and the new measurement replaces the old estimate.
 
-    A sender comes to know only a few peers of a large stage. The strangers that were announced together differ only in
-    their order, so one estimate stands for all of them, and each gets its own with its first measurement.
+    A sender measures only a few peers of a large stage. The others, called strangers, share one estimate if they were
+    announced together, since they differ only in their order; each gets its own with its first measurement.
     """
 
     def __init__(self, sender: str = "") -> None:
-        self._salt = crc32(sender.encode())
-        self._peers: dict[ProcessId, _PeerEstimate] = {}
-        self._delays, self._paths = _Least(), _Least()
-        self._alike = _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)  # the estimate of every stranger
+        self._salt = crc32(sender.encode())  # makes the order among equal peers differ between senders
+        self._peers: dict[ProcessId, _PeerEstimate] = {}  # with an own estimate
+        self._delays, self._paths = _PeerQueue(), _PeerQueue()  # the same by delay_s, and by path_s
+        self._alike = _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)  # the estimate that all strangers share
         self._strangers: dict[ProcessId, None] = {}
-        self._turns: list[ProcessId] | None = None  # the strangers, first one last; built when one is to be chosen
-        self._now_s = 0.0  # as far as measurements tell
+        self._order: list[ProcessId] | None = None  # the strangers in reverse order; None: not sorted yet
+        self._now_s = 0.0  # time of the latest measured arrival
 
     def announce(self, processes: Iterable[ProcessId]) -> None:
         """Begin an epoch with these peers, which hold nothing."""
-        stranger = self._stranger()
+        estimate = self._mean_estimate()
         least_s = min((peer.path_s for peer in self._peers.values()), default=0.0)
-        before, strangers = self._peers, self._strangers
-        self._peers, self._strangers, self._turns = {}, {}, None
-        self._delays, self._paths = _Least(), _Least()
-        if not before and not strangers:
-            self._alike, self._strangers = stranger, dict.fromkeys(processes)
+        former, former_strangers = self._peers, self._strangers
+        self._peers, self._strangers, self._order = {}, {}, None
+        self._delays, self._paths = _PeerQueue(), _PeerQueue()
+        if not former and not former_strangers:
+            self._alike, self._strangers = estimate, dict.fromkeys(processes)
             return
         newcomers: list[ProcessId] = []
         for process in processes:
-            peer = before.get(process)
+            peer = former.get(process)
             if peer is not None:
                 peer.awaited = 0
                 unused = peer.measured and self._now_s - peer.used_s > RETRY_FACTOR * peer.path_s
                 peer.retry_s = least_s if unused else None
                 self._add(process, peer)
-            elif process in strangers:
+            elif process in former_strangers:
                 self._strangers[process] = None
             else:
                 newcomers.append(process)
         if not self._strangers:
-            self._alike, self._strangers = stranger, dict.fromkeys(newcomers)
+            self._alike, self._strangers = estimate, dict.fromkeys(newcomers)
             return
         for process in newcomers:
-            self._add(process, replace(stranger, tie=self._tie(process)))
+            self._add(process, replace(estimate, tie=self._tie(process)))
 
     def enter(self, process: ProcessId) -> None:
-        """Add a peer."""
+        """Add a peer to the stage."""
         self._strangers.pop(process, None)
-        self._add(process, replace(self._stranger(), tie=self._tie(process)))
+        self._add(process, replace(self._mean_estimate(), tie=self._tie(process)))
 
     def ban(self, process: ProcessId) -> None:
-        """Remove a peer."""
+        """Remove a peer from the stage."""
         self._peers.pop(process, None)
         self._strangers.pop(process, None)
         self._delays.drop(process)
@@ -158,7 +158,7 @@ class Shortest:
         return Choice(process, f"{reason}, {peer.downstream_s:.3f} s beyond it")
 
     def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
-        """Do nothing: only microbatches that were not passed on yet count."""
+        """Do nothing: only microbatches that the peer has not passed on yet count."""
 
     def awaits(self, process: ProcessId, count: int) -> None:
         """Set the number of this sender's microbatches that the peer has not passed on yet."""
@@ -208,7 +208,7 @@ class Shortest:
         return peer is not None and peer.known
 
     def delay_s(self, process: ProcessId) -> float | None:
-        """Return the expected delay by this peer; None if it is not of the stage, or a stranger."""
+        """Return the expected delay through this peer; None if it does not serve the stage, or is a stranger."""
         peer = self._peers.get(process)
         return None if peer is None else peer.delay_s
 
@@ -221,14 +221,15 @@ class Shortest:
 
     @property
     def downstream_s(self) -> float:
-        """The time of the best path from here, forth and back, as announced upstream."""
+        """The expected seconds of the best path from here, forth and back, as announced upstream."""
         process = self._paths.first()
         if process is None:
             return self._alike.path_s if self._strangers else 0.0
         path_s = self._peers[process].path_s
         return min(path_s, self._alike.path_s) if self._strangers else path_s
 
-    def _stranger(self) -> _PeerEstimate:
+    def _mean_estimate(self) -> _PeerEstimate:
+        """Return an estimate for peers without measurements: the mean of the others."""
         known = [peer for peer in self._peers.values() if peer.known]
         if not known:
             return _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)
@@ -236,21 +237,23 @@ class Shortest:
         return _PeerEstimate(tensor_s, inside_s, fmean(peer.downstream_s for peer in known), 0)
 
     def _first_stranger(self, exclude: Collection[ProcessId]) -> ProcessId | None:
-        if self._turns is None:
-            # By library calls alone: in a stage of 312 it is a third of all that a peer does to open a step.
+        """Return the first stranger in this sender's order that is not excluded."""
+        if self._order is None:
+            # Only by library calls: with 312 peers in the stage this is a third of a peer's work to open a step.
             names = map(str.encode, [process.name for process in self._strangers])
             ties = map(crc32, names, repeat(self._salt))
-            self._turns = [process for _, process in sorted(zip(ties, self._strangers, strict=True), reverse=True)]
-        while self._turns and self._turns[-1] not in self._strangers:
-            self._turns.pop()
-        return next((p for p in reversed(self._turns) if p in self._strangers and p not in exclude), None)
+            self._order = [process for _, process in sorted(zip(ties, self._strangers, strict=True), reverse=True)]
+        while self._order and self._order[-1] not in self._strangers:
+            self._order.pop()
+        return next((p for p in reversed(self._order) if p in self._strangers and p not in exclude), None)
 
     def _goes_before(self, stranger: ProcessId, process: ProcessId) -> bool:
+        """Return whether a stranger is preferred to a peer with an own estimate."""
         peer = self._peers[process]
         return (self._alike.delay_s, self._tie(stranger), stranger) < (peer.delay_s, peer.tie, process)
 
     def _of_its_own(self, process: ProcessId) -> _PeerEstimate | None:
-        """Return the peer's own estimate, made from the strangers' if need be; None if it is not of the stage."""
+        """Return a peer's own estimate, made from the shared one if need be; None: it does not serve the stage."""
         peer = self._peers.get(process)
         if peer is None and process in self._strangers:
             del self._strangers[process]
@@ -259,6 +262,7 @@ class Shortest:
         return peer
 
     def _tie(self, process: ProcessId) -> int:
+        """Return the rank of a peer among equal ones, pseudo-random for each pair of sender and peer."""
         return crc32(process.name.encode(), self._salt)
 
     def _add(self, process: ProcessId, peer: _PeerEstimate) -> None:
@@ -266,5 +270,6 @@ class Shortest:
         self._changed(process, peer)
 
     def _changed(self, process: ProcessId, peer: _PeerEstimate) -> None:
+        """Update the queues after a change of an estimate."""
         self._delays.put(process, peer.delay_s, peer.tie)
         self._paths.put(process, peer.path_s, peer.tie)

@@ -35,7 +35,7 @@ class StepEnd:
         self._compute = compute
         self._serving = serving
         self._account = account
-        self._spent_s = 0.0
+        self._step_end_s = 0.0
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
         """Return the effect of each kind of action."""
@@ -43,7 +43,7 @@ class StepEnd:
 
     def begin(self) -> None:
         """Begin another epoch: work for the end of the last one is dropped."""
-        self._spent_s = 0.0
+        self._step_end_s = 0.0
 
     def read(self, body: Slice) -> Callable[[], Buffer]:
         """Return a part of a flat gradient, fetched when it is sent."""
@@ -148,8 +148,8 @@ class StepEnd:
             if isinstance(name, NotFiniteError):
                 self._driver.post(ComputedNotFinite(action.epoch, -1, name.value, name.layer))
                 return
-            self._driver.metrics.update_seconds.observe(self._spent_s)
-            self._spent_s = 0.0
+            self._driver.metrics.update_seconds.observe(self._step_end_s)
+            self._step_end_s = 0.0
             self._driver.post(Applied(action.epoch, name))
 
         self._do(work, done)
@@ -166,7 +166,7 @@ class StepEnd:
 
         def finished(outcome: tuple[X, float]) -> None:
             result, seconds = outcome
-            self._spent_s += seconds
+            self._step_end_s += seconds
             done(result)
 
         self._compute.submit(_FIRST, timed, finished)
