@@ -212,6 +212,15 @@ def test_a_death_leaves_a_ballot_that_may_be_committed_elsewhere_as_it_is() -> N
     assert {to for to, _ in messages(bench.hear(T2, Prepared(EPOCH, 1, ())), Commit)} == {A}
 
 
+def test_whoever_is_ready_to_take_a_dead_ones_place_has_no_part_in_such_a_ballot() -> None:
+    bench = inherited()
+    new = member("n")
+    bench.hear(new.process, Join("peer", "1.0", "run", new))
+    bench.hear(new.process, Ready(0, 5, "digest", 4, bench.leader.membership.known[new.process].grants))
+    bench.leader.handle(Lost(B, "killed"), bench.now)
+    assert {to for to, _ in messages(bench.hear(T2, Prepared(EPOCH, 1, ())), Commit)} == {A}
+
+
 def test_such_a_ballot_is_asked_for_again_and_never_begun_anew() -> None:
     bench = inherited()
     actions = bench.wait(61.0, A, B, T2)

@@ -167,7 +167,8 @@ class Step:
         if process not in self.roster.all_processes:
             return []
         ballot = self.phase not in BEFORE_BALLOT
-        entered = [] if self.phase in OVER else members.enter(ready, ballot)
+        fixed = self.ballot.inherited and self.phase is StepPhase.PREPARED  # it may be committed elsewhere, as it is
+        entered = [] if fixed or self.phase in OVER else members.enter(ready, ballot)
         trainer, stage = process in self.roster.ids[-1], self.roster.stage_of(process)
         recipients = self.roster.processes() if taken_over else members.concerned(stage, ballot)
         members.remove(process)
@@ -176,7 +177,7 @@ class Step:
         if self.phase in (StepPhase.COMMITTING, StepPhase.COMMITTED):
             return self._commit_if_all()  # nobody is notified: they would send again what needs no repair any more
         deserted = StepFailure(f"nobody is left on a stage after {process} went")
-        if self.ballot.inherited and self.phase is StepPhase.PREPARED:  # notified, the others would drop their sums
+        if fixed:  # notified, the others would drop their sums
             self.ballot.promised |= {process} if reduced else set()
             return [] if all(self.roster.stages) else self.fail(deserted)
         lost = self.ledger.gone(process)
